@@ -1,0 +1,1 @@
+"""What GPUs do for the code that uses them. The public names load on first use."""

@@ -1,0 +1,24 @@
+"""The tables that everything else derives from: signals, metrics and attributes. One row, every name."""
+
+from gpu_profile.catalogue.attributes import ATTRIBUTES, Attribute
+from gpu_profile.catalogue.metrics import METRICS, Instrument, Metric, metric_of
+from gpu_profile.catalogue.signal import Attributes, Dcgm, Kind, Signal, Tier
+from gpu_profile.catalogue.signals import BUSY_SOURCES, ENERGY_SOURCES, SIGNALS, signal
+
+__all__ = [
+    "ATTRIBUTES",
+    "BUSY_SOURCES",
+    "ENERGY_SOURCES",
+    "METRICS",
+    "SIGNALS",
+    "Attribute",
+    "Attributes",
+    "Dcgm",
+    "Instrument",
+    "Kind",
+    "Metric",
+    "Signal",
+    "Tier",
+    "metric_of",
+    "signal",
+]

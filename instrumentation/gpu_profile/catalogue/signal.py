@@ -1,0 +1,90 @@
+"""What one row of the signal table says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gpu_profile.units import NS_PER_S, PROMETHEUS_SUFFIX
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+
+#: OpenTelemetry attributes that are fixed for a row, in a stable order.
+Attributes = tuple[tuple[str, str], ...]
+
+
+class Kind(StrEnum):
+    """How a signal's values relate to time."""
+
+    COUNTER = "counter"
+    WINDOW_MEAN = "window mean"
+    INSTANT = "instant"
+
+
+class Tier(StrEnum):
+    """How often a signal is worth reading, by what a read costs the driver."""
+
+    FAST = "fast"
+    SLOW = "slow"
+    #: Counters that the driver computes between two samples that one thread takes at least 100 ms apart.
+    GPM = "gpm"
+
+
+@dataclass(frozen=True, slots=True)
+class Dcgm:
+    """The metric that dcgm-exporter would publish: its value is ours in base units times `scale`."""
+
+    name: str
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Signal:
+    """A quantity of a device.
+
+    Columns hold whole quanta: `value * quantum` is the value in `unit` (a UCUM base unit). `limit` bounds a plausible
+    value in quanta (for a counter: its growth in a second), so that sums can be proven not to overflow.
+    `window_ns` is how far back a reading looks and `refresh_ns` how often the driver renews it; both are nominal, and
+    where a driver time-stamps its readings, the stamps win.
+    """
+
+    key: str
+    otel: str
+    unit: str
+    kind: Kind
+    quantum: float
+    limit: int
+    tier: Tier
+    source: str
+    brief: str
+    attributes: Attributes = ()
+    window_ns: int = 0
+    refresh_ns: int = 0
+    dcgm: Dcgm | None = None
+    mig: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.otel):
+            raise ValueError(f"{self.key}: not an OpenTelemetry name: {self.otel!r}")
+        if self.unit not in PROMETHEUS_SUFFIX and not self.unit.startswith("{"):
+            raise ValueError(f"{self.key}: unknown unit {self.unit!r}")
+        if not self.brief or self.brief.endswith("."):
+            raise ValueError(f"{self.key}: the brief must be a phrase without a full stop")
+        if self.limit <= 0 or self.quantum <= 0:
+            raise ValueError(f"{self.key}: quantum and limit must be positive")
+
+    def base(self, quanta: float) -> float:
+        """`quanta` in the row's base unit."""
+        return quanta * self.quantum
+
+    def quanta(self, base: float) -> int:
+        """A value in the base unit as whole quanta."""
+        return round(base / self.quantum)
+
+    @property
+    def longest_exact_ns(self) -> int:
+        """The longest interval whose integral provably stays below 2^62 quanta·ns."""
+        bound = 1 if self.kind is Kind.COUNTER else NS_PER_S
+        return max(1, (1 << 62) // self.limit * NS_PER_S // bound)

@@ -1,0 +1,33 @@
+"""The errors that a user of gpu-profile can meet. Floor 0: imports nothing.
+
+Each message is one line that says what was looked for, where, and what to do; a command prints it and exits with the
+class's `exit_code`, without a traceback.
+"""
+
+
+class GpuProfileError(Exception):
+    """Base of every error that gpu-profile raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(GpuProfileError):
+    """What the user typed or configured is wrong: an unknown device, a taken port, a bad option."""
+
+    exit_code = 2
+
+
+class GpuBackendError(GpuProfileError):
+    """A driver that was asked for cannot be used."""
+
+
+class ScenarioError(UsageError):
+    """A simulated node's scenario or work log is not valid: file, place and reason."""
+
+
+class RecordingError(UsageError):
+    """A recording cannot be read or written: file, place and reason."""
+
+
+class DeviceLost(GpuProfileError):  # noqa: N818 - a state of the world, in the driver's own words
+    """A device stopped answering: it fell off the bus, is being reset, or the driver was reloaded under it."""

@@ -1,0 +1,78 @@
+"""The values that flow through the system: devices, samples and intervals. Frozen, in int nanoseconds since the epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+from gpu_profile.catalogue import Signal
+
+
+class DeviceKind(StrEnum):
+    """What a device is."""
+
+    GPU = "gpu"
+    MIG = "mig"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU or MIG instance, known by its UUID.
+
+    `parent` is the UUID of the GPU that a MIG instance is cut from. `index` is NVML's physical index (of the parent for
+    a MIG instance): a label for people, never an identity. `memory_bytes` is the total, if the driver tells it.
+    """
+
+    uuid: str
+    parent: str | None = None
+    kind: DeviceKind = DeviceKind.GPU
+    index: int | None = None
+    name: str = ""
+    pci_bus_id: str = ""
+    memory_bytes: int | None = None
+
+
+class Sample(NamedTuple):
+    """One reading of one signal, `value` in the quanta of its catalogue row.
+
+    A window mean covers `(t_start_ns, t_end_ns]`. An instant has `t_start_ns == t_end_ns`. A counter's value is the
+    running total at `t_end_ns`; its `t_start_ns` equals `t_end_ns` too.
+    """
+
+    signal: Signal
+    t_start_ns: int
+    t_end_ns: int
+    value: int
+
+
+class Interval(NamedTuple):
+    """A half-open stretch of time `[start_ns, end_ns)` and where its edges come from.
+
+    `device`: the moments at which the GPU's stream passed the region's first and last mark. `host`: the calling
+    thread's clock.
+    """
+
+    start_ns: int
+    end_ns: int
+    source: Literal["host", "device"] = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a device, such as an XID error or a driver reload."""
+
+    device: str
+    t_ns: int
+    kind: str
+    code: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """What one process holds of a device. A quantity that the driver does not tell is None."""
+
+    pid: int
+    memory_bytes: int | None = None
+    utilization: float | None = None
