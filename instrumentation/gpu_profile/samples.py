@@ -1,4 +1,4 @@
-"""The values that flow through the system: devices, samples and intervals. Frozen, in int nanoseconds since the epoch."""
+"""The values that flow through the system: devices, samples and intervals. Frozen; time is int ns since the epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Device:
     """One GPU or MIG instance, known by its UUID.
 
     `parent` is the UUID of the GPU that a MIG instance is cut from. `index` is NVML's physical index (of the parent for
-    a MIG instance): a label for people, never an identity. `memory_bytes` is the total, if the driver tells it.
+    a MIG instance): a label for people, never an identity. `memory_bytes` is the total, `clock_max_hz` the highest
+    clock of the multiprocessors and `pcie_bytes_per_s` what the link carries one way; None where the driver is silent.
     """
 
     uuid: str
@@ -31,6 +32,8 @@ class Device:
     name: str = ""
     pci_bus_id: str = ""
     memory_bytes: int | None = None
+    clock_max_hz: int | None = None
+    pcie_bytes_per_s: int | None = None
 
 
 class Sample(NamedTuple):

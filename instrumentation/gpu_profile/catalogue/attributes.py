@@ -27,7 +27,9 @@ SCOPE: Final = Attribute(
     "gpu_profile.scope", "string", "`span`: measured on this execution; `pooled`: over the region's executions"
 )
 POOLED_N: Final = Attribute("gpu_profile.pooled.n", "int", "Executions behind pooled values")
-INTERVAL_SOURCE: Final = Attribute("gpu_profile.interval.source", "string", "`host` or `device`: whose clock set the edges")
+INTERVAL_SOURCE: Final = Attribute(
+    "gpu_profile.interval.source", "string", "`host` or `device`: whose clock set the edges"
+)
 INTERVAL_S: Final = Attribute("gpu_profile.interval.duration", "double", "Length of the interval that was joined", "s")
 BUSY_RATIO: Final = Attribute("gpu_profile.busy.ratio", "double", "Share of the interval in which the GPU was busy")
 BUSY_HALF_WIDTH: Final = Attribute(

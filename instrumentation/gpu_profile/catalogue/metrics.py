@@ -138,7 +138,10 @@ READ_TIME: Final = Metric(
 )
 DRIVER_UP: Final = Metric("gpu_profile.driver.up", "", Instrument.GAUGE, "1 while the driver answers, else 0", ())
 BUILD_INFO: Final = Metric(
-    "gpu_profile.build.info", "", Instrument.GAUGE, "Version of gpu-profile and the driver that it reads",
+    "gpu_profile.build.info",
+    "",
+    Instrument.GAUGE,
+    "Version of gpu-profile and the driver that it reads",
     ("version", "driver"),
 )
 
@@ -163,7 +166,11 @@ REGION_ENERGY: Final = Metric(
     ("region", "hw.id"),
 )
 REGION_ITEMS: Final = Metric(
-    "gpu_profile.region.items", "{item}", Instrument.COUNTER, "Units of work that a region's executions did", ("region",)
+    "gpu_profile.region.items",
+    "{item}",
+    Instrument.COUNTER,
+    "Units of work that a region's executions did",
+    ("region",),
 )
 REGION_ERRORS: Final = Metric(
     "gpu_profile.region.errors",

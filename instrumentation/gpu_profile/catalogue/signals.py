@@ -250,7 +250,9 @@ CLOCK_MEMORY: Final = _clock("clock_memory", "memory", "DCGM_FI_DEV_MEM_CLOCK", 
 PCIE_RX: Final = _io(
     "pcie_rx", "hw.gpu.io", "PCIE_COUNT_RX_BYTES", "receive", 1.0, "Bytes that the GPU received over PCIe"
 )
-PCIE_TX: Final = _io("pcie_tx", "hw.gpu.io", "PCIE_COUNT_TX_BYTES", "transmit", 1.0, "Bytes that the GPU sent over PCIe")
+PCIE_TX: Final = _io(
+    "pcie_tx", "hw.gpu.io", "PCIE_COUNT_TX_BYTES", "transmit", 1.0, "Bytes that the GPU sent over PCIe"
+)
 NVLINK_RX: Final = _io(
     "nvlink_rx",
     "nvidia.gpu.nvlink.io",

@@ -1,0 +1,287 @@
+"""The one place that reads drivers: a thread that turns devices into timelines, and measures itself.
+
+`step()` does what is due and says when it wants to be called again, so that tests drive it with a fake clock. A device
+that is lost, and a driver that goes away, are states here, never exceptions: the others go on, and both are tried
+again until they are back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpu_profile.catalogue import Signal, Tier
+from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.driver import Capability, Driver
+from gpu_profile.errors import DeviceLost, GpuBackendError, GpuProfileError
+from gpu_profile.samples import Device, Event, Sample
+from gpu_profile.timeline import Timeline
+from gpu_profile.units import NS_PER_S, nanoseconds
+
+_log = logging.getLogger("gpu_profile")
+
+#: How long after a failure a lost device or driver is tried again.
+RETRY_S: Final = 1.0
+#: What the driver buffers is fetched this often; the shortest buffer known holds about 2 s.
+DRAIN_S: Final = 0.25
+SLOW_S: Final = 1.0
+#: GPM refuses windows shorter than its refresh of 100 ms.
+GPM_S: Final = 0.1
+
+#: Called in the sampler's thread with what was just read.
+Sink = Callable[[Device, Sequence[Sample]], None]
+
+
+@dataclass(slots=True)
+class DeviceState:
+    """What the sampler knows of one device."""
+
+    device: Device
+    timeline: Timeline
+    capabilities: Mapping[Signal, Capability]
+    up: bool = True
+    reason: str = ""
+    retry_ns: int = 0
+
+
+@dataclass(slots=True)
+class SamplerStats:
+    """What sampling costs: `busy_ns` by tier is time spent inside the driver, `late_ns` how far behind the last round
+    started."""
+
+    rounds: int = 0
+    samples: int = 0
+    late_ns: int = 0
+    busy_ns: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+class Sampler:
+    """Reads the devices of the driver that `open_driver` gives, every `interval_s`, into timelines.
+
+    `retention_s` bounds the history. `wanted` narrows the devices down to those UUIDs. `sinks` see every sample too
+    (a recording). Nothing is read before `start()` or the first `step()`.
+    """
+
+    def __init__(
+        self,
+        open_driver: Callable[[], Driver],
+        *,
+        interval_s: float = 0.1,
+        retention_s: float = 600.0,
+        wanted: Iterable[str] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        sinks: Iterable[Sink] = (),
+    ) -> None:
+        if not interval_s > 0:
+            raise ValueError(f"the sampling interval must be positive, not {interval_s} s")
+        self.clock = clock
+        self.stats = SamplerStats()
+        self.states: dict[str, DeviceState] = {}
+        self.driver: Driver | None = None
+        self.problem = "not started"
+        self.events: list[Event] = []
+        self._open_driver = open_driver
+        self._wanted = None if wanted is None else frozenset(wanted)
+        self._sinks = tuple(sinks)
+        self._interval_ns = nanoseconds(interval_s)
+        self._capacity = max(64, min(1 << 20, int(retention_s / interval_s)))
+        self._due: dict[str, int] = {}
+        self._retry_ns = 0
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._round = threading.Condition()
+
+    # ------------------------------------------------------------------ the outside
+
+    @property
+    def interval_s(self) -> float:
+        """How often counters are read."""
+        return self._interval_ns / NS_PER_S
+
+    @property
+    def timelines(self) -> list[Timeline]:
+        """The timelines of the devices that were ever seen, in the driver's order."""
+        return [state.timeline for state in list(self.states.values())]
+
+    def timeline(self, uuid: str) -> Timeline | None:
+        """The timeline of one device."""
+        state = self.states.get(uuid)
+        return state.timeline if state else None
+
+    def open(self) -> None:
+        """Open the driver now, in this thread; raises GpuBackendError if it cannot be used."""
+        driver = self._open_driver()
+        try:
+            self._enumerate(driver)
+        except GpuProfileError:
+            driver.close()
+            raise
+        self.driver, self.problem = driver, ""
+
+    def start(self) -> None:
+        """Sample in a thread of its own until `stop()`."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="gpu-profile-sampler", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is alive."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Stop the thread and close the driver. A thread that hangs in the driver is left behind, as a daemon."""
+        self._stop.set()
+        self._wake.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(timeout_s)
+        if thread is None or not thread.is_alive():
+            self._close()
+
+    def flush(self, timeout_s: float = 0.25) -> bool:
+        """Have everything read once more now, and wait for it; False if that took longer than `timeout_s`."""
+        if not self.running or threading.current_thread() is self._thread:
+            self.step(force=True)
+            return True
+        with self._round:
+            target = self.stats.rounds + 2  # the round that may be under way does not count
+            self._wake.set()
+            return self._round.wait_for(lambda: self.stats.rounds >= target or self._nudge(), timeout_s)
+
+    def _nudge(self) -> bool:
+        self._wake.set()
+        return False
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        delay = 0.0
+        while not self._stop.is_set():
+            forced = self.clock.wait(self._wake, delay)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            try:
+                delay = self.step(force=forced)
+            except Exception:  # noqa: BLE001 - the host's process must not lose its sampling to our defect
+                self.stats.errors["internal"] += 1
+                _log.exception("gpu-profile: the sampler failed; it goes on")
+                delay = RETRY_S
+
+    def step(self, *, force: bool = False) -> float:
+        """Read what is due (all, if `force`) and return the seconds until something is due again."""
+        now = self.clock.now_ns()
+        if self.driver is None and not self._reopen(now):
+            return max(0.0, (self._retry_ns - now) / NS_PER_S)
+        tiers = [tier for tier, period in self._periods() if self._is_due(tier, period, now, force=force)]
+        driver = self.driver
+        if tiers and driver is not None:
+            try:
+                for state in list(self.states.values()):
+                    self._read(driver, state, tiers, now)
+                if "events" in tiers:
+                    self.events.extend(driver.events())
+            except GpuBackendError as error:
+                self._lose_driver(str(error), now)
+        with self._round:
+            self.stats.rounds += 1
+            self._round.notify_all()
+        return max(0.0, (min(self._due.values(), default=now) - self.clock.now_ns()) / NS_PER_S)
+
+    def _periods(self) -> tuple[tuple[str, int], ...]:
+        return (
+            (Tier.FAST, self._interval_ns),
+            (Tier.GPM, max(self._interval_ns, nanoseconds(GPM_S))),
+            ("drain", nanoseconds(DRAIN_S)),
+            (Tier.SLOW, max(self._interval_ns, nanoseconds(SLOW_S))),
+            ("events", nanoseconds(SLOW_S)),
+        )
+
+    def _is_due(self, tier: str, period: int, now: int, *, force: bool) -> bool:
+        due = self._due.get(tier, now)
+        if now < due and not force:
+            return False
+        if tier == Tier.FAST:
+            self.stats.late_ns = max(0, now - due)
+        # The grid keeps its phase, and a round that was missed is not made up for.
+        self._due[tier] = due + period * max(1, -((due - now - 1) // period)) if now >= due else due
+        return True
+
+    def _read(self, driver: Driver, state: DeviceState, tiers: Sequence[str], now: int) -> None:
+        if not state.up:
+            if now < state.retry_ns:
+                return
+            state.retry_ns = now + nanoseconds(RETRY_S)
+        try:
+            samples: list[Sample] = []
+            for tier in tiers:
+                started = self.clock.now_ns()
+                if tier in (Tier.FAST, Tier.SLOW):
+                    samples += driver.read(state.device, Tier(tier))
+                elif tier == Tier.GPM:
+                    samples += driver.boundary(state.device)
+                elif tier == "drain":
+                    samples += driver.drain(state.device)
+                self.stats.busy_ns[str(tier)] += self.clock.now_ns() - started
+        except DeviceLost as error:
+            if state.up:
+                _log.warning("gpu-profile: %s: %s", state.device.uuid, error)
+            state.up, state.reason = False, str(error)
+            state.retry_ns = now + nanoseconds(RETRY_S)
+            self.stats.errors["device lost"] += 1
+            return
+        if not state.up:
+            _log.warning("gpu-profile: %s is back", state.device.uuid)
+            state.up, state.reason = True, ""
+        self.stats.samples += state.timeline.append(samples)
+        for sink in self._sinks:
+            sink(state.device, samples)
+
+    def _reopen(self, now: int) -> bool:
+        if now < self._retry_ns:
+            return False
+        try:
+            self.open()
+        except GpuProfileError as error:
+            self._lose_driver(str(error), now)
+            return False
+        _log.info("gpu-profile: reading %d devices through %s", len(self.states), self.driver and self.driver.name)
+        return True
+
+    def _lose_driver(self, reason: str, now: int) -> None:
+        if reason != self.problem:
+            _log.warning("gpu-profile: no driver: %s", reason)
+        self.problem = reason
+        self.stats.errors["driver"] += 1
+        self._retry_ns = now + nanoseconds(RETRY_S)
+        for state in self.states.values():
+            state.up, state.reason = False, reason
+        self._close()
+
+    def _enumerate(self, driver: Driver) -> None:
+        for device in driver.devices():
+            if self._wanted is not None and device.uuid not in self._wanted:
+                continue
+            known = self.states.get(device.uuid)
+            if known is not None:
+                known.device, known.up, known.reason = device, True, ""
+                continue
+            capabilities = driver.capabilities(device)
+            can = [signal for signal, capability in capabilities.items() if capability.available]
+            timeline = Timeline(device, can, capacity=self._capacity)
+            self.states[device.uuid] = DeviceState(device, timeline, capabilities)
+
+    def _close(self) -> None:
+        driver, self.driver = self.driver, None
+        if driver is not None:
+            try:
+                driver.close()
+            except GpuProfileError as error:
+                _log.debug("gpu-profile: closing the driver: %s", error)
