@@ -29,8 +29,8 @@ RETRY_S: Final = 1.0
 #: What the driver buffers is fetched this often; the shortest buffer known holds about 2 s.
 DRAIN_S: Final = 0.25
 SLOW_S: Final = 1.0
-#: GPM refuses windows shorter than its refresh of 100 ms.
-GPM_S: Final = 0.1
+#: GPM refuses windows that are not longer than its refresh of 100 ms; the rest is for a wake-up that comes early.
+GPM_S: Final = 0.105
 
 #: Called in the sampler's thread with what was just read.
 Sink = Callable[[Device, Sequence[Sample]], None]
@@ -46,14 +46,16 @@ class DeviceState:
     up: bool = True
     reason: str = ""
     retry_ns: int = 0
+    samples: int = 0
 
 
 @dataclass(slots=True)
 class SamplerStats:
     """What sampling costs: `busy_ns` by tier is time spent inside the driver, `late_ns` how far behind the last round
-    started."""
+    started. `turned_ns` is when the last `step()` ended, with a driver or without."""
 
     rounds: int = 0
+    turned_ns: int = 0
     samples: int = 0
     late_ns: int = 0
     busy_ns: Counter[str] = field(default_factory=Counter)
@@ -179,6 +181,7 @@ class Sampler:
         """Read what is due (all, if `force`) and return the seconds until something is due again."""
         now = self.clock.now_ns()
         if self.driver is None and not self._reopen(now):
+            self.stats.turned_ns = self.clock.now_ns()
             return max(0.0, (self._retry_ns - now) / NS_PER_S)
         tiers = [tier for tier, period in self._periods() if self._is_due(tier, period, now, force=force)]
         driver = self.driver
@@ -190,6 +193,7 @@ class Sampler:
                     self.events.extend(driver.events())
             except GpuBackendError as error:
                 self._lose_driver(str(error), now)
+        self.stats.turned_ns = self.clock.now_ns()
         with self._round:
             self.stats.rounds += 1
             self._round.notify_all()
@@ -240,7 +244,9 @@ class Sampler:
         if not state.up:
             _log.warning("gpu-profile: %s is back", state.device.uuid)
             state.up, state.reason = True, ""
-        self.stats.samples += state.timeline.append(samples)
+        taken = state.timeline.append(samples)
+        state.samples += taken
+        self.stats.samples += taken
         for sink in self._sinks:
             sink(state.device, samples)
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 LONGEST_HOLD_NS: Final = 5 * NS_PER_S
 _FIELDS: Final = 5
 _HEADER: Final = 8
-_LENGTH, _FIRST, _GENERATION, _EVICTED = 0, 1, 2, 3
+_LENGTH, _FIRST, _GENERATION = 0, 1, 2
 
 
 def wrap(value: int) -> int:
@@ -46,16 +46,17 @@ class Cumulative(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows that overlap an interval: values in quanta (a counter's growth) and the overlap of each, in ns."""
+    """The rows that overlap an interval: values in quanta (a counter's growth), overlaps and whole lengths in ns."""
 
     values: Ints
     weights: Ints
+    lengths: Ints
 
 
 class Column:
     """One signal's rows over `buffer`, which holds at least `Column.size(capacity)` bytes and starts zeroed.
 
-    The newest `capacity` rows are kept (up to twice as many stay readable between two moves).
+    The newest `capacity` rows can be read. The buffer holds twice as many, so that rows are moved only now and then.
     """
 
     def __init__(self, signal: Signal, capacity: int, buffer: Any = None) -> None:
@@ -90,6 +91,9 @@ class Column:
         if last_end is not None and end <= last_end:
             self.dropped["late" if end < last_end else "duplicate"] += 1
             return False
+        if not self._plausible(value):
+            self.dropped["implausible"] += 1
+            return False
         if kind is Kind.COUNTER:
             return self._append_counter(end, value, last_end)
         if kind is Kind.INSTANT:
@@ -102,6 +106,12 @@ class Column:
         self._last_raw = value
         return True
 
+    def _plausible(self, value: int) -> bool:
+        """Whether sums of such values fit: `longest_exact_ns` leaves a factor of two above the signal's limit."""
+        if self.signal.kind is Kind.COUNTER:
+            return 0 <= value < 1 << 63
+        return abs(value) < 2 * self.signal.limit
+
     def _append_counter(self, end: int, raw: int, last_end: int | None) -> bool:
         last = self._last_raw
         if last is None or last_end is None:
@@ -113,8 +123,8 @@ class Column:
         elif raw >= last:
             self._push(last_end, end, raw, raw - last)
         else:
-            growth = raw + (1 << 32) - last
-            if last < 1 << 32 and 0 <= growth * NS_PER_S <= self.signal.limit * (end - last_end):
+            growth = raw + self.signal.wraps_at - last
+            if last < self.signal.wraps_at and growth * NS_PER_S <= self.signal.limit * (end - last_end):
                 self.dropped["wrapped"] += 1
                 self._push(last_end, end, raw, growth)
             else:
@@ -128,11 +138,11 @@ class Column:
         header = self._header
         length = int(header[_LENGTH])
         if length == 2 * self.capacity:
+            # One row more than can be read is kept: the sums of the oldest row start where those before it ended.
             header[_GENERATION] += 1
-            self._rows[:, : self.capacity] = self._rows[:, self.capacity :]
-            header[_FIRST] = 0
-            header[_LENGTH] = length = self.capacity
-            header[_EVICTED] = 1
+            self._rows[:, : self.capacity + 1] = self._rows[:, self.capacity - 1 :]
+            header[_FIRST] = 1
+            header[_LENGTH] = length = self.capacity + 1
             header[_GENERATION] += 1
         self.total_mass += mass
         self.total_covered_ns += end - start
@@ -147,7 +157,7 @@ class Column:
     # ------------------------------------------------------------------ reading
 
     def __len__(self) -> int:
-        return int(self._header[_LENGTH] - self._header[_FIRST])
+        return self._consistent(lambda first, length: length - first)
 
     def _consistent(self, read: Callable[[int, int], T]) -> T:
         """`read(first, length)` without rows moving under it."""
@@ -171,12 +181,15 @@ class Column:
     @property
     def last(self) -> Sample | None:
         """The newest reading, a counter's as its running total."""
-        length = int(self._header[_LENGTH])
-        if not length:
-            return None
-        i = length - 1
-        start = self._end[i] if self.signal.kind is not Kind.WINDOW_MEAN else self._start[i]
-        return Sample(self.signal, int(start), int(self._end[i]), int(self._value[i]))
+
+        def read(_: int, length: int) -> Sample | None:
+            if not length:
+                return None
+            i = length - 1
+            start = self._end[i] if self.signal.kind is not Kind.WINDOW_MEAN else self._start[i]
+            return Sample(self.signal, int(start), int(self._end[i]), int(self._value[i]))
+
+        return self._consistent(read)
 
     def cumulative(self, t_ns: int) -> Cumulative:
         """Sums over the history up to `t_ns`; moments outside the rows that are held take the nearest edge's."""
@@ -200,8 +213,7 @@ class Column:
 
     def integral(self, a_ns: int, b_ns: int) -> Cumulative:
         """The exact mass of `(a, b]` and how much of it rows cover, as Python ints of any size."""
-        if b_ns < a_ns:
-            raise ValueError(f"an interval ends before it starts: {a_ns} > {b_ns}")
+        _check_order(a_ns, b_ns)
         return self._consistent(lambda first, length: self._integral(a_ns, b_ns, first, length))
 
     def _integral(self, a_ns: int, b_ns: int, first: int, length: int) -> Cumulative:
@@ -221,8 +233,12 @@ class Column:
         return Cumulative(mass, covered)
 
     def integrals(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """Masses and covered ns of many intervals at once. Each must be shorter than `signal.longest_exact_ns`."""
-        if len(starts) and int((ends - starts).max()) > self.signal.longest_exact_ns:
+        """Masses and covered ns of many intervals at once. None may be longer than `signal.longest_exact_ns`."""
+        lengths = ends - starts
+        if len(starts) and int(lengths.min()) < 0:
+            worst = int(lengths.argmin())
+            _check_order(int(starts[worst]), int(ends[worst]))
+        if len(starts) and int(lengths.max()) > self.signal.longest_exact_ns:
             raise ValueError(f"{self.signal.key}: longer than {self.signal.longest_exact_ns} ns: use integral()")
         return self._consistent(lambda first, length: self._integrals(starts, ends, first, length))
 
@@ -248,6 +264,7 @@ class Column:
 
     def rows(self, a_ns: int, b_ns: int) -> Rows:
         """The rows that overlap `(a, b]`, oldest first."""
+        _check_order(a_ns, b_ns)
         return self._consistent(lambda first, length: self._overlapping(a_ns, b_ns, first, length))
 
     def _overlapping(self, a_ns: int, b_ns: int, first: int, length: int) -> Rows:
@@ -259,7 +276,7 @@ class Column:
             values = np.diff(self._mass[lo:hi], prepend=self._mass[lo - 1] if lo else 0)
         else:
             values = self._value[lo:hi].copy()
-        return Rows(values, overlap)
+        return Rows(values, overlap, self._end[lo:hi] - self._start[lo:hi])
 
     def edges(self, after_ns: int, until_ns: int) -> tuple[Ints, Ints, Ints]:
         """Starts, ends and masses of the rows that end in `(after, until]`, oldest first."""
@@ -271,6 +288,11 @@ class Column:
             return self._start[lo:hi].copy(), self._end[lo:hi].copy(), masses
 
         return self._consistent(read)
+
+
+def _check_order(a_ns: int, b_ns: int) -> None:
+    if b_ns < a_ns:
+        raise ValueError(f"an interval ends before it starts: {a_ns} > {b_ns}")
 
 
 def _share(total: Ints, part: Ints, whole: Ints) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 NS_PER_S: Final = 1_000_000_000
@@ -36,8 +37,11 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, 
 
 def si(value: float, unit: str, digits: int = 3) -> str:
     """`value` with an SI prefix and `digits` significant digits: `si(0.0123, "s") == "12.3 ms"`."""
-    magnitude = abs(value)
-    scale, prefix = next(((s, p) for s, p in _PREFIXES if magnitude >= s), (1.0, ""))
+    # Rounded first: 999.96 is 1.00 k, not 1000.
+    value = float(f"{value:.{digits}g}")
+    if not value or not math.isfinite(value):
+        return f"{value:g} {unit}"
+    scale, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= s), _PREFIXES[-1])
     scaled = value / scale
     whole = len(str(int(abs(scaled))))
     return f"{scaled:.{max(0, digits - whole)}f} {prefix}{unit}"

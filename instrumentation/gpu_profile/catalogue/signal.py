@@ -46,6 +46,7 @@ class Signal:
 
     Columns hold whole quanta: `value * quantum` is the value in `unit` (a UCUM base unit). `limit` bounds a plausible
     value in quanta (for a counter: its growth in a second), so that sums can be proven not to overflow.
+    `wraps_at` is where a counter starts again at 0 by itself; 0 for one that only does when its driver is reloaded.
     `window_ns` is how far back a reading looks and `refresh_ns` how often the driver renews it; both are nominal, and
     where a driver time-stamps its readings, the stamps win.
     """
@@ -62,6 +63,7 @@ class Signal:
     attributes: Attributes = ()
     window_ns: int = 0
     refresh_ns: int = 0
+    wraps_at: int = 0
     dcgm: Dcgm | None = None
     mig: bool = False
 

@@ -9,81 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpu_profile.catalogue import families
 from gpu_profile.catalogue.signal import Dcgm, Kind, Signal, Tier
 from gpu_profile.units import MIB
 
 _MS = 1_000_000
 _SECOND = 1_000 * _MS
-_GPM_REFRESH = 100 * _MS
 
-
-def _task(key: str, task: str, call: str, dcgm: str, tier: Tier, brief: str) -> Signal:
-    return Signal(
-        key,
-        "hw.gpu.utilization",
-        "1",
-        Kind.WINDOW_MEAN,
-        1e-2,
-        100,
-        tier,
-        source=call,
-        brief=brief,
-        attributes=(("hw.gpu.task", task),),
-        window_ns=_SECOND // 6,
-        refresh_ns=_SECOND // 6,
-        dcgm=Dcgm(dcgm, 100),
-    )
-
-
-def _gpm(key: str, otel: str, metric: str, dcgm: str | None, brief: str) -> Signal:
-    return Signal(
-        key,
-        otel,
-        "1",
-        Kind.WINDOW_MEAN,
-        1e-4,
-        10_000,
-        Tier.GPM,
-        source=f"GPM {metric}",
-        brief=brief,
-        window_ns=_GPM_REFRESH,
-        refresh_ns=_GPM_REFRESH,
-        dcgm=Dcgm(dcgm) if dcgm else None,
-        mig=True,
-    )
-
-
-def _throttle(reason: str, field: str, brief: str) -> Signal:
-    return Signal(
-        f"throttle_{reason}",
-        "nvidia.gpu.throttle.time",
-        "s",
-        Kind.COUNTER,
-        1e-9,
-        2 * _SECOND,
-        Tier.FAST,
-        source=f"field {field}",
-        brief=brief,
-        attributes=(("nvidia.gpu.throttle.reason", reason),),
-    )
-
-
-def _io(key: str, otel: str, field: str, direction: str, quantum: float, brief: str) -> Signal:
-    return Signal(
-        key,
-        otel,
-        "By",
-        Kind.COUNTER,
-        quantum,
-        1 << 42,
-        Tier.FAST,
-        source=f"field {field}",
-        brief=brief,
-        attributes=(("network.io.direction", direction),),
-    )
-
-
-UTILIZATION: Final = _task(
+UTILIZATION: Final = families.task(
     "utilization",
     "general",
     "nvmlDeviceGetSamples GPU_UTILIZATION, else nvmlDeviceGetUtilizationRates",
@@ -91,7 +24,7 @@ UTILIZATION: Final = _task(
     Tier.FAST,
     "Share of the sample period in which at least one kernel ran",
 )
-ENCODER: Final = _task(
+ENCODER: Final = families.task(
     "encoder",
     "encoder",
     "nvmlDeviceGetEncoderUtilization",
@@ -99,7 +32,7 @@ ENCODER: Final = _task(
     Tier.SLOW,
     "Share of the sample period in which the video encoder was busy",
 )
-DECODER: Final = _task(
+DECODER: Final = families.task(
     "decoder",
     "decoder",
     "nvmlDeviceGetDecoderUtilization",
@@ -228,32 +161,29 @@ TEMPERATURE_MEMORY: Final = Signal(
 )
 
 
-def _clock(key: str, domain: str, dcgm: str, what: str) -> Signal:
-    return Signal(
-        key,
-        "nvidia.gpu.clock",
-        "Hz",
-        Kind.INSTANT,
-        1e6,
-        100_000,
-        Tier.SLOW,
-        source=f"nvmlDeviceGetClockInfo {domain.upper()}",
-        brief=f"Current clock of the {what}",
-        attributes=(("nvidia.gpu.clock.domain", domain),),
-        dcgm=Dcgm(dcgm, 1e-6),
-    )
+CLOCK_SM: Final = families.clock("clock_sm", "sm", "DCGM_FI_DEV_SM_CLOCK", "streaming multiprocessors")
+CLOCK_MEMORY: Final = families.clock("clock_memory", "memory", "DCGM_FI_DEV_MEM_CLOCK", "device memory")
 
-
-CLOCK_SM: Final = _clock("clock_sm", "sm", "DCGM_FI_DEV_SM_CLOCK", "streaming multiprocessors")
-CLOCK_MEMORY: Final = _clock("clock_memory", "memory", "DCGM_FI_DEV_MEM_CLOCK", "device memory")
-
-PCIE_RX: Final = _io(
-    "pcie_rx", "hw.gpu.io", "PCIE_COUNT_RX_BYTES", "receive", 1.0, "Bytes that the GPU received over PCIe"
+# The header says of both that they "can be wrapped", and nothing of the other counters.
+PCIE_RX: Final = families.io(
+    "pcie_rx",
+    "hw.gpu.io",
+    "PCIE_COUNT_RX_BYTES",
+    "receive",
+    1.0,
+    "Bytes that the GPU received over PCIe",
+    wraps_at=1 << 32,
 )
-PCIE_TX: Final = _io(
-    "pcie_tx", "hw.gpu.io", "PCIE_COUNT_TX_BYTES", "transmit", 1.0, "Bytes that the GPU sent over PCIe"
+PCIE_TX: Final = families.io(
+    "pcie_tx",
+    "hw.gpu.io",
+    "PCIE_COUNT_TX_BYTES",
+    "transmit",
+    1.0,
+    "Bytes that the GPU sent over PCIe",
+    wraps_at=1 << 32,
 )
-NVLINK_RX: Final = _io(
+NVLINK_RX: Final = families.io(
     "nvlink_rx",
     "nvidia.gpu.nvlink.io",
     "NVLINK_THROUGHPUT_DATA_RX, all links",
@@ -261,7 +191,7 @@ NVLINK_RX: Final = _io(
     1024.0,
     "Payload bytes received over all NVLinks",
 )
-NVLINK_TX: Final = _io(
+NVLINK_TX: Final = families.io(
     "nvlink_tx",
     "nvidia.gpu.nvlink.io",
     "NVLINK_THROUGHPUT_DATA_TX, all links",
@@ -308,63 +238,63 @@ ECC_UNCORRECTED: Final = Signal(
 
 _THROTTLED = "Time for which the driver held the clocks down, by reason"
 THROTTLES: Final = (
-    _throttle("sw_power_cap", "PERF_POLICY_POWER", _THROTTLED),
-    _throttle("sw_thermal", "CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN", _THROTTLED),
-    _throttle("hw_thermal", "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN", _THROTTLED),
-    _throttle("hw_power_brake", "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN", _THROTTLED),
-    _throttle("sync_boost", "PERF_POLICY_SYNC_BOOST", _THROTTLED),
+    families.throttle("sw_power_cap", "PERF_POLICY_POWER", _THROTTLED),
+    families.throttle("sw_thermal", "CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN", _THROTTLED),
+    families.throttle("hw_thermal", "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN", _THROTTLED),
+    families.throttle("hw_power_brake", "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN", _THROTTLED),
+    families.throttle("sync_boost", "PERF_POLICY_SYNC_BOOST", _THROTTLED),
 )
 
-GRAPHICS: Final = _gpm(
+GRAPHICS: Final = families.gpm(
     "graphics",
     "nvidia.gpu.graphics.activity",
     "GRAPHICS_UTIL",
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
     "Share of time in which any compute or graphics work ran",
 )
-SM: Final = _gpm(
+SM: Final = families.gpm(
     "sm",
     "nvidia.gpu.sm.activity",
     "SM_UTIL",
     "DCGM_FI_PROF_SM_ACTIVE",
     "Share of cycles in which a multiprocessor had a warp resident, averaged over multiprocessors",
 )
-OCCUPANCY: Final = _gpm(
+OCCUPANCY: Final = families.gpm(
     "occupancy",
     "nvidia.gpu.sm.occupancy",
     "SM_OCCUPANCY",
     "DCGM_FI_PROF_SM_OCCUPANCY",
     "Resident warps as a share of the most that fit",
 )
-TENSOR: Final = _gpm(
+TENSOR: Final = families.gpm(
     "tensor",
     "nvidia.gpu.tensor.activity",
     "ANY_TENSOR_UTIL",
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
     "Share of cycles in which a tensor pipe was active",
 )
-DRAM: Final = _gpm(
+DRAM: Final = families.gpm(
     "dram",
     "nvidia.gpu.dram.activity",
     "DRAM_BW_UTIL",
     "DCGM_FI_PROF_DRAM_ACTIVE",
     "Share of the peak device-memory bandwidth in use",
 )
-FP64: Final = _gpm(
+FP64: Final = families.gpm(
     "fp64",
     "nvidia.gpu.fp64.activity",
     "FP64_UTIL",
     "DCGM_FI_PROF_PIPE_FP64_ACTIVE",
     "Share of cycles in which the FP64 pipe was active",
 )
-FP32: Final = _gpm(
+FP32: Final = families.gpm(
     "fp32",
     "nvidia.gpu.fp32.activity",
     "FP32_UTIL",
     "DCGM_FI_PROF_PIPE_FP32_ACTIVE",
     "Share of cycles in which the FP32 pipe was active",
 )
-FP16: Final = _gpm(
+FP16: Final = families.gpm(
     "fp16",
     "nvidia.gpu.fp16.activity",
     "FP16_UTIL",
@@ -409,7 +339,7 @@ SIGNALS: Final[tuple[Signal, ...]] = (
 #: Where busy time comes from, best first: GPM's own windows are exact, `utilization` is whole per cents.
 BUSY_SOURCES: Final = (GRAPHICS, UTILIZATION)
 #: Where energy comes from, best first.
-ENERGY_SOURCES: Final = (ENERGY, POWER_AVERAGE, POWER)
+ENERGY_SOURCES: Final = (ENERGY, POWER_AVERAGE)
 
 _BY_KEY: Final = {row.key: row for row in SIGNALS}
 

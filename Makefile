@@ -1,0 +1,120 @@
+# What builds, ships and checks gpu-profile. `make` lists the targets; each sets up what it needs.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+PIP := $(PY) -m pip --disable-pip-version-check
+PYTHON ?=
+WORKERS ?= 2
+PYTEST_ARGS ?=
+DEBIAN_PACKAGES := prometheus chromium chromium-driver
+
+.PHONY: help demo test lint format types imports check bench image-test dashboards wheel clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/demo.stamp  ## a small service on this machine's GPUs, or on simulated ones, and what it costs [SECONDS=20]
+	@exec $(BIN)/gpu-profile-exporter demo $(if $(SECONDS),--seconds $(SECONDS))
+
+# With no way to install Debian's programs, the tests that need them are left out, and said so. CI leaves nothing out.
+test: $(VENV)/dev.stamp  ## every test that this machine can run [WORKERS=2] [PYTEST_ARGS=...]
+	@without=()
+	if ! command -v promtool >/dev/null || ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	      && apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	         apt-get install -y -qq --no-install-recommends $(DEBIAN_PACKAGES) </dev/null >/dev/null; then
+	    echo "Installed Debian's $(DEBIAN_PACKAGES) for the tests."
+	  elif [ -n "$${CI:-}" ]; then
+	    echo "CI needs these programs: apt-get install $(DEBIAN_PACKAGES)" >&2
+	    exit 1
+	  else
+	    echo "Leaving out the tests against Prometheus and a browser. To run them too:"
+	    echo "  sudo apt-get install --no-install-recommends $(DEBIAN_PACKAGES)"
+	    without=(-m "not debian")
+	  fi
+	fi
+	$(PY) -m pytest -n $(WORKERS) "$${without[@]}" $(PYTEST_ARGS)
+
+lint: $(VENV)/dev.stamp  ## style: ruff's rules and its formatting
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/dev.stamp  ## let ruff mend what it can
+	@$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/dev.stamp  ## mypy, strict
+	@$(BIN)/mypy
+
+imports: $(VENV)/dev.stamp  ## the floors: who may import whom
+	@$(BIN)/lint-imports --no-cache
+
+check: lint types imports test  ## all that a change must pass
+
+bench: $(VENV)/dev.stamp  ## measure [ONLY=heart|library|exporter|roofline|kernels]
+	@exec $(PY) tests/benchmarks/run.py $(ONLY)
+
+image-test: $(VENV)/demo.stamp  ## build and run the container image without a Docker engine (root, minutes)
+	@exec docker/image_test.sh $(PY)
+
+dashboards: $(VENV)/dev.stamp  ## write the Grafana dashboards anew from the catalogue
+	@$(PY) grafana/generate.py
+
+wheel: $(VENV)/dev.stamp  ## the source distribution and the wheel, in dist/
+	@$(PY) -m build --outdir dist
+
+clean:  ## remove everything that make made
+	@rm -rf $(VENV) dist build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find instrumentation exporter grafana tests -name __pycache__ -prune -exec rm -rf {} +
+
+# The newest Python on PATH that can make environments; else the newest, with what it lacks installed or asked for.
+$(VENV)/made.stamp:
+	@asked='$(PYTHON)'
+	choose() {
+	  python=
+	  for candidate in $${asked:-$$(compgen -c python3. | grep -xE 'python3\.[0-9]+' | sort -Vru) python3 python}; do
+	    "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+	    python=$${python:-$$candidate}
+	    if "$$candidate" -c 'import ensurepip, venv; ensurepip.version()' 2>/dev/null; then python=$$candidate; return; fi
+	  done
+	  return 1
+	}
+	if ! choose && [ -n "$$python" -o -z "$$asked" ]; then
+	  package=python3-venv
+	  [ -z "$$python" ] || package=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+	    echo "Installing $$package, to make a virtual environment."
+	    apt-get update -qq
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$package </dev/null >/dev/null || true
+	    choose || true
+	  else
+	    echo "No Python 3.11 or newer here can make virtual environments. Install what is missing, then run make again:" >&2
+	    echo "  sudo apt-get install $$package" >&2
+	    exit 1
+	  fi
+	fi
+	if [ -z "$$python" ]; then
+	  echo "No $${asked:-Python} of version 3.11 or newer on PATH: gpu-profile needs one (Debian 12, Ubuntu 24.04 or newer have it)." >&2
+	  exit 1
+	fi
+	echo "Making $(VENV) with $$("$$python" --version)."
+	"$$python" -m venv --clear $(VENV)
+	touch $@
+
+$(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
+	@echo "Installing gpu-profile into $(VENV)."
+	$(PIP) install --quiet --editable .
+	touch $@
+
+$(VENV)/dev.stamp: pyproject.toml $(VENV)/made.stamp
+	@echo "Installing gpu-profile and what its tests need into $(VENV)."
+	$(PIP) install --quiet --editable '.[dev]'
+	touch $@ $(VENV)/demo.stamp

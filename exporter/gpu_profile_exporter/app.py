@@ -1,0 +1,103 @@
+"""The routes: a pure function from request to response, whatever server carries them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from gpu_profile_exporter.health import Health
+from gpu_profile_exporter.page import PageData, render
+
+_TEXT: Final = "text/plain; charset=utf-8"
+_HTML: Final = "text/html; charset=utf-8"
+_JSON: Final = "application/json"
+_COMPRESS_FROM: Final = 1024
+#: The page is one file: nothing may come from elsewhere, and nobody may frame it.
+_PAGE_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`path` is without the query; header names are in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What goes back. `content_type` is the only header that differs by route, besides those in `headers`."""
+
+    status: int
+    body: bytes
+    content_type: str = _TEXT
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Source(Protocol):
+    """What the routes serve."""
+
+    def health(self) -> Health:
+        """The exporter's state."""
+        ...
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        """The exposition and its content type."""
+        ...
+
+    def page(self) -> PageData:
+        """What the landing page and /api/devices tell."""
+        ...
+
+
+def respond(source: Source, request: Request) -> Response:
+    """Answer one request."""
+    if request.method not in ("GET", "HEAD"):
+        return _line(405, f"{request.method} is not possible here", ("Allow", "GET, HEAD"))
+    response = _route(source, request)
+    wants_gzip = _accepts_gzip(request.headers.get("accept-encoding", ""))
+    if wants_gzip and len(response.body) >= _COMPRESS_FROM:
+        packed = gzip.compress(response.body, compresslevel=5, mtime=0)
+        response = replace(response, body=packed, headers=(*response.headers, ("Content-Encoding", "gzip")))
+    return replace(response, headers=(*response.headers, ("Vary", "Accept, Accept-Encoding")))
+
+
+def _route(source: Source, request: Request) -> Response:
+    match request.path:
+        case "/metrics":
+            body, content_type = source.metrics(request.headers.get("accept", ""))
+            return Response(200, body, content_type)
+        case "/-/healthy":
+            health = source.health()
+            note = f": {health.reason}" if health.reason else ""
+            return _line(200, f"healthy{note}") if health.alive else _line(503, f"not healthy{note}")
+        case "/-/ready":
+            health = source.health()
+            return _line(200, "ready") if health.ready else _line(503, f"not ready: {health.reason}")
+        case "/api/devices":
+            body = json.dumps(source.page(), ensure_ascii=False, allow_nan=False).encode()
+            return Response(200, body, _JSON, (("Cache-Control", "no-store"),))
+        case "/":
+            headers = (("Content-Security-Policy", _PAGE_POLICY), ("Cache-Control", "no-store"))
+            return Response(200, render(source.page()).encode(), _HTML, headers)
+        case _:
+            return _line(404, "not found: try /, /metrics, /-/ready, /-/healthy or /api/devices")
+
+
+def _line(status: int, text: str, *headers: tuple[str, str]) -> Response:
+    return Response(status, f"{text}\n".encode(), _TEXT, headers)
+
+
+def _accepts_gzip(header: str) -> bool:
+    for token in header.lower().split(","):
+        coding, _, weight = token.partition(";")
+        if coding.strip() == "gzip":
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False

@@ -1,0 +1,210 @@
+"""A small inference service with decorated regions: `python -m gpu_profile_exporter.demo.service`.
+
+Requests arrive at random; each is tokenised, prefilled, decoded step by step and post-processed, and now and then the
+service stalls on loading data. The GPU's work is queued asynchronously and no region waits for it, so what a region
+launches runs after the region has left the host: the case in which a stop-watch around the region is wrong.
+
+Every half second a line of JSON on stdout tells the regions; the last one tells how far they are from the truth, if
+the GPU is simulated and there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import cycle
+from types import FrameType
+
+import click
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from gpu_profile import GpuSpanProcessor, configure, region, serve_metrics
+from gpu_profile import process as gpu_process
+from gpu_profile.errors import GpuProfileError
+from gpu_profile.report import region_row
+from gpu_profile.session import Judged, Session
+from gpu_profile_exporter.demo.comparison import Comparison, HostTwin, compare
+from gpu_profile_exporter.demo.workload import Workload, open_workload
+
+#: Requests per second, mean of a Poisson process; tokens decoded per request.
+ARRIVALS_PER_S = 7.0
+TOKENS = (4, 24)
+#: Sizes of the matrix products, in TFLOP, and of the weights that a step reads, in GB.
+PRODUCTS = (1.2, 1.6, 2.0, 2.4)
+WEIGHTS = (8, 10, 12, 14)
+
+
+class SpanSample(SpanExporter):
+    """Keeps the newest span of each region, and counts them."""
+
+    def __init__(self) -> None:
+        self.exported = 0
+        self.newest: dict[str, ReadableSpan] = {}
+
+    def export(self, spans: object) -> SpanExportResult:
+        """Keep the newest of each name."""
+        assert isinstance(spans, (list, tuple))  # noqa: S101 - the SDK's own contract
+        for span in spans:
+            self.exported += 1
+            self.newest[span.name] = span
+        return SpanExportResult.SUCCESS
+
+
+@region("data_loading")
+def load_data(work: Workload, rng: random.Random) -> None:
+    """Wait for storage, then copy a batch to the GPU."""
+    work.host(rng.uniform(0.03, 0.09))
+    work.copy(96e6)
+
+
+@region("tokenize")
+def tokenize(work: Workload, rng: random.Random) -> None:
+    """Host work only."""
+    work.host(rng.uniform(0.001, 0.004))
+
+
+@region("prefill")
+def prefill(work: Workload, rng: random.Random) -> None:
+    """Large matrix products: bound by the tensor cores."""
+    for _ in range(8):
+        work.matmul(rng.choice(PRODUCTS) * 1e12)
+
+
+def decode(work: Workload, rng: random.Random, tokens: int) -> None:
+    """One step a token, each reading all weights: bound by device memory."""
+    for _ in range(tokens):
+        with region("decode", items=1):
+            work.stream(rng.choice(WEIGHTS) * 1e9)
+
+
+@region("postprocess")
+def postprocess(work: Workload, rng: random.Random) -> None:
+    """Many tiny kernels, launched one by one from Python: bound by overhead."""
+    for _ in range(rng.randint(250, 450)):
+        work.tiny()
+
+
+def serve(work: Workload, rng: random.Random, stop: Iterator[bool]) -> None:
+    """Answer requests until `stop` says so."""
+    kinds = cycle(range(1, 5))
+    for _ in stop:
+        with region("request"):
+            if next(kinds) == 1:
+                load_data(work, rng)
+            tokenize(work, rng)
+            prefill(work, rng)
+            decode(work, rng, rng.randint(*TOKENS))
+            postprocess(work, rng)
+        # The host runs ahead of the GPU, but not for ever: as a server would, it takes on no more than it can answer.
+        work.host(rng.expovariate(ARRIVALS_PER_S))
+        while work.pending_s > 0.3:
+            work.host(0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What one line of the service says."""
+
+    rows: list[tuple[str, ...]]
+    joined: bool
+    spans: int
+    problem: str
+    span: dict[str, object] | None = None
+    comparison: list[Comparison] | None = None
+
+    def line(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+
+def status(session: Session | None, spans: SpanSample) -> Status:
+    """The regions as they are now."""
+    judged: list[Judged] = session.regions() if session is not None else []
+    return Status(
+        rows=[region_row(j.summary, j.verdict) for j in judged],
+        joined=any(j.summary.busy is not None for j in judged),
+        spans=spans.exported,
+        problem=session.sampler.problem if session is not None else "",
+    )
+
+
+def _until(seconds: float | None, stopped: list[bool], session: Session | None, spans: SpanSample) -> Iterator[bool]:
+    started = told = time.monotonic()
+    while not stopped and (seconds is None or time.monotonic() - started < seconds):
+        yield True
+        if time.monotonic() - told >= 0.5:
+            told = time.monotonic()
+            click.echo(status(session, spans).line())
+
+
+def _span_facts(spans: SpanSample, name: str) -> dict[str, object] | None:
+    span = spans.newest.get(name)
+    if span is None or span.attributes is None:
+        return None
+    facts: dict[str, object] = {"name": span.name, **span.attributes}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in facts.items()}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until SIGTERM, or for `--seconds`."""
+    parser = argparse.ArgumentParser(prog="gpu_profile_exporter.demo.service", description=__doc__)
+    parser.add_argument("--directory", help="simulated node to run on; without it, this machine's GPU")
+    parser.add_argument("--metrics", type=int, default=9464, help="port of the region metrics; 0: a free one")
+    parser.add_argument("--seconds", type=float, help="end after this long")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    stopped: list[bool] = []
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.append(True)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        return _run(options, stopped)
+    except GpuProfileError as error:
+        click.echo(f"demo service: {error}", err=True)
+        return error.exit_code
+    except BrokenPipeError:
+        # Whoever read the lines has gone: nothing is left to be told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(options: argparse.Namespace, stopped: list[bool]) -> int:
+    work = open_workload(options.directory)
+    configure(backend=f"simulated:{options.directory}" if options.directory else None, stream=work.stream_of_thread)
+    server = serve_metrics(options.metrics)
+    spans = SpanSample()
+    provider = TracerProvider(resource=Resource.create({"service.name": "gpu-profile-demo"}))
+    provider.add_span_processor(GpuSpanProcessor(BatchSpanProcessor(spans, schedule_delay_millis=500)))
+    trace.set_tracer_provider(provider)
+    session = gpu_process.session()
+    twin = HostTwin(session)
+    click.echo(json.dumps({"port": server.port, "work": work.name}))
+    serve(work, random.Random(options.seed), _until(options.seconds, stopped, session, spans))  # noqa: S311 - a load
+    work.drain()
+    provider.force_flush()
+    session.flush()
+    last = status(session, spans)
+    comparison = compare(session, twin, work.truth()) if options.directory else None
+    final = Status(last.rows, last.joined, spans.exported, last.problem, _span_facts(spans, "decode"), comparison)
+    click.echo(final.line())
+    provider.shutdown()
+    gpu_process.stop()
+    server.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""What /api/devices tells: one object per device, in base units. What is not known is null, with a reason."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from gpu_profile.catalogue import BUSY_SOURCES, Signal
+from gpu_profile.catalogue.signals import MEMORY_USED, POWER, POWER_AVERAGE, TEMPERATURE
+from gpu_profile.sampler import DeviceState, Sampler
+from gpu_profile.timeline import Column
+from gpu_profile.units import NS_PER_S
+from gpu_profile_exporter.health import Status, down_reason, fresh, newest_ns, silence, status
+from gpu_profile_exporter.readings import Identity, base
+
+
+class DeviceData(TypedDict):
+    """One device now. `busy` is the mean ratio of the last second, `age_s` the age of its newest sample."""
+
+    uuid: str
+    index: int | None
+    name: str
+    kind: str
+    parent: str | None
+    status: Status
+    reason: str
+    busy: float | None
+    busy_source: str | None
+    power_w: float | None
+    memory_used_bytes: float | None
+    memory_bytes: int | None
+    temperature_c: float | None
+    age_s: float | None
+
+
+class PageData(TypedDict):
+    """The node now. `reason` says why it is not ready."""
+
+    version: str
+    driver: str
+    driver_version: str
+    simulated: bool
+    reason: str
+    devices: list[DeviceData]
+
+
+def describe(sampler: Sampler, identity: Identity, now_ns: int, *, simulated: bool) -> PageData:
+    """The node and its devices at `now_ns`."""
+    return PageData(
+        version=identity.version,
+        driver=identity.driver,
+        driver_version=identity.driver_version,
+        simulated=simulated,
+        reason=silence(sampler, now_ns),
+        devices=[_device(state, sampler, now_ns) for state in list(sampler.states.values())],
+    )
+
+
+def _device(state: DeviceState, sampler: Sampler, now_ns: int) -> DeviceData:
+    device, timeline = state.device, state.timeline
+    reason = down_reason(state, sampler, now_ns)
+
+    def last(*rows: Signal) -> float | None:
+        samples = (fresh(timeline.column(row), now_ns, sampler.interval_s) for row in rows)
+        return next(
+            (base(sample.signal, sample.value) for sample in samples if sample is not None and not reason), None
+        )
+
+    busy = timeline.best(BUSY_SOURCES)
+    seen = busy is not None and not reason and fresh(busy, now_ns, sampler.interval_s) is not None
+    newest = newest_ns(timeline)
+    return DeviceData(
+        uuid=device.uuid,
+        index=device.index,
+        name=device.name,
+        kind=device.kind.value,
+        parent=device.parent,
+        status=status(state, up=not reason),
+        reason=reason,
+        busy=_last_second(busy) if busy is not None and seen else None,
+        busy_source=busy.signal.key if busy is not None else None,
+        power_w=last(POWER, POWER_AVERAGE),
+        memory_used_bytes=last(MEMORY_USED),
+        memory_bytes=device.memory_bytes,
+        temperature_c=last(TEMPERATURE),
+        age_s=None if newest is None else max(0, now_ns - newest) / NS_PER_S,
+    )
+
+
+def _last_second(column: Column) -> float | None:
+    until = column.watermark_ns
+    if until is None:
+        return None
+    mass, covered_ns = column.integral(until - NS_PER_S, until)
+    return base(column.signal, mass, covered_ns) if covered_ns else None

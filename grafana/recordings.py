@@ -1,0 +1,55 @@
+"""The recording rules: what dashboards of many nodes and long ranges would otherwise compute over and over."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queries import by, physical, rate, series
+from rulefiles import Group, Recording
+
+from gpu_profile.catalogue.metrics import BUSY, REGION_BUSY, REGION_DURATION, REGION_ENERGY, Metric
+
+_CALLS = by("job, region", rate(series(REGION_DURATION, part="_count"), "5m"))
+
+
+def _base(metric: Metric) -> str:
+    return metric.prometheus.removesuffix("_total")
+
+
+def _for_each_call(metric: Metric) -> str:
+    return f"{by('job, region', rate(series(metric), '5m'))}\n  /\n({_CALLS} > 0)"
+
+
+DEVICES: Final = Group(
+    "gpu-profile-devices",
+    (
+        Recording(
+            f"instance_hw_id:{_base(BUSY)}:rate5m",
+            by("instance, hw_id", rate(series(BUSY), "5m"), "max"),
+            "Utilisation of each device: share of the last five minutes in which at least one kernel ran.",
+        ),
+        Recording(
+            f"instance:{_base(BUSY)}:avg_rate5m",
+            by("instance", physical(rate(series(BUSY), "5m")), "avg"),
+            "Mean utilisation of a node's GPUs (MIG instances are parts of them) over the last five minutes.",
+        ),
+    ),
+)
+
+REGIONS: Final = Group(
+    "gpu-profile-regions",
+    (
+        Recording(
+            f"job_region:{_base(REGION_ENERGY)}:per_call_rate5m",
+            _for_each_call(REGION_ENERGY),
+            "Joules for a call of each region, over the last five minutes. Absent where there was no call.",
+        ),
+        Recording(
+            f"job_region:{_base(REGION_BUSY)}:per_call_rate5m",
+            _for_each_call(REGION_BUSY),
+            "GPU-busy seconds for a call of each region, over the last five minutes. Absent where there was no call.",
+        ),
+    ),
+)
+
+FILES: Final = {"gpu-profile.yaml": (DEVICES, REGIONS)}

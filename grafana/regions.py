@@ -1,0 +1,154 @@
+"""The lower half of the dashboard: which regions keep the GPUs busy, at what cost, and what bounds them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from panels import Panel, Query, Section
+from queries import by, increase, of_gpus, of_regions, physical, rate
+
+from gpu_profile.catalogue.metrics import (
+    BUSY,
+    REGION_BUSY,
+    REGION_CALLS,
+    REGION_DURATION,
+    REGION_ENERGY,
+    REGION_ERRORS,
+    REGION_ITEMS,
+)
+
+_CALLS = by("region", rate(of_regions(REGION_DURATION, part="_count")))
+_DURATION = by("region", rate(of_regions(REGION_DURATION, part="_sum")))
+_BUCKETS = by("region, le", rate(of_regions(REGION_DURATION, part="_bucket")))
+_BUSY = by("region", rate(of_regions(REGION_BUSY)))
+_ENERGY = by("region", rate(of_regions(REGION_ENERGY)))
+_ITEMS = by("region", rate(of_regions(REGION_ITEMS)))
+_ERRORS = by("region", rate(of_regions(REGION_ERRORS)))
+_ALL_BUSY = f"sum({physical(rate(of_gpus(BUSY)))})"
+_VERDICTS = of_regions(REGION_CALLS)
+
+OVERVIEW: Final = Section(
+    "Regions: what the programs do with the GPUs",
+    (
+        Panel(
+            title="Regime by region",
+            description="Share of each region's executions in this time range by what bounded them. UNKNOWN means too "
+            "little evidence, for example executions too short for the samples; it is not a fault.",
+            kind="table",
+            unit="percentunit",
+            matrix=("region", "regime"),
+            queries=(
+                Query(
+                    f"({by('region, regime', increase(_VERDICTS))} > 0) / on (region) group_left () "
+                    f"{by('region', increase(_VERDICTS))}",
+                    "{{region}}: {{regime}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Energy by region in this time range",
+            description="Energy that the GPUs used while each region held them; where regions overlap on a GPU they "
+            "share it equally. Energy outside any region is not shown here.",
+            kind="bargauge",
+            unit="joule",
+            thresholds=((None, "blue"),),
+            queries=(Query(f"sort_desc({by('region', increase(of_regions(REGION_ENERGY)))})", "{{region}}"),),
+        ),
+        Panel(
+            title="GPU time by region",
+            description="GPU time that each region kept busy, and the busy time outside them. 100 % is one GPU that "
+            "works all the time, so two can reach 200 %. Other users' programs count as outside.",
+            unit="percentunit",
+            stacked=True,
+            queries=(
+                Query(_BUSY, "{{region}}"),
+                Query(
+                    f"clamp_min({_ALL_BUSY} - sum({rate(of_regions(REGION_BUSY))}), 0)",
+                    "outside these regions",
+                ),
+            ),
+        ),
+        Panel(
+            title="Regimes over time",
+            description="Executions a second by what bounded them, over the chosen regions. Short regions that run "
+            "often outweigh long ones here.",
+            unit="cps",
+            stacked=True,
+            queries=(Query(by("regime", rate(_VERDICTS)), "{{regime}}"),),
+        ),
+    ),
+)
+
+CALLS: Final = Section(
+    "Regions: each call",
+    (
+        Panel(
+            title="Calls",
+            description="Executions a second. Each counts once, sampled by the tracer or not, on however many GPUs.",
+            unit="cps",
+            queries=(Query(_CALLS, "{{region}}"),),
+        ),
+        Panel(
+            title="Duration",
+            description="Mean and 95th percentile (dashed) of a call's time on the wall clock, waiting included. The "
+            "percentile is only as fine as the histogram's buckets. The axis is logarithmic.",
+            unit="s",
+            logarithmic=True,
+            legend="right",
+            queries=(
+                Query(f"{_DURATION} / {_CALLS}", "{{region}}, mean"),
+                Query(
+                    "histogram_quantile(0.95, "
+                    + by("region, le", rate(of_regions(REGION_DURATION, part="_bucket")))
+                    + ")",
+                    "{{region}}, 95th percentile",
+                    thin=True,
+                    exemplars=True,
+                ),
+            ),
+        ),
+        Panel(
+            title="GPU time for a call",
+            description="Busy seconds of GPUs that one call causes, on all its GPUs together. Far below its duration: "
+            "the GPU waits.",
+            unit="s",
+            queries=(Query(f"{_BUSY} / {_CALLS}", "{{region}}"),),
+        ),
+        Panel(
+            title="Energy for a call",
+            description="Energy of the GPUs that one call causes, its share of their idle power included. Hosts are "
+            "not included.",
+            unit="joule",
+            queries=(Query(f"{_ENERGY} / {_CALLS}", "{{region}}"),),
+        ),
+        Panel(
+            title="Power by region",
+            description="Energy a second that goes to each region. The rest of the GPUs' power goes elsewhere.",
+            unit="watt",
+            stacked=True,
+            queries=(Query(_ENERGY, "{{region}}"),),
+        ),
+        Panel(
+            title="Failed calls",
+            description="Share of calls that ended in an exception. The other panels count them like any other call.",
+            unit="percentunit",
+            queries=(Query(f"{_ERRORS} / {_CALLS}", "{{region}}"),),
+        ),
+        Panel(
+            title="Items",
+            description="Units of work a second, as the program counts them (images, tokens, requests). Only regions "
+            "that report items are shown.",
+            unit="cps",
+            queries=(Query(_ITEMS, "{{region}}"),),
+        ),
+        Panel(
+            title="Energy for an item",
+            description="Energy of the GPUs for one unit of work. Compare it within a region, not between regions "
+            "that count different things.",
+            unit="joule",
+            queries=(Query(f"{_ENERGY} / {_ITEMS}", "{{region}}"),),
+        ),
+    ),
+)
+
+SECTIONS: Final = (OVERVIEW, CALLS)

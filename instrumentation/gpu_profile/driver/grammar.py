@@ -1,0 +1,146 @@
+"""The one way to name a driver: `auto|nvml|smi|none|simulated[:DIR]|replay:DIR`, or a word that a package adds."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Final
+
+from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.driver.null import NullDriver
+from gpu_profile.driver.protocol import Driver
+from gpu_profile.driver.smi import SmiDriver
+from gpu_profile.errors import GpuBackendError, GpuProfileError
+
+GRAMMAR: Final = "auto|nvml|smi|none|simulated[:DIR]|replay:DIR"
+#: Entry points of this group add words: each names a callable `(argument: str | None, clock: Clock) -> Driver`.
+ENTRY_POINTS: Final = "gpu_profile.drivers"
+
+
+def check_spec(spec: str) -> None:
+    """Whether `spec` follows the grammar, without opening anything. GpuBackendError if it does not."""
+    _parse(spec)
+
+
+def open_driver(spec: str, *, clock: Clock = SYSTEM_CLOCK) -> Driver:
+    """The driver that `spec` names.
+
+    `auto` is NVML, else nvidia-smi; a simulated GPU is only opened when asked for. GpuBackendError if `spec` does not
+    follow the grammar or the driver cannot start, RecordingError or ScenarioError if DIR is not what it expects.
+    """
+    word, argument = _parse(spec)
+    if word == "simulated":
+        return _simulated(argument, clock)
+    if word == "replay":
+        return _replay(argument or "", clock)
+    if word in _WITHOUT_ARGUMENT:
+        return _WITHOUT_ARGUMENT[word](clock)
+    return _added(next(iter(entry_points(group=ENTRY_POINTS, name=word))), argument, clock)
+
+
+def _parse(spec: str) -> tuple[str, str | None]:
+    word, colon, argument = spec.strip().partition(":")
+    if word in ("simulated", "replay"):
+        if not argument and (colon or word == "replay"):
+            raise GpuBackendError(f"driver {spec!r}: no directory after {word!r}; write {word}:DIR")
+    elif word in _WITHOUT_ARGUMENT:
+        if colon:
+            raise GpuBackendError(f"driver {spec!r}: {word!r} takes nothing after it; one of {GRAMMAR}")
+    else:
+        added = entry_points(group=ENTRY_POINTS).names
+        if word not in added:
+            close = get_close_matches(word, [*_WITHOUT_ARGUMENT, "simulated", "replay", *added], n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            raise GpuBackendError(f"unknown driver {spec!r}: one of {'|'.join([GRAMMAR, *sorted(added)])}{meant}")
+    return word, argument if colon else None
+
+
+def _auto(clock: Clock) -> Driver:
+    failures = []
+    openers: Sequence[tuple[str, Callable[[Clock], Driver]]] = (
+        ("NVML (libnvidia-ml.so.1, through nvidia-ml-py)", _nvml),
+        ("nvidia-smi", _smi),
+    )
+    for what, opener in openers:
+        try:
+            return opener(clock)
+        except GpuBackendError as error:
+            failures.append(f"{what}: {error}")
+    raise GpuBackendError(
+        f"no GPU driver. Looked for {'; '.join(failures)}. "
+        "Without a GPU, choose the driver none, simulated or replay:DIR"
+    )
+
+
+def _nvml(clock: Clock) -> Driver:
+    from gpu_profile.driver.nvml import NvmlDriver
+
+    return NvmlDriver(clock=clock)
+
+
+def _smi(clock: Clock) -> Driver:
+    return SmiDriver(clock=clock)
+
+
+def _none(_: Clock) -> Driver:
+    return NullDriver()
+
+
+def _replay(argument: str, clock: Clock) -> Driver:
+    from gpu_profile.driver.replay import ReplayDriver
+
+    return ReplayDriver(Path(argument), clock=clock)
+
+
+def _simulated(argument: str | None, clock: Clock) -> Driver:
+    import pynvml
+
+    from gpu_profile.driver import simulated
+    from gpu_profile.driver.nvml import NvmlDriver
+
+    class SimulatedDriver(NvmlDriver):
+        """The NVML driver over simulated NVML, which goes when the driver is closed."""
+
+        def close(self) -> None:
+            super().close()
+            clean()
+
+    directory = Path(argument or tempfile.mkdtemp(prefix="gpu-profile-simulated-"))
+    library = None
+
+    def clean() -> None:
+        if pynvml.nvmlLib is library:  # not another one that was installed since
+            simulated.remove()
+        if argument is None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    try:
+        if argument is None:
+            simulated.create(directory, clock=clock)
+        library = simulated.install(directory, clock=clock)
+        return SimulatedDriver(clock=clock, name=f"simulated:{directory}")
+    except BaseException:
+        clean()
+        raise
+
+
+def _added(point: EntryPoint, argument: str | None, clock: Clock) -> Driver:
+    try:
+        driver: Driver = point.load()(argument, clock)
+    except GpuProfileError:
+        raise
+    except Exception as error:  # another package's code can fail in any way
+        raise GpuBackendError(f"driver {point.name!r} ({point.value}): {type(error).__name__}: {error}") from error
+    return driver
+
+
+_WITHOUT_ARGUMENT: Final[Mapping[str, Callable[[Clock], Driver]]] = {
+    "auto": _auto,
+    "nvml": _nvml,
+    "smi": _smi,
+    "none": _none,
+}

@@ -1,0 +1,54 @@
+"""The driver of a machine without GPUs: it reads nothing and says why."""
+
+# A driver may ignore what the protocol hands it.
+# ruff: noqa: ARG002
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from gpu_profile.catalogue import SIGNALS, Signal, Tier
+from gpu_profile.driver.protocol import Capability
+from gpu_profile.samples import Device, Event, ProcessUse, Sample
+
+
+class NullDriver:
+    """No devices. `reason` says in one line why, for whoever asks what is missing."""
+
+    name: Final = "none"
+    version: Final = ""
+
+    def __init__(self, reason: str = "no driver was asked for (none)") -> None:
+        self.reason: Final = reason
+
+    def devices(self) -> Sequence[Device]:
+        """None."""
+        return ()
+
+    def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
+        """Nothing can be read, for the driver's reason."""
+        return dict.fromkeys(SIGNALS, Capability(False, self.reason))
+
+    def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
+        """Nothing."""
+        return ()
+
+    def drain(self, device: Device) -> Sequence[Sample]:
+        """Nothing."""
+        return ()
+
+    def boundary(self, device: Device) -> Sequence[Sample]:
+        """Nothing."""
+        return ()
+
+    def events(self) -> Sequence[Event]:
+        """None."""
+        return ()
+
+    def processes(self, device: Device) -> Sequence[ProcessUse]:
+        """None."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,259 @@
+"""One device that is open: what it can do was found out once, and only that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
+from gpu_profile.clock import Clock
+from gpu_profile.driver.nvml.buffers import Buffer
+from gpu_profile.driver.nvml.enumeration import Found
+from gpu_profile.driver.nvml.errors import (
+    CUT,
+    NEEDS_HOPPER,
+    NEVER,
+    NOT_KNOWN_TO_BINDING,
+    NOT_ON_MIG,
+    RULES,
+    Action,
+    Rule,
+)
+from gpu_profile.driver.nvml.fields import FieldBatch
+from gpu_profile.driver.nvml.gpm import Gpm
+from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.nvml.readers import READERS, TIERS, Query, Reader
+from gpu_profile.driver.protocol import Capability
+from gpu_profile.errors import DeviceLost
+from gpu_profile.samples import DeviceKind, Sample
+from gpu_profile.units import NS_PER_S
+
+#: A driver's time stamp further from the clock than this is not used.
+_PLAUSIBLE_NS: Final = 5 * NS_PER_S
+_AVAILABLE: Final = Capability(available=True)
+
+
+class OpenDevice:
+    """A device's handle, the readers that work on it, and how far each polled window mean has been covered."""
+
+    def __init__(self, library: Library, clock: Clock, found: Found) -> None:
+        self.found = found
+        self._library = library
+        self._clock = clock
+        self._uuid = found.device.uuid
+        self._reasons: dict[Signal, str] = {}
+        self._fields: dict[Tier, FieldBatch] = {}
+        self._queries: dict[Tier, dict[Query, list[Reader]]] = {tier: {} for tier in TIERS}
+        self._buffers: list[Buffer] = []
+        self._ends: dict[Signal, int] = {}
+        self._gpm: Gpm | None = None
+        self._probe()
+
+    def capabilities(self) -> dict[Signal, Capability]:
+        """Every signal, with whether it can be read and why not."""
+        return {
+            row: Capability(available=False, reason=self._reasons[row]) if row in self._reasons else _AVAILABLE
+            for row in SIGNALS
+        }
+
+    def read(self, tier: Tier) -> list[Sample]:
+        """The signals of `tier`, now."""
+        samples: list[Sample] = []
+        batch = self._fields.get(tier)
+        if batch is not None:
+            self._read_fields(batch, samples)
+        for query, readers in list(self._queries.get(tier, {}).items()):
+            self._read_query(query, readers, samples)
+        return samples
+
+    def drain(self) -> list[Sample]:
+        """What the driver buffered since the last drain."""
+        samples: list[Sample] = []
+        now = self._clock.now_ns()
+        errors = self._library.errors
+        for buffer in list(self._buffers):
+            try:
+                samples += buffer.fetch(self.found.handle, now)
+            except errors.failures as failure:
+                rule = errors.met(failure, buffer.reader.buffer, self._uuid)
+                if rule.action in NEVER:
+                    self._buffers.remove(buffer)
+                    self._note(buffer.reader, rule)
+                    continue
+            if buffer.silent(now):
+                # Nothing was ever drained, so polling from here on mixes nothing.
+                self._buffers.remove(buffer)
+                self._place_query(buffer.reader)
+        return samples
+
+    def boundary(self) -> list[Sample]:
+        """Close the open GPM window."""
+        return self._gpm.boundary() if self._gpm is not None else []
+
+    def close(self) -> None:
+        """Free what the driver holds for this device."""
+        if self._gpm is not None:
+            self._gpm.close()
+
+    # -- finding out ---------------------------------------------------------------------------------------------
+
+    def _probe(self) -> None:
+        readers = list(READERS.values())
+        if self.found.device.kind is DeviceKind.MIG:
+            self._reasons |= {reader.signal: NOT_ON_MIG for reader in readers if not reader.signal.mig}
+            readers = [reader for reader in readers if reader.signal.mig]
+        self._probe_fields([reader for reader in readers if reader.field])
+        for reader in readers:
+            if reader.field and reader.signal not in self._reasons:
+                continue
+            if not (reader.buffer and self._place_buffer(reader)) and reader.query is not None:
+                self._place_query(reader)
+        self._probe_gpm([reader for reader in readers if reader.gpm])
+
+    def _probe_fields(self, readers: list[Reader]) -> None:
+        errors = self._library.errors
+        known = [reader for reader in readers if self._library.constant(reader.field) is not None]
+        self._reasons |= {reader.signal: NOT_KNOWN_TO_BINDING for reader in readers if reader not in known}
+        if not known:
+            return
+        if self._library.field_values is None:
+            self._reasons |= {reader.signal: "not known to this driver" for reader in known}
+            return
+        batch = FieldBatch(self._library, known)
+        code = batch.call(self.found.handle)
+        rule = errors.met(code, "nvmlDeviceGetFieldValues", self._uuid) if code else None
+        if rule is not None and rule.action in NEVER:
+            self._reasons |= {reader.signal: rule.words for reader in known}
+            return
+        if rule is None:
+            for value in batch.values():
+                if value.status:
+                    self._note(value.reader, errors.met(value.status, value.reader.field, self._uuid))
+        self._group_fields(known)
+
+    def _group_fields(self, readers: Iterable[Reader]) -> None:
+        kept = [reader for reader in readers if reader.signal not in self._reasons]
+        for tier in {reader.signal.tier for reader in readers}:
+            rows = [reader for reader in kept if reader.signal.tier is tier]
+            if rows:
+                self._fields[tier] = FieldBatch(self._library, rows)
+            else:
+                self._fields.pop(tier, None)
+
+    def _place_buffer(self, reader: Reader) -> bool:
+        """Whether the driver buffers this signal."""
+        if self._library.constant(reader.buffer) is None:
+            return False
+        errors = self._library.errors
+        buffer = Buffer(self._library, reader, self._uuid)
+        try:
+            buffer.ask(self.found.handle)
+        except errors.failures as failure:
+            rule = errors.met(failure, reader.buffer, self._uuid)
+            if rule.action in NEVER:
+                return False
+        self._buffers.append(buffer)
+        return True
+
+    def _place_query(self, reader: Reader) -> None:
+        query = reader.query
+        if query is None:
+            return
+        self._reasons.pop(reader.signal, None)
+        if any(self._library.constant(name) is None for name in query.needs):
+            self._reasons[reader.signal] = NOT_KNOWN_TO_BINDING
+            return
+        rule = self._ask(query)[1]
+        if rule is None or not self._note(reader, rule):
+            self._queries[reader.signal.tier].setdefault(query, []).append(reader)
+
+    def _probe_gpm(self, readers: list[Reader]) -> None:
+        metrics = [(reader.signal, self._library.constant(reader.gpm)) for reader in readers]
+        self._reasons |= {signal: NOT_KNOWN_TO_BINDING for signal, metric in metrics if metric is None}
+        known = [(signal, metric) for signal, metric in metrics if metric is not None]
+        errors = self._library.errors
+        handle = self.found.handle if self.found.parent_handle is None else self.found.parent_handle
+        try:
+            supported = bool(self._library.api.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+            reason = NEEDS_HOPPER
+        except errors.failures as failure:
+            rule = errors.met(failure, "nvmlGpmQueryDeviceSupport", self._uuid)
+            supported = rule.action is Action.TRANSIENT
+            reason = NEEDS_HOPPER if errors.name(failure) == "NOT_SUPPORTED" else rule.words
+        except AttributeError:
+            supported, reason = False, NOT_KNOWN_TO_BINDING
+        if not supported:
+            self._reasons |= {signal: reason for signal, _ in known}
+            return
+        self._gpm = Gpm(
+            self._library, self._clock, self._uuid, handle, self.found.instance, known, self._reasons.__setitem__
+        )
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def _read_fields(self, batch: FieldBatch, samples: list[Sample]) -> None:
+        errors = self._library.errors
+        code = batch.call(self.found.handle)
+        if code:
+            rule = errors.met(code, "nvmlDeviceGetFieldValues", self._uuid)
+            if rule.action is Action.ABSENT:
+                # The call worked when the device was opened: the handle itself has gone stale.
+                raise DeviceLost(f"NVML: GPU {self._uuid}: its handle is no longer valid; it was reset or reloaded")
+            return
+        now = self._clock.now_ns()
+        missing = False
+        for reader, status, stamp_us, value in batch.values():
+            if status:
+                missing |= self._note(reader, errors.met(status, reader.field, self._uuid))
+                continue
+            stamp = stamp_us * 1000
+            self._add(samples, reader, stamp if stamp > 0 and abs(stamp - now) <= _PLAUSIBLE_NS else now, value)
+        if missing:
+            self._group_fields(batch.readers)
+            for reader in batch.readers:
+                if reader.signal in self._reasons:
+                    self._place_query(reader)
+
+    def _read_query(self, query: Query, readers: list[Reader], samples: list[Sample]) -> None:
+        answer, rule = self._ask(query)
+        if rule is None:
+            now = self._clock.now_ns()
+            for reader in readers:
+                self._add(samples, reader, now, reader.pick(answer))
+        elif rule.action in NEVER:
+            for reader in readers:
+                self._reasons[reader.signal] = self._words(rule)
+            del self._queries[readers[0].signal.tier][query]
+
+    def _ask(self, query: Query) -> tuple[Any, Rule | None]:
+        errors = self._library.errors
+        try:
+            return query.run(self._library.api, self.found.handle), None
+        except errors.failures as failure:
+            return None, errors.met(failure, query.needs[0], self._uuid)
+
+    def _words(self, rule: Rule) -> str:
+        return f"{rule.words}{CUT}" if self.found.cut and rule is RULES["NOT_SUPPORTED"] else rule.words
+
+    def _note(self, reader: Reader, rule: Rule) -> bool:
+        """Remember a signal that this device does not have; True if it is so."""
+        if rule.action not in NEVER:
+            return False
+        self._reasons[reader.signal] = self._words(rule)
+        return True
+
+    def _add(self, samples: list[Sample], reader: Reader, end: int, value: int) -> None:
+        signal = reader.signal
+        if value < 0 or (value > signal.limit and signal.kind is not Kind.COUNTER):
+            self._library.errors.implausible(signal.key, self._uuid, value)
+            return
+        if signal.kind is not Kind.WINDOW_MEAN:
+            samples.append(Sample(signal, end, end, value))
+            return
+        previous = self._ends.get(signal)
+        if previous == end:
+            return  # the driver gave the reading that we already have
+        self._ends[signal] = end
+        first = previous is None or previous > end
+        start = end - signal.window_ns if first else max(previous or 0, end - reader.longest_ns)
+        samples.append(Sample(signal, start, end, value))

@@ -1,0 +1,199 @@
+"""The driver: NVML's devices behind the protocol that every driver fulfils."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from gpu_profile.catalogue import SIGNALS, Signal, Tier
+from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.driver.nvml.device import OpenDevice
+from gpu_profile.driver.nvml.enumeration import Found, find_devices, handle_of
+from gpu_profile.driver.nvml.errors import UninitializedError
+from gpu_profile.driver.nvml.events import XidEvents
+from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.protocol import Capability
+from gpu_profile.errors import DeviceLost, GpuBackendError
+from gpu_profile.samples import Device, DeviceKind, Event, ProcessUse, Sample
+
+T = TypeVar("T")
+
+
+class NvmlDriver:
+    """Reads NVIDIA GPUs and MIG instances through nvidia-ml-py.
+
+    `devices` are the UUIDs to read, None for all. GpuBackendError if NVML cannot be started. After a fork the child
+    starts NVML for itself at its first call and never touches what its parent opened; after the driver was reloaded
+    the next call starts NVML anew. Not thread-safe, as the protocol says.
+    """
+
+    def __init__(
+        self, *, clock: Clock = SYSTEM_CLOCK, name: str = "nvml", devices: Sequence[str] | None = None
+    ) -> None:
+        self._name = name
+        self._clock = clock
+        self._wanted = None if devices is None else frozenset(devices)
+        self._closed = False
+        self._library = Library()
+        self._found: dict[str, Found] = {}
+        self._open: dict[str, OpenDevice] = {}
+        self._events = XidEvents(self._library, clock)
+
+    @property
+    def name(self) -> str:
+        """The driver's name in the grammar of `--driver`."""
+        return self._name
+
+    @property
+    def version(self) -> str:
+        """Version of the NVIDIA driver on the node."""
+        return self._library.version
+
+    @property
+    def errors(self) -> Counter[str]:
+        """How often each NVML error was met, by its name without the prefix (`GPU_IS_LOST`)."""
+        return self._library.errors.counts
+
+    def devices(self) -> Sequence[Device]:
+        """The devices that answer now, parents before their MIG instances."""
+        return self._run(self._enumerate)
+
+    def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
+        """Every signal of the catalogue, with whether this device has it and why not."""
+        try:
+            return self._run(lambda: self._opened(device).capabilities(), device)
+        except DeviceLost as lost:
+            return dict.fromkeys(SIGNALS, Capability(available=False, reason=str(lost)))
+
+    def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
+        """Read the signals of `tier` (FAST or SLOW) now."""
+        return self._run(lambda: self._opened(device).read(tier), device)
+
+    def drain(self, device: Device) -> Sequence[Sample]:
+        """Utilisation samples that the driver buffered since the last drain, oldest first."""
+        return self._run(lambda: self._opened(device).drain(), device)
+
+    def boundary(self, device: Device) -> Sequence[Sample]:
+        """Close the open GPM window if it is at least 100 ms old, open the next, return the closed one's samples."""
+        return self._run(lambda: self._opened(device).boundary(), device)
+
+    def events(self) -> Sequence[Event]:
+        """XID errors since the last call, of the devices that `devices` found or that were read."""
+        return self._run(self._events.poll)
+
+    def processes(self, device: Device) -> Sequence[ProcessUse]:
+        """The compute processes on the device. Their ids are those of the host, whatever namespace this one runs in."""
+        try:
+            return self._run(lambda: self._processes(device), device)
+        except DeviceLost:
+            return []
+
+    def close(self) -> None:
+        """Release the handles and shut NVML down. Closing twice is fine."""
+        if not self._closed:
+            self._closed = True
+            self._release()
+
+    # -- within one process and one start of NVML ------------------------------------------------------------------
+
+    def _run(self, call: Callable[[], T], device: Device | None = None) -> T:
+        """Make the call on a started NVML; start it anew, once, if the driver says that it is not."""
+        self._start_if_needed()
+        try:
+            return self._attempt(call, device)
+        except UninitializedError:
+            self._forget_all()
+            self._library.forget()
+            self._library.start()
+        try:
+            return self._attempt(call, device)
+        except UninitializedError as failure:
+            raise GpuBackendError(
+                "NVML: does not stay started; another part of this program shuts it down"
+            ) from failure
+
+    def _attempt(self, call: Callable[[], T], device: Device | None) -> T:
+        try:
+            return call()
+        except DeviceLost:
+            if device is not None:
+                # Handles are stale after a reset: the next call looks the device up again.
+                self._found.pop(device.uuid, None)
+                self._close_device(device.uuid)
+            raise
+        except GpuBackendError:
+            # NVML counts its starts: only a full stop lets the next start meet a reloaded driver.
+            self._release()
+            raise
+
+    def _start_if_needed(self) -> None:
+        if self._closed:
+            raise GpuBackendError("NVML: this driver was closed; make a new one")
+        if not self._library.started:
+            self._forget_all()
+            self._library.start()
+
+    def _release(self) -> None:
+        """Free and stop; in a forked child only forget, for everything belongs to the parent."""
+        if self._library.started:
+            for uuid in list(self._open):
+                self._close_device(uuid)
+            self._events.close()
+            self._library.stop()
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._found.clear()
+        self._open.clear()
+        self._events = XidEvents(self._library, self._clock)
+
+    def _close_device(self, uuid: str) -> None:
+        opened = self._open.pop(uuid, None)
+        if opened is not None:
+            opened.close()
+
+    # -- devices ---------------------------------------------------------------------------------------------------
+
+    def _enumerate(self) -> list[Device]:
+        found = {one.device.uuid: one for one in find_devices(self._library)}
+        for uuid in list(self._open):
+            # What a GPU can do changes with its MIG instances, and a slice that is gone has nothing to free.
+            if _shape(found, uuid) != _shape(self._found, uuid):
+                self._close_device(uuid)
+        self._found = found
+        for one in found.values():
+            self._watch(one)
+        return [one.device for one in found.values() if self._wanted is None or one.device.uuid in self._wanted]
+
+    def _watch(self, one: Found) -> None:
+        if one.device.kind is DeviceKind.GPU:
+            self._events.watch(one.device.uuid, one.handle)
+
+    def _lookup(self, device: Device) -> Found:
+        found = self._found.get(device.uuid)
+        if found is None:
+            found = self._found[device.uuid] = handle_of(self._library, device)
+            self._watch(found)
+        return found
+
+    def _opened(self, device: Device) -> OpenDevice:
+        opened = self._open.get(device.uuid)
+        if opened is None:
+            opened = self._open[device.uuid] = OpenDevice(self._library, self._clock, self._lookup(device))
+        return opened
+
+    def _processes(self, device: Device) -> list[ProcessUse]:
+        errors = self._library.errors
+        handle = self._lookup(device).handle
+        try:
+            rows = self._library.api.nvmlDeviceGetComputeRunningProcesses(handle)
+        except errors.failures as failure:
+            errors.met(failure, "nvmlDeviceGetComputeRunningProcesses", device.uuid)
+            return []
+        return [ProcessUse(row.pid, row.usedGpuMemory) for row in rows]
+
+
+def _shape(found: Mapping[str, Found], uuid: str) -> tuple[bool, frozenset[str]]:
+    """What must be unchanged for an open device to stay open: that it is there, and its MIG instances."""
+    return uuid in found, frozenset(one.device.uuid for one in found.values() if one.device.parent == uuid)

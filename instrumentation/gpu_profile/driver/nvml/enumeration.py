@@ -1,0 +1,150 @@
+"""Which devices there are: GPUs, each followed by its MIG instances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from gpu_profile.driver.nvml.library import Library
+from gpu_profile.errors import DeviceLost, GpuBackendError
+from gpu_profile.samples import Device, DeviceKind
+
+T = TypeVar("T")
+
+#: One lane, one way, by PCIe generation: transfer rate times line code (8b/10b up to 2, then 128b/130b, then 242B/256B
+#: flits), as in the PCI Express base specifications.
+_LANE_BYTES_PER_S: Final = {
+    1: 250_000_000,
+    2: 500_000_000,
+    3: 984_615_384,
+    4: 1_969_230_769,
+    5: 3_938_461_538,
+    6: 7_562_500_000,
+}
+
+
+class Found(NamedTuple):
+    """A device and its handle; `instance` is the GPU instance's id of a MIG slice.
+
+    `cut`: whether this is a GPU in MIG mode, which cannot tell some things of itself any more.
+    """
+
+    device: Device
+    handle: Any
+    parent_handle: Any = None
+    instance: int | None = None
+    cut: bool = False
+
+
+def find_devices(library: Library) -> list[Found]:
+    """Every device that answers, parents before their instances.
+
+    A GPU that is lost or may not be opened is left out, so that it never hides the others. GpuBackendError if the
+    driver cannot even count its GPUs.
+    """
+    api, errors = library.api, library.errors
+    try:
+        count = api.nvmlDeviceGetCount()
+    except errors.failures as failure:
+        with suppress(DeviceLost):
+            errors.met(failure, "nvmlDeviceGetCount")
+        raise GpuBackendError(
+            f"NVML: the GPUs could not be counted ({errors.name(failure)}); check them with nvidia-smi"
+        ) from failure
+    found: list[Found] = []
+    for index in range(count):
+        gpu = _attempt(library, f"GPU {index}", partial(_gpu, library, index))
+        if gpu is not None:
+            found.append(gpu)
+            found += _instances(library, gpu)
+    return found
+
+
+def handle_of(library: Library, device: Device) -> Found:
+    """The device's handle, looked up by its UUID; DeviceLost if the driver does not know it (any more)."""
+    api, errors = library.api, library.errors
+    try:
+        handle = api.nvmlDeviceGetHandleByUUID(device.uuid)
+        if device.kind is not DeviceKind.MIG:
+            return Found(device, handle, cut=_cut(library, handle, device.uuid))
+        parent = api.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        return Found(device, handle, parent, api.nvmlDeviceGetGpuInstanceId(handle))
+    except errors.failures as failure:
+        rule = errors.met(failure, "nvmlDeviceGetHandleByUUID", device.uuid)
+        raise DeviceLost(f"NVML: GPU {device.uuid}: cannot be opened: {rule.words}") from failure
+
+
+def _attempt(library: Library, what: str, call: Callable[[], T]) -> T | None:
+    """The call's answer, None if it fails for this device alone."""
+    try:
+        return call()
+    except library.errors.failures as failure:
+        try:
+            library.errors.met(failure, what)
+        except DeviceLost as lost:
+            library.errors.warn(library.errors.name(failure), what, "", str(lost))
+        return None
+
+
+def _gpu(library: Library, index: int) -> Found:
+    api = library.api
+    handle = api.nvmlDeviceGetHandleByIndex(index)
+    uuid = api.nvmlDeviceGetUUID(handle)
+    pci = _attempt(library, f"PCI of GPU {index}", lambda: api.nvmlDeviceGetPciInfo(handle).busId)
+    device = Device(
+        uuid=uuid,
+        index=index,
+        name=_attempt(library, f"name of GPU {index}", lambda: api.nvmlDeviceGetName(handle)) or "",
+        pci_bus_id=pci.decode() if isinstance(pci, bytes) else pci or "",
+        memory_bytes=_attempt(library, f"memory of GPU {index}", lambda: api.nvmlDeviceGetMemoryInfo(handle).total),
+        clock_max_hz=_attempt(library, f"clock of GPU {index}", partial(_clock_max_hz, api, handle)),
+        pcie_bytes_per_s=_attempt(library, f"PCIe link of GPU {index}", partial(_pcie_bytes_per_s, api, handle)),
+    )
+    return Found(device, handle, cut=_cut(library, handle, uuid))
+
+
+def _cut(library: Library, handle: Any, uuid: str) -> bool:
+    return bool(_attempt(library, f"MIG mode of {uuid}", lambda: library.api.nvmlDeviceGetMigMode(handle)[0]))
+
+
+def _clock_max_hz(api: Any, handle: Any) -> int:
+    return int(api.nvmlDeviceGetMaxClockInfo(handle, api.NVML_CLOCK_SM)) * 1_000_000
+
+
+def _pcie_bytes_per_s(api: Any, handle: Any) -> int | None:
+    """What the link can carry, not what it runs at now: an idle GPU lowers its link's speed."""
+    lane = _LANE_BYTES_PER_S.get(api.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+    return None if lane is None else lane * int(api.nvmlDeviceGetMaxPcieLinkWidth(handle))
+
+
+def _instances(library: Library, gpu: Found) -> list[Found]:
+    api = library.api
+    if not gpu.cut:
+        return []
+    what = f"MIG of GPU {gpu.device.index}"
+    most = _attempt(library, what, lambda: api.nvmlDeviceGetMaxMigDeviceCount(gpu.handle)) or 0
+    found = (_attempt(library, what, partial(_instance, library, gpu, slot)) for slot in range(most))
+    return [instance for instance in found if instance is not None]
+
+
+def _instance(library: Library, gpu: Found, slot: int) -> Found:
+    api, parent = library.api, gpu.device
+    handle = api.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, slot)
+    name = _attempt(library, "name of a MIG instance", lambda: api.nvmlDeviceGetName(handle)) or parent.name
+    if "MIG" not in name:
+        shape = _attempt(library, "shape of a MIG instance", lambda: api.nvmlDeviceGetAttributes_v2(handle))
+        if shape is not None:
+            name = f"{name} MIG {shape.gpuInstanceSliceCount}g.{round(shape.memorySizeMB / 1024)}gb"
+    device = Device(
+        uuid=api.nvmlDeviceGetUUID(handle),
+        parent=parent.uuid,
+        kind=DeviceKind.MIG,
+        index=parent.index,
+        name=name,
+        pci_bus_id=parent.pci_bus_id,
+        memory_bytes=_attempt(library, "memory of a MIG instance", lambda: api.nvmlDeviceGetMemoryInfo(handle).total),
+        clock_max_hz=parent.clock_max_hz,
+    )
+    return Found(device, handle, gpu.handle, api.nvmlDeviceGetGpuInstanceId(handle))

@@ -1,0 +1,142 @@
+"""The table from NVML's return codes to what the driver does about them.
+
+The codes and their meaning are NVIDIA's (`nvmlReturn_t` in `nvml.h`); they are looked up by name, so that no number is
+repeated here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from gpu_profile.errors import DeviceLost, GpuBackendError
+
+_LOG: Final = logging.getLogger("gpu_profile.driver.nvml")
+
+NOT_KNOWN_TO_BINDING: Final = "not known to this nvidia-ml-py"
+NOT_ON_MIG: Final = "not available on a MIG instance"
+CUT: Final = ", which is cut into MIG instances"
+NEEDS_HOPPER: Final = "needs Hopper or newer"
+
+
+class Action(Enum):
+    """What a failed call means."""
+
+    #: The device will never have it: the signal is absent, and not asked for again.
+    ABSENT = auto()
+    #: Like `ABSENT`, but a person can change it: warn once.
+    DENIED = auto()
+    #: Normal: there is nothing new.
+    NOTHING_NOW = auto()
+    #: This device stopped answering.
+    LOST = auto()
+    #: NVML as a whole cannot be used.
+    GONE = auto()
+    #: NVML was not started in this process.
+    RESTART = auto()
+    #: May pass: counted, and tried again at the next read.
+    TRANSIENT = auto()
+
+
+#: The signal is absent for good.
+NEVER: Final = frozenset({Action.ABSENT, Action.DENIED})
+
+
+class Rule(NamedTuple):
+    """One row: the action, and the reason or remedy in words."""
+
+    action: Action
+    words: str
+
+
+RULES: Final[dict[str, Rule]] = {
+    "UNINITIALIZED": Rule(Action.RESTART, "NVML was not started in this process"),
+    "INVALID_ARGUMENT": Rule(Action.ABSENT, "not known to this driver"),
+    "NOT_SUPPORTED": Rule(Action.ABSENT, "not supported by this GPU"),
+    "FUNCTION_NOT_FOUND": Rule(Action.ABSENT, "not known to this driver"),
+    "ARGUMENT_VERSION_MISMATCH": Rule(Action.ABSENT, "not known to this driver"),
+    "DEPRECATED": Rule(Action.ABSENT, "no longer offered by this driver"),
+    "NO_PERMISSION": Rule(Action.DENIED, "not permitted for this user"),
+    "OPERATING_SYSTEM": Rule(Action.DENIED, "blocked by the operating system or the container's device rules"),
+    "NOT_FOUND": Rule(Action.NOTHING_NOW, "no data yet"),
+    "NO_DATA": Rule(Action.NOTHING_NOW, "no data yet"),
+    "NOT_READY": Rule(Action.NOTHING_NOW, "no data yet"),
+    "TIMEOUT": Rule(Action.NOTHING_NOW, "nothing within the time allowed"),
+    "GPU_IS_LOST": Rule(Action.LOST, "it fell off the bus; check the kernel log for its XID, then reset it or reboot"),
+    "RESET_REQUIRED": Rule(Action.LOST, "it needs a reset: nvidia-smi --gpu-reset, or reboot"),
+    "GPU_NOT_FOUND": Rule(Action.LOST, "the driver no longer knows it; list the GPUs with nvidia-smi -L"),
+    "LIBRARY_NOT_FOUND": Rule(
+        Action.GONE,
+        "libnvidia-ml.so.1 was not found; install the NVIDIA driver, or start the container with its GPUs (--gpus all)",
+    ),
+    "DRIVER_NOT_LOADED": Rule(
+        Action.GONE, "the NVIDIA kernel driver is not loaded; load it (modprobe nvidia) and check with nvidia-smi"
+    ),
+    "LIB_RM_VERSION_MISMATCH": Rule(
+        Action.GONE,
+        "libnvidia-ml.so.1 and the loaded kernel driver have different versions; restart this process, or the "
+        "container if its library is older than the node's driver",
+    ),
+}
+_OTHER: Final = Rule(Action.TRANSIENT, "failed this time")
+
+
+class UninitializedError(Exception):
+    """NVML must be started (again) before the call can succeed. Never leaves the driver."""
+
+
+class Errors:
+    """Judges failures by the table; counts those that are worth an operator's attention.
+
+    `counts` maps an NVML error's name without its prefix (`GPU_IS_LOST`) to how often it was met. What merely says that
+    a quantity is absent or that nothing is new is not an error, and not counted. A repeated problem is logged once.
+    """
+
+    def __init__(self, api: Any) -> None:
+        self.counts: Counter[str] = Counter()
+        self.failures: tuple[type[Exception], ...] = (api.NVMLError,)
+        if hasattr(api, "NVMLLibraryMismatchError"):
+            self.failures += (api.NVMLLibraryMismatchError,)
+        prefix = "NVML_ERROR_"
+        self._names = {getattr(api, name): name.removeprefix(prefix) for name in dir(api) if name.startswith(prefix)}
+        self._logged: set[tuple[str, str]] = set()
+
+    def name(self, failure: Exception | int) -> str:
+        """The error's name without its prefix. The binding's own mismatch error means that a symbol is missing."""
+        code = failure if isinstance(failure, int) else getattr(failure, "value", None)
+        if code is None:
+            return "FUNCTION_NOT_FOUND"
+        return self._names.get(code, f"CODE_{code}")
+
+    def met(self, failure: Exception | int, what: str, uuid: str = "") -> Rule:
+        """What to do about `failure` of the call `what` on a device.
+
+        Raises DeviceLost, GpuBackendError or UninitializedError where the table says so.
+        """
+        name = self.name(failure)
+        rule = RULES.get(name, _OTHER)
+        if rule.action in {Action.ABSENT, Action.NOTHING_NOW}:
+            return rule
+        self.counts[name] += 1
+        match rule.action:
+            case Action.RESTART:
+                raise UninitializedError(what)
+            case Action.LOST:
+                raise DeviceLost(f"NVML: GPU {uuid}: {what}: {rule.words}")
+            case Action.GONE:
+                raise GpuBackendError(f"NVML: {rule.words}")
+        self.warn(name, what, uuid, f"{rule.words} ({name})")
+        return rule
+
+    def implausible(self, what: str, uuid: str, value: float) -> None:
+        """Count a value that cannot be true and was left out."""
+        self.counts["IMPLAUSIBLE_VALUE"] += 1
+        self.warn("IMPLAUSIBLE_VALUE", what, uuid, f"{value:g} cannot be true and was left out")
+
+    def warn(self, name: str, what: str, uuid: str, words: str) -> None:
+        """Log a problem, the first time that a device has it."""
+        if (name, uuid) not in self._logged:
+            self._logged.add((name, uuid))
+            _LOG.warning("NVML: %s: %s: %s; logged once", uuid or "this node", what, words)

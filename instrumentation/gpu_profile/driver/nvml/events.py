@@ -1,0 +1,77 @@
+"""XID errors, as the driver reports them through an event set."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from typing import Any, Final
+
+from gpu_profile.clock import Clock
+from gpu_profile.driver.nvml.library import Library
+from gpu_profile.errors import DeviceLost
+from gpu_profile.samples import Event
+
+#: Events handled in one poll; the rest wait for the next, so that a storm cannot hold the sampler up.
+_MOST: Final = 64
+
+
+class XidEvents:
+    """The event set of this process. What happened before a device was watched is lost; so NVML has it."""
+
+    def __init__(self, library: Library, clock: Clock) -> None:
+        self._library = library
+        self._clock = clock
+        self._set: Any = None
+        self._watched: dict[int, str] = {}
+
+    def watch(self, uuid: str, handle: Any) -> None:
+        """Ask for the XID events of a GPU; a GPU or platform that has none is left alone."""
+        api, errors = self._library.api, self._library.errors
+        address = _address(handle)
+        if self._watched.get(address) == uuid:
+            return
+        self._watched[address] = uuid
+        try:
+            if not api.nvmlDeviceGetSupportedEventTypes(handle) & api.nvmlEventTypeXidCriticalError:
+                return
+            if self._set is None:
+                self._set = api.nvmlEventSetCreate()
+            api.nvmlDeviceRegisterEvents(handle, api.nvmlEventTypeXidCriticalError, self._set)
+        except errors.failures as failure:
+            with suppress(DeviceLost):
+                errors.met(failure, "XID events", uuid)
+
+    def poll(self) -> list[Event]:
+        """Events since the last poll, without waiting. A timeout is the normal end."""
+        api, errors = self._library.api, self._library.errors
+        events: list[Event] = []
+        if self._set is None:
+            return events
+        for _ in range(_MOST):
+            try:
+                data = api.nvmlEventSetWait_v2(self._set, 0)
+            except errors.failures as failure:
+                # Which device is lost is not told here: its own next read says so.
+                with suppress(DeviceLost):
+                    errors.met(failure, "nvmlEventSetWait_v2")
+                break
+            if data.eventType & api.nvmlEventTypeXidCriticalError:
+                code = int(data.eventData)
+                uuid = self._watched.get(_address(data.device), "")
+                events.append(Event(uuid, self._clock.now_ns(), "xid", code, f"XID {code}"))
+        return events
+
+    def close(self) -> None:
+        """Free the event set."""
+        events, self._set = self._set, None
+        self._watched.clear()
+        if events is not None:
+            try:
+                self._library.api.nvmlEventSetFree(events)
+            except self._library.errors.failures as failure:
+                self._library.errors.counts[self._library.errors.name(failure)] += 1
+
+
+def _address(handle: Any) -> int:
+    """An opaque handle as a number: the driver repeats the same one for the same device."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

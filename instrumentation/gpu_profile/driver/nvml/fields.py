@@ -1,0 +1,95 @@
+"""Field values: many quantities of a device in one call, through an array that is made once.
+
+Unpacking the array's bytes with `struct` was measured against ctypes attributes and a NumPy view of it: 1.5, 10.6 and
+2.9 µs for twelve fields.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.nvml.readers import Reader
+
+#: `nvmlFieldValue_t`: fieldId, scopeId, timestamp (µs since the epoch), latencyUsec, valueType, nvmlReturn, value.
+_LAYOUT: Final = struct.Struct("@IIqqIIQ")
+_RAW: Final = struct.Struct("@Q")
+
+
+def _member(layout: str) -> Callable[[int], int | float]:
+    """How to read a member of the 8-byte union `nvmlValue_t` from its bytes as one whole number."""
+    packed = struct.Struct(f"@{layout}")
+
+    def decode(raw: int) -> int | float:
+        value: int | float = packed.unpack_from(_RAW.pack(raw))[0]
+        return value
+
+    return decode
+
+
+_MEMBERS: Final[dict[str, Callable[[int], int | float]]] = {
+    "NVML_VALUE_TYPE_DOUBLE": _member("d"),
+    "NVML_VALUE_TYPE_UNSIGNED_INT": _member("I"),
+    "NVML_VALUE_TYPE_UNSIGNED_LONG": _member("L"),
+    "NVML_VALUE_TYPE_UNSIGNED_LONG_LONG": int,
+    "NVML_VALUE_TYPE_SIGNED_LONG_LONG": _member("q"),
+    "NVML_VALUE_TYPE_SIGNED_INT": _member("i"),
+    "NVML_VALUE_TYPE_UNSIGNED_SHORT": _member("H"),
+}
+
+
+def decoders(api: Any) -> dict[int, Callable[[int], int | float]]:
+    """From `nvmlValueType_t` to the function that reads the union's bytes."""
+    return {getattr(api, name): member for name, member in _MEMBERS.items() if hasattr(api, name)}
+
+
+class FieldValue(NamedTuple):
+    """One field as the driver gave it: `value` counts only if `status` is 0."""
+
+    reader: Reader
+    status: int
+    stamp_us: int
+    value: int
+
+
+class FieldBatch:
+    """The fields of one device and tier, read together."""
+
+    def __init__(self, library: Library, readers: Sequence[Reader]) -> None:
+        self.readers = tuple(readers)
+        self._call = library.field_values
+        self._decoders = decoders(library.api)
+        array = (library.api.c_nvmlFieldValue_t * len(self.readers))()
+        if ctypes.sizeof(array) != _LAYOUT.size * len(self.readers):
+            raise AssertionError("nvidia-ml-py lays out nvmlFieldValue_t otherwise than nvml.h")
+        for cell, reader in zip(array, self.readers, strict=True):
+            cell.fieldId = getattr(library.api, reader.field)
+            cell.scopeId = reader.scope
+            # A driver that leaves a field untouched must not pass for one that measured 0.
+            cell.nvmlReturn = library.api.NVML_ERROR_NO_DATA
+        self._array = array
+        self._bytes = memoryview(array).cast("B")
+        self._fresh = bytes(self._bytes)
+        self._count = ctypes.c_int(len(self.readers))
+        self._reference = ctypes.byref(array)
+
+    def call(self, handle: Any) -> int:
+        """Ask the driver; the return code of the call as a whole."""
+        self._bytes[:] = self._fresh
+        code: int = self._call(handle, self._count, self._reference)
+        return code
+
+    def values(self) -> Iterator[FieldValue]:
+        """What the last call brought."""
+        get = self._decoders
+        for reader, (_, _, stamp, _, kind, status, raw) in zip(
+            self.readers, _LAYOUT.iter_unpack(self._bytes), strict=True
+        ):
+            decode = get.get(kind)
+            if status or decode is None:
+                yield FieldValue(reader, status or -1, stamp, 0)
+            else:
+                yield FieldValue(reader, 0, stamp, raw if decode is int else round(decode(raw)))

@@ -1,0 +1,127 @@
+"""GPM: activity counters of Hopper and newer, averaged exactly between two moments that the driver samples.
+
+NVIDIA requires more than 100 ms between the two samples of a pair (`nvml.h`, nvmlGpmMetricsGet), and sharing sample
+buffers between threads is known to bring a node down: the thread that owns the driver is the only one that comes here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.clock import Clock
+from gpu_profile.driver.nvml.errors import NEVER
+from gpu_profile.driver.nvml.library import Library
+from gpu_profile.samples import Sample
+
+#: Per cent; rounding in the driver's own arithmetic may pass 100 by a little, more than this is not a measurement.
+_HIGHEST: Final = 105.0
+
+
+class Gpm:
+    """The window that is open on one device, and the two sample buffers that take turns to close it.
+
+    `instance` is the GPU instance's id if the device is a MIG slice; `handle` is its parent's then. `absent(signal,
+    reason)` is told of metrics that the device turns out not to have.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        clock: Clock,
+        uuid: str,
+        handle: Any,
+        instance: int | None,
+        metrics: list[tuple[Signal, int]],
+        absent: Callable[[Signal, str], None],
+    ) -> None:
+        self._library = library
+        self._clock = clock
+        self._uuid = uuid
+        self._handle = handle
+        self._instance = instance
+        self._metrics = metrics
+        self._absent = absent
+        self._request = library.api.c_nvmlGpmMetricsGet_t()
+        self._start: Any = None
+        self._spare: Any = None
+        self._opened_ns: int | None = None
+
+    def boundary(self) -> list[Sample]:
+        """Close the open window and open the next; nothing if it is younger than the driver's refresh period."""
+        if not self._metrics:
+            return []
+        before = self._clock.now_ns()
+        if self._opened_ns is not None:
+            age = before - self._opened_ns
+            if age < 0:  # the clock was set back: this window's length is not known
+                self._opened_ns = None
+            elif age < self._metrics[0][0].refresh_ns:
+                return []
+        errors = self._library.errors
+        try:
+            moment = self._take(before)
+            if moment is None:
+                return []
+            opened, self._opened_ns = self._opened_ns, moment
+            self._start, self._spare = self._spare, self._start
+            if opened is None or moment <= opened:
+                return []
+            return self._samples(opened, moment)
+        except errors.failures as failure:
+            rule = errors.met(failure, "GPM", self._uuid)
+            if rule.action in NEVER:
+                for signal, _ in self._metrics:
+                    self._absent(signal, rule.words)
+                self._metrics = []
+            return []
+
+    def close(self) -> None:
+        """Free the sample buffers."""
+        self._opened_ns = None
+        buffers, self._start, self._spare = (self._start, self._spare), None, None
+        for buffer in buffers:
+            if buffer is not None:
+                try:
+                    self._library.api.nvmlGpmSampleFree(buffer)
+                except self._library.errors.failures as failure:
+                    self._library.errors.counts[self._library.errors.name(failure)] += 1
+
+    def _take(self, before: int) -> int | None:
+        """Let the driver fill the spare buffer; the moment of it: half-way through the call."""
+        api = self._library.api
+        if self._spare is None:
+            self._spare = api.nvmlGpmSampleAlloc()
+        if self._instance is None:
+            api.nvmlGpmSampleGet(self._handle, self._spare)
+        else:
+            api.nvmlGpmMigSampleGet(self._handle, self._instance, self._spare)
+        after = self._clock.now_ns()
+        return (before + after) // 2 if after >= before else None
+
+    def _samples(self, start: int, end: int) -> list[Sample]:
+        api, errors, request = self._library.api, self._library.errors, self._request
+        request.version = api.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(self._metrics)
+        # The buffers were swapped: `_start` is already that of the window which opens now.
+        request.sample1, request.sample2 = self._spare, self._start
+        for cell, (_, metric) in zip(request.metrics, self._metrics, strict=False):
+            cell.metricId = metric
+            cell.nvmlReturn = api.NVML_ERROR_NO_DATA
+        api.nvmlGpmMetricsGet(request)
+        samples, kept = [], []
+        for cell, (signal, metric) in zip(request.metrics, self._metrics, strict=False):
+            if cell.nvmlReturn:
+                rule = errors.met(cell.nvmlReturn, f"GPM {signal.key}", self._uuid)
+                if rule.action in NEVER:
+                    self._absent(signal, rule.words)
+                    continue
+            elif math.isfinite(cell.value) and 0.0 <= cell.value <= _HIGHEST:
+                samples.append(Sample(signal, start, end, min(signal.limit, signal.quanta(cell.value / 100))))
+            else:
+                errors.implausible(f"GPM {signal.key}", self._uuid, cell.value)
+            kept.append((signal, metric))
+        self._metrics = kept
+        return samples

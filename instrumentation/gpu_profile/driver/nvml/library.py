@@ -1,0 +1,83 @@
+"""NVML as this process has started it: the binding, its state, and the one function that is called directly."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gpu_profile.driver.nvml.errors import RULES, Action, Errors
+from gpu_profile.errors import GpuBackendError
+
+
+class Library:
+    """Starts and stops NVML once in each process that uses it.
+
+    `api` is the module `pynvml`. `field_values` is the resolved `nvmlDeviceGetFieldValues`, or None if the driver has
+    none: the binding's own wrapper builds its array anew at each call, which costs more than the call itself.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+        except ImportError:
+            raise GpuBackendError(
+                "NVML: the Python package nvidia-ml-py is not installed; run: pip install nvidia-ml-py"
+            ) from None
+        self.api: Any = pynvml
+        self.errors = Errors(pynvml)
+        self.field_values: Any = None
+        self.version = ""
+        self._pid: int | None = None
+        self.start()
+
+    @property
+    def started(self) -> bool:
+        """Whether NVML was started by this very process: a child must not use what its parent opened."""
+        return self._pid == os.getpid()
+
+    def start(self) -> None:
+        """Start NVML; GpuBackendError says in one line why it cannot be."""
+        try:
+            self.api.nvmlInit()
+            self._pid = os.getpid()
+            self.version = self._text(self.api.nvmlSystemGetDriverVersion())
+        except self.errors.failures as failure:
+            name = self.errors.name(failure)
+            self.errors.counts[name] += 1
+            self.stop()
+            rule = RULES.get(name)
+            words = rule.words if rule and rule.action is not Action.RESTART else "check the GPUs with nvidia-smi"
+            raise GpuBackendError(f"NVML: could not be started ({name}): {words}") from failure
+        self.field_values = self._resolve("nvmlDeviceGetFieldValues")
+
+    def forget(self) -> None:
+        """NVML was shut down, or belongs to the parent: there is nothing of ours to release."""
+        self._pid = None
+
+    def stop(self) -> None:
+        """Shut NVML down if this process started it."""
+        if self.started:
+            self._pid = None
+            try:
+                self.api.nvmlShutdown()
+            except self.errors.failures as failure:
+                self.errors.counts[self.errors.name(failure)] += 1
+
+    def constant(self, name: str) -> int | None:
+        """The binding's constant of this name, None if it is too old to know it."""
+        value: int | None = getattr(self.api, name, None)
+        return value
+
+    def _resolve(self, name: str) -> Any:
+        """The C function of this name. `_nvmlGetFunctionPointer` is private, so the binding may lose it."""
+        look_up = getattr(self.api, "_nvmlGetFunctionPointer", None)
+        if look_up is None:
+            return getattr(getattr(self.api, "nvmlLib", None), name, None)
+        try:
+            return look_up(name)
+        except self.errors.failures:
+            return None
+
+    @staticmethod
+    def _text(value: Any) -> str:
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,205 @@
+"""A recording as a driver: what was sampled then happens again now."""
+
+# A driver may ignore what the protocol hands it.
+# ruff: noqa: ARG002
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
+from gpu_profile.catalogue import signal as signal_row
+from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.driver.protocol import Capability
+from gpu_profile.errors import UsageError
+from gpu_profile.recording import Columns, Recording, read_recording
+from gpu_profile.samples import Device, DeviceKind, Event, ProcessUse, Sample
+from gpu_profile.units import NS_PER_S
+
+
+class ReplayDriver:
+    """Serves the samples and events of the recording in `directory` as they fall due.
+
+    Recorded time runs from the driver's start, `speed` times as fast as `clock`: the earliest sample (by its end) is
+    due at once. Time stamps are moved and squeezed to match, so that the samples seem to happen now; with `shift=False`
+    they stay as recorded. Values are never changed by `speed`. With `loop` the recording starts again after its end,
+    and counters go on from where they were. RecordingError if the recording cannot be read, UsageError for options that
+    exclude each other. What the recording has lost stands in `problems`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        speed: float = 1.0,
+        loop: bool = False,
+        shift: bool = True,
+    ) -> None:
+        if not 0 < speed < float("inf"):
+            raise UsageError(f"replay of {directory}: speed {speed} is not a positive number")
+        if loop and not shift:
+            raise UsageError(f"replay of {directory}: a loop needs shifted time stamps, or time would run backwards")
+        recording = read_recording(directory)
+        self.name: Final = f"replay:{directory}"
+        self.version: Final = recording.processes[0].driver_version if recording.processes else ""
+        self.problems: Final = recording.problems
+        self._clock = clock
+        self._devices = _devices(recording)
+        self._signals = {device: {signal_row(key) for key in columns} for device, columns in recording.samples.items()}
+        self._tracks = {device: _track(columns) for device, columns in recording.samples.items()}
+        self._events = sorted(recording.events, key=lambda event: event.t_ns)
+        self._event_track = _Track(np.array([event.t_ns for event in self._events], dtype=np.int64))
+        tracks = [track for track in (*self._tracks.values(), self._event_track) if len(track.t_end)]
+        origin = min((int(track.t_end[0]) for track in tracks), default=0)
+        last = max((int(track.t_end[-1]) for track in tracks), default=0)
+        period = last - origin + _usual_step(tracks) if loop and tracks else 0
+        self._time = _Time(clock.now_ns(), origin, last, period, speed, shift)
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything has fallen due; never with `loop`."""
+        return not self._time.period and self._time.recorded(self._clock.now_ns()) >= self._time.last
+
+    def devices(self) -> Sequence[Device]:
+        """The recorded devices, parents first. One whose description was lost is known by its UUID alone."""
+        return self._devices
+
+    def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
+        """A signal is available if the recording has samples of it."""
+        recorded = self._signals.get(device.uuid, set())
+        absent = Capability(False, "not in the recording")
+        return {row: Capability(True) if row in recorded else absent for row in SIGNALS}
+
+    def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
+        """Nothing: every sample comes from `drain`."""
+        return ()
+
+    def drain(self, device: Device) -> Sequence[Sample]:
+        """The samples that have fallen due since the last call, in the order of their ends."""
+        track = self._tracks.get(device.uuid)
+        if track is None:
+            return ()
+        return [
+            Sample(
+                track.signals[track.row[at]],
+                self._time.stamp(int(track.t_start[at]), lap),
+                self._time.stamp(int(track.t_end[at]), lap),
+                int(track.value[at]) + lap * track.growth[track.row[at]],
+            )
+            for lap, at in track.due(self._time, self._clock.now_ns())
+        ]
+
+    def boundary(self, device: Device) -> Sequence[Sample]:
+        """Nothing: every sample comes from `drain`."""
+        return ()
+
+    def events(self) -> Sequence[Event]:
+        """The events that have fallen due since the last call, in order."""
+        due = self._event_track.due(self._time, self._clock.now_ns())
+        return [replace(self._events[at], t_ns=self._time.stamp(self._events[at].t_ns, lap)) for lap, at in due]
+
+    def processes(self, device: Device) -> Sequence[ProcessUse]:
+        """None: recordings do not hold who used a device."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """Maps the clock to recorded time and back. `period` is the length of a lap in recorded ns, 0 if there is one."""
+
+    start: int
+    origin: int
+    last: int
+    period: int
+    speed: float
+    shift: bool
+
+    def recorded(self, now: int) -> int:
+        """The moment of the recording that `now` stands for, counted on through all laps."""
+        passed = now - self.start
+        return self.origin + (passed if self.speed == 1 else int(passed * self.speed))
+
+    def stamp(self, t_ns: int, lap: int) -> int:
+        if not self.shift:
+            return t_ns
+        passed = t_ns - self.origin + lap * self.period
+        return self.start + (passed if self.speed == 1 else round(passed / self.speed))
+
+
+_NONE: Final = np.empty(0, dtype=np.int64)
+
+
+class _Track:
+    """The samples of one device in the order of their ends, and how far they have been served."""
+
+    def __init__(
+        self,
+        t_end: NDArray[np.int64],
+        t_start: NDArray[np.int64] = _NONE,
+        value: NDArray[np.int64] = _NONE,
+        row: NDArray[np.int64] = _NONE,
+        signals: Sequence[Signal] = (),
+        growth: Sequence[int] = (),
+    ) -> None:
+        self.t_end = t_end
+        self.t_start = t_start
+        self.value = value
+        #: Which of `signals` each sample is of, and by how much each counter grows in a lap.
+        self.row = row
+        self.signals = signals
+        self.growth = growth
+        self._lap = 0
+        self._next = 0
+
+    def due(self, time: _Time, now: int) -> Iterator[tuple[int, int]]:
+        """`(lap, position)` of what has fallen due since the last call."""
+        while len(self.t_end):
+            limit = min(time.recorded(now) - self._lap * time.period, time.last)
+            stop = int(np.searchsorted(self.t_end, limit, side="right"))
+            for at in range(self._next, stop):
+                yield self._lap, at
+            self._next = max(self._next, stop)
+            if not time.period or time.recorded(now) < time.origin + (self._lap + 1) * time.period:
+                return
+            self._lap, self._next = self._lap + 1, 0
+
+
+def _track(columns: Mapping[str, Columns]) -> _Track:
+    signals = [signal_row(key) for key in columns]
+    t_end = np.concatenate([column.t_end for column in columns.values()])
+    order = np.argsort(t_end, kind="stable")
+    return _Track(
+        t_end[order],
+        np.concatenate([column.t_start for column in columns.values()])[order],
+        np.concatenate([column.value for column in columns.values()])[order],
+        np.repeat(np.arange(len(signals)), [len(column.t_end) for column in columns.values()])[order],
+        signals,
+        [
+            int(column.value[-1]) - int(column.value[0]) if row.kind is Kind.COUNTER else 0
+            for row, column in zip(signals, columns.values(), strict=True)
+        ],
+    )
+
+
+def _usual_step(tracks: Sequence[_Track]) -> int:
+    """The median time between moments at which something was recorded: the pause before a loop starts again."""
+    steps = np.diff(np.unique(np.concatenate([track.t_end for track in tracks])))
+    return max(1, int(np.median(steps))) if len(steps) else NS_PER_S
+
+
+def _devices(recording: Recording) -> tuple[Device, ...]:
+    known = {device.uuid: device for device in recording.devices}
+    for uuid in recording.samples:
+        kind = DeviceKind.MIG if uuid.startswith("MIG-") else DeviceKind.GPU
+        known.setdefault(uuid, Device(uuid, kind=kind))
+    return tuple(sorted(known.values(), key=lambda device: device.kind is DeviceKind.MIG))

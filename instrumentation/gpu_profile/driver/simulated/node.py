@@ -1,0 +1,208 @@
+"""A simulated node as one process sees it: the scenario, the logs read so far, and the sensors of every device."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gpu_profile.clock import Clock
+from gpu_profile.driver.simulated.activity import Activity, LoggedActivity, Shifted, Sum
+from gpu_profile.driver.simulated.models import DeviceModel
+from gpu_profile.driver.simulated.physics import WIDTH, Column, Floats
+from gpu_profile.driver.simulated.scenario import FILE, Scenario, Unit, load, parse
+from gpu_profile.driver.simulated.script import script
+from gpu_profile.driver.simulated.sensors import Sensors
+from gpu_profile.driver.simulated.worklog import Batch, LogReader, RecordKind
+from gpu_profile.errors import ScenarioError
+from gpu_profile.units import MIB, NS_PER_S
+
+EPOCH_FILE: Final = "epoch"
+#: Sensors show the device as it was this long ago, so that work launched in another process has reached its log.
+PUBLISHED_NS: Final = 2_000_000
+_POLL_NS: Final = 1_000_000
+_LONG_AGO_NS: Final = -1 << 62
+
+
+@dataclass(slots=True)
+class _Writer:
+    """What one log says beside its work: who writes it, where, and what it holds of each device's memory."""
+
+    pid: int
+    slots: set[int] = field(default_factory=set)
+    changes: list[tuple[int, int, int]] = field(default_factory=list)
+    closed_ns: int | None = None
+
+    def alive(self, t_ns: int) -> bool:
+        return (self.closed_ns is None or t_ns < self.closed_ns) and _runs(self.pid)
+
+    def held(self, slot: int, t_ns: int) -> int:
+        return sum(change for t, where, change in self.changes if where == slot and t <= t_ns)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def epoch(directory: Path, scenario: Scenario, clock: Clock) -> int:
+    """When the node started: what the scenario says, else what its first user wrote down."""
+    if scenario.start_ns is not None:
+        return scenario.start_ns
+    file = directory / EPOCH_FILE
+    try:
+        return int(file.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        draft = directory / f".{EPOCH_FILE}-{os.getpid()}-{threading.get_ident()}"
+        draft.write_text(f"{clock.now_ns()}\n", encoding="ascii")
+        with suppress(FileExistsError):  # Another process was first: its epoch counts.
+            os.link(draft, file)
+        draft.unlink()
+        return epoch(directory, scenario, clock)
+    except ValueError:
+        raise ScenarioError(f"{file}: [line 1]: expected nanoseconds since the epoch") from None
+
+
+def create(directory: Path, text: str | None, clock: Clock) -> None:
+    """Make the directory of a new node that starts now, with a scenario if there is one."""
+    if text is not None:
+        parse(text, str(directory / FILE))
+    directory.mkdir(parents=True, exist_ok=True)
+    if text is not None:
+        with (directory / FILE).open("x", encoding="utf-8") as file:
+            file.write(text)
+    epoch(directory, load(directory), clock)
+
+
+class Node:
+    """The devices of a simulated node, read incrementally. Threads that read sensors hold `lock`."""
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        if not directory.is_dir():
+            raise ScenarioError(f"{directory}: [directory]: there is none; make it with simulated.create()")
+        self.directory, self.clock = directory, clock
+        self.scenario = load(directory)
+        self.epoch_ns = epoch(directory, self.scenario, clock)
+        #: When the driver was loaded: at the start, and at the end of every reload.
+        self.loads = [
+            self.epoch_ns,
+            *sorted(self.at(f.to_s) for f in self.scenario.faults if f.kind == "driver_reload"),
+        ]
+        #: Held while reading sensors: `refresh` rewrites what is still open of their history.
+        self.lock = threading.RLock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._reader = LogReader(self.directory, len(self.scenario.units))
+        self._writers: dict[int, _Writer] = {}
+        self._logged: dict[int, LoggedActivity] = {}
+        self._polled_ns = _LONG_AGO_NS
+        activities: dict[int, Activity] = {}
+        for unit in reversed(self.scenario.units):  # Instances before the GPU that is their sum.
+            activities[unit.slot] = self._activity(unit, activities)
+        self.sensors = [
+            Sensors(
+                unit.model,
+                activities[unit.slot],
+                self.epoch_ns,
+                noise=self.scenario.noise,
+                seed=self.scenario.seed * 1000 + unit.slot,
+            )
+            for unit in self.scenario.units
+        ]
+
+    def _activity(self, unit: Unit, made: dict[int, Activity]) -> Activity:
+        if unit.slices:
+            parts = [self.scenario.units[slot] for slot in unit.slices]
+            return Sum([made[slot] for slot in unit.slices], weights(unit.model, parts))
+        if unit.phases:
+            return Shifted(script(unit.phases, unit.model, loop=unit.loop), self.epoch_ns)
+        return self._logged.setdefault(unit.slot, LoggedActivity(unit.model, self.loads[1:]))
+
+    def refresh(self, now_ns: int) -> int:
+        """Read what was logged, at most once per ms. Returns the moment that the sensors show."""
+        if not 0 <= now_ns - self._polled_ns < _POLL_NS:
+            with self.lock:
+                if not self._take(self._reader.poll(), now_ns):
+                    # A writer was held up for longer than history stays open: read everything again, in order.
+                    self._reader.close()
+                    self._reset()
+                    self._take(self._reader.poll(), now_ns)
+                self._polled_ns = now_ns
+        return max(self.epoch_ns, now_ns - PUBLISHED_NS)
+
+    def _take(self, batches: Sequence[Batch], now_ns: int) -> bool:
+        if not batches:
+            return True
+        for batch in batches:
+            self._bookkeeping(batch)
+        records = batches[0].records if len(batches) == 1 else np.concatenate([batch.records for batch in batches])
+        records = records[records["kind"] <= RecordKind.COPY_OUT]
+        for slot in np.unique(records["device"]):
+            logged = self._logged.get(int(slot))
+            if logged is None:
+                raise ScenarioError(
+                    f"{batches[0].path}: [byte {batches[0].offset}]: work for {self.scenario.units[slot].uuid}, "
+                    "which follows a script or is cut into instances"
+                )
+            mine = records[records["device"] == slot]
+            if not logged.extend(mine[np.argsort(mine["start"], kind="stable")], now_ns):
+                return False
+        for sensors in self.sensors:
+            sensors.forget()
+        return True
+
+    def _bookkeeping(self, batch: Batch) -> None:
+        writer = self._writers.setdefault(batch.file, _Writer(batch.pid))
+        writer.slots.update(int(slot) for slot in np.unique(batch.records["device"]))
+        for record in batch.records[batch.records["kind"] >= RecordKind.MEMORY]:
+            if record["kind"] == RecordKind.CLOSE:
+                writer.closed_ns = int(record["start"])
+            else:
+                writer.changes.append((int(record["start"]), int(record["device"]), int(record["bytes"])))
+
+    def processes(self, unit: Unit, t_ns: int) -> list[tuple[int, int, int]]:
+        """Who uses the device or one of its instances: (pid, slot, bytes held), by pid and slot."""
+        held: dict[tuple[int, int], int] = {}
+        for writer in list(self._writers.values()):
+            if writer.alive(t_ns):
+                for slot in writer.slots & {unit.slot, *unit.slices}:
+                    key = (writer.pid, slot)
+                    held[key] = held.get(key, 0) + writer.held(slot, t_ns)
+        return [(pid, slot, max(0, size)) for (pid, slot), size in sorted(held.items())]
+
+    def memory_used(self, unit: Unit, t_ns: int) -> int:
+        """Device memory in use in bytes, without what driver and firmware keep."""
+        stated = sum(self.scenario.units[slot].memory_used_mib for slot in (unit.slot, *unit.slices)) * MIB
+        used = stated + sum(size for _, _, size in self.processes(unit, t_ns))
+        return min(used, (unit.model.memory_mib - unit.model.reserved_mib) * MIB)
+
+    def at(self, seconds: float) -> int:
+        """A moment of the scenario, in ns since the epoch; far away for infinity."""
+        return self.epoch_ns + round(min(seconds, 1e9) * NS_PER_S)
+
+    def close(self) -> None:
+        """Close the logs. Closing twice is fine."""
+        self._reader.close()
+
+
+def weights(whole: DeviceModel, parts: Sequence[Unit]) -> Floats:
+    """What one unit of an instance's total adds to its GPU's: shares of ceilings shrink, amounts do not."""
+    weights = np.ones((len(parts), WIDTH))
+    compute = [Column.BUSY, Column.SM, Column.OCCUPANCY, Column.TENSOR, Column.FP64, Column.FP32, Column.THROTTLED]
+    memory = [Column.MEMORY_BUSY, Column.DRAM]
+    for row, part in enumerate(parts):
+        weights[row, compute] = part.model.sms / whole.sms
+        weights[row, memory] = part.model.dram_bytes_per_s / whole.dram_bytes_per_s
+    return weights

@@ -1,0 +1,186 @@
+"""A Python object that stands in for the shared library under nvidia-ml-py.
+
+`pynvml.nvmlLib = SimulatedNvml(...)`: pynvml looks its functions up as attributes and calls them with ctypes arguments,
+so its own code, structs and errors are at work. Entries are plain functions because pynvml sets attributes on them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+import pynvml as nv
+
+from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.driver.simulated import nvml_device, nvml_events, nvml_fields, nvml_gpm
+from gpu_profile.driver.simulated.node import Node
+from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, number, put
+from gpu_profile.driver.simulated.scenario import FILE, Fault, Unit
+from gpu_profile.errors import ScenarioError
+
+_CUDA_VERSION: Final = 12_080
+
+
+class SimulatedNvml(Library):
+    """The simulated library of one process: the functions of NVML that gpu-profile uses; others are not found.
+
+    Raises ScenarioError if the node's directory is not valid. A work log that turns out to be broken later raises it
+    from the call that read it.
+    """
+
+    def __init__(self, directory: Path | str, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(Node(Path(directory), clock))
+        self._inits = 0
+        self._opened_ns = self._first_opened_ns = 0
+        self._faults = sorted(self.node.scenario.faults, key=lambda fault: fault.from_s)
+        self._reloads = [fault for fault in self._faults if fault.kind == "driver_reload"]
+        devices = {**nvml_device.TABLE, **nvml_fields.TABLE, **nvml_gpm.DEVICE_TABLE, **nvml_events.DEVICE_TABLE}
+        self._check_names(set(devices))
+        for name, body in devices.items():
+            setattr(self, name, self._device_entry(name, body))
+        for name, body in {**_SYSTEM, **nvml_gpm.TABLE, **nvml_events.TABLE}.items():
+            setattr(self, name, self._entry(body))
+        self.nvmlInitWithFlags = self._init_entry()
+        # Not a method: pynvml sets its result type.
+        self.nvmlErrorString = lambda code: nv.NVMLError._errcode_to_string.get(number(code), "Unknown Error").encode()
+
+    def _check_names(self, functions: set[str]) -> None:
+        known = functions | nvml_fields.NAMES | nvml_gpm.NAMES
+        for unit in self.node.scenario.gpus:
+            for name in sorted(unit.unsupported - known):
+                raise self._unknown(f"device {unit.index}.unsupported", name, known)
+        for place, fault in enumerate(self.node.scenario.faults):
+            if fault.function not in functions | {"*"}:
+                raise self._unknown(f"fault {place}.function", fault.function, functions)
+
+    def _unknown(self, place: str, name: str, known: set[str]) -> ScenarioError:
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return ScenarioError(f"{self.node.directory / FILE}: [{place}]: unknown {name!r}{hint}")
+
+    def _entry(self, body: Callable[..., None]) -> Callable[..., int]:
+        def call(*arguments: Any) -> int:
+            try:
+                self._check_state()
+                body(self, *arguments)
+            except Done as done:
+                return done.code
+            return int(nv.NVML_SUCCESS)
+
+        return call
+
+    def _device_entry(self, name: str, body: Callable[..., None]) -> Callable[..., int]:
+        lacking = {unit.slot for unit in self.node.scenario.units if name in unit.unsupported}
+
+        def call(handle: Any, *arguments: Any) -> int:
+            try:
+                now = self._check_state()
+                unit = self.unit(handle)
+                if self._faults:
+                    self._check_device(unit, name, now)
+                if unit.slot in lacking:
+                    return int(nv.NVML_ERROR_NOT_SUPPORTED)
+                with self.node.lock:
+                    body(Call(self, unit, now, self.node.refresh(now)), *arguments)
+            except Done as done:
+                return done.code
+            return int(nv.NVML_SUCCESS)
+
+        return call
+
+    def _init_entry(self) -> Callable[..., int]:
+        def call(_flags: Any) -> int:
+            try:
+                now = self._check_reloads(nv.NVML_ERROR_DRIVER_NOT_LOADED)
+            except Done as done:
+                return done.code
+            if not self._inits:
+                self._opened_ns = now
+                self._first_opened_ns = self._first_opened_ns or now
+            self._inits += 1
+            return int(nv.NVML_SUCCESS)
+
+        return call
+
+    def _shutdown(self) -> None:
+        self._inits -= 1
+
+    def _check_state(self) -> int:
+        if not self._inits:
+            raise Done(nv.NVML_ERROR_UNINITIALIZED)
+        now = self._check_reloads(nv.NVML_ERROR_UNINITIALIZED) if self._reloads else self.node.clock.now_ns()
+        if not self._inits:
+            raise Done(nv.NVML_ERROR_UNINITIALIZED)
+        return now
+
+    def _check_reloads(self, while_gone: int) -> int:
+        now = self.node.clock.now_ns()
+        for reload in self._reloads:
+            start = self.node.at(reload.from_s)
+            if now < start:
+                break
+            if reload.mismatch and self._first_opened_ns and self._first_opened_ns < start:
+                raise Done(nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+            if now < self.node.at(reload.to_s):
+                raise Done(while_gone)
+            if self._inits and self._opened_ns < start:
+                self._inits = 0
+                self.generation += 1
+        return now
+
+    def _check_device(self, unit: Unit, name: str, now: int) -> None:
+        gpu = self.gpu(unit).index
+        for fault in self._faults:
+            if fault.kind in ("gpu_lost", "hang") and fault.device == gpu and self._active(fault, now):
+                if fault.kind == "gpu_lost":
+                    raise Done(nv.NVML_ERROR_GPU_IS_LOST)
+                if fault.function in ("*", name):
+                    self.node.clock.wait(threading.Event(), fault.hang_s)
+
+    def hand_out(self, out: Any, unit: Unit) -> None:
+        """Store the handle of `unit`, unless it is lost."""
+        if self._faults:
+            self._check_device(unit, "", self.node.clock.now_ns())
+        self.put_handle(out, unit)
+
+    def _active(self, fault: Fault, now: int) -> bool:
+        return self.node.at(fault.from_s) <= now < self.node.at(fault.to_s)
+
+
+def _text(buffer: Any, text: str) -> None:
+    buffer.value = text.encode()
+
+
+def _count(library: SimulatedNvml, out: Any) -> None:
+    put(out, len(library.node.scenario.gpus))
+
+
+def _by_index(library: SimulatedNvml, index: Any, out: Any) -> None:
+    gpus = library.node.scenario.gpus
+    if number(index) >= len(gpus):
+        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+    library.hand_out(out, gpus[number(index)])
+
+
+def _by_uuid(library: SimulatedNvml, uuid: Any, out: Any) -> None:
+    wanted = (uuid.value if isinstance(uuid, ctypes.c_char_p) else uuid) or b""
+    for unit in library.node.scenario.units:
+        if unit.uuid.encode() == wanted:
+            return library.hand_out(out, unit)
+    raise Done(nv.NVML_ERROR_NOT_FOUND)
+
+
+_SYSTEM: Final[dict[str, Callable[..., None]]] = {
+    "nvmlShutdown": SimulatedNvml._shutdown,
+    "nvmlSystemGetDriverVersion": lambda library, buffer, _size: _text(buffer, library.node.scenario.driver_version),
+    "nvmlSystemGetNVMLVersion": lambda library, buffer, _: _text(buffer, f"12.{library.node.scenario.driver_version}"),
+    "nvmlSystemGetCudaDriverVersion": lambda _, out: put(out, _CUDA_VERSION),
+    "nvmlSystemGetCudaDriverVersion_v2": lambda _, out: put(out, _CUDA_VERSION),
+    "nvmlDeviceGetCount_v2": _count,
+    "nvmlDeviceGetHandleByIndex_v2": _by_index,
+    "nvmlDeviceGetHandleByUUID": _by_uuid,
+}

@@ -1,0 +1,102 @@
+"""Simulated NVML events: XID errors at the moments that the scenario says."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pynvml as nv
+
+from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, address, number, put, put_address
+from gpu_profile.units import NS_PER_S
+
+_SUPPORTED: Final = nv.nvmlEventTypeXidCriticalError
+_NO_INSTANCE: Final = 0xFFFFFFFF
+#: A GPU that falls off the bus sends this XID.
+_FELL_OFF: Final = 79
+
+
+@dataclass(slots=True)
+class EventSet:
+    """GPUs by index with the moment of registration, and how many events each has been handed."""
+
+    registered: dict[int, int] = field(default_factory=dict)
+    taken: set[tuple[int, int, int]] = field(default_factory=set)
+
+
+def _events(library: Library, chosen: EventSet) -> Iterator[tuple[int, int, int]]:
+    """Events not handed out yet, after registration: (moment, GPU, XID)."""
+    for fault in library.node.scenario.faults:
+        since = chosen.registered.get(fault.device)
+        xid = {"xid": fault.xid, "gpu_lost": _FELL_OFF}.get(fault.kind)
+        event = (library.node.at(fault.from_s), fault.device, xid or 0)
+        if xid and since is not None and event[0] >= since and event not in chosen.taken:
+            yield event
+
+
+def _create(library: Library, out: Any) -> None:
+    where = library.new_object()
+    library.event_sets[where] = EventSet()
+    put_address(out, where)
+
+
+def _find(library: Library, where: Any) -> EventSet:
+    found = library.event_sets.get(address(where))
+    if not isinstance(found, EventSet):
+        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+    return found
+
+
+def _register(call: Call, types: Any, where: Any) -> None:
+    call.gpu_only()
+    chosen = _find(call.library, where)
+    if number(types) & ~_SUPPORTED:
+        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+    if number(types):
+        chosen.registered.setdefault(call.unit.index, call.now_ns)
+
+
+def _types(call: Call, out: Any) -> None:
+    call.gpu_only()
+    put(out, _SUPPORTED)
+
+
+def _wait(library: Library, where: Any, out: Any, timeout_ms: Any) -> None:
+    chosen, clock = _find(library, where), library.node.clock
+    now = clock.now_ns()
+    deadline = now + number(timeout_ms) * 1_000_000
+    while True:
+        event = min(_events(library, chosen), default=None)
+        if event is not None and event[0] <= now:
+            break
+        if now >= deadline:
+            raise Done(nv.NVML_ERROR_TIMEOUT)
+        until = deadline if event is None else min(deadline, event[0])
+        clock.wait(threading.Event(), (until - now) / NS_PER_S)
+        # A clock that stands still would make this wait for ever.
+        now = clock.now_ns() if clock.now_ns() > now else deadline
+    chosen.taken.add(event)
+    data = out._obj
+    # The handle is the struct's first field.
+    ctypes.c_void_p.from_buffer(data).value = library.address_of(library.node.scenario.gpus[event[1]])
+    data.eventType, data.eventData = _SUPPORTED, event[2]
+    data.gpuInstanceId = data.computeInstanceId = _NO_INSTANCE
+
+
+def _free(library: Library, where: Any) -> None:
+    _find(library, where)
+    del library.event_sets[address(where)]
+
+
+DEVICE_TABLE: Final[dict[str, Callable[..., None]]] = {
+    "nvmlDeviceRegisterEvents": _register,
+    "nvmlDeviceGetSupportedEventTypes": _types,
+}
+TABLE: Final[dict[str, Callable[..., None]]] = {
+    "nvmlEventSetCreate": _create,
+    "nvmlEventSetWait_v2": _wait,
+    "nvmlEventSetFree": _free,
+}

@@ -1,0 +1,107 @@
+"""Simulated GPM: activity between two samples, each of which holds the totals at the last internal refresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pynvml as nv
+
+from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, address, number, put_address
+from gpu_profile.driver.simulated.physics import Column
+from gpu_profile.units import MIB, NS_PER_S
+
+#: Metric -> (column, its scale, short name, unit). None: this device has the pipe, and it never works.
+_METRICS: Final[dict[str, tuple[Column | None, float, bytes, bytes]]] = {
+    "NVML_GPM_METRIC_GRAPHICS_UTIL": (Column.BUSY, 100.0, b"Graphics Util", b"%"),
+    "NVML_GPM_METRIC_SM_UTIL": (Column.SM, 100.0, b"SM Util", b"%"),
+    "NVML_GPM_METRIC_SM_OCCUPANCY": (Column.OCCUPANCY, 100.0, b"SM Occupancy", b"%"),
+    "NVML_GPM_METRIC_ANY_TENSOR_UTIL": (Column.TENSOR, 100.0, b"Tensor Util", b"%"),
+    "NVML_GPM_METRIC_HMMA_TENSOR_UTIL": (Column.TENSOR, 100.0, b"HMMA Tensor Util", b"%"),
+    "NVML_GPM_METRIC_DRAM_BW_UTIL": (Column.DRAM, 100.0, b"DRAM BW Util", b"%"),
+    "NVML_GPM_METRIC_FP64_UTIL": (Column.FP64, 100.0, b"FP64 Util", b"%"),
+    "NVML_GPM_METRIC_FP32_UTIL": (Column.FP32, 100.0, b"FP32 Util", b"%"),
+    "NVML_GPM_METRIC_FP16_UTIL": (None, 0.0, b"FP16 Util", b"%"),
+    "NVML_GPM_METRIC_PCIE_TX_PER_SEC": (Column.PCIE_TX, 1 / MIB, b"PCIe TX", b"MiB/s"),
+    "NVML_GPM_METRIC_PCIE_RX_PER_SEC": (Column.PCIE_RX, 1 / MIB, b"PCIe RX", b"MiB/s"),
+    "NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC": (Column.NVLINK, 1 / MIB, b"NVLink RX", b"MiB/s"),
+    "NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC": (Column.NVLINK, 1 / MIB, b"NVLink TX", b"MiB/s"),
+}
+_BY_ID: Final = {getattr(nv, name): (name, *row) for name, row in _METRICS.items() if hasattr(nv, name)}
+NAMES: Final = frozenset(_METRICS)
+
+
+def _has_gpm(call: Call) -> None:
+    if not call.unit.model.gpm:
+        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+
+
+def _support(call: Call, out: Any) -> None:
+    out._obj.isSupportedDevice = int(call.unit.model.gpm)
+
+
+def _allocate(library: Library, out: Any) -> None:
+    sample = library.new_object()
+    library.gpm_samples[sample] = None
+    put_address(out, sample)
+
+
+def _free(library: Library, sample: Any) -> None:
+    if library.gpm_samples.pop(address(sample), 0) == 0:
+        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+
+
+def _store(call: Call, slot: int, sample: Any) -> None:
+    _has_gpm(call)
+    if (where := address(sample)) not in call.library.gpm_samples:
+        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+    instant, totals = call.library.node.sensors[slot].gpm_snapshot(call.t_ns)
+    call.library.gpm_samples[where] = (slot, instant, totals.copy())
+
+
+def _get(call: Call, sample: Any) -> None:
+    _store(call, call.unit.slot, sample)
+
+
+def _mig_get(call: Call, instance: Any, sample: Any) -> None:
+    if not 0 < number(instance) <= len(call.unit.slices):
+        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+    _store(call, call.unit.slices[number(instance) - 1], sample)
+
+
+def _metrics(library: Library, out: Any) -> None:
+    request = out._obj
+    if request.version != nv.NVML_GPM_METRICS_GET_VERSION:
+        raise Done(nv.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+    before = library.gpm_samples.get(address(request.sample1))
+    after = library.gpm_samples.get(address(request.sample2))
+    if before is None or after is None or before[0] != after[0]:
+        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+    unit, elapsed = library.node.scenario.units[after[0]], after[1] - before[1]
+    # Two samples of one refresh hold the same numbers: there is no window to report on.
+    rates = (after[2] - before[2]) * (NS_PER_S / elapsed) if elapsed > 0 else None
+    for i in range(request.numMetrics):
+        metric = request.metrics[i]
+        row = _BY_ID.get(metric.metricId)
+        if row is None or row[0] in unit.unsupported:
+            metric.nvmlReturn = nv.NVML_ERROR_NOT_SUPPORTED
+        elif rates is None:
+            metric.nvmlReturn = nv.NVML_ERROR_NOT_READY
+        else:
+            _, column, scale, name, symbol = row
+            metric.nvmlReturn = nv.NVML_SUCCESS
+            metric.value = 0.0 if column is None else float(rates[column]) * scale
+            metric.metricInfo.shortName = metric.metricInfo.longName = name
+            metric.metricInfo.unit = symbol
+
+
+DEVICE_TABLE: Final[dict[str, Callable[..., None]]] = {
+    "nvmlGpmQueryDeviceSupport": _support,
+    "nvmlGpmSampleGet": _get,
+    "nvmlGpmMigSampleGet": _mig_get,
+}
+TABLE: Final[dict[str, Callable[..., None]]] = {
+    "nvmlGpmSampleAlloc": _allocate,
+    "nvmlGpmSampleFree": _free,
+    "nvmlGpmMetricsGet": _metrics,
+}

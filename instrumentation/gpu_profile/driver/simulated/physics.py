@@ -1,0 +1,164 @@
+"""From work to time and signals: a roofline with fixed efficiencies and a linear power model.
+
+The model is deliberately small: it gives signals of a realistic shape whose cause is known, not a prediction of any
+real GPU. Kernels that overlap do not slow each other down; their activity adds up and is cut off at the ceiling.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_profile.driver.simulated.models import PRECISIONS, TENSOR, DeviceModel, Precision
+from gpu_profile.units import NS_PER_S
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+#: Shares of the data-sheet peaks that a good kernel or copy reaches.
+COMPUTE_EFFICIENCY: Final = 0.75
+MEMORY_EFFICIENCY: Final = 0.85
+#: From the host's launch to the kernel's start, and the shortest kernel, in ns.
+LAUNCH_LATENCY_NS: Final = 5_000
+SHORTEST_KERNEL_NS: Final = 2_000
+#: Dynamic power as a share of (TDP - idle): of resident multiprocessors, of the busiest pipe, of DRAM traffic.
+_SM_WEIGHT, _PIPE_WEIGHT, _DRAM_WEIGHT = 0.15, 0.85, 0.55
+
+
+class Column(IntEnum):
+    """The quantities whose running totals a device keeps; each is the integral of its rate over seconds."""
+
+    BUSY = 0  # s with at least one kernel
+    MEMORY_BUSY = 1  # s with traffic in device memory
+    SM = 2  # s, times the share of multiprocessors with work
+    OCCUPANCY = 3
+    TENSOR = 4
+    DRAM = 5
+    FP64 = 6
+    FP32 = 7
+    ENERGY = 8  # J above idle
+    THROTTLED = 9  # s at the power limit
+    PCIE_RX = 10  # B
+    PCIE_TX = 11
+    NVLINK = 12  # B, each way
+    FLOPS = 13
+    BYTES = 14
+
+
+WIDTH: Final = len(Column)
+#: Rates that are shares of a ceiling.
+_SHARES: Final = [column for column in Column if column < Column.ENERGY]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One kernel's worth of work.
+
+    `flops` at `precision`, `bytes` of device memory read and written, `sms` the share of multiprocessors that it can
+    fill (0-1], `occupancy` the resident warps on those as a share of the most that fit, `pcie_bytes` read over PCIe and
+    `nvlink_bytes` exchanged each way while it runs. `seconds` fixes how long it runs instead of letting physics say.
+    """
+
+    flops: float = 0.0
+    bytes: float = 0.0
+    precision: Precision = "bf16"
+    sms: float = 1.0
+    occupancy: float = 0.5
+    pcie_bytes: float = 0.0
+    nvlink_bytes: float = 0.0
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        amounts = (self.flops, self.bytes, self.pcie_bytes, self.nvlink_bytes, self.seconds or 0.0)
+        if not all(math.isfinite(amount) and amount >= 0 for amount in amounts):
+            raise ValueError("amounts of work must be finite and not negative")
+        if not (0 < self.sms <= 1 and 0 < self.occupancy <= 1):
+            raise ValueError("sms and occupancy are shares above 0 and at most 1")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"unknown precision {self.precision!r}: one of {', '.join(PRECISIONS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The time in seconds that each ceiling alone asks of a piece of work, and the ceiling-free floor."""
+
+    compute: float
+    memory: float
+    pcie: float
+    nvlink: float
+    floor: float = SHORTEST_KERNEL_NS / NS_PER_S
+
+    @property
+    def seconds(self) -> float:
+        """The roofline: the slowest of them."""
+        return max(self.compute, self.memory, self.pcie, self.nvlink, self.floor)
+
+
+def bounds(model: DeviceModel, work: Work) -> Bounds:
+    """What bounds `work` on `model`. Half of the multiprocessors are enough to saturate device memory."""
+    peak = model.peak_flops.get(work.precision)
+    if peak is None and work.flops:
+        raise ValueError(f"{model.key} has no {work.precision} pipe")
+    if work.nvlink_bytes and not model.nvlink_bytes_per_s:
+        raise ValueError(f"{model.key} has no NVLink")
+    return Bounds(
+        compute=work.flops / (peak * COMPUTE_EFFICIENCY * work.sms) if peak else 0.0,
+        memory=work.bytes / (model.dram_bytes_per_s * MEMORY_EFFICIENCY * min(1.0, 2 * work.sms)),
+        pcie=work.pcie_bytes / model.pcie_bytes_per_s,
+        nvlink=work.nvlink_bytes / (model.nvlink_bytes_per_s or 1.0),
+    )
+
+
+def duration_ns(model: DeviceModel, work: Work) -> int:
+    """How long `work` runs on `model`, in whole nanoseconds."""
+    if work.seconds is not None:
+        return max(1, round(work.seconds * NS_PER_S))
+    return max(1, round(bounds(model, work).seconds * NS_PER_S))
+
+
+def copy_ns(model: DeviceModel, size: float) -> int:
+    """How long a copy of `size` bytes over PCIe takes, in whole nanoseconds."""
+    return max(SHORTEST_KERNEL_NS, round(size / model.pcie_bytes_per_s * NS_PER_S))
+
+
+def rates(model: DeviceModel, records: npt.NDArray[np.void]) -> Floats:
+    """The rate per second of each `Column` while each of `records` (`worklog.RECORD`) runs: shape (records, WIDTH).
+
+    Energy is dynamic power before the power limit; `limited` applies the limits to what runs together.
+    """
+    out = np.zeros((len(records), WIDTH))
+    seconds = np.maximum(records["end"] - records["start"], 1) / NS_PER_S
+    kernel = records["kind"] == 0
+    flops, size = records["flops"] / seconds, records["bytes"] / seconds
+    out[:, Column.BUSY] = kernel
+    out[:, Column.MEMORY_BUSY] = (records["bytes"] > 0) | (records["pcie"] > 0)
+    out[:, Column.SM] = np.where(kernel, records["sms"], 0.0)
+    out[:, Column.OCCUPANCY] = out[:, Column.SM] * records["occupancy"]
+    for code, precision in enumerate(PRECISIONS):
+        column = Column.TENSOR if precision in TENSOR else Column[precision.upper()]
+        if peak := model.peak_flops.get(precision):
+            out[:, column] += np.where(records["precision"] == code, flops / peak, 0.0)
+    out[:, Column.DRAM] = (size + records["pcie"] / seconds) / model.dram_bytes_per_s
+    pipe = out[:, [Column.TENSOR, Column.FP64, Column.FP32]].max(axis=1)
+    dynamic = _SM_WEIGHT * out[:, Column.SM] + _PIPE_WEIGHT * pipe + _DRAM_WEIGHT * out[:, Column.DRAM]
+    out[:, Column.ENERGY] = dynamic * (model.tdp_w - model.idle_w)
+    outward = records["kind"] == 2
+    out[:, Column.PCIE_RX] = np.where(outward, 0.0, records["pcie"] / seconds)
+    out[:, Column.PCIE_TX] = np.where(outward, records["pcie"] / seconds, 0.0)
+    out[:, Column.NVLINK] = records["nvlink"] / seconds
+    out[:, Column.FLOPS], out[:, Column.BYTES] = flops, size
+    return out
+
+
+def limited(model: DeviceModel, together: Floats) -> Floats:
+    """Rates that run together, cut off at their ceilings (in place); time at the power limit counts as throttled."""
+    ceiling = model.tdp_w - model.idle_w
+    together[:, _SHARES] = np.clip(together[:, _SHARES], 0.0, 1.0)
+    together[:, Column.THROTTLED] = together[:, Column.ENERGY] > ceiling
+    np.clip(together[:, Column.ENERGY], 0.0, ceiling, out=together[:, Column.ENERGY])
+    return together

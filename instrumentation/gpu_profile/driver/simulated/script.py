@@ -1,0 +1,112 @@
+"""Scripts: phases of synthetic work whose cause is stated, so that signals and the true regime both follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from gpu_profile.driver.simulated.activity import Activity, Chain, Cycle, Totals, pieces
+from gpu_profile.driver.simulated.models import PRECISIONS, DeviceModel, Precision
+from gpu_profile.driver.simulated.physics import WIDTH, Work, bounds, copy_ns, duration_ns
+from gpu_profile.driver.simulated.worklog import RECORD, RecordKind, Records
+from gpu_profile.units import NS_PER_S, nanoseconds
+
+MOST_LAUNCHES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A stretch of `duration_s` seconds in which one step of work repeats.
+
+    A step copies `pcie_bytes` to the device, runs `launches` kernels of `flops` and `bytes` each, every one followed by
+    `launch_gap_s` in which the device waits for the next launch, and ends with `host_wait_s` in which the host does
+    something else. `duty` and `period_s` make a square wave instead: one kernel per period, busy for `duty` of it, at
+    the shares `compute` and `memory` of the device's peaks. A phase that states no work is idle.
+    """
+
+    duration_s: float
+    name: str = ""
+    flops: float = 0.0
+    bytes: float = 0.0
+    precision: Precision = "bf16"
+    sms: float = 1.0
+    occupancy: float = 0.5
+    launches: int = 1
+    launch_gap_s: float = 0.0
+    host_wait_s: float = 0.0
+    pcie_bytes: float = 0.0
+    nvlink_bytes: float = 0.0
+    duty: float | None = None
+    period_s: float | None = None
+    compute: float = 0.6
+    memory: float = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step of a phase is on one model: its records from time 0, how long they run, and how long it takes."""
+
+    records: Records
+    busy_ns: int
+    length_ns: int
+
+
+def _kernel(phase: Phase, model: DeviceModel) -> Work | None:
+    if phase.duty is not None and phase.period_s is not None:
+        seconds = phase.duty * phase.period_s
+        return Work(
+            flops=phase.compute * model.peak_flops[phase.precision] * seconds,
+            bytes=phase.memory * model.dram_bytes_per_s * seconds,
+            precision=phase.precision,
+            sms=phase.sms,
+            occupancy=phase.occupancy,
+            seconds=seconds,
+        )
+    if not (phase.flops or phase.bytes or phase.nvlink_bytes):
+        return None
+    return Work(
+        flops=phase.flops,
+        bytes=phase.bytes,
+        precision=phase.precision,
+        sms=phase.sms,
+        occupancy=phase.occupancy,
+        nvlink_bytes=phase.nvlink_bytes,
+    )
+
+
+def step(phase: Phase, model: DeviceModel) -> Step:
+    """One step of `phase` on `model`. Raises ValueError for work that the model cannot do."""
+    kernel, rows, t = _kernel(phase, model), [], 0
+    copied = copy_ns(model, phase.pcie_bytes) if phase.pcie_bytes else 0
+    if copied:
+        rows.append((0, copied, 0, RecordKind.COPY_IN, 0, 0, 0.0, 0.0, phase.pcie_bytes, 0.0, 0.0, 0.0))
+        t = copied
+    gap, wait = nanoseconds(phase.launch_gap_s), nanoseconds(phase.host_wait_s)
+    if kernel is not None and phase.duty != 0:
+        if kernel.seconds is None:
+            bounds(model, kernel)
+        elif phase.period_s is not None:
+            wait = nanoseconds(phase.period_s) - nanoseconds(kernel.seconds)
+        code = PRECISIONS.index(kernel.precision)
+        amounts = (kernel.flops, kernel.bytes, 0.0, kernel.nvlink_bytes, kernel.sms, kernel.occupancy)
+        for _ in range(phase.launches):
+            end = t + duration_ns(model, kernel)
+            rows.append((t, end, 0, RecordKind.KERNEL, code, 0, *amounts))
+            t = end + gap
+    records = np.array(rows, RECORD)
+    return Step(records, int((records["end"] - records["start"]).sum()), max(1, t + wait))
+
+
+def script(phases: Sequence[Phase], model: DeviceModel, *, loop: bool) -> Activity:
+    """The activity of a device that goes through `phases`, from time 0, once or for ever."""
+    parts: list[tuple[Activity, int]] = []
+    for phase in phases:
+        one = step(phase, model)
+        edges, together, _ = pieces(model, one.records, 0)
+        steps = np.vstack([np.zeros(WIDTH), together * (np.diff(edges) / NS_PER_S)[:, None]])
+        parts.append((Cycle(Totals(edges, np.cumsum(steps, axis=0)), one.length_ns), nanoseconds(phase.duration_s)))
+    chain = Chain(parts)
+    return Cycle(chain, sum(length for _, length in parts)) if loop else chain

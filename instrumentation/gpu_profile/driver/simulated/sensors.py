@@ -1,0 +1,148 @@
+"""What a simulated device's sensors report: exact totals, seen through windows, refresh periods and whole numbers."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+
+from gpu_profile.driver.simulated.activity import Activity
+from gpu_profile.driver.simulated.models import DeviceModel
+from gpu_profile.driver.simulated.physics import Column, Floats, Ints
+from gpu_profile.units import NS_PER_S
+
+_MS: Final = 1_000_000
+GPM_REFRESH_NS: Final = 100 * _MS
+COUNTER_REFRESH_NS: Final = 100 * _MS
+#: The driver's sample buffers: how far apart power samples are and how many samples of any kind are kept.
+POWER_SAMPLE_NS: Final = 20 * _MS
+SAMPLES_KEPT: Final = 120
+_POWER_AVERAGE_NS: Final = NS_PER_S
+_WARM_UP_NS: Final = 20 * NS_PER_S
+_AMBIENT, _HOT = 30.0, 80.0
+
+
+class Sensors:
+    """The readings of one device at any `t_ns` after `epoch_ns`, at which all its sensors start.
+
+    Sensors refresh at whole multiples of their periods since `epoch_ns`. `noise` is the relative standard deviation of
+    power readings, drawn from `seed` and the moment of the refresh, so that every reader sees the same noise.
+    """
+
+    def __init__(self, model: DeviceModel, activity: Activity, epoch_ns: int, *, noise: float = 0.0, seed: int = 0):
+        self.model, self.activity, self.epoch_ns = model, activity, epoch_ns
+        self._noise, self._seed = noise, seed
+        self._memo: dict[int, Floats] = {}
+
+    def forget(self) -> None:
+        """New work arrived: what was remembered of the totals may have changed."""
+        self._memo.clear()
+
+    def totals(self, t_ns: int) -> Floats:
+        """The exact totals at `t_ns`."""
+        found = self._memo.get(t_ns)
+        if found is None:
+            if len(self._memo) > 256:
+                self._memo.clear()
+            found = self._memo[t_ns] = self.activity.totals(t_ns)
+        return found
+
+    def refreshed(self, t_ns: int, period_ns: int) -> int:
+        """When a sensor of this period last refreshed."""
+        return t_ns - (t_ns - self.epoch_ns) % period_ns
+
+    def mean(self, column: Column, end_ns: int, window_ns: int) -> float:
+        """The exact mean rate of `column` over the window that ends at `end_ns`, per second."""
+        growth = self.totals(end_ns)[column] - self.totals(end_ns - window_ns)[column]
+        return float(growth) * NS_PER_S / window_ns
+
+    def utilization(self, t_ns: int) -> tuple[int, int]:
+        """Busy time of kernels and of device memory in the trailing window, in whole per cent."""
+        end = self.refreshed(t_ns, self.model.utilization_refresh_ns)
+        window = self.model.utilization_window_ns
+        return _percent(self.mean(Column.BUSY, end, window)), _percent(self.mean(Column.MEMORY_BUSY, end, window))
+
+    def power_instant_mw(self, t_ns: int) -> int:
+        """Power over the model's short window, in mW; refreshed every 100 ms."""
+        return self._power(t_ns, self.model.power_window_ns)
+
+    def power_average_mw(self, t_ns: int) -> int:
+        """Power over the last second, in mW; refreshed every 100 ms."""
+        return self._power(t_ns, _POWER_AVERAGE_NS)
+
+    def _power(self, t_ns: int, window_ns: int) -> int:
+        end = self.refreshed(t_ns, self.model.power_refresh_ns)
+        watts = self.model.idle_w + self.mean(Column.ENERGY, end, window_ns)
+        return round(watts * 1000 * self._factor(end, window_ns))
+
+    def _factor(self, end_ns: int, window_ns: int) -> float:
+        if not self._noise:
+            return 1.0
+        draw = crc32(f"{self._seed}/{self.model.key}/{end_ns}/{window_ns}".encode()) + 0.5
+        return max(0.0, 1.0 + self._noise * NormalDist().inv_cdf(draw / (1 << 32)))
+
+    def energy_mj(self, t_ns: int, loaded_ns: int) -> int:
+        """The energy counter in mJ since the driver was loaded; refreshed every 100 ms."""
+        end = max(loaded_ns, self.refreshed(t_ns, COUNTER_REFRESH_NS))
+        joules = float(self.totals(end)[Column.ENERGY])
+        if loaded_ns > self.epoch_ns:
+            joules -= float(self.totals(loaded_ns)[Column.ENERGY])
+        return int((self.model.idle_w * (end - loaded_ns) / NS_PER_S + joules) * 1000)
+
+    def throttled_ns(self, t_ns: int) -> int:
+        """Time at the power limit, in ns; refreshed every 100 ms."""
+        return round(float(self.totals(self.refreshed(t_ns, COUNTER_REFRESH_NS))[Column.THROTTLED]) * NS_PER_S)
+
+    def counted(self, column: Column, t_ns: int) -> int:
+        """A byte counter of the hardware: no refresh period."""
+        return round(float(self.totals(t_ns)[column]))
+
+    def sm_clock_mhz(self, t_ns: int) -> int:
+        """The clock in the last refresh: idle without work, lower at the power limit."""
+        end = self.refreshed(t_ns, COUNTER_REFRESH_NS)
+        if self.mean(Column.BUSY, end, COUNTER_REFRESH_NS) <= 0:
+            return self.model.idle_clock_mhz
+        throttled = self.mean(Column.THROTTLED, end, COUNTER_REFRESH_NS)
+        return round(self.model.sm_clock_mhz * (1 - 0.2 * throttled))
+
+    def temperature_c(self, t_ns: int) -> int:
+        """Core temperature, from the mean power of the last 20 s; refreshed every second."""
+        end = self.refreshed(t_ns, NS_PER_S)
+        watts = self.model.idle_w + self.mean(Column.ENERGY, end, _WARM_UP_NS)
+        return round(_AMBIENT + (_HOT - _AMBIENT) * watts / self.model.tdp_w)
+
+    def gpm_snapshot(self, t_ns: int) -> tuple[int, Floats]:
+        """What a GPM sample taken at `t_ns` holds: the moment of the last internal refresh, and the totals then."""
+        end = self.refreshed(t_ns, GPM_REFRESH_NS)
+        return end, self.totals(end)
+
+    def utilization_samples(self, t_ns: int, after_ns: int) -> tuple[Ints, Ints, Ints]:
+        """The driver's buffer after `after_ns`: refresh moments, and utilisation of kernels and memory in per cent."""
+        window = self.model.utilization_window_ns
+        ends = self._instants(t_ns, after_ns, self.model.utilization_refresh_ns)
+        growth = self.activity.many(ends) - self.activity.many(ends - window)
+        share = np.clip(np.floor(growth * (NS_PER_S / window) * 100 + 0.5), 0, 100).astype(np.int64)
+        return ends, share[:, Column.BUSY], share[:, Column.MEMORY_BUSY]
+
+    def power_samples(self, t_ns: int, after_ns: int) -> tuple[Ints, Ints]:
+        """The driver's buffer after `after_ns`: moments 20 ms apart, and the mean power of each 20 ms in mW."""
+        ends = self._instants(t_ns, after_ns, POWER_SAMPLE_NS)
+        growth = self.activity.many(ends) - self.activity.many(ends - POWER_SAMPLE_NS)
+        watts = self.model.idle_w + growth[:, Column.ENERGY] * (NS_PER_S / POWER_SAMPLE_NS)
+        return ends, np.round(watts * 1000).astype(np.int64)
+
+    def clock_samples(self, t_ns: int, after_ns: int) -> tuple[Ints, Ints]:
+        """The driver's buffer after `after_ns`: moments, and the clock of the multiprocessors in MHz."""
+        ends = self._instants(t_ns, after_ns, self.model.utilization_refresh_ns)
+        return ends, np.array([self.sm_clock_mhz(int(end)) for end in ends], np.int64)
+
+    def _instants(self, t_ns: int, after_ns: int, period_ns: int) -> Ints:
+        last = (t_ns - self.epoch_ns) // period_ns
+        first = max(last - SAMPLES_KEPT + 1, (after_ns - self.epoch_ns) // period_ns + 1, 1)
+        return self.epoch_ns + np.arange(first, last + 1, dtype=np.int64) * period_ns
+
+
+def _percent(share: float) -> int:
+    return min(100, max(0, int(share * 100 + 0.5)))

@@ -1,0 +1,282 @@
+"""Reading a recording: everything that is intact, and how much is not."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from gpu_profile.catalogue import signal as signal_row
+from gpu_profile.errors import RecordingError
+from gpu_profile.recording.columns import Block, Column, decode_blocks
+from gpu_profile.recording.format import HEADER_SIZE, SUFFIX, Record, RecordType, frames, header_problem, inflate
+from gpu_profile.recording.records import ProcessInfo, SpanRecord, from_fields
+from gpu_profile.samples import Device, Event
+
+_T = TypeVar("_T")
+
+#: What decoding a record can raise whose checksum is right but whose content is not: another program wrote it.
+_MALFORMED: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+    EOFError,
+    SyntaxError,
+    struct.error,
+)
+
+
+class Columns(NamedTuple):
+    """The samples of one signal of one device, ordered by end: int64, of one length.
+
+    Times are ns since the epoch, values are quanta of today's catalogue row.
+    """
+
+    t_start: Column
+    t_end: Column
+    value: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a directory of recorded files holds.
+
+    `samples` maps a device's UUID to a mapping from the signal's key to its columns. `lost_bytes` counts the bytes that
+    belong to no intact record; `problems` has one line for each thing that is missing, with file and place.
+    """
+
+    processes: tuple[ProcessInfo, ...]
+    devices: tuple[Device, ...]
+    samples: Mapping[str, Mapping[str, Columns]]
+    spans: tuple[SpanRecord, ...]
+    events: tuple[Event, ...]
+    notes: tuple[Mapping[str, Any], ...]
+    lost_bytes: int = 0
+    problems: tuple[str, ...] = ()
+
+
+class Cut(NamedTuple):
+    """A damaged tail that `repair` removed: `lost_bytes` bytes of `path` from byte `offset` on."""
+
+    path: Path
+    offset: int
+    lost_bytes: int
+
+
+def read_recording(directory: Path) -> Recording:
+    """Everything that is intact in the files of `directory`, in the order of file names and then of writing.
+
+    RecordingError if there is no such directory, no recording in it, or a file in it is not a recording that this
+    version can read. Damage is no error: it is counted in `lost_bytes` and told in `problems`.
+    """
+    found = _Found()
+    for path in _files(directory):
+        found.file(path, _bytes(path))
+    samples: dict[str, dict[str, Columns]] = {}
+    for (device, key), blocks in found.blocks.items():
+        samples.setdefault(device, {})[key] = _joined(blocks)
+    return Recording(
+        tuple(found.processes),
+        tuple(found.devices.values()),
+        samples,
+        tuple(found.spans),
+        tuple(found.events),
+        tuple(found.notes),
+        found.lost_bytes,
+        tuple(dict.fromkeys(found.problems)),
+    )
+
+
+def repair(directory: Path) -> tuple[Cut, ...]:
+    """Cut the damaged tail off each file of `directory`, and say what was cut.
+
+    A file whose header is cut off is removed: it holds nothing. Damage between intact records stays: a reader skips it.
+    RecordingError as in `read_recording`, or if a file that needs a cut cannot be changed or is still being written.
+    """
+    cuts = []
+    for path in _files(directory):
+        data = _bytes(path)
+        _check_header(path, data)
+        end = HEADER_SIZE
+        for record in frames(data):
+            end = record.end
+        if len(data) < HEADER_SIZE:
+            end = 0
+        if end < len(data) or not data:
+            _cut(path, end)
+            cuts.append(Cut(path, end, len(data) - end))
+    return tuple(cuts)
+
+
+def _cut(path: Path, end: int) -> None:
+    try:
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(end)
+        if end == 0:
+            path.unlink()
+    except BlockingIOError as error:
+        raise RecordingError(f"{path}: is still being written; stop that process first") from error
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be repaired: {error.strerror}") from error
+
+
+def _files(directory: Path) -> list[Path]:
+    try:
+        paths = sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
+    except OSError as error:
+        raise RecordingError(f"{directory}: not a recording: {error.strerror}") from error
+    if not paths:
+        raise RecordingError(f"{directory}: not a recording: no {SUFFIX} file in it")
+    return paths
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _check_header(path: Path, data: bytes) -> str | None:
+    """A line if the header is cut off, None if it is right; RecordingError if this is no recording of this version."""
+    problem = header_problem(data)
+    if problem is None:
+        return None
+    offset, reason = problem
+    line = f"{path}: byte {offset}: {reason}"
+    if len(data) >= HEADER_SIZE or offset < len(data):
+        raise RecordingError(line)
+    return line
+
+
+def _joined(blocks: list[Columns]) -> Columns:
+    t_start, t_end, value = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    order = np.argsort(t_end, kind="stable")
+    return Columns(t_start[order], t_end[order], value[order])
+
+
+@dataclass
+class _Found:
+    """What has been read so far."""
+
+    processes: list[ProcessInfo] = field(default_factory=list)
+    devices: dict[str, Device] = field(default_factory=dict)
+    blocks: dict[tuple[str, str], list[Columns]] = field(default_factory=dict)
+    spans: list[SpanRecord] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    notes: list[Mapping[str, Any]] = field(default_factory=list)
+    lost_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def file(self, path: Path, data: bytes) -> None:
+        """Add a file. RecordingError if it is not one of ours."""
+        problem = _check_header(path, data)
+        if problem is not None:
+            self._lost(problem, len(data))
+            return
+        process: ProcessInfo | None = None
+        end_ns: int | None = None
+        at = HEADER_SIZE
+        for record in frames(data):
+            self._gap(path, at, record.start)
+            at = record.end
+            try:
+                if record.type == RecordType.PROCESS:
+                    process = from_fields(ProcessInfo, _object(record))
+                elif record.type == RecordType.END:
+                    end_ns = int(_object(record)["end_ns"])
+                else:
+                    self._record(path, record)
+            except _MALFORMED as error:
+                reason = f"{type(error).__name__}: {error}"[:200]
+                size = record.end - record.start
+                self._lost(f"{path}: byte {record.start}: malformed record of {size} bytes skipped ({reason})", size)
+        self._gap(path, at, len(data), "the file is cut off or damaged there")
+        if process is not None:
+            self.processes.append(replace(process, end_ns=end_ns))
+        else:
+            self.problems.append(f"{path}: byte {HEADER_SIZE}: no record of the process that wrote the file")
+        if end_ns is None:
+            self.problems.append(f"{path}: byte {len(data)}: no end mark: the process was killed or still records")
+
+    def _gap(self, path: Path, start: int, end: int, why: str = "damaged") -> None:
+        if end > start:
+            self._lost(f"{path}: byte {start}: {end - start} bytes lost: {why}", end - start)
+
+    def _lost(self, problem: str, size: int) -> None:
+        self.lost_bytes += size
+        self.problems.append(problem)
+
+    def _record(self, path: Path, record: Record) -> None:
+        if record.type == RecordType.SAMPLES:
+            # All blocks of a record are decoded before one is kept, so that a malformed record leaves nothing behind.
+            for block in list(decode_blocks(inflate(record.payload))):
+                self._block(path, block)
+        elif record.type == RecordType.DEVICES:
+            self.devices.update((device.uuid, device) for device in _list(record, Device))
+        elif record.type == RecordType.SPANS:
+            self.spans += _list(record, SpanRecord)
+        elif record.type == RecordType.EVENTS:
+            self.events += _list(record, Event)
+        elif record.type == RecordType.NOTES:
+            self.notes += [dict(note) for note in _objects(record)]
+        elif record.type == RecordType.UNWRITTEN:
+            lost = _object(record)
+            self.problems.append(
+                f"{path}: byte {record.start}: {lost['samples']} samples and {lost['facts']} facts before this place "
+                f"were not written: {lost['reason']}"
+            )
+        else:
+            self.problems.append(
+                f"{path}: skipped records of unknown type {record.type}: a newer gpu-profile wrote them"
+            )
+
+    def _block(self, path: Path, block: Block) -> None:
+        try:
+            row = signal_row(block.signal)
+        except KeyError:
+            self.problems.append(f"{path}: skipped signal {block.signal!r}: unknown to this gpu-profile")
+            return
+        if (row.unit, str(row.kind)) != (block.unit, block.kind):
+            self.problems.append(
+                f"{path}: skipped signal {block.signal!r}: a {block.kind} in {block.unit} there, "
+                f"a {row.kind} in {row.unit} in this gpu-profile"
+            )
+            return
+        try:
+            value = block.value if block.quantum == row.quantum else _rescaled(block.value, block.quantum, row.quantum)
+        except (ValueError, ArithmeticError) as error:
+            self.problems.append(f"{path}: skipped samples of {block.signal!r} in quanta of {block.quantum}: {error}")
+            return
+        self.blocks.setdefault((block.device, row.key), []).append(Columns(block.t_start, block.t_end, value))
+
+
+def _rescaled(value: Column, old: float, new: float) -> Column:
+    """Values in another quantum, rounded half up. OverflowError if one does not fit 64 bits."""
+    ratio = Fraction(str(old)) / Fraction(str(new))
+    doubled = [2 * number * ratio.numerator + ratio.denominator for number in value.tolist()]
+    return np.array([number // (2 * ratio.denominator) for number in doubled], dtype=np.int64)
+
+
+def _object(record: Record) -> dict[str, Any]:
+    return dict(json.loads(inflate(record.payload)))
+
+
+def _objects(record: Record) -> list[Mapping[str, Any]]:
+    objects: list[Mapping[str, Any]] = json.loads(inflate(record.payload))
+    return objects
+
+
+def _list(record: Record, kind: type[_T]) -> list[_T]:
+    return [from_fields(kind, found) for found in _objects(record)]

@@ -1,0 +1,63 @@
+"""Regions as rows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gpu_profile.regimes import Regime, Verdict
+from gpu_profile.summary import RegionSummary
+from gpu_profile.units import percent, si
+
+#: What is not known.
+UNKNOWN: Final = "–"
+REGION_COLUMNS: Final = (
+    "region",
+    "calls",
+    "mean",
+    "p95",
+    "GPU busy",
+    "busy time",
+    "energy",
+    "per call",
+    "regime",
+    "sure",
+)
+
+
+def region_row(summary: RegionSummary, verdict: Verdict) -> tuple[str, ...]:
+    """One region on one device, in the order of `REGION_COLUMNS`."""
+    durations = summary.durations
+    mean = durations.total_s / durations.calls if durations.calls else None
+    busy = UNKNOWN
+    if summary.busy is not None:
+        width = summary.busy_half_width
+        busy = percent(min(1.0, summary.busy)) + (f" ±{width * 100:.1f}" if width else "")
+    energy = summary.energy_j
+    each = energy / summary.executions if energy is not None and summary.executions else None
+    return (
+        summary.region,
+        f"{durations.calls:,}",
+        UNKNOWN if mean is None else si(mean, "s"),
+        UNKNOWN if durations.p95_s is None else si(durations.p95_s, "s"),
+        busy,
+        UNKNOWN if summary.busy_s is None else si(summary.busy_s, "s"),
+        UNKNOWN if energy is None else si(energy, "J"),
+        UNKNOWN if each is None else si(each, "J"),
+        str(verdict.regime),
+        UNKNOWN if verdict.regime is Regime.UNKNOWN else percent(verdict.confidence, 0),
+    )
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
+    """Plain aligned columns; the first `left` are flushed left, the others right."""
+    table = [tuple(columns), *(tuple(row) for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
+    lines = []
+    for row in table:
+        cells = [
+            cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("─" * width for width in widths))
+    return "\n".join(lines)

@@ -1,0 +1,233 @@
+"""From readings to what a person or a metric is told about a region. Pure.
+
+`RegionSummary` is one region on the devices that it used, over all its executions. `SpanReading` is one execution.
+Either is turned into `Evidence`, which is all that the regimes look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from gpu_profile.catalogue import BUSY_SOURCES, Signal
+from gpu_profile.catalogue import signals as rows
+from gpu_profile.join import WIDEST_WINDOW, Reading, read
+from gpu_profile.pooling import Pool, Pooled
+from gpu_profile.samples import Device, Interval
+from gpu_profile.timeline import Timeline
+from gpu_profile.units import NS_PER_S
+
+Basis = Literal["kernels", "counters", "operation", "coarse"]
+
+#: Shares of a device's ceilings that evidence is made of, and the signal behind each.
+ACTIVITIES: Final[Mapping[str, Signal]] = {
+    "sm": rows.SM,
+    "occupancy": rows.OCCUPANCY,
+    "tensor": rows.TENSOR,
+    "dram": rows.DRAM,
+    "fp64": rows.FP64,
+    "fp32": rows.FP32,
+    "fp16": rows.FP16,
+    "memory_controller": rows.MEMORY_CONTROLLER,
+}
+#: Clock readings older than this say nothing about now.
+_CLOCK_HISTORY_NS: Final = 60 * NS_PER_S
+#: An execution is described by its own readings if samples cover this much of it.
+LEAST_COVERAGE: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a region when its regime is judged. Every value is a ratio; what is unknown is absent.
+
+    `busy` is the GPU's own busy share of the region; `device_busy` that of the device over all that was seen; pipe and
+    memory activities, `power` over the limit, `clock` over the maximum, `pcie` and `nvlink` over what the link carries,
+    and `gap`, the share of the region's interval in which no work of its own ran on the device, follow.
+    `n` is how many sensor windows stand behind it.
+    """
+
+    basis: Basis
+    values: Mapping[str, float]
+    n: int
+    coverage: float
+    half_width: float | None = None
+    reason: str = ""
+
+    def get(self, key: str) -> float | None:
+        """A value, or None where it is unknown."""
+        return self.values.get(key)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanReading:
+    """One execution on one device: its own readings by signal."""
+
+    device: Device
+    interval: Interval
+    readings: Mapping[Signal, Reading]
+
+    def get(self, sources: Iterable[Signal]) -> Reading | None:
+        """The reading of the first of `sources` that there is."""
+        return next((r for s in sources if (r := self.readings.get(s)) is not None), None)
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the readings describe this execution and not its neighbourhood."""
+        busy = self.get(BUSY_SOURCES)
+        return busy is not None and busy.coverage >= LEAST_COVERAGE and busy.resolution <= WIDEST_WINDOW
+
+
+def read_span(timeline: Timeline, interval: Interval) -> SpanReading:
+    """Join one interval with every signal of a device."""
+    readings = {s: r for s, c in timeline.columns.items() if (r := read(c, interval)) is not None}
+    return SpanReading(timeline.device, interval, readings)
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How a region's executions went on the host: count, failures, units of work, seconds in all, and quantiles."""
+
+    calls: int = 0
+    errors: int = 0
+    items: float | None = None
+    total_s: float = 0.0
+    p50_s: float | None = None
+    p95_s: float | None = None
+    max_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSummary:
+    """A region on one device, over all its executions so far.
+
+    `interval_s` is the time that was joined: the sum of device intervals where they are known, else of host ones.
+    `busy` and `power` are means over that time, with the half-width of their 95 % intervals; `busy_s` and `energy_j`
+    are the region's exclusive shares of what the device measured. None: not known, with the reason in `reason`.
+    """
+
+    region: str
+    device: Device
+    durations: Durations
+    interval_s: float
+    interval_source: str
+    executions: int
+    busy: float | None
+    busy_half_width: float | None
+    busy_source: str
+    busy_s: float | None
+    power_w: float | None
+    power_half_width: float | None
+    energy_source: str
+    energy_j: float | None
+    memory_max: float | None
+    evidence: Evidence
+    reason: str = ""
+    rates: Mapping[str, float] = field(default_factory=dict)
+
+
+def summarise(pool: Pool, region: str, durations: Durations, *, interval_source: str) -> RegionSummary:
+    """What `pool`'s device did for `region`."""
+    pooled = pool.pooled(region)
+    busy_source, energy_source = pool.busy_source(), pool.energy_source()
+    busy = pooled.rates.get(busy_source) if busy_source else None
+    power = pooled.rates.get(energy_source) if energy_source else None
+    idle = pooled.executions > 0 and pooled.active_s == 0.0 and interval_source == "device"
+    reason = "" if busy is None else busy.reason
+    if idle:
+        # The stream passed the region's last mark right after its first: it launched nothing, and used nothing.
+        reason = ""
+    elif busy is None:
+        reason = "no samples yet" if busy_source else "the device tells no utilisation"
+    return RegionSummary(
+        region=region,
+        device=pool.timeline.device,
+        durations=durations,
+        interval_s=pooled.active_s,
+        interval_source=interval_source,
+        executions=pooled.executions,
+        busy=0.0 if idle else busy.value if busy and not busy.reason else None,
+        busy_half_width=None if idle or busy is None or busy.reason else busy.half_width,
+        busy_source=busy_source.key if busy_source else "",
+        busy_s=0.0 if idle else pooled.busy_s,
+        power_w=None if idle or power is None or power.reason else power.value,
+        power_half_width=None if idle or power is None or power.reason else power.half_width,
+        energy_source=energy_source.key if energy_source else "",
+        energy_j=0.0 if idle else pooled.energy_j,
+        memory_max=pooled.memory_max,
+        evidence=pooled_evidence(pool, pooled, launches_nothing=idle),
+        reason=reason,
+        rates={signal.key: rate.value for signal, rate in pooled.rates.items() if not rate.reason},
+    )
+
+
+def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = False) -> Evidence:
+    """Evidence from rates that were recovered over many executions."""
+    values: dict[str, float] = {}
+    busy_source = pool.busy_source()
+    busy = pooled.rates.get(busy_source) if busy_source else None
+    overall = pool.mean(busy_source) if busy_source else None
+    if overall is not None:
+        values["device_busy"] = min(1.0, overall)
+    if launches_nothing:
+        values["busy"] = 0.0
+        return Evidence(_basis(pool.timeline), values, pooled.executions, 1.0, 0.0)
+    if busy is None or busy.reason:
+        return Evidence(_basis(pool.timeline), values, busy.n if busy else 0, 0.0, None, busy.reason if busy else "")
+    values["busy"] = min(1.0, busy.value)
+    for key, signal in ACTIVITIES.items():
+        rate = pooled.rates.get(signal)
+        if rate is not None and not rate.reason:
+            values[key] = rate.value
+    means = {signal: rate.value for signal, rate in pooled.rates.items() if not rate.reason}
+    _add_ratios(values, pool.timeline, means)
+    return Evidence(_basis(pool.timeline), values, busy.n, 1.0, busy.half_width)
+
+
+def span_evidence(timeline: Timeline, reading: SpanReading, device_busy: float | None) -> Evidence:
+    """Evidence from one execution's own readings."""
+    values: dict[str, float] = {} if device_busy is None else {"device_busy": device_busy}
+    busy = reading.get(BUSY_SOURCES)
+    if busy is None:
+        return Evidence(_basis(timeline), values, 0, 0.0, None, "no samples cover the region")
+    values["busy"] = min(1.0, busy.mean)
+    for key, signal in ACTIVITIES.items():
+        own = reading.readings.get(signal)
+        if own is not None:
+            values[key] = own.mean
+    means = {signal: r.mean for signal, r in reading.readings.items()}
+    _add_ratios(values, timeline, means)
+    return Evidence(_basis(timeline), values, busy.n, busy.coverage)
+
+
+def _basis(timeline: Timeline) -> Basis:
+    return "counters" if timeline.column(rows.DRAM) is not None else "coarse"
+
+
+def _add_ratios(values: dict[str, float], timeline: Timeline, means: Mapping[Signal, float]) -> None:
+    """Turn watts, hertz and bytes per second into shares of what the device can do, where that is known."""
+    device = timeline.device
+    limit = timeline.column(rows.POWER_LIMIT)
+    watts = means.get(rows.ENERGY, means.get(rows.POWER_AVERAGE))
+    if watts is not None and limit is not None and limit.last is not None and limit.last.value:
+        values["power"] = watts / limit.signal.base(limit.last.value)
+    clock = _busy_clock(timeline)
+    if device.clock_max_hz and clock is not None:
+        values["clock"] = min(1.0, clock / device.clock_max_hz)
+    if device.pcie_bytes_per_s:
+        traffic = [means[s] for s in (rows.PCIE_RX, rows.PCIE_TX) if s in means]
+        if traffic:
+            values["pcie"] = max(traffic) / device.pcie_bytes_per_s
+
+
+def _busy_clock(timeline: Timeline) -> float | None:
+    """Clock of the multiprocessors in Hz while the GPU works: the highest of the newest readings.
+
+    An idle GPU lowers its clock at once, and a reading a second does not tell work from the pauses between.
+    """
+    clock = timeline.column(rows.CLOCK_SM)
+    mark = clock.watermark_ns if clock is not None else None
+    if clock is None or mark is None:
+        return None
+    values = clock.rows(mark - _CLOCK_HISTORY_NS, mark).values
+    return clock.signal.base(int(values.max())) if len(values) else None

@@ -1,0 +1,38 @@
+"""What tests of code that uses gpu-profile need: a clock that stands still until it is told to move."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from gpu_profile.units import NS_PER_S, nanoseconds
+
+#: 2026-01-01 00:00:00 UTC: a whole number of days, so that grids of any period start on it.
+START_NS: Final = 1_767_225_600 * NS_PER_S
+
+
+class FakeClock:
+    """A `Clock` whose time moves only by `advance` and `wait`. Safe to share between threads."""
+
+    def __init__(self, now_ns: int = START_NS) -> None:
+        self._now_ns = now_ns
+        self._lock = threading.Lock()
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the epoch."""
+        with self._lock:
+            return self._now_ns
+
+    def advance(self, seconds: float) -> None:
+        """Move on by `seconds`, which must not be negative."""
+        if seconds < 0:
+            raise ValueError(f"time does not go back: {seconds} s")
+        with self._lock:
+            self._now_ns += nanoseconds(seconds)
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """True at once if `event` is set; else `timeout_s` has passed when this returns, without anyone waiting."""
+        if event.is_set():
+            return True
+        self.advance(max(0.0, timeout_s))
+        return event.is_set()

@@ -1,0 +1,63 @@
+"""What holds for every test: those for a real GPU skip where there is none; `--no-skips` lets no other test skip."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+#: A module that skips whole in here has not come as far as its own marks.
+GPU_TESTS = Path(__file__).parent / "gpu"
+
+Reporting = Generator[None, pytest.TestReport, pytest.TestReport]
+Collecting = Generator[None, pytest.CollectReport, pytest.CollectReport]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--no-skips`."""
+    parser.addoption("--no-skips", action="store_true", help="fail on a skip or xfail of a test that is not marked gpu")
+
+
+def has_gpu() -> bool:
+    """Whether this machine shows an NVIDIA device: looked up on disk, as tests must not load a real NVML."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests that need a GPU where there is none."""
+    if not has_gpu():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Reporting:
+    """Turn a skip or an expected failure into a failure under `--no-skips`."""
+    report = yield
+    if report.skipped and _forbidden(item):
+        reason = getattr(report, "wasxfail", None) or _reason(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped or expected to fail, but --no-skips is on: {reason}"
+        report.__dict__.pop("wasxfail", None)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Collecting:
+    """Turn the skip of a whole module into a failure under `--no-skips`."""
+    report = yield
+    if report.skipped and _forbidden(collector) and GPU_TESTS not in collector.path.parents:
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} was skipped whole, but --no-skips is on: {_reason(report.longrepr)}"
+    return report
+
+
+def _forbidden(node: pytest.Item | pytest.Collector) -> bool:
+    return bool(node.config.getoption("--no-skips")) and node.get_closest_marker("gpu") is None
+
+
+def _reason(longrepr: object) -> str:
+    """What pytest says of a skip: (file, line, reason)."""
+    return str(longrepr[2] if isinstance(longrepr, tuple) else longrepr)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+
+from gpu_profile.driver.simulated import create
+
+GRAFANA = Path(__file__).parents[2] / "grafana"
+BOARD: dict[str, Any] = json.loads((GRAFANA / "dashboards" / "gpu-profile.json").read_text())
+QUERIES = [
+    pytest.param(target["expr"], id=f"{panel['title']}-{target['refId']}".replace(" ", "_"))
+    for panel in BOARD["panels"]
+    for target in panel.get("targets", [])
+]
+VARIABLES = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
+DEADLINE_S = 90.0
+
+pytestmark = pytest.mark.debian
+
+
+def substituted(expr: str) -> str:
+    """The query that Grafana would send with everything chosen, at a scrape interval of a second."""
+    replaced = expr.replace("$__rate_interval", "10s").replace("$__range", "1m")
+    return re.sub(r"\$[a-z]\w*", ".+", replaced)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running(log: Path, *command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+class Prometheus:
+    """A running Prometheus, asked over HTTP; it fails with the logs if one of the processes behind it has ended."""
+
+    def __init__(self, url: str, behind: dict[Path, subprocess.Popen[bytes]]) -> None:
+        self.url = url
+        self.behind = behind
+
+    def get(self, path: str, **parameters: str) -> Any:
+        with urlopen(f"{self.url}/api/v1/{path}?{urlencode(parameters)}", timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = self.get("query", query=expr)["result"]
+        return result
+
+    def eventually(self, what: str, ask: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                found = ask()
+            except (URLError, ConnectionError):
+                found = None
+            ended = [log for log, process in self.behind.items() if process.poll() is not None]
+            if found:
+                return found
+            if ended or time.monotonic() > deadline:
+                logs = "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for log in ended or self.behind)
+                pytest.fail(f"{what}: nothing in {DEADLINE_S:.0f} s\n{logs}")
+            time.sleep(0.25)
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Prometheus, scraping an exporter on a simulated node and the demo's service, which works on the same node."""
+    here = tmp_path_factory.mktemp("dashboard")
+    node = create(here / "node")
+    exporter, service, web = free_port(), free_port(), free_port()
+    configuration = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(path) for kind in ("alerts", "rules") for path in (GRAFANA / kind).glob("*.yaml")],
+        "scrape_configs": [
+            {"job_name": "exporter", "static_configs": [{"targets": [f"127.0.0.1:{exporter}"]}]},
+            {"job_name": "service", "static_configs": [{"targets": [f"127.0.0.1:{service}"]}]},
+        ],
+    }
+    (here / "prometheus.json").write_text(json.dumps(configuration))
+    python = (sys.executable, "-m")
+    demo = ("gpu_profile_exporter.demo.service", "--directory", node, "--metrics", str(service))
+    own = ("gpu_profile_exporter", "--driver", f"simulated:{node}", "--listen", f"127.0.0.1:{exporter}")
+    server = (
+        "prometheus",
+        f"--config.file={here / 'prometheus.json'}",
+        f"--storage.tsdb.path={here / 'data'}",
+        f"--web.listen-address=127.0.0.1:{web}",
+    )
+    with ExitStack() as stack:
+        behind = {
+            here / "service.log": stack.enter_context(running(here / "service.log", *python, *demo)),
+            here / "exporter.log": stack.enter_context(running(here / "exporter.log", *python, *own)),
+            here / "prometheus.log": stack.enter_context(running(here / "prometheus.log", *server)),
+        }
+        asked = Prometheus(f"http://127.0.0.1:{web}", behind)
+        asked.eventually("both targets up", lambda: len(asked.query("up == 1")) == 2)
+        yield asked
+
+
+@pytest.mark.parametrize("expr", QUERIES)
+def test_every_query_of_every_panel_has_data(prometheus: Prometheus, expr: str) -> None:
+    prometheus.eventually(expr, lambda: prometheus.query(substituted(expr)))
+
+
+@pytest.mark.parametrize("name", ["instance", "region"])
+def test_a_variable_offers_something_to_choose(prometheus: Prometheus, name: str) -> None:
+    query = VARIABLES[name]["query"]["query"]
+    found = re.fullmatch(r"label_values\((.+), (\w+)\)", substituted(query))
+    assert found
+    selector, label = found.groups()
+    values = prometheus.eventually(query, lambda: prometheus.get(f"label/{label}/values", **{"match[]": selector}))
+    assert all(values)
+
+
+def test_the_gpus_to_choose_from_are_named_by_index_model_and_node(prometheus: Prometheus) -> None:
+    expr = substituted(VARIABLES["gpu"]["query"]["query"]).removeprefix("query_result(").removesuffix(")")
+    expression = re.compile(VARIABLES["gpu"]["regex"].strip("/").replace("(?<", "(?P<"))
+    for row in prometheus.eventually(expr, lambda: prometheus.query(expr)):
+        labels = row["metric"]
+        answer = "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "} 1 1"
+        chosen = expression.search(answer)
+        assert chosen
+        assert chosen["value"] == labels["hw_id"]
+        part = " MIG " + labels["hw_id"][4:8] if labels["hw_id"].startswith("MIG-") else ""
+        assert chosen["text"] == f"{labels['index']} {labels['hw_name']} {labels['instance']} {part}"
+
+
+def test_prometheus_evaluates_every_rule_without_an_error(prometheus: Prometheus) -> None:
+    def evaluated() -> list[dict[str, Any]]:
+        rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+        return rules if all(rule["health"] != "unknown" for rule in rules) else []
+
+    rules = prometheus.eventually("every rule evaluated", evaluated)
+    assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}

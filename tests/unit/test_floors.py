@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "instrumentation" / "gpu_profile"
+#: The highest of the floors that know no clock, thread, socket, driver or wire.
+TOP_PURE_FLOOR = "report"
+
+
+def contract(name: str) -> Any:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (found,) = (row for row in pyproject["tool"]["importlinter"]["contracts"] if row["id"] == name)
+    return found
+
+
+def floors() -> list[list[str]]:
+    """The modules of each floor, top first."""
+    return [re.findall(r"\w+", layer) for layer in contract("floors")["layers"]]
+
+
+def exists(module: str) -> bool:
+    return (PACKAGE / f"{module}.py").exists() or (PACKAGE / module / "__init__.py").exists()
+
+
+def test_every_pure_floor_that_exists_is_held_to_be_pure() -> None:
+    order = floors()
+    top = next(index for index, names in enumerate(order) if TOP_PURE_FLOOR in names)
+    pure = {f"gpu_profile.{name}" for names in order[top:] for name in names if exists(name)}
+    assert pure == set(contract("pure")["source_modules"])

@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from gpu_profile.catalogue import METRICS, Instrument, Metric
+from gpu_profile.catalogue.metrics import label
+
+GRAFANA = Path(__file__).parents[2] / "grafana"
+BOARD: dict[str, Any] = json.loads((GRAFANA / "dashboards" / "gpu-profile.json").read_text())
+PANELS: list[dict[str, Any]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+QUERIES = [
+    pytest.param(target["expr"], id=f"{panel['title']}-{target['refId']}".replace(" ", "_"))
+    for panel in PANELS
+    for target in panel["targets"]
+]
+RULE_FILES = sorted([*(GRAFANA / "alerts").glob("*.yaml"), *(GRAFANA / "rules").glob("*.yaml")])
+RULES: list[dict[str, Any]] = [
+    rule for path in RULE_FILES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]
+]
+ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+#: Labels that Prometheus adds to whatever it scrapes.
+TARGET_LABELS = {"job", "instance"}
+#: Units in Grafana's own ids, as far as the dashboard uses them.
+UNITS = {"none", "percentunit", "watt", "joule", "bytes", "Bps", "celsius", "hertz", "s", "cps"}
+
+
+def by_series_name() -> dict[str, Metric]:
+    """Every series name that the catalogue publishes."""
+    names = {}
+    for metric in METRICS:
+        histogram = metric.instrument is Instrument.HISTOGRAM
+        for part in ("_bucket", "_sum", "_count") if histogram else ("",):
+            names[metric.prometheus + part] = metric
+    return names
+
+
+PUBLISHED = by_series_name()
+
+
+def grows(name: str) -> bool:
+    return PUBLISHED[name].instrument in (Instrument.COUNTER, Instrument.HISTOGRAM)
+
+
+def substituted(expr: str) -> str:
+    """The query that Grafana would send with two GPUs chosen."""
+    replaced = expr.replace("$__rate_interval", "1m").replace("$__range", "1h")
+    return re.sub(r"\$[a-z]\w*", "(a|b)", replaced)
+
+
+def nodes(node: Any, under: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Every node of a parsed query with the nodes above it."""
+    yield node, under
+    for name in ("lhs", "rhs", "expr", "vector_selector"):
+        child = getattr(node, name, None)
+        if child is not None:
+            yield from nodes(child, (*under, node))
+    for child in getattr(node, "args", []):
+        yield from nodes(child, (*under, node))
+
+
+def selectors(expr: str) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    parsed = promql_parser.parse(substituted(expr))
+    return ((node, under) for node, under in nodes(parsed) if isinstance(node, promql_parser.VectorSelector))
+
+
+def functions(under: tuple[Any, ...]) -> set[str]:
+    return {node.func.name for node in under if isinstance(node, promql_parser.Call)}
+
+
+def test_the_committed_files_are_what_the_catalogue_generates(tmp_path: Path) -> None:
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    subprocess.run([sys.executable, GRAFANA / "generate.py", "--output", tmp_path], check=True, env=found)
+    generated = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    committed = [path for name in ("dashboards", "alerts", "rules") for path in (GRAFANA / name).iterdir()]
+    assert {path.relative_to(GRAFANA): path.read_text() for path in committed} == generated
+
+
+def test_every_panel_has_an_id_and_a_title_of_its_own() -> None:
+    for key in ("id", "title"):
+        values = [panel[key] for panel in BOARD["panels"]]
+        assert len(values) == len(set(values))
+
+
+def test_every_panel_says_what_it_means_in_which_unit() -> None:
+    for panel in PANELS:
+        assert len(panel["description"]) > 40, panel["title"]
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, panel["title"]
+
+
+def test_panels_stay_within_the_grid_and_never_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in BOARD["panels"]:
+        grid = panel["gridPos"]
+        assert grid["x"] + grid["w"] <= 24
+        cells = set(itertools.product(range(grid["x"], grid["x"] + grid["w"]), range(grid["y"], grid["y"] + grid["h"])))
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_the_data_source_is_a_variable_that_starts_as_prometheus() -> None:
+    first = BOARD["templating"]["list"][0]
+    assert (first["name"], first["type"], first["current"]["value"]) == ("datasource", "datasource", "prometheus")
+    askers = [*PANELS, *BOARD["templating"]["list"][1:], *(target for panel in PANELS for target in panel["targets"])]
+    assert all(asker["datasource"] == {"type": "prometheus", "uid": "${datasource}"} for asker in askers)
+
+
+def test_every_variable_that_a_query_uses_exists() -> None:
+    built_in = {"__rate_interval", "__range", "__all"}
+    known = {variable["name"] for variable in BOARD["templating"]["list"]} | built_in
+    assert set(re.findall(r"\$\{?([a-z_]\w*)\}?", json.dumps(BOARD))) <= known
+
+
+def test_a_gpu_is_chosen_by_its_uuid_and_shown_by_its_index_name_and_node() -> None:
+    variable = next(each for each in BOARD["templating"]["list"] if each["name"] == "gpu")
+    # Grafana matches the expression against the answer's labels in alphabetical order.
+    answer = '{hw_id="GPU-1",hw_name="NVIDIA H100",index="0",instance="n:9400",title="0 NVIDIA H100 n:9400 "} 1 1700'
+    found = re.search(variable["regex"].strip("/").replace("(?<", "(?P<"), answer)
+    assert found
+    assert found.groupdict() == {"value": "GPU-1", "text": "0 NVIDIA H100 n:9400 "}
+    assert re.fullmatch(r"query_result\((.+)\)", variable["query"]["query"])
+
+
+@pytest.mark.parametrize("expr", QUERIES)
+def test_a_query_uses_only_names_and_labels_of_the_catalogue(expr: str) -> None:
+    found = list(selectors(expr))
+    assert found
+    for selector, _ in found:
+        metric = PUBLISHED[selector.name]
+        allowed = {label(name) for name in metric.labels} | TARGET_LABELS
+        assert {matcher.name for matcher in selector.matchers.matchers} <= allowed
+
+
+@pytest.mark.parametrize("expr", QUERIES)
+def test_counters_and_only_counters_are_shown_as_growth(expr: str) -> None:
+    for selector, under in selectors(expr):
+        assert bool(functions(under) & {"rate", "increase"}) == grows(selector.name), selector.name
+    assert set(re.findall(r"\[([^\]]+)\]", expr)) <= {"$__rate_interval", "$__range"}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
+def test_a_rule_uses_only_names_and_labels_of_the_catalogue(rule: dict[str, Any]) -> None:
+    known = set(TARGET_LABELS)
+    for selector, under in selectors(rule["expr"]):
+        if selector.name == "up":
+            continue
+        metric = PUBLISHED[selector.name]
+        labels = {label(name) for name in metric.labels}
+        assert {matcher.name for matcher in selector.matchers.matchers} <= labels
+        assert bool(functions(under) & {"rate", "increase"}) == grows(selector.name)
+        known |= labels
+    assert set(re.findall(r"\$labels\.(\w+)", json.dumps(rule))) <= known
+
+
+def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
+    for name, alert in ALERTS.items():
+        assert alert["labels"]["severity"] in ("critical", "warning", "info"), name
+        assert set(alert["annotations"]) == {"summary", "description", "runbook"}, name
+        assert "instance" in alert["annotations"]["summary"] or "region" in alert["annotations"]["summary"], name
+        assert len(alert["annotations"]["runbook"]) > 80, name
+
+
+# One sample a minute. `firing` must fire by the given minute, none of `quiet` may.
+GPU = 'instance="n:9400", job="g", hw_id="GPU-1"'
+NODE = 'instance="n:9400", job="g"'
+REGION = 'job="s", instance="s:1", region="train"'
+Case = tuple[int, dict[str, str], list[dict[str, str]]]
+
+
+def regimes(name: str) -> Case:
+    """Nine calls in ten with this verdict; with another one; rare calls; half a minute of work in a second."""
+    calls = f'gpu_profile_region_calls_total{{{REGION}, hw_id="GPU-1", regime="%s"}}'
+    time = f"gpu_profile_region_duration_seconds_sum{{{REGION}}}"
+    mostly = {calls % name: "0+90x80", calls % "COMPUTE_BOUND": "0+10x80", time: "0+30x80"}
+    seldom = {calls % name: "0+10x80", calls % "COMPUTE_BOUND": "0+90x80", time: "0+30x80"}
+    return 75, mostly, [seldom, {**mostly, time: "0+1x80"}]
+
+
+def throttled(reason: str, other: str, share: float) -> Case:
+    name = f'nvidia_gpu_throttle_time_seconds_total{{{GPU}, nvidia_gpu_throttle_reason="%s"}}'
+    much, little = f"0+{share * 90}x60", f"0+{share * 30}x60"
+    return 45, {name % reason: much}, [{name % reason: little}, {name % other: much}]
+
+
+def idle(busy: str, observed: str) -> dict[str, str]:
+    return {
+        f'hw_power_watts{{{GPU}, hw_type="gpu"}}': "70x60",
+        f"gpu_profile_busy_seconds_total{{{GPU}}}": busy,
+        f"gpu_profile_observed_seconds_total{{{GPU}}}": observed,
+    }
+
+
+CASES: dict[str, Case] = {
+    "GpuProfileTargetDown": (
+        15,
+        {f"up{{{NODE}}}": "1x5 0x20", f'gpu_profile_build_info{{{NODE}, version="1"}}': "1x5 _x20"},
+        [{f"up{{{NODE}}}": "0x30"}, {f"up{{{NODE}}}": "1x30", f"gpu_profile_build_info{{{NODE}}}": "1x30"}],
+    ),
+    "GpuDriverDown": (
+        10,
+        {f"gpu_profile_driver_up{{{NODE}}}": "0x20"},
+        [{f"gpu_profile_driver_up{{{NODE}}}": "1x20"}, {f"gpu_profile_driver_up{{{NODE}}}": "1x9 0 1x9"}],
+    ),
+    "GpuSamplesStale": (
+        10,
+        {f"gpu_profile_sample_age_seconds{{{GPU}}}": "40x20", f"gpu_profile_device_up{{{GPU}}}": "1x20"},
+        [
+            {f"gpu_profile_sample_age_seconds{{{GPU}}}": "1x20", f"gpu_profile_device_up{{{GPU}}}": "1x20"},
+            {f"gpu_profile_sample_age_seconds{{{GPU}}}": "40x20", f"gpu_profile_device_up{{{GPU}}}": "0x20"},
+        ],
+    ),
+    "GpuLost": (
+        10,
+        {f"gpu_profile_device_up{{{GPU}}}": "1x5 0x20", f"gpu_profile_driver_up{{{NODE}}}": "1x30"},
+        [
+            {f"gpu_profile_device_up{{{GPU}}}": "1x20", f"gpu_profile_driver_up{{{NODE}}}": "1x20"},
+            {f"gpu_profile_device_up{{{GPU}}}": "0x20", f"gpu_profile_driver_up{{{NODE}}}": "0x20"},
+        ],
+    ),
+    "GpuHot": (
+        20,
+        {f'hw_temperature_celsius{{{GPU}, hw_sensor_location="core", hw_type="gpu"}}': "88x30"},
+        [
+            {f'hw_temperature_celsius{{{GPU}, hw_sensor_location="core"}}': "84x30"},
+            {f'hw_temperature_celsius{{{GPU}, hw_sensor_location="memory"}}': "88x30"},
+        ],
+    ),
+    "GpuSlowedByHeatOrPowerFault": throttled("hw_thermal", "sw_power_cap", 0.1),
+    "GpuPowerCapped": throttled("sw_power_cap", "hw_thermal", 0.5),
+    "GpuUncorrectedMemoryErrors": (
+        10,
+        {f'hw_errors_total{{{GPU}, error_type="uncorrected", hw_type="gpu"}}': "0x5 1x20"},
+        [
+            {f'hw_errors_total{{{GPU}, error_type="uncorrected", hw_type="gpu"}}': "3x30"},
+            {f'hw_errors_total{{{GPU}, error_type="corrected", hw_type="gpu"}}': "0x5 9x20"},
+        ],
+    ),
+    "GpuIdleButPowered": (
+        45,
+        idle("0+1x60", "0+60x60"),
+        # Busy; an exporter that has just been started; no reading of the busy counter at all.
+        [idle("0+30x60", "0+60x60"), idle("_x40 0x20", "_x40 0+60x20"), {f"hw_power_watts{{{GPU}}}": "70x60"}],
+    ),
+    "RegionMostlyOverhead": regimes("OVERHEAD_BOUND"),
+    "RegionMostlyWaitsForHost": regimes("HOST_BOUND"),
+}
+
+
+def promtool(tmp_path: Path, minute: int, series: dict[str, str], expectations: list[dict[str, Any]]) -> None:
+    """Evaluate the committed rules over these series and compare."""
+    given = [{"series": name, "values": values} for name, values in series.items()]
+    checks = [{"eval_time": f"{minute}m", **expectation} for expectation in expectations]
+    test = {
+        "rule_files": [str(path) for path in RULE_FILES],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": given, "promql_expr_test": checks}],
+    }
+    (tmp_path / "test.json").write_text(json.dumps(test))
+    run = subprocess.run(
+        ["promtool", "test", "rules", tmp_path / "test.json"], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def firing(name: str, count: int) -> dict[str, Any]:
+    samples = [{"labels": "{}", "value": count}] if count else []
+    return {"expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}})', "exp_samples": samples}
+
+
+def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
+    assert set(CASES) == set(ALERTS)
+    assert all(fires and quiet for _, fires, quiet in CASES.values())
+
+
+@pytest.mark.debian
+def test_prometheus_accepts_the_rule_files() -> None:
+    run = subprocess.run(["promtool", "check", "rules", *RULE_FILES], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.debian
+@pytest.mark.parametrize("name", CASES)
+def test_an_alert_fires_when_it_should_and_only_then(name: str, tmp_path: Path) -> None:
+    minute, fires, quiets = CASES[name]
+    promtool(tmp_path, minute, fires, [firing(name, 1)])
+    for quiet in quiets:
+        promtool(tmp_path, minute, quiet, [firing(name, 0)])
+
+
+@pytest.mark.debian
+def test_the_recording_rules_compute_utilisation_and_the_cost_of_a_call(tmp_path: Path) -> None:
+    series = {
+        f"gpu_profile_busy_seconds_total{{{GPU}}}": "0+15x20",
+        'gpu_profile_busy_seconds_total{instance="n:9400", job="g", hw_id="GPU-2"}': "0+45x20",
+        'gpu_profile_busy_seconds_total{instance="n:9400", job="g", hw_id="MIG-3"}': "0+60x20",
+        'gpu_profile_device_info{kind="gpu", hw_id="GPU-1"}': "1x20",
+        'gpu_profile_device_info{kind="gpu", hw_id="GPU-2"}': "1x20",
+        'gpu_profile_device_info{kind="mig", hw_id="MIG-3"}': "1x20",
+        f"gpu_profile_region_duration_seconds_count{{{REGION}}}": "0+120x20",
+        f'gpu_profile_region_energy_joules_total{{{REGION}, hw_id="GPU-1"}}': "0+600x20",
+        f'gpu_profile_region_energy_joules_total{{{REGION}, hw_id="GPU-2"}}': "0+1200x20",
+        f'gpu_profile_region_busy_seconds_total{{{REGION}, hw_id="GPU-1"}}': "0+30x20",
+        'gpu_profile_region_duration_seconds_count{job="s", region="never called"}': "7x20",
+        'gpu_profile_region_energy_joules_total{job="s", region="never called"}': "7x20",
+    }
+    expected = [
+        ("instance_hw_id:gpu_profile_busy_seconds:rate5m", 'instance="n:9400", hw_id="GPU-1"', 0.25),
+        ("instance:gpu_profile_busy_seconds:avg_rate5m", 'instance="n:9400"', 0.5),
+        ("job_region:gpu_profile_region_energy_joules:per_call_rate5m", 'job="s", region="train"', 15),
+        ("job_region:gpu_profile_region_busy_seconds:per_call_rate5m", 'job="s", region="train"', 0.25),
+    ]
+    assert {name for name, _, _ in expected} == {rule["record"] for rule in RULES if "record" in rule}
+    checks = [
+        {"expr": f'{name}{{hw_id=~"GPU-1|"}}', "exp_samples": [{"labels": f"{name}{{{labels}}}", "value": value}]}
+        for name, labels, value in expected
+    ]
+    promtool(tmp_path, 15, series, checks)
