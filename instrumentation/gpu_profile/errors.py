@@ -21,6 +21,12 @@ class GpuBackendError(GpuProfileError):
     """A driver that was asked for cannot be used."""
 
 
+class UnknownBackendError(GpuBackendError):
+    """The name of a driver is none: a slip of the user's, not the node's."""
+
+    exit_code = 2
+
+
 class ScenarioError(UsageError):
     """A simulated node's scenario or work log is not valid: file, place and reason."""
 

@@ -122,6 +122,13 @@ class _Windows(NamedTuple):
     masses: Floats
 
 
+class ColumnActivity(NamedTuple):
+    """Of every column: exclusive active time in s, and the mean length in ns of a stretch of it without a break."""
+
+    total_s: Floats
+    stretch_ns: Floats
+
+
 class Mixture:
     """One family of signals of one device. `columns(name)` numbers a region; column 0 is nobody's time."""
 
@@ -135,13 +142,12 @@ class Mixture:
         self.shares = Shares()
         self.timing = Timing()
         self.locked = self.lead in _IMMEDIATE
-        #: Mean length of a stretch in which a column was active without a break, in ns; the pool keeps it.
-        self.stretch_ns: Floats = np.full(1, np.inf)
+        #: What the pool knows of every column, and keeps up to date here.
+        self.activity = ColumnActivity(np.zeros(1), np.full(1, np.inf))
         self._seen_ns = start_ns
         #: Nothing is busier than busy: rates of ratios end at 1.
         self._most = self.lead.base(self.lead.limit) if self.lead.kind is Kind.WINDOW_MEAN else np.inf
         self._unmixer = Unmixer(self._most)
-        self._active_s: Floats = np.zeros(1)
         self._kept: list[_Windows] = []
         self._judged_n = 0
         self._solved: dict[int, tuple[int, list[Rate]]] = {}
@@ -196,16 +202,13 @@ class Mixture:
         return _Windows(starts[keep], ends[keep], taken[keep] * scale)
 
     def _add(self, windows: _Windows, active: ActiveTime, index: Mapping[str, int]) -> None:
-        design, values, seconds = self._equations(windows, active, index, self.timing)
+        design, values = self._equations(windows, active, index, self.timing)
         self._unmixer.add(design, values)
-        time = seconds @ design
-        self._active_s = np.pad(self._active_s, (0, max(0, len(time) - len(self._active_s))))
-        self._active_s[: len(time)] += time
 
     def _equations(
         self, windows: _Windows, active: ActiveTime, index: Mapping[str, int], timing: Timing
-    ) -> tuple[Floats, Floats, Floats]:
-        """Shares of every window by column, the signals' means over it, and its length in s, under a timing.
+    ) -> tuple[Floats, Floats]:
+        """Shares of every window by column, and the signals' means over it, under a timing.
 
         The shares are averaged over what the grid leaves open of the moments: the smeared window.
         """
@@ -231,7 +234,7 @@ class Mixture:
             time = sum(active.during(region, low + sign * o, high + sign * o) for o in offsets)
             design[:, index[region]] += time / (len(offsets) * (high - low))
         design[:, 0] = np.clip(1.0 - design[:, 1:].sum(axis=1), 0.0, 1.0)
-        return design, values, (ends - starts) / NS_PER_S
+        return design, values
 
     @property
     def _window_ns(self) -> int:
@@ -258,7 +261,6 @@ class Mixture:
             best = min(best.around(step), key=residual)
         self.timing = best
         self._unmixer = Unmixer(self._most)
-        self._active_s = np.zeros(1)
         self._add(windows, active, index)
         if n >= LOCK_AT:
             self.lock()
@@ -271,7 +273,7 @@ class Mixture:
 
     def _residual(self, windows: _Windows, active: ActiveTime, index: Mapping[str, int], timing: Timing) -> float:
         unmixer = Unmixer(self._most)
-        design, values, _ = self._equations(windows, active, index, timing)
+        design, values = self._equations(windows, active, index, timing)
         unmixer.add(design, values[:, :1])
         return unmixer.residual
 
@@ -292,8 +294,7 @@ class Mixture:
         Every stretch of a region has two edges, each open by half of the grid's step, always in the same direction:
         it does not average out, so a region that never lasts longer than that cannot be told from its neighbours.
         """
-        mean_ns = self.stretch_ns if len(self.stretch_ns) else np.full(1, np.inf)
-        return self.timing.blur_ns / 2 / np.maximum(mean_ns, 1.0)
+        return self.timing.blur_ns / 2 / np.maximum(self.activity.stretch_ns, 1.0)
 
     def mean(self, signal: Signal) -> float | None:
         """The device's own mean over all windows."""
@@ -306,10 +307,11 @@ class Mixture:
         spread taken to be its size): with no certainty, time decides, as it does in the overlap mean.
         """
         mean = self.mean(self.lead) or 0.0
-        targets = np.zeros(len(self._active_s))
-        for i, rate in enumerate(self.rates(self.lead)):
+        active_s = self.activity.total_s
+        targets = np.zeros(len(active_s))
+        for i, rate in enumerate(self.rates(self.lead)[: len(active_s)]):
             doubt = rate.half_width**2
             weight = mean**2 / (mean**2 + doubt) if mean and np.isfinite(doubt) else 0.0
-            targets[i] = (weight * rate.value + (1 - weight) * mean) * self._active_s[i]
+            targets[i] = (weight * rate.value + (1 - weight) * mean) * active_s[i]
         total = float(targets.sum())
         return targets * (float(self.measured[0]) / total) if total > 0 else targets

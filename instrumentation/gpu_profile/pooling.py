@@ -17,7 +17,7 @@ import numpy as np
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.join import ActiveTime, Activity, Segment, segments
-from gpu_profile.mixture import FAMILIES, SUPERSEDED, Mixture, Timing
+from gpu_profile.mixture import FAMILIES, SUPERSEDED, ColumnActivity, Mixture, Timing
 from gpu_profile.timeline import Floats, Timeline
 from gpu_profile.units import NS_PER_S
 from gpu_profile.unmix import Rate
@@ -121,11 +121,9 @@ class Pool:
         oldest = until_ns - _HISTORY_NS
         recent = ActiveTime([cut for cut in self._cuts if cut.end_ns > oldest])
         whole = cache(lambda: ActiveTime(self._cuts))
-        stretch_ns = np.full(len(self._index) + 1, np.inf)
-        for region, count in self._stretches.items():
-            stretch_ns[self._index[region]] = self._active_ns[region] / count
+        totals = self._activity(until_ns)
         for mixture in self._mixtures:
-            mixture.stretch_ns = stretch_ns
+            mixture.activity = totals
             mixture.take(recent, whole, self._index, until_ns)
             if len(self._cuts) > MOST_CUTS:
                 mixture.lock()
@@ -133,6 +131,14 @@ class Pool:
             self._cuts = [cut for cut in self._cuts if cut.end_ns > oldest]
         self._take_memory(named, until_ns)
         self.frontier_ns = until_ns
+
+    def _activity(self, until_ns: int) -> ColumnActivity:
+        total, stretch = np.zeros(len(self._index) + 1), np.full(len(self._index) + 1, np.inf)
+        for region, active_ns in self._active_ns.items():
+            total[self._index[region]] = active_ns / NS_PER_S
+            stretch[self._index[region]] = active_ns / self._stretches[region]
+        total[0] = max(0.0, (until_ns - self.start_ns) / NS_PER_S - float(total.sum()))
+        return ColumnActivity(total, stretch)
 
     def _take_memory(self, activities: Sequence[Activity], until_ns: int) -> None:
         column = self.timeline.column(rows.MEMORY_USED)

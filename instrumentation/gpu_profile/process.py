@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
@@ -23,6 +24,8 @@ _log = logging.getLogger("gpu_profile")
 
 #: The variable that names the driver where the code does not.
 BACKEND_VARIABLE: Final = "GPU_PROFILE_BACKEND"
+#: The variable that names the directory to record into where the code does not.
+RECORD_VARIABLE: Final = "GPU_PROFILE_RECORD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class Settings:
     devices: tuple[str, ...] | None = None
     stream: Stream | Callable[[], Stream] | None = None
     thresholds: Thresholds = DEFAULT_THRESHOLDS
+    record: str | None = None
     clock: Clock = SYSTEM_CLOCK
 
     def open_driver(self) -> Driver:
@@ -55,6 +59,7 @@ def configure(
     devices: Iterable[str] | None = None,
     stream: Stream | Callable[[], Stream] | None = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    record: str | os.PathLike[str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
     """Set how regions of this process are measured; a session that runs is ended and the next region starts another.
@@ -62,6 +67,7 @@ def configure(
     `backend`: `auto|nvml|smi|none|simulated[:DIR]|replay:DIR`, else the environment's GPU_PROFILE_BACKEND, else `auto`.
     `interval_s`: how often counters are read. `retention_s`: how much history is kept. `devices`: UUIDs to join
     regions with, by default the GPU that a CUDA process uses by default. `stream`: whose marks give device intervals.
+    `record`: a directory that samples and spans are recorded into, else the environment's GPU_PROFILE_RECORD.
     Raises GpuBackendError for a backend that is none, ValueError for an interval that is not positive.
     """
     global _settings  # noqa: PLW0603 - one process, one NVML, one sampler
@@ -77,6 +83,7 @@ def configure(
         devices=None if devices is None else tuple(devices),
         stream=stream,
         thresholds=thresholds,
+        record=None if record is None else os.fspath(record),
         clock=clock,
     )
 
@@ -117,6 +124,11 @@ def _start() -> Session:
             )
             for hook in _on_start:
                 hook(_session)
+            record = _settings.record or os.environ.get(RECORD_VARIABLE)
+            if record:
+                from gpu_profile.recorder import record_session
+
+                record_session(_session, Path(record))
         if not _session.running and not _in_dataloader_worker():
             _session.start()
         return _session

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +18,7 @@ from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import DeviceLost, GpuBackendError, GpuProfileError
-from gpu_profile.samples import Device, Event, Sample
+from gpu_profile.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S, nanoseconds
 
@@ -29,6 +29,10 @@ RETRY_S: Final = 1.0
 #: What the driver buffers is fetched this often; the shortest buffer known holds about 2 s.
 DRAIN_S: Final = 0.25
 SLOW_S: Final = 1.0
+#: Devices come and go (hot-plug, MIG): they are listed anew this often.
+DEVICES_S: Final = 5.0
+#: Events that are kept for whoever asks.
+MOST_EVENTS: Final = 1_000
 #: GPM refuses windows that are not longer than its refresh of 100 ms; the rest is for a wake-up that comes early.
 GPM_S: Final = 0.105
 
@@ -47,6 +51,11 @@ class DeviceState:
     reason: str = ""
     retry_ns: int = 0
     samples: int = 0
+
+    def renew(self, driver: Driver) -> None:
+        """Ask again what the device can do: it was away, or the driver may be a newer one."""
+        self.capabilities = driver.capabilities(self.device)
+        self.timeline.add(_available(self.capabilities))
 
 
 @dataclass(slots=True)
@@ -86,10 +95,10 @@ class Sampler:
         self.states: dict[str, DeviceState] = {}
         self.driver: Driver | None = None
         self.problem = "not started"
-        self.events: list[Event] = []
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._open_driver = open_driver
         self._wanted = None if wanted is None else frozenset(wanted)
-        self._sinks = tuple(sinks)
+        self.sinks = list(sinks)
         self._interval_ns = nanoseconds(interval_s)
         self._capacity = max(64, min(1 << 20, int(retention_s / interval_s)))
         self._due: dict[str, int] = {}
@@ -148,10 +157,12 @@ class Sampler:
             self._close()
 
     def flush(self, timeout_s: float = 0.25) -> bool:
-        """Have everything read once more now, and wait for it; False if that took longer than `timeout_s`."""
+        """Have everything read once more now, and wait for it; False if there is no driver or it took too long."""
         if not self.running or threading.current_thread() is self._thread:
             self.step(force=True)
-            return True
+            return self.driver is not None
+        if self.driver is None:
+            return False
         with self._round:
             target = self.stats.rounds + 2  # the round that may be under way does not count
             self._wake.set()
@@ -187,6 +198,8 @@ class Sampler:
         driver = self.driver
         if tiers and driver is not None:
             try:
+                if "devices" in tiers:
+                    self._enumerate(driver)
                 for state in list(self.states.values()):
                     self._read(driver, state, tiers, now)
                 if "events" in tiers:
@@ -206,6 +219,7 @@ class Sampler:
             ("drain", nanoseconds(DRAIN_S)),
             (Tier.SLOW, max(self._interval_ns, nanoseconds(SLOW_S))),
             ("events", nanoseconds(SLOW_S)),
+            ("devices", nanoseconds(DEVICES_S)),
         )
 
     def _is_due(self, tier: str, period: int, now: int, *, force: bool) -> bool:
@@ -244,10 +258,11 @@ class Sampler:
         if not state.up:
             _log.warning("gpu-profile: %s is back", state.device.uuid)
             state.up, state.reason = True, ""
+            state.renew(driver)
         taken = state.timeline.append(samples)
         state.samples += taken
         self.stats.samples += taken
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink(state.device, samples)
 
     def _reopen(self, now: int) -> bool:
@@ -272,17 +287,21 @@ class Sampler:
         self._close()
 
     def _enumerate(self, driver: Driver) -> None:
-        for device in driver.devices():
-            if self._wanted is not None and device.uuid not in self._wanted:
-                continue
+        """Take in devices that are new, and let go of MIG instances that were reconfigured away."""
+        present = {d.uuid: d for d in driver.devices() if self._wanted is None or d.uuid in self._wanted}
+        for uuid, state in list(self.states.items()):
+            if uuid not in present and state.device.kind is DeviceKind.MIG:
+                del self.states[uuid]
+        for device in present.values():
             known = self.states.get(device.uuid)
-            if known is not None:
-                known.device, known.up, known.reason = device, True, ""
-                continue
-            capabilities = driver.capabilities(device)
-            can = [signal for signal, capability in capabilities.items() if capability.available]
-            timeline = Timeline(device, can, capacity=self._capacity)
-            self.states[device.uuid] = DeviceState(device, timeline, capabilities)
+            if known is None:
+                capabilities = driver.capabilities(device)
+                timeline = Timeline(device, _available(capabilities), capacity=self._capacity)
+                self.states[device.uuid] = DeviceState(device, timeline, capabilities)
+            elif self.driver is not driver:
+                known.device = device
+                known.renew(driver)
+                known.up, known.reason = True, ""
 
     def _close(self) -> None:
         driver, self.driver = self.driver, None
@@ -291,3 +310,7 @@ class Sampler:
                 driver.close()
             except GpuProfileError as error:
                 _log.debug("gpu-profile: closing the driver: %s", error)
+
+
+def _available(capabilities: Mapping[Signal, Capability]) -> list[Signal]:
+    return [signal for signal, capability in capabilities.items() if capability.available]

@@ -77,6 +77,8 @@ class Session:
         self.counts: Counter[str] = Counter()
         self.on_step: list[Callable[[bool], None]] = []
         self.on_end: list[Callable[[Execution], None]] = []
+        self.on_settled: list[Callable[[Execution], None]] = []
+        self.on_stop: list[Callable[[], None]] = []
         self._named = devices is not None
         self._settling: list[Execution] = []
         self._uncounted: Counter[tuple[str, str]] = Counter()
@@ -109,8 +111,14 @@ class Session:
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(2.0)
-        self.settle(final=True)
+        self.flush()
         self.sampler.stop()
+        left, self._settling = self._settling, []
+        for execution in left:
+            for hook in self.on_settled:
+                hook(execution)
+        for stopped in self.on_stop:
+            stopped()
 
     def _run(self) -> None:
         while not self.clock.wait(self._stop, STEP_S):
@@ -160,7 +168,13 @@ class Session:
                 pool = self._pool(device, now)
                 if pool is not None:
                     frontier = min(frontier, self._advance(pool, device, now, final=final))
-            still = [e for e in self._settling if not self._settled(e, frontier, now)]
+            still: list[Execution] = []
+            for execution in self._settling:
+                if self._settled(execution, frontier, now):
+                    for hook in self.on_settled:
+                        hook(execution)
+                else:
+                    still.append(execution)
             self._settling = still[-MOST_PENDING:]
             self.counts["executions left out"] += len(still) - len(self._settling)
             if final or now - self._judged_ns >= JUDGE_S * NS_PER_S:

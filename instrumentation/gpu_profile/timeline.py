@@ -323,8 +323,13 @@ class Timeline:
         self.capacity = capacity
         self._allocate = allocate
         self._columns: dict[Signal, Column] = {}
+        self.add(signals)
+
+    def add(self, signals: Iterable[Signal]) -> None:
+        """Give the signals that have none yet a column."""
         for signal in signals:
-            self._add(signal)
+            if signal not in self._columns:
+                self._add(signal)
 
     def _add(self, signal: Signal) -> Column:
         buffer = self._allocate(signal, Column.size(self.capacity)) if self._allocate else None

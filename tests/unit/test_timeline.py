@@ -61,7 +61,7 @@ def test_an_empty_column_knows_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [(-10, -5), (-10, 0), (100, 200), (150, 10**18), (50, 50), (0, 0), (100, 100)],
+    [(-10, -5), (-10, 0), (100, 200), (150, 10**16), (50, 50), (0, 0), (100, 100)],
     ids=["before", "up to the start", "after", "long after", "nothing inside", "nothing at the start", "nothing at end"],
 )
 def test_an_interval_outside_the_history_or_of_no_length_covers_nothing(a: int, b: int) -> None:
@@ -348,7 +348,6 @@ def test_a_reader_in_another_process_never_sees_torn_rows_while_the_writer_evict
     moments = set()
     try:
         while (mark := reader.watermark_ns) != 10 * total:
-            assert mark is not None or writer.poll() is None or reader.watermark_ns is not None
             assert writer.poll() in (None, 0), "the writer died"
             if mark is None:
                 continue

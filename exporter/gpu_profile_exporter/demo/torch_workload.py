@@ -40,7 +40,7 @@ class TorchStream:
         event: Any = mark
         if not event.query():
             return None
-        return self._base_ns + round(self._base.elapsed_time(event) * 1e6)
+        return self._base_ns + int(self._base.elapsed_time(event) * 1e6)
 
 
 class TorchWorkload:

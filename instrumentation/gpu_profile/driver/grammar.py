@@ -14,7 +14,7 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.null import NullDriver
 from gpu_profile.driver.protocol import Driver
 from gpu_profile.driver.smi import SmiDriver
-from gpu_profile.errors import GpuBackendError, GpuProfileError
+from gpu_profile.errors import GpuBackendError, GpuProfileError, UnknownBackendError
 
 GRAMMAR: Final = "auto|nvml|smi|none|simulated[:DIR]|replay:DIR"
 #: Entry points of this group add words: each names a callable `(argument: str | None, clock: Clock) -> Driver`.
@@ -22,7 +22,7 @@ ENTRY_POINTS: Final = "gpu_profile.drivers"
 
 
 def check_spec(spec: str) -> None:
-    """Whether `spec` follows the grammar, without opening anything. GpuBackendError if it does not."""
+    """Whether `spec` follows the grammar, without opening anything. UnknownBackendError if it does not."""
     _parse(spec)
 
 
@@ -46,16 +46,16 @@ def _parse(spec: str) -> tuple[str, str | None]:
     word, colon, argument = spec.strip().partition(":")
     if word in ("simulated", "replay"):
         if not argument and (colon or word == "replay"):
-            raise GpuBackendError(f"driver {spec!r}: no directory after {word!r}; write {word}:DIR")
+            raise UnknownBackendError(f"driver {spec!r}: no directory after {word!r}; write {word}:DIR")
     elif word in _WITHOUT_ARGUMENT:
         if colon:
-            raise GpuBackendError(f"driver {spec!r}: {word!r} takes nothing after it; one of {GRAMMAR}")
+            raise UnknownBackendError(f"driver {spec!r}: {word!r} takes nothing after it; one of {GRAMMAR}")
     else:
         added = entry_points(group=ENTRY_POINTS).names
         if word not in added:
             close = get_close_matches(word, [*_WITHOUT_ARGUMENT, "simulated", "replay", *added], n=1)
             meant = f"; did you mean {close[0]!r}?" if close else ""
-            raise GpuBackendError(f"unknown driver {spec!r}: one of {'|'.join([GRAMMAR, *sorted(added)])}{meant}")
+            raise UnknownBackendError(f"unknown driver {spec!r}: one of {'|'.join([GRAMMAR, *sorted(added)])}{meant}")
     return word, argument if colon else None
 
 

@@ -1,7 +1,6 @@
 """The driver of a machine without GPUs: it reads nothing and says why."""
 
 # A driver may ignore what the protocol hands it.
-# ruff: noqa: ARG002
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A recording as a driver: what was sampled then happens again now."""
 
 # A driver may ignore what the protocol hands it.
-# ruff: noqa: ARG002
 
 from __future__ import annotations
 

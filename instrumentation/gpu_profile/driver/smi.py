@@ -1,7 +1,6 @@
 """The fall-back where NVML cannot be loaded: `nvidia-smi`, one process for all devices."""
 
 # A driver may ignore what the protocol hands it.
-# ruff: noqa: ARG002
 
 from __future__ import annotations
 

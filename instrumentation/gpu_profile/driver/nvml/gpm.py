@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.clock import Clock
@@ -16,8 +16,8 @@ from gpu_profile.driver.nvml.errors import NEVER
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.samples import Sample
 
-#: Per cent; rounding in the driver's own arithmetic may pass 100 by a little, more than this is not a measurement.
-_HIGHEST: Final = 105.0
+#: Per cent; rounding in the driver's own arithmetic may pass 0 or 100 by a little, more is not a measurement.
+_LOWEST, _HIGHEST = -0.01, 105.0
 
 
 class Gpm:
@@ -118,8 +118,8 @@ class Gpm:
                 if rule.action in NEVER:
                     self._absent(signal, rule.words)
                     continue
-            elif math.isfinite(cell.value) and 0.0 <= cell.value <= _HIGHEST:
-                samples.append(Sample(signal, start, end, min(signal.limit, signal.quanta(cell.value / 100))))
+            elif math.isfinite(cell.value) and _LOWEST <= cell.value <= _HIGHEST:
+                samples.append(Sample(signal, start, end, min(signal.limit, max(0, signal.quanta(cell.value / 100)))))
             else:
                 errors.implausible(f"GPM {signal.key}", self._uuid, cell.value)
             kept.append((signal, metric))

@@ -1,0 +1,5 @@
+"""`python -m gpu_profile.cli`."""
+
+from gpu_profile.cli import main
+
+main()

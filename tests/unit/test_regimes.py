@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gpu_profile.regimes import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, RULES, Regime, Scores, Thresholds, Verdict, classify
+from gpu_profile.summary import Basis, Evidence
+
+
+def judge(basis: Basis = "counters", *, n: int = 100, coverage: float = 1.0, **values: float) -> Verdict:
+    return classify(Evidence(basis, values, n, coverage))
+
+
+#: What each regime looks like on a GPU with counters.
+EXAMPLES = {
+    # Nobody uses the GPU, here or anywhere.
+    Regime.IDLE: {"busy": 0.0, "device_busy": 0.01},
+    # A data loader that cannot keep up: the GPU is busy elsewhere, or in short bursts.
+    Regime.HOST_BOUND: {"busy": 0.15, "device_busy": 0.15, "sm": 0.1, "dram": 0.05, "fp32": 0.05, "pcie": 0.1},
+    # Batches are copied from pageable memory while the GPU waits.
+    Regime.TRANSFER_BOUND: {"busy": 0.2, "device_busy": 0.2, "pcie": 0.8, "sm": 0.1, "dram": 0.1, "fp32": 0.05},
+    # A ring of GPUs exchanges gradients that the arithmetic does not hide.
+    Regime.COMMUNICATION_BOUND: {"busy": 0.3, "device_busy": 0.3, "nvlink": 0.7, "pcie": 0.05},
+    # Hundreds of 5 µs kernels of a few blocks each, back to back.
+    Regime.OVERHEAD_BOUND: {"busy": 0.9, "sm": 0.08, "dram": 0.05, "fp32": 0.04},
+    # Pointer chasing: warps are resident everywhere and wait.
+    Regime.LATENCY_BOUND: {"busy": 1.0, "sm": 0.95, "dram": 0.2, "fp32": 0.1},
+    # A streaming kernel keeps warps resident while DRAM is at its practical ceiling.
+    Regime.MEMORY_BOUND: {"busy": 1.0, "sm": 0.97, "dram": 0.78, "fp32": 0.2},
+    # Large bf16 matrix products.
+    Regime.COMPUTE_BOUND: {"busy": 1.0, "sm": 0.98, "dram": 0.35, "tensor": 0.85, "fp32": 0.05, "clock": 0.95},
+    # A well-blocked stencil near both.
+    Regime.BALANCED: {"busy": 1.0, "sm": 0.97, "dram": 0.6, "fp32": 0.75},
+}
+
+
+@pytest.mark.parametrize("regime", EXAMPLES, ids=str)
+def test_a_textbook_case_is_named(regime: Regime) -> None:
+    verdict = judge(**EXAMPLES[regime])
+    assert verdict.regime is regime
+    assert verdict.confidence > 0.5
+    assert verdict.advice
+    assert verdict.runner_up is not regime
+
+
+def test_the_examples_and_unknown_are_all_regimes() -> None:
+    assert {*EXAMPLES, Regime.UNKNOWN} == set(Regime)
+
+
+@pytest.mark.parametrize(
+    ("regime", "values"),
+    [
+        (Regime.IDLE, {"busy": 0.01, "device_busy": 0.0}),
+        (Regime.HOST_BOUND, {"busy": 0.3, "device_busy": 0.3}),
+        (Regime.COMPUTE_BOUND, {"busy": 1.0, "power": 0.9, "memory_controller": 0.2}),
+        (Regime.MEMORY_BOUND, {"busy": 1.0, "power": 0.6, "memory_controller": 0.9}),
+        (Regime.UNKNOWN, {"busy": 0.7, "power": 0.6, "memory_controller": 0.3}),
+    ],
+    ids=str,
+)
+def test_utilisation_alone_gives_a_verdict_of_low_confidence(regime: Regime, values: dict[str, float]) -> None:
+    verdict = judge("coarse", **values)
+    assert (verdict.regime, verdict.basis) == (regime, "coarse")
+    assert verdict.confidence <= 0.6
+
+
+def test_full_sm_activity_is_no_evidence_of_compute() -> None:
+    assert judge(busy=1.0, sm=1.0, dram=0.0, fp32=0.0).regime is Regime.LATENCY_BOUND
+    assert judge(busy=1.0, sm=1.0, dram=0.8, fp32=0.1).regime is Regime.MEMORY_BOUND
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"busy": 1.0, "sm": 0.9, "fp32": 0.9},
+        {"busy": 1.0, "sm": 0.9, "dram": 0.8},
+        {"busy": 1.0, "dram": 0.1, "fp32": 0.1},
+        {"busy": 1.0},
+    ],
+    ids=["no memory", "no pipes", "no sm", "busy alone"],
+)
+def test_what_is_absent_is_not_taken_for_zero(values: dict[str, float]) -> None:
+    verdict = judge(**values)
+    assert verdict.regime is Regime.UNKNOWN
+    assert verdict.rule.startswith("no rule fits the evidence (unknown: ")
+
+
+def test_a_reason_names_what_was_missing() -> None:
+    assert "memory" in judge(busy=1.0, sm=0.9, fp32=0.9).rule
+    assert "compute" not in judge(busy=1.0, sm=0.9, fp32=0.9).rule
+
+
+def test_an_idle_region_of_a_busy_device_waits_for_its_host() -> None:
+    assert judge(busy=0.0, device_busy=0.8).regime is Regime.HOST_BOUND
+    assert judge(busy=0.0).regime is Regime.HOST_BOUND
+
+
+def test_activity_is_judged_over_the_busy_time() -> None:
+    assert judge(busy=0.6, sm=0.55, dram=0.45, fp32=0.1).regime is Regime.MEMORY_BOUND
+    assert judge(busy=1.0, sm=0.55, dram=0.45, fp32=0.1).regime is Regime.LATENCY_BOUND
+
+
+def test_a_lowered_clock_lowers_what_pipe_activity_proves() -> None:
+    values = {"busy": 1.0, "sm": 0.9, "dram": 0.1, "fp32": 0.8}
+    assert judge(**values).regime is Regime.COMPUTE_BOUND
+    assert judge(**values, clock=0.5).regime is Regime.LATENCY_BOUND
+
+
+def test_too_few_windows_say_nothing() -> None:
+    verdict = judge(n=3, busy=1.0, sm=0.9, dram=0.9, fp32=0.1)
+    assert (verdict.regime, verdict.confidence, verdict.rule) == (
+        Regime.UNKNOWN,
+        0.0,
+        "only 3 sensor windows, 4 are needed",
+    )
+
+
+def test_without_samples_the_reason_is_the_evidences_own_or_a_plain_one() -> None:
+    assert classify(Evidence("counters", {}, 0, 0.0)).rule == "no samples cover the region"
+    why = "not identifiable: the regions run in lock-step with the sensor's window"
+    assert classify(Evidence("counters", {}, 50, 0.0, reason=why)).rule == why
+
+
+def test_bases_that_have_no_rules_yet_are_unknown_with_a_reason() -> None:
+    for basis in ("kernels", "operation"):
+        verdict = judge(basis, busy=1.0, sm=0.9, dram=0.9, fp32=0.1)  # type: ignore[arg-type]
+        assert (verdict.regime, bool(verdict.rule)) == (Regime.UNKNOWN, True)
+
+
+# ---------------------------------------------------------------------- confidence
+
+
+def test_near_a_threshold_a_verdict_is_half_sure_at_most() -> None:
+    at = judge(busy=0.4999)
+    assert at.regime is Regime.HOST_BOUND
+    assert at.confidence <= 0.5 * BEST_CONFIDENCE["counters"] + 1e-3
+
+
+def test_far_from_every_threshold_a_verdict_is_as_sure_as_its_basis_allows() -> None:
+    assert judge(busy=0.1).confidence == BEST_CONFIDENCE["counters"]
+    assert judge("coarse", busy=0.1).confidence == BEST_CONFIDENCE["coarse"]
+
+
+@pytest.mark.parametrize(
+    "values", [{"busy": 0.0, "device_busy": 0.0}, {"busy": 1.0, "sm": 1.0, "dram": 0.8 * 0.9, "fp32": 0.9}]
+)
+def test_a_rule_with_little_room_can_be_sure_too(values: dict[str, float]) -> None:
+    assert judge(**values).confidence == pytest.approx(BEST_CONFIDENCE["counters"])
+
+
+def test_uncertain_values_and_gaps_make_a_verdict_less_sure() -> None:
+    values = {"busy": 0.1}
+    sure = classify(Evidence("counters", values, 100, 1.0)).confidence
+    doubtful = classify(Evidence("counters", values, 100, 1.0, half_width=0.1)).confidence
+    gaps = classify(Evidence("counters", values, 100, 0.3)).confidence
+    assert sure > doubtful > gaps
+    assert gaps == pytest.approx(0.3 * sure)
+
+
+def test_the_runner_up_is_the_nearest_other_answer() -> None:
+    assert judge(busy=1.0, sm=0.9, dram=0.8 * 0.62, fp32=0.1).runner_up is Regime.LATENCY_BOUND
+    assert judge(busy=0.3, pcie=0.45).runner_up is Regime.HOST_BOUND
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def test_rules_have_names_of_their_own_and_bases_with_a_best_confidence() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert all(rule.bases and rule.bases <= BEST_CONFIDENCE.keys() for rule in RULES)
+
+
+def test_every_regime_but_unknown_has_a_rule() -> None:
+    assert {rule.regime for rule in RULES} == set(Regime) - {Regime.UNKNOWN}
+
+
+def test_a_regime_reads_as_its_bare_name() -> None:
+    assert str(Regime.MEMORY_BOUND) == f"{Regime.MEMORY_BOUND}" == "MEMORY_BOUND"
+
+
+@pytest.mark.parametrize("value", [0, -0.1, math.nan])
+def test_a_threshold_that_is_not_positive_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="ceiling must be positive"):
+        Thresholds(ceiling=value)
+
+
+def test_thresholds_are_data() -> None:
+    evidence = Evidence("counters", {"busy": 0.6, "sm": 0.9, "dram": 0.1, "fp32": 0.1}, 100, 1.0)
+    assert classify(evidence).regime is Regime.LATENCY_BOUND
+    assert classify(evidence, Thresholds(starved_busy=0.7)).regime is Regime.HOST_BOUND
+
+
+def test_scores_are_shares_of_practical_ceilings_while_busy() -> None:
+    values = {"busy": 0.5, "dram": 0.2, "tensor": 0.93 / 4, "fp32": 0.1, "clock": 0.8, "sm": 0.4, "pcie": 0.1}
+    scores = Scores.of(Evidence("counters", values, 9, 1.0), DEFAULT_THRESHOLDS)
+    assert scores.memory == pytest.approx(0.5)
+    assert scores.compute == pytest.approx(0.25 * 0.8 / 0.5)
+    assert scores.sm == pytest.approx(0.8)
+    assert (scores.pcie, scores.nvlink, scores.controller) == (0.1, None, None)

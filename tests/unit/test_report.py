@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+
+from gpu_profile.regimes import Regime, Verdict
+from gpu_profile.report import REGION_COLUMNS, region_row, text_table
+from gpu_profile.report.table import UNKNOWN
+from gpu_profile.samples import Device
+from gpu_profile.summary import Durations, Evidence, RegionSummary
+
+NOTHING = Evidence("coarse", {}, 0, 0.0)
+
+
+def summary(**changes: object) -> RegionSummary:
+    values: dict[str, object] = {
+        "region": "train",
+        "device": Device("GPU-a"),
+        "durations": Durations(),
+        "interval_s": 0.0,
+        "interval_source": "host",
+        "executions": 0,
+        "busy": None,
+        "busy_half_width": None,
+        "busy_source": "",
+        "busy_s": None,
+        "power_w": None,
+        "power_half_width": None,
+        "energy_source": "",
+        "energy_j": None,
+        "memory_max": None,
+        "evidence": NOTHING,
+    }
+    return RegionSummary(**(values | changes))  # type: ignore[arg-type]
+
+
+def verdict(regime: Regime, confidence: float = 0.0) -> Verdict:
+    return Verdict(regime, confidence, "coarse", "a rule", 0.1, 9, 1.0)
+
+
+def cells(row: RegionSummary, judged: Verdict) -> dict[str, str]:
+    return dict(zip(REGION_COLUMNS, region_row(row, judged), strict=True))
+
+
+def test_what_is_not_known_is_a_dash_and_never_a_number() -> None:
+    shown = cells(summary(), verdict(Regime.UNKNOWN))
+    assert shown.pop("region") == "train"
+    assert shown.pop("calls") == "0"
+    assert shown.pop("regime") == "UNKNOWN"
+    assert set(shown.values()) == {UNKNOWN}
+
+
+def test_a_region_that_is_known_reads_in_units_of_its_size() -> None:
+    known = summary(
+        durations=Durations(calls=1200, total_s=6.0, p95_s=0.0082),
+        executions=1200,
+        busy=0.713,
+        busy_half_width=0.021,
+        busy_s=4.278,
+        energy_j=2400.0,
+    )
+    assert cells(known, verdict(Regime.HOST_BOUND, 0.456)) == {
+        "region": "train",
+        "calls": "1,200",
+        "mean": "5.00 ms",
+        "p95": "8.20 ms",
+        "GPU busy": "71.3 % ±2.1",
+        "busy time": "4.28 s",
+        "energy": "2.40 kJ",
+        "per call": "2.00 J",
+        "regime": "HOST_BOUND",
+        "sure": "46 %",
+    }
+
+
+def test_a_measured_zero_is_shown_as_zero() -> None:
+    idle = summary(executions=3, busy=0.0, busy_s=0.0, energy_j=0.0)
+    shown = cells(idle, verdict(Regime.IDLE, 0.9))
+    assert (shown["GPU busy"], shown["busy time"], shown["energy"], shown["per call"]) == ("0.0 %", "0 s", "0 J", "0 J")
+
+
+def test_a_regressed_rate_above_the_ceiling_is_shown_at_it() -> None:
+    assert cells(summary(busy=1.04), verdict(Regime.UNKNOWN))["GPU busy"] == "100.0 %"
+
+
+def test_energy_per_call_needs_calls() -> None:
+    assert cells(summary(energy_j=5.0), verdict(Regime.UNKNOWN))["per call"] == UNKNOWN
+
+
+def test_columns_are_aligned_under_their_names() -> None:
+    table = text_table(("name", "n"), [("a", "1"), ("longer", "12345")])
+    assert table.splitlines() == [
+        "name        n",
+        "──────  ─────",
+        "a           1",
+        "longer  12345",
+    ]
+
+
+def test_a_table_without_rows_is_its_head() -> None:
+    assert text_table(("name", "n"), []).splitlines() == ["name  n", "────  ─"]
+
+
+def test_a_row_that_does_not_fit_the_columns_is_refused() -> None:
+    with pytest.raises((ValueError, IndexError)):
+        text_table(("name", "n"), [("a",)])
