@@ -18,7 +18,7 @@ from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.join import ActiveTime, Activity, Segment, segments
 from gpu_profile.mixture import FAMILIES, SUPERSEDED, ColumnActivity, Mixture, Timing
-from gpu_profile.timeline import Floats, Timeline
+from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
 from gpu_profile.unmix import Rate
 
@@ -90,13 +90,13 @@ class Pool:
     def count(self, region: str) -> None:
         """One execution of `region` has ended on this device."""
         name = self._name(region)
+        self.overflowed += name != region
         self._executions[name] = self._executions.get(name, 0) + 1
 
     def _name(self, region: str) -> str:
         if region in self._index or len(self._index) < MOST_REGIONS:
             self._index.setdefault(region, len(self._index) + 1)
             return region
-        self.overflowed += 1
         self._index.setdefault(OTHER, MOST_REGIONS + 1)
         return OTHER
 
@@ -118,8 +118,7 @@ class Pool:
                 self._stretches[region] = self._stretches.get(region, 0) + 1
             self._running = running
         self._cuts += fresh
-        oldest = until_ns - _HISTORY_NS
-        recent = ActiveTime([cut for cut in self._cuts if cut.end_ns > oldest])
+        recent = ActiveTime([cut for cut in self._cuts if cut.end_ns > self.frontier_ns - _HISTORY_NS])
         whole = cache(lambda: ActiveTime(self._cuts))
         totals = self._activity(until_ns)
         for mixture in self._mixtures:
@@ -128,7 +127,7 @@ class Pool:
             if len(self._cuts) > MOST_CUTS:
                 mixture.lock()
         if all(mixture.locked for mixture in self._mixtures):
-            self._cuts = [cut for cut in self._cuts if cut.end_ns > oldest]
+            self._cuts = [cut for cut in self._cuts if cut.end_ns > until_ns - _HISTORY_NS]
         self._take_memory(named, until_ns)
         self.frontier_ns = until_ns
 
@@ -147,13 +146,12 @@ class Pool:
         for activity in activities:
             start = max(activity.start_ns, self.frontier_ns)
             end = until_ns if activity.end_ns is None else min(activity.end_ns, until_ns)
-            if end <= start or activity.region not in self._memory_max:
-                self._memory_max.setdefault(activity.region, column.signal.base(column.last.value))
-                continue
-            held = column.rows(start, end).values
+            held = column.rows(start, end).values if start < end else ()
             if len(held):
-                peak = column.signal.base(int(held.max()))
-                self._memory_max[activity.region] = max(self._memory_max[activity.region], peak)
+                peak = column.signal.base(int(max(held)))
+                self._memory_max[activity.region] = max(self._memory_max.get(activity.region, peak), peak)
+            else:
+                self._memory_max.setdefault(activity.region, column.signal.base(column.last.value))
 
     # ------------------------------------------------------------------ answers
 
@@ -191,7 +189,7 @@ class Pool:
                 if 0 <= index < len(solved):
                     rates[signal] = solved[index]
         return Pooled(
-            region=region,
+            region=name,
             device=self.timeline.device.uuid,
             executions=self._executions.get(name, 0),
             active_s=self._active_ns.get(name, 0.0) / NS_PER_S,
@@ -204,20 +202,27 @@ class Pool:
         )
 
     def rest(self, signal: Signal) -> float | None:
-        """The counted share of `signal` that no region was active for."""
+        """The counted share of `signal` that no region was active for; None where its total is not shared out."""
         return self._counter(signal, 0)
 
+    def coverage(self, signal: Signal) -> float:
+        """Share of the time since the start that the signal's windows cover."""
+        mixture, elapsed_ns = self._mixture(signal), self.frontier_ns - self.start_ns
+        return min(1.0, mixture.covered_s * NS_PER_S / elapsed_ns) if mixture is not None and elapsed_ns else 0.0
+
+    def _measured(self, signal: Signal | None) -> Mixture | None:
+        return next((m for m in self._mixtures if m.lead is signal and m.covered_s), None)
+
     def _counter(self, signal: Signal | None, index: int) -> float | None:
-        mixture = self._mixture(signal)
-        return None if mixture is None or not mixture.covered_s else _at(mixture.shares.shared, index)
+        mixture = self._measured(signal)
+        if mixture is None or index < 0:
+            return None
+        # A counter starts at 0, before its region is met by the first window.
+        shared = mixture.shares.shared
+        return float(shared[index]) if index < len(shared) else 0.0
 
     def _estimate(self, signal: Signal | None, index: int) -> float | None:
-        mixture = self._mixture(signal)
-        return None if mixture is None or not mixture.covered_s else _at(mixture.targets(), index)
-
-
-def _at(shares: Floats, index: int) -> float | None:
-    """A column's share; a column that the equations have not met yet has none so far."""
-    if index < 0:
-        return None
-    return float(shares[index]) if index < len(shares) else 0.0
+        mixture = self._measured(signal)
+        if mixture is None or not 0 <= index < len(mixture.rates(mixture.lead)):
+            return None
+        return float(mixture.targets()[index])

@@ -36,6 +36,9 @@ MOST_EVENTS: Final = 1_000
 #: GPM refuses windows that are not longer than its refresh of 100 ms; the rest is for a wake-up that comes early.
 GPM_S: Final = 0.105
 
+#: What is read device by device.
+_READS: Final = frozenset({Tier.FAST, Tier.SLOW, Tier.GPM, "drain"})
+
 #: Called in the sampler's thread with what was just read.
 Sink = Callable[[Device, Sequence[Sample]], None]
 
@@ -240,12 +243,14 @@ class Sampler:
         try:
             samples: list[Sample] = []
             for tier in tiers:
+                if tier not in _READS:
+                    continue
                 started = self.clock.now_ns()
                 if tier in (Tier.FAST, Tier.SLOW):
                     samples += driver.read(state.device, Tier(tier))
                 elif tier == Tier.GPM:
                     samples += driver.boundary(state.device)
-                elif tier == "drain":
+                else:
                     samples += driver.drain(state.device)
                 self.stats.busy_ns[str(tier)] += self.clock.now_ns() - started
         except DeviceLost as error:

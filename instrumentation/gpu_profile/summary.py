@@ -181,7 +181,8 @@ def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = Fals
             values[key] = rate.value
     means = {signal: rate.value for signal, rate in pooled.rates.items() if not rate.reason}
     _add_ratios(values, pool.timeline, means)
-    return Evidence(_basis(pool.timeline), values, busy.n, 1.0, busy.half_width)
+    coverage = pool.coverage(busy_source) if busy_source else 0.0
+    return Evidence(_basis(pool.timeline), values, busy.n, coverage, busy.half_width)
 
 
 def span_evidence(timeline: Timeline, reading: SpanReading, device_busy: float | None) -> Evidence:

@@ -250,17 +250,20 @@ class Column:
         return high_mass - low_mass, high_covered - low_covered
 
     def _cumulatives(self, ts: Ints, first: int, length: int) -> tuple[Ints, Ints]:
-        ends, starts = self._end[first:length], self._start[first:length]
-        i = np.minimum(np.searchsorted(ends, ts), length - first - 1)
-        lengths = ends[i] - starts[i]
-        inside = np.clip(ts - starts[i], 0, lengths)
-        before_mass = np.concatenate(([self._mass[first - 1] if first else 0], self._mass[first:length]))
-        row_mass = before_mass[i + 1] - before_mass[i]
+        i = np.searchsorted(self._end[first:length], ts)
+        i += first
+        np.minimum(i, length - 1, out=i)
+        # What of the row lies after the moment is taken off the sum at its end: fewer look-ups than from its start.
+        ends = self._end[i]
+        lengths = ends - self._start[i]
+        after = np.clip(ends - ts, 0, lengths)
         if self.signal.kind is Kind.COUNTER:
-            part = _share(row_mass, inside, np.maximum(lengths, 1))
+            before = np.where(i > 0, self._mass[np.maximum(i - 1, 0)], 0)
+            growth = self._mass[i] - before
+            mass = before + _share(growth, lengths - after, np.maximum(lengths, 1))
         else:
-            part = self._value[first:length][i] * inside
-        return before_mass[i] + part, self._covered[first:length][i] - lengths + inside
+            mass = self._mass[i] - self._value[i] * after
+        return mass, self._covered[i] - after
 
     def rows(self, a_ns: int, b_ns: int) -> Rows:
         """The rows that overlap `(a, b]`, oldest first."""

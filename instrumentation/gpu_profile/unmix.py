@@ -61,7 +61,7 @@ class Unmixer:
         `shares[n, k]` is the share of each window in which column k was active, `values[n]` what the sensor said, or
         `values[n, s]` for signals that share their windows.
         """
-        values = values.reshape(len(values), -1)
+        values = values[:, None] if values.ndim == 1 else values
         columns, outputs = shares.shape[1], values.shape[1]
         if self.n == 0:
             self._moment = np.zeros((len(self._gram), outputs))
@@ -134,7 +134,10 @@ class Unmixer:
 
 
 def bounded(gram: Floats, moment: Floats, most: float) -> Floats:
-    """Minimise `x'Gx - 2x'm` over 0 <= x <= most: what comes out above is held at `most`, the worst first."""
+    """Minimise `x'Gx - 2x'm` over 0 <= x <= most: what comes out above is held at `most`, the worst first.
+
+    What is held is not let go again: the minimum for mixtures of rates within the bounds, near it where data defy them.
+    """
     x = nnls(gram, moment)
     held = np.zeros(len(x), bool)
     while (x > most).any():

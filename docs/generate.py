@@ -1,0 +1,166 @@
+"""Writes the tables of docs/metrics.md, docs/regimes.md and docs/regions.md from the code that they describe.
+
+    python docs/generate.py           write them
+    python docs/generate.py --check   write nothing; name the pages that are out of date and exit with 1
+
+A table stands between `<!-- generated: NAME -->` and `<!-- end -->`. The rest of a page is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Metric, Signal, Tier
+from gpu_profile.catalogue.metrics import REGION_METRICS, label
+from gpu_profile.regimes import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, RULES, Regime, Thresholds
+from gpu_profile.units import si
+
+TIERS: Final = {Tier.FAST: "every interval", Tier.SLOW: "every second", Tier.GPM: "every 105 ms"}
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def code(text: str) -> str:
+    """`text` as code; nothing for nothing."""
+    return f"`{text}`" if text else ""
+
+
+def metrics() -> str:
+    """Every metric but those of regions."""
+    return _metrics(metric for metric in METRICS if metric not in REGION_METRICS)
+
+
+def region_metrics() -> str:
+    """The metrics of regions."""
+    return _metrics(REGION_METRICS)
+
+
+def _metrics(rows: Iterable[Metric]) -> str:
+    columns = ("Prometheus", "OpenTelemetry", "unit", "kind", "labels", "from", "what it says")
+    return table(
+        columns,
+        (
+            (
+                code(m.prometheus),
+                code(m.otel),
+                code(m.unit),
+                m.instrument.value,
+                ", ".join(code(label(name)) for name in m.labels),
+                ", ".join(code(signal.key) for signal in m.signals),
+                m.brief,
+            )
+            for m in rows
+        ),
+    )
+
+
+def signals() -> str:
+    """Every signal that a driver may read."""
+    columns = ("signal", "unit", "kind", "one step", "read", "looks back", "renewed", "MIG", "NVML source", "DCGM name")
+    return table(columns, map(_signal, SIGNALS))
+
+
+def _signal(row: Signal) -> tuple[str, ...]:
+    return (
+        code(row.key),
+        code(row.unit),
+        row.kind.value,
+        f"{row.quantum:,.0f}" if row.quantum >= 1 else f"{row.quantum:g}",
+        TIERS[row.tier],
+        si(row.window_ns / 1e9, "s") if row.window_ns else "",
+        si(row.refresh_ns / 1e9, "s") if row.refresh_ns else "",
+        "yes" if row.mig else "",
+        row.source,
+        code(row.dcgm.name) if row.dcgm else "",
+    )
+
+
+def attributes() -> str:
+    """Every attribute of a span."""
+    columns = ("attribute", "type", "unit", "what it says")
+    return table(columns, ((code(a.name), a.type, code(a.unit), a.brief) for a in ATTRIBUTES))
+
+
+def regimes() -> str:
+    """Every regime."""
+    return table(("regime", "what it says"), ((code(str(regime)), regime.value) for regime in Regime))
+
+
+def rules() -> str:
+    """The rules in the order in which they are tried."""
+    rows = (
+        (str(number), code(rule.name), code(str(rule.regime)), ", ".join(sorted(rule.bases)))
+        for number, rule in enumerate(RULES, start=1)
+    )
+    return table(("", "rule", "regime", "evidence"), rows)
+
+
+def thresholds() -> str:
+    """The numbers in the rules, with the sources that their docstring gives."""
+    sources = threshold_sources()
+    rows = ((code(f.name), f"{getattr(DEFAULT_THRESHOLDS, f.name):g}", sources[f.name]) for f in fields(Thresholds))
+    return table(("threshold", "default", "what it is, and whence"), rows)
+
+
+def threshold_sources() -> Mapping[str, str]:
+    """What the docstring of `Thresholds` says of each: sentences that begin with "`name`:" or "`name`, `name`:"."""
+    text = " ".join((Thresholds.__doc__ or "").split())
+    found: dict[str, str] = {}
+    names = r"`\w+`(?:, `\w+`)*"
+    for match in re.finditer(rf"({names}): (.*?)(?=(?:\. {names}: )|\.?$)", text):
+        found |= dict.fromkeys(re.findall(r"\w+", match[1]), match[2])
+    return found
+
+
+def bases() -> str:
+    """What verdicts can rest on."""
+    rows = ((code(basis), f"{most:g}") for basis, most in BEST_CONFIDENCE.items())
+    return table(("basis", "highest confidence"), rows)
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    maker.__name__.replace("_", " "): maker
+    for maker in (metrics, region_metrics, signals, attributes, regimes, rules, thresholds, bases)
+}
+
+
+def renewed(page: str) -> str:
+    """The page with its tables as they should be; KeyError for a table that nobody makes."""
+    return re.sub(
+        r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)",
+        lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}",
+        page,
+        flags=re.DOTALL,
+    )
+
+
+def main() -> int:
+    """Write or check the pages; 1 if one of them is out of date."""
+    parser = argparse.ArgumentParser(description="Write the tables of the documentation from the code.")
+    parser.add_argument("directory", nargs="?", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--check", action="store_true", help="write nothing, say what is out of date")
+    options = parser.parse_args()
+    stale = 0
+    for path in sorted(options.directory.rglob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        made = renewed(page)
+        if made != page:
+            stale += 1
+            sys.stdout.write(f"{path}: {'out of date; run python docs/generate.py' if options.check else 'written'}\n")
+            if not options.check:
+                path.write_text(made, encoding="utf-8")
+    return int(options.check and stale > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""The model of the simulation study: idle power, regions of 2-20 ms in random order, 100 ms windows, 60 s, seeded."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from gpu_profile.timeline import Floats
+from gpu_profile.unmix import WORST_CONDITION, Rate, Unmixer
+
+WINDOW_MS = 100.0
+K = 6
+SEEDS = range(12)
+
+
+class Experiment(NamedTuple):
+    shares: Floats
+    values: Floats
+    truth: Floats
+
+    def solve(self) -> list[Rate]:
+        unmixer = Unmixer()
+        unmixer.add(self.shares, self.values)
+        return unmixer.solve()
+
+    def overlap_means(self) -> Floats:
+        """What an exact time-weighted join answers: every window's value, weighed by its overlap with the region."""
+        return np.asarray(self.shares.T @ self.values / self.shares.sum(axis=0), np.float64)
+
+
+def shares_of(starts: Floats, ends: Floats, owners: Floats, n: int) -> Floats:
+    """The share of each of `n` windows in which each column was active; column 0 is nobody."""
+    edges = np.arange(n + 1) * WINDOW_MS
+    shares = np.zeros((n, K + 1))
+    for k in range(K):
+        mine = owners == k
+        times = np.column_stack([starts[mine], ends[mine]]).ravel()
+        active = np.column_stack([np.zeros(mine.sum()), (ends - starts)[mine]]).ravel().cumsum()
+        shares[:, k + 1] = np.diff(np.interp(edges, times, active)) / WINDOW_MS
+    shares[:, 0] = 1.0 - shares[:, 1:].sum(axis=1)
+    return shares
+
+
+def experiment(seed: int, *, seconds: float = 60, spread: float = 0.05, noise_w: float = 3.0) -> Experiment:
+    rng = np.random.default_rng(seed)
+    truth = np.concatenate(([90.0], rng.uniform(120, 650, K)))
+    typical = np.exp(rng.uniform(np.log(2), np.log(20), K))
+    count = int(seconds * 1000 / (typical.mean() + 1) * 1.2)
+    owners = rng.integers(K, size=count)
+    lengths = typical[owners] * rng.uniform(0.5, 1.5, count)
+    ends = np.cumsum(lengths + rng.uniform(0, 2, count))
+    n = int(min(seconds * 1000, ends[-1]) / WINDOW_MS)
+    shares = shares_of(ends - lengths, ends, owners, n)
+    # Every execution draws a little more or less; over the tens of them in a window that is part of the noise.
+    drawn = np.sqrt((shares[:, 1:] * WINDOW_MS * typical) @ (truth[1:] * spread) ** 2) / WINDOW_MS
+    values = shares @ truth + rng.normal(0, 1, n) * np.hypot(noise_w, drawn)
+    return Experiment(shares, np.round(values), truth)
+
+
+def errors(rates: Floats, truth: Floats) -> float:
+    return float(np.mean(np.abs(rates - truth) / truth))
+
+
+def test_rates_of_regions_far_shorter_than_the_window_come_back_while_the_overlap_mean_is_tens_of_percent_off() -> None:
+    unmixed, overlap = [], []
+    for seed in SEEDS:
+        trial = experiment(seed)
+        rates = np.array([rate.value for rate in trial.solve()])
+        unmixed.append(errors(rates[1:], trial.truth[1:]))
+        overlap.append(errors(trial.overlap_means()[1:], trial.truth[1:]))
+    assert np.median(unmixed) < 0.02
+    assert max(unmixed) < 0.05
+    assert np.median(overlap) > 0.2
+    assert np.median(overlap) > 10 * np.median(unmixed)
+
+
+def test_more_time_brings_the_unmixed_rates_nearer_and_leaves_the_overlap_mean_where_it_was() -> None:
+    short, long = ([experiment(seed, seconds=s) for seed in range(4)] for s in (20, 320))
+
+    def mean_error(trials: list[Experiment]) -> float:
+        return float(np.mean([errors(np.array([r.value for r in t.solve()])[1:], t.truth[1:]) for t in trials]))
+
+    assert mean_error(long) < 0.5 * mean_error(short)
+    stays = [errors(t.overlap_means()[1:], t.truth[1:]) for t in long]
+    assert min(stays) > 0.1
+
+
+def test_95_percent_intervals_hold_the_truth_in_at_least_nine_runs_of_ten() -> None:
+    inside = []
+    for seed in range(40):
+        trial = experiment(seed, seconds=30)
+        inside += [
+            abs(rate.value - true) <= rate.half_width for rate, true in zip(trial.solve(), trial.truth, strict=True)
+        ]
+    assert np.mean(inside) > 0.9
+
+
+def locked(jitter: float, seed: int = 3) -> Experiment:
+    """A loop of 50 ms under a window of 100 ms: six regions in fixed order, each as long as always but for `jitter`."""
+    rng = np.random.default_rng(seed)
+    truth = np.array([90.0, 600, 150, 400, 250, 500, 120])
+    typical = np.array([4.0, 9, 6, 12, 8, 7])
+    rounds = 1200
+    lengths = np.tile(typical, rounds) * (1 + jitter * rng.uniform(-1, 1, K * rounds))
+    pauses = np.tile([0.0, 0, 0, 0, 0, 50.0 - typical.sum()], rounds)
+    ends = np.cumsum(lengths + pauses) - pauses
+    shares = shares_of(ends - lengths, ends, np.tile(np.arange(K), rounds), int(ends[-1] / WINDOW_MS))
+    return Experiment(shares, shares @ truth + rng.normal(0, 3, len(shares)), truth)
+
+
+def test_a_loop_in_lock_step_with_the_window_is_not_identifiable_and_gives_no_number() -> None:
+    rates = locked(jitter=0.0).solve()
+    assert all("lock-step" in rate.reason for rate in rates)
+
+
+def test_the_same_loop_with_jitter_is_identifiable_within_its_intervals() -> None:
+    trial = locked(jitter=0.3)
+    rates = trial.solve()
+    assert [rate.reason for rate in rates] == [""] * (K + 1)
+    assert all(abs(r.value - t) < 2 * r.half_width for r, t in zip(rates, trial.truth, strict=True))
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.0001, 0.001, 0.01, 0.1])
+def test_near_lock_step_no_number_without_a_reason_is_far_off(jitter: float) -> None:
+    trial = locked(jitter)
+    for rate, true in zip(trial.solve(), trial.truth, strict=True):
+        assert rate.reason or abs(rate.value - true) < 3 * rate.half_width
+
+
+# ---------------------------------------------------------------------- streaming
+
+
+def test_windows_that_come_in_pieces_weigh_the_same_as_all_at_once() -> None:
+    trial = experiment(0, seconds=20)
+    pieces = Unmixer()
+    for part in np.array_split(np.arange(len(trial.values)), 17):
+        pieces.add(trial.shares[part], trial.values[part])
+    for a, b in zip(pieces.solve(), trial.solve(), strict=True):
+        assert (a.value, a.half_width, a.n) == (pytest.approx(b.value), pytest.approx(b.half_width), b.n)
+
+
+def test_a_region_that_appears_later_joins_the_equations() -> None:
+    rng = np.random.default_rng(0)
+    unmixer = Unmixer()
+    early = rng.uniform(0, 1, 50)
+    unmixer.add(np.column_stack([1 - early, early]), 100 * (1 - early) + 300 * early)
+    late = rng.dirichlet([1, 1, 1], 50)
+    unmixer.add(late, late @ [100, 300, 500])
+    assert [rate.value for rate in unmixer.solve()] == [pytest.approx(v) for v in (100, 300, 500)]
+    assert [rate.n for rate in unmixer.solve()] == [100, 100, 50]
+
+
+def test_signals_that_share_their_windows_are_solved_side_by_side() -> None:
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet([1, 1], 100)
+    unmixer = Unmixer()
+    unmixer.add(shares, np.column_stack([shares @ [1, 2], shares @ [30, 0]]))
+    assert [rate.value for rate in unmixer.solve(0)] == [pytest.approx(1), pytest.approx(2)]
+    assert [rate.value for rate in unmixer.solve(1)] == [pytest.approx(30), pytest.approx(0, abs=1e-9)]
+
+
+def test_ratios_end_at_their_bound() -> None:
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet([1, 1], 200)
+    unmixer = Unmixer(1.0)
+    unmixer.add(shares, np.minimum(1, shares @ [0.0, 1.0] + rng.normal(0, 0.05, 200)))
+    assert all(0 <= rate.value <= 1 for rate in unmixer.solve())
+
+
+# ---------------------------------------------------------------------- nothing to go by
+
+
+def test_without_windows_there_is_no_rate_but_a_reason() -> None:
+    assert Unmixer().residual == float("inf")
+    assert [rate.reason for rate in Unmixer().solve()] == ["no samples yet"]
+
+
+def test_an_empty_slice_of_windows_changes_nothing() -> None:
+    unmixer = Unmixer()
+    unmixer.add(np.zeros((0, 2)), np.zeros(0))
+    assert (unmixer.n, unmixer.residual) == (0, float("inf"))
+    unmixer.add(np.eye(2)[[0, 1] * 10], np.array([3.0, 5.0] * 10))
+    unmixer.add(np.zeros((0, 2)), np.zeros((0, 1)))
+    assert [rate.value for rate in unmixer.solve()] == [pytest.approx(3), pytest.approx(5)]
+
+
+def test_a_handful_of_windows_is_too_few() -> None:
+    unmixer = Unmixer()
+    unmixer.add(np.array([[0.0, 1.0], [0.5, 0.5], [0.2, 0.8]]), np.array([1.0, 2.0, 3.0]))
+    assert all(rate.reason.startswith("too few samples") for rate in unmixer.solve())
+
+
+def test_a_region_that_was_hardly_met_is_too_rare_even_among_many_windows() -> None:
+    shares = np.zeros((100, 2))
+    shares[:, 0] = 1
+    shares[:3] = [0.5, 0.5]
+    unmixer = Unmixer()
+    unmixer.add(shares, shares @ [100, 300])
+    assert unmixer.solve()[1].reason == "too few samples (3)"
+
+
+def test_a_region_that_never_ran_has_no_rate() -> None:
+    shares = np.random.default_rng(0).dirichlet([1, 1], 50)
+    unmixer = Unmixer()
+    unmixer.add(np.column_stack([shares, np.zeros(50)]), shares @ [1, 2])
+    known, _, never = unmixer.solve()
+    assert not known.reason
+    assert never.reason == "too few samples (0)"
+    assert never.half_width == float("inf")
+
+
+def test_noise_that_hides_a_rate_leaves_it_not_identifiable_yet() -> None:
+    rng = np.random.default_rng(0)
+    shares = np.column_stack([1 - (rare := rng.uniform(0, 0.02, 100)), rare])
+    unmixer = Unmixer()
+    unmixer.add(shares, shares @ [100, 300] + rng.normal(0, 30, 100))
+    assert unmixer.solve()[1].reason.startswith("not identifiable yet: ±")
+
+
+def test_one_region_that_never_stops_needs_no_rest() -> None:
+    unmixer = Unmixer()
+    unmixer.add(np.column_stack([np.zeros(50), np.ones(50)]), np.full(50, 7.0) + np.tile([-1, 1], 25))
+    rest, region = unmixer.solve()
+    assert rest.reason
+    assert (region.reason, region.value) == ("", pytest.approx(7))
+
+
+def test_doubt_about_the_timing_widens_the_intervals() -> None:
+    trial = experiment(1)
+    unmixer = Unmixer()
+    unmixer.add(trial.shares, trial.values)
+    sure, doubtful = unmixer.solve(), unmixer.solve(doubt=np.full(K + 1, 0.1))
+    largest = max(rate.value for rate in sure)
+    for a, b in zip(sure, doubtful, strict=True):
+        assert b.half_width == pytest.approx(np.hypot(a.half_width, 0.1 * largest))
+        assert a.value == b.value
+
+
+def test_the_worst_condition_is_one_that_distinguishable_loops_stay_below() -> None:
+    shares = experiment(0).shares
+    scaled = shares / np.linalg.norm(shares, axis=0)
+    assert np.linalg.cond(scaled.T @ scaled) < WORST_CONDITION / 3
