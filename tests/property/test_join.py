@@ -106,7 +106,7 @@ def test_a_reading_is_absent_or_its_coverage_is_a_share_and_its_mean_within_the_
     assert (reading is None) == (covered == 0)
     if reading is not None:
         assert 0 < reading.coverage <= 1
-        assert 0 <= reading.total
+        assert reading.total >= 0
         assert reading.n >= 1
         assert reading.resolution > 0
         # A counter's integral up to a moment holds whole quanta only.

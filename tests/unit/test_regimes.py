@@ -4,7 +4,16 @@ import math
 
 import pytest
 
-from gpu_profile.regimes import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, RULES, Regime, Scores, Thresholds, Verdict, classify
+from gpu_profile.regimes import (
+    BEST_CONFIDENCE,
+    DEFAULT_THRESHOLDS,
+    RULES,
+    Regime,
+    Scores,
+    Thresholds,
+    Verdict,
+    classify,
+)
 from gpu_profile.summary import Basis, Evidence
 
 

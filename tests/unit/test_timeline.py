@@ -62,7 +62,15 @@ def test_an_empty_column_knows_nothing() -> None:
 @pytest.mark.parametrize(
     ("a", "b"),
     [(-10, -5), (-10, 0), (100, 200), (150, 10**16), (50, 50), (0, 0), (100, 100)],
-    ids=["before", "up to the start", "after", "long after", "nothing inside", "nothing at the start", "nothing at end"],
+    ids=[
+        "before",
+        "up to the start",
+        "after",
+        "long after",
+        "nothing inside",
+        "nothing at the start",
+        "nothing at end",
+    ],
 )
 def test_an_interval_outside_the_history_or_of_no_length_covers_nothing(a: int, b: int) -> None:
     held = Column(UTILIZATION, 4)
@@ -159,7 +167,9 @@ def test_a_reset_counter_loses_the_growth_that_nobody_saw_and_says_so() -> None:
     assert held.integral(T0, T0 + 300) == Cumulative(100 + 20, 200)
 
 
-@pytest.mark.parametrize(("row", "before"), [(ECC_CORRECTED, 5), (signal("pcie_replays"), 7), (THROTTLE, 3_000_000_000)])
+@pytest.mark.parametrize(
+    ("row", "before"), [(ECC_CORRECTED, 5), (signal("pcie_replays"), 7), (THROTTLE, 3_000_000_000)]
+)
 def test_a_counter_that_restarts_after_a_driver_reload_is_not_taken_for_one_that_wrapped(
     row: Signal, before: int
 ) -> None:

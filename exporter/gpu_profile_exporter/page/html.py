@@ -41,11 +41,11 @@ def _cells(device: DeviceData) -> tuple[str, ...]:
     return (
         "" if device["index"] is None else str(device["index"]),
         device["name"],
-        device["uuid"],
         "-" if busy is None else f"{busy * 100:.0f} %",
         "-" if power is None else f"{power:.0f} W",
         "-" if used is None else f"{used / _GIB:.1f}{of_total} GiB",
         "-" if heat is None else f"{heat:.0f} °C",
         device["status"],
         "-" if age is None else f"{age:.1f} s ago",
+        device["uuid"],
     )

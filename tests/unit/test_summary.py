@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.signals import (
+    CLOCK_SM,
+    DRAM,
+    ENERGY,
+    FP32,
+    GRAPHICS,
+    MEMORY_USED,
+    PCIE_RX,
+    PCIE_TX,
+    POWER_LIMIT,
+    SM,
+    UTILIZATION,
+)
+from gpu_profile.join import Activity
+from gpu_profile.pooling import Pool
+from gpu_profile.samples import Device, Interval, Sample
+from gpu_profile.summary import Durations, read_span, span_evidence, summarise
+from gpu_profile.timeline import Timeline
+from gpu_profile.units import NS_PER_S
+
+MS = 1_000_000
+T0 = 1_700_000_000 * NS_PER_S
+DEVICE = Device("GPU-a", clock_max_hz=2_000_000_000, pcie_bytes_per_s=32_000_000_000)
+#: A region that keeps the GPU four fifths busy at 400 W, streams from memory and copies 8 GB/s in.
+LEVELS: dict[Signal, int] = {GRAPHICS: 8000, SM: 7600, DRAM: 6000, FP32: 1500}
+
+
+def during(a_ms: int, b_ms: int) -> Interval:
+    return Interval(T0 + a_ms * MS, T0 + b_ms * MS)
+
+
+def timeline(*, seconds: int = 20, device: Device = DEVICE, without: tuple[Signal, ...] = ()) -> Timeline:
+    """Ten windows a second: the device works in every other second, and is quiet in between."""
+    result = Timeline(device, capacity=10_000)
+    joules = received = 0
+    for i in range(seconds * 10):
+        start, end = T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS
+        works = i // 10 % 2 == 0
+        joules += 40_000 if works else 9_000
+        received += 800_000_000 if works else 0
+        samples = [Sample(row, start, end, level if works else 0) for row, level in LEVELS.items()]
+        samples += [Sample(ENERGY, end, end, joules), Sample(PCIE_RX, end, end, received), Sample(PCIE_TX, end, end, 0)]
+        if i % 10 == 0:
+            samples += [
+                Sample(MEMORY_USED, end, end, 1000 + i),
+                Sample(POWER_LIMIT, end, end, 500_000),
+                Sample(CLOCK_SM, end, end, 1900 if works else 300),
+            ]
+        result.append(sample for sample in samples if sample.signal not in without)
+    return result
+
+
+def pool(source: Timeline, seconds: int = 20) -> Pool:
+    result = Pool(source, start_ns=T0)
+    work = [Activity(i, None, "work", T0 + 2 * i * NS_PER_S, T0 + (2 * i + 1) * NS_PER_S) for i in range(seconds // 2)]
+    result.advance(work, T0 + seconds * NS_PER_S)
+    for _ in work:
+        result.count("work")
+    return result
+
+
+# ---------------------------------------------------------------------- one execution
+
+
+def test_an_execution_is_described_by_its_own_readings_where_samples_resolve_it() -> None:
+    own = read_span(timeline(), during(4_000, 5_000))
+    assert own.resolved
+    busy, energy = own.get([GRAPHICS]), own.get([ENERGY])
+    assert busy is not None
+    assert energy is not None
+    assert (busy.mean, energy.total, energy.mean) == (pytest.approx(0.8), pytest.approx(400), pytest.approx(400))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [(4_000, 4_500), (-2_000, 1_000), (19_000, 25_000), (30_000, 31_000)],
+    ids=["shorter than ten windows", "begins before the samples", "ends after them", "not covered"],
+)  # fmt: skip
+def test_an_execution_that_samples_do_not_resolve_is_not_described_by_them(a: int, b: int) -> None:
+    assert not read_span(timeline(), during(a, b)).resolved
+
+
+def test_a_source_that_was_not_measured_is_absent() -> None:
+    own = read_span(timeline(without=(ENERGY,)), during(4_000, 5_000))
+    assert own.get([ENERGY]) is None
+    assert ENERGY not in own.readings
+    assert own.get([UTILIZATION, GRAPHICS]) is not None
+
+
+def test_evidence_of_an_execution_holds_ratios_of_what_was_measured_and_nothing_else() -> None:
+    source = timeline()
+    evidence = span_evidence(source, read_span(source, during(4_000, 5_000)), 0.4)
+    assert evidence.basis == "counters"
+    assert dict(evidence.values) == {
+        "device_busy": 0.4,
+        "busy": pytest.approx(0.8),
+        "sm": pytest.approx(0.76),
+        "dram": pytest.approx(0.6),
+        "fp32": pytest.approx(0.15),
+        "power": pytest.approx(0.8),
+        "clock": pytest.approx(0.95),
+        "pcie": pytest.approx(0.25),
+    }
+    assert (evidence.n, evidence.coverage) == (10, 1.0)
+
+
+def test_evidence_without_a_reading_of_busy_time_says_why() -> None:
+    source = timeline(without=(GRAPHICS,))
+    evidence = span_evidence(source, read_span(source, during(4_000, 5_000)), None)
+    assert ("busy" in evidence.values, evidence.reason) == (False, "no samples cover the region")
+
+
+@pytest.mark.parametrize(
+    ("without", "device", "missing"),
+    [
+        ((POWER_LIMIT,), DEVICE, "power"),
+        ((CLOCK_SM,), DEVICE, "clock"),
+        ((), replace(DEVICE, clock_max_hz=None), "clock"),
+        ((), replace(DEVICE, pcie_bytes_per_s=None), "pcie"),
+        ((PCIE_RX, PCIE_TX), DEVICE, "pcie"),
+        ((DRAM,), DEVICE, "dram"),
+    ],
+)
+def test_a_share_of_an_unknown_ceiling_is_absent(without: tuple[Signal, ...], device: Device, missing: str) -> None:
+    source = timeline(device=device, without=without)
+    evidence = span_evidence(source, read_span(source, during(4_000, 5_000)), None)
+    assert missing not in evidence.values
+    assert "busy" in evidence.values
+
+
+def test_without_dram_activity_evidence_is_coarse() -> None:
+    source = timeline(without=(DRAM,))
+    assert span_evidence(source, read_span(source, during(4_000, 5_000)), None).basis == "coarse"
+
+
+# ---------------------------------------------------------------------- a region
+
+
+def test_a_region_is_summed_up_over_its_executions() -> None:
+    durations = Durations(calls=10, total_s=10.0)
+    summary = summarise(pool(timeline()), "work", durations, interval_source="host")
+    assert (summary.region, summary.executions, summary.interval_s) == ("work", 10, 10.0)
+    assert (summary.busy_source, summary.energy_source, summary.reason) == ("graphics", "energy", "")
+    assert summary.busy == pytest.approx(0.8, rel=0.02)
+    assert summary.power_w == pytest.approx(400, rel=0.02)
+    # The first fifth of a second of the ten is not shared out: nobody knows who ran before it.
+    assert summary.busy_s == pytest.approx(0.8 * 9.8, rel=0.03)
+    assert summary.energy_j == pytest.approx(400 * 9.8, rel=0.03)
+    # A reading holds back to the one before it, so the one just after the last execution counts.
+    assert summary.memory_max == (1000 + 190) << 20
+    assert summary.durations is durations
+    assert summary.rates["dram"] == pytest.approx(0.6, rel=0.02)
+
+
+def test_evidence_of_a_region_tells_how_much_of_the_time_was_covered() -> None:
+    evidence = summarise(pool(timeline()), "work", Durations(), interval_source="host").evidence
+    assert evidence.coverage == pytest.approx(0.99)
+    assert evidence.values["busy"] == pytest.approx(0.8, rel=0.02)
+    assert evidence.values["device_busy"] == pytest.approx(0.4, rel=0.03)
+    assert evidence.values["pcie"] == pytest.approx(0.25, rel=0.03)
+    assert evidence.half_width is not None
+
+
+def test_what_was_not_measured_of_a_region_is_none_with_a_reason() -> None:
+    nothing = Pool(Timeline(DEVICE), start_ns=T0)
+    nothing.advance([Activity(1, None, "work", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
+    summary = summarise(nothing, "work", Durations(), interval_source="host")
+    assert (summary.busy, summary.busy_s, summary.power_w, summary.energy_j, summary.memory_max) == (None,) * 5
+    assert (summary.busy_half_width, summary.power_half_width, summary.rates) == (None, None, {})
+    assert (summary.reason, summary.busy_source) == ("the device tells no utilisation", "")
+    assert "busy" not in summary.evidence.values
+
+
+def test_a_region_whose_samples_have_not_come_yet_says_so() -> None:
+    early = Pool(Timeline(DEVICE, [GRAPHICS, ENERGY]), start_ns=T0)
+    early.advance([Activity(1, None, "work", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
+    summary = summarise(early, "work", Durations(), interval_source="host")
+    assert (summary.busy, summary.busy_s, summary.energy_j) == (None, None, None)
+    assert summary.reason == "no samples yet"
+
+
+def test_rates_that_cannot_be_told_are_none_with_the_reason() -> None:
+    source = Timeline(DEVICE, capacity=1000)
+    for i in range(200):
+        source.append([Sample(GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, 5000)])
+    locked = Pool(source, start_ns=T0)
+    loop = [
+        Activity((i, part), None, part, T0 + (50 * i + at) * MS, T0 + (50 * i + at + 20) * MS)
+        for i in range(400)
+        for part, at in (("a", 0), ("b", 25))
+    ]
+    locked.advance(loop, T0 + 20 * NS_PER_S)
+    summary = summarise(locked, "a", Durations(), interval_source="host")
+    assert (summary.busy, summary.busy_half_width) == (None, None)
+    assert "not identifiable" in summary.reason
+    assert summary.evidence.reason == summary.reason
+    assert "graphics" not in summary.rates
+
+
+def test_a_region_that_launched_nothing_used_nothing() -> None:
+    idle = pool(timeline())
+    idle.count("empty")
+    summary = summarise(idle, "empty", Durations(calls=1), interval_source="device")
+    assert (summary.busy, summary.busy_s, summary.energy_j, summary.reason) == (0.0, 0.0, 0.0, "")
+    assert summary.power_w is None
+
+
+def test_a_host_interval_without_active_time_is_not_taken_for_a_launch_of_nothing() -> None:
+    unknown = pool(timeline())
+    unknown.count("empty")
+    summary = summarise(unknown, "empty", Durations(calls=1), interval_source="host")
+    assert (summary.busy, summary.energy_j) == (None, None)
+    assert summary.reason
+
+
+def test_a_rate_that_noise_lifts_over_the_ceiling_is_evidence_of_the_ceiling() -> None:
+    rng = np.random.default_rng(0)
+    noisy = Timeline(DEVICE, capacity=10_000)
+    for i in range(200):
+        value = 10_000 + int(abs(rng.normal(0, 50))) if i // 10 % 2 == 0 else 0
+        noisy.append([Sample(GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, value)])
+    evidence = summarise(pool(noisy), "work", Durations(), interval_source="host").evidence
+    assert evidence.values["busy"] <= 1.0
