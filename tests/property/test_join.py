@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_segments_partition_the_stretch(activities: list[Activity]) -> None:
     cuts = segments(activities, 0, SPAN)
     assert (cuts[0].start_ns, cuts[-1].end_ns) == (0, SPAN)
     assert all(cut.start_ns < cut.end_ns for cut in cuts)
-    assert all(a.end_ns == b.start_ns for a, b in zip(cuts, cuts[1:], strict=False))
+    assert all(a.end_ns == b.start_ns for a, b in pairwise(cuts))
 
 
 @given(trees())

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import math
-import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,8 +28,7 @@ def test_a_quantile_is_within_1_percent_of_the_execution_at_its_rank(durations: 
 
 @pytest.mark.parametrize("q", [0.5, 0.95, 0.99])
 def test_quantiles_of_many_random_durations_are_within_1_percent(q: float) -> None:
-    rng = random.Random(7)
-    durations = [round(rng.lognormvariate(16, 1.5)) for _ in range(20_000)]
+    durations = [round(d) for d in np.random.default_rng(7).lognormal(16, 1.5, 20_000)]
     exact = sorted(durations)[math.floor(q * (len(durations) - 1))] / NS_PER_S
     assert stats(durations).quantile_s(q) == pytest.approx(exact, rel=0.01)
 
@@ -80,7 +79,8 @@ def test_items_are_absent_until_an_execution_tells_them() -> None:
     told.add(1, items=0)
     assert told.items == 0.0
     told.add(1, items=2.5, failed=True)
-    assert (told.items, told.errors, told.calls) == (2.5, 1, 3)
+    assert told.items == pytest.approx(2.5)
+    assert (told.errors, told.calls) == (1, 3)
 
 
 @given(st.lists(durations_ns, max_size=300))

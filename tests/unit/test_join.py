@@ -50,7 +50,7 @@ def test_a_mean_weighs_every_window_by_its_overlap() -> None:
 
 def test_a_mean_is_over_the_covered_part_only_and_coverage_says_how_much_that_is() -> None:
     reading = measured(read(windows(UTILIZATION, 80), during(-100 * MS, 100 * MS)))
-    assert (reading.mean, reading.coverage) == (pytest.approx(0.8), 0.5)
+    assert (reading.mean, reading.coverage) == pytest.approx((0.8, 0.5))
 
 
 @pytest.mark.parametrize(("a", "b"), [(-20, -10), (300, 400), (10, 10), (20, 10)])

@@ -17,8 +17,12 @@ from gpu_profile.regimes import (
 from gpu_profile.summary import Basis, Evidence
 
 
-def judge(basis: Basis = "counters", *, n: int = 100, coverage: float = 1.0, **values: float) -> Verdict:
-    return classify(Evidence(basis, values, n, coverage))
+def judge(**values: float) -> Verdict:
+    return classify(Evidence("counters", values, 100, 1.0))
+
+
+def judge_on(basis: Basis, **values: float) -> Verdict:
+    return classify(Evidence(basis, values, 100, 1.0))
 
 
 #: What each regime looks like on a GPU with counters.
@@ -69,7 +73,7 @@ def test_the_examples_and_unknown_are_all_regimes() -> None:
     ids=str,
 )
 def test_utilisation_alone_gives_a_verdict_of_low_confidence(regime: Regime, values: dict[str, float]) -> None:
-    verdict = judge("coarse", **values)
+    verdict = classify(Evidence("coarse", values, 100, 1.0))
     assert (verdict.regime, verdict.basis) == (regime, "coarse")
     assert verdict.confidence <= 0.6
 
@@ -117,7 +121,7 @@ def test_a_lowered_clock_lowers_what_pipe_activity_proves() -> None:
 
 
 def test_too_few_windows_say_nothing() -> None:
-    verdict = judge(n=3, busy=1.0, sm=0.9, dram=0.9, fp32=0.1)
+    verdict = classify(Evidence("counters", {"busy": 1.0, "sm": 0.9, "dram": 0.9, "fp32": 0.1}, 3, 1.0))
     assert (verdict.regime, verdict.confidence, verdict.rule) == (
         Regime.UNKNOWN,
         0.0,
@@ -132,8 +136,9 @@ def test_without_samples_the_reason_is_the_evidences_own_or_a_plain_one() -> Non
 
 
 def test_bases_that_have_no_rules_yet_are_unknown_with_a_reason() -> None:
-    for basis in ("kernels", "operation"):
-        verdict = judge(basis, busy=1.0, sm=0.9, dram=0.9, fp32=0.1)  # type: ignore[arg-type]
+    bases: tuple[Basis, ...] = ("kernels", "operation")
+    for basis in bases:
+        verdict = judge_on(basis, busy=1.0, sm=0.9, dram=0.9, fp32=0.1)
         assert (verdict.regime, bool(verdict.rule)) == (Regime.UNKNOWN, True)
 
 
@@ -148,7 +153,7 @@ def test_near_a_threshold_a_verdict_is_half_sure_at_most() -> None:
 
 def test_far_from_every_threshold_a_verdict_is_as_sure_as_its_basis_allows() -> None:
     assert judge(busy=0.1).confidence == BEST_CONFIDENCE["counters"]
-    assert judge("coarse", busy=0.1).confidence == BEST_CONFIDENCE["coarse"]
+    assert judge_on("coarse", busy=0.1).confidence == BEST_CONFIDENCE["coarse"]
 
 
 @pytest.mark.parametrize(

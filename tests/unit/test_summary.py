@@ -76,7 +76,7 @@ def test_an_execution_is_described_by_its_own_readings_where_samples_resolve_it(
     busy, energy = own.get([GRAPHICS]), own.get([ENERGY])
     assert busy is not None
     assert energy is not None
-    assert (busy.mean, energy.total, energy.mean) == (pytest.approx(0.8), pytest.approx(400), pytest.approx(400))
+    assert (busy.mean, energy.total, energy.mean) == pytest.approx((0.8, 400, 400))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,7 +257,7 @@ def test_30_days_at_1_kw_equal_python_ints_under_any_split() -> None:
     end = T0 + 30 * 144 * step
     assert held.integral(T0, end) == Cumulative(1_000_000 * (end - T0), end - T0)
     cuts = [T0, T0 + 1, T0 + 7 * 86_400 * NS_PER_S + 12_345, end - 3, end]
-    pieces = [held.integral(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    pieces = [held.integral(a, b) for a, b in pairwise(cuts)]
     assert sum(piece.mass for piece in pieces) == 1_000_000 * (end - T0)
 
 
@@ -296,8 +298,8 @@ class Spy(np.ndarray):
 
     on_write: Callable[[], None] | None = None
 
-    def __setitem__(self, key: object, value: object) -> None:
-        super().__setitem__(key, value)  # type: ignore[index]
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
         if Spy.on_write is not None:
             Spy.on_write()
 
