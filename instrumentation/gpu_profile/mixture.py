@@ -20,7 +20,7 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.join import ActiveTime
 from gpu_profile.timeline import Floats, Ints, Timeline
 from gpu_profile.units import NS_PER_S
-from gpu_profile.unmix import Rate, Unmixer
+from gpu_profile.unmix import Fit, Rate, Unmixer
 
 _MS: Final = 1_000_000
 #: Steps of the grid and of the finer ones around its best point, and the longest lag that is tried.
@@ -150,12 +150,17 @@ class Mixture:
         self._unmixer = Unmixer(self._most)
         self._kept: list[_Windows] = []
         self._judged_n = 0
-        self._solved: dict[int, tuple[int, list[Rate]]] = {}
+        self._fits: dict[int, Fit] = {}
 
     @property
     def n(self) -> int:
         """Windows taken in."""
         return self._unmixer.n
+
+    @property
+    def columns(self) -> int:
+        """Columns that a window was met by, nobody's included."""
+        return self._unmixer.columns
 
     # ------------------------------------------------------------------ taking in
 
@@ -279,22 +284,34 @@ class Mixture:
 
     # ------------------------------------------------------------------ answers
 
-    def rates(self, signal: Signal) -> list[Rate]:
-        """The rate of every column, in base units (a counter's: per second)."""
-        output = self.signals.index(signal)
-        n, solved = self._solved.get(output, (-1, []))
-        if n != self._unmixer.n:
-            solved = self._unmixer.solve(output, self._timing_doubt())
-            self._solved[output] = self._unmixer.n, solved
-        return solved
+    def rate(self, signal: Signal, weights: Mapping[int, float], stretch_ns: float) -> Rate:
+        """The rate of a mixture of columns, in base units (a counter's: per second); `weights` are their active times.
 
-    def _timing_doubt(self) -> Floats:
-        """How much of each column's time may be its neighbours', for all that is known of the timing.
-
-        Every stretch of a region has two edges, each open by half of the grid's step, always in the same direction:
-        it does not average out, so a region that never lasts longer than that cannot be told from its neighbours.
+        `stretch_ns` is how long the mixture is active without a break, on average.
         """
-        return self.timing.blur_ns / 2 / np.maximum(self.activity.stretch_ns, 1.0)
+        fit = self._fit(signal)
+        share = np.zeros(len(fit.rates))
+        for column, weight in weights.items():
+            if column < len(share):
+                share[column] = weight
+        if not share.any():
+            return Rate(0.0, np.inf, 0, "no samples yet")
+        return fit.rate(share / share.sum(), doubt=self._timing_doubt(stretch_ns))
+
+    def _fit(self, signal: Signal) -> Fit:
+        output = self.signals.index(signal)
+        fit = self._fits.get(output)
+        if fit is None or fit.n != self._unmixer.n:
+            fit = self._fits[output] = self._unmixer.fit(output)
+        return fit
+
+    def _timing_doubt(self, stretch_ns: float) -> float:
+        """How much of a mixture's time may be its neighbours', for all that is known of the timing.
+
+        Every stretch of it has two edges, each open by half of the grid's step, always in the same direction: it does
+        not average out, so a region that never lasts longer than that cannot be told from its neighbours.
+        """
+        return self.timing.blur_ns / 2 / max(stretch_ns, 1.0)
 
     def mean(self, signal: Signal) -> float | None:
         """The device's own mean over all windows."""
@@ -307,9 +324,10 @@ class Mixture:
         spread taken to be its size): with no certainty, time decides, as it does in the overlap mean.
         """
         mean = self.mean(self.lead) or 0.0
-        active_s = self.activity.total_s
+        active_s, fit = self.activity.total_s, self._fit(self.lead)
         targets = np.zeros(len(active_s))
-        for i, rate in enumerate(self.rates(self.lead)[: len(active_s)]):
+        for i, stretch_ns in enumerate(self.activity.stretch_ns[: len(fit.rates)]):
+            rate = fit.rate(np.eye(len(fit.rates))[i], doubt=self._timing_doubt(float(stretch_ns)))
             doubt = rate.half_width**2
             weight = mean**2 / (mean**2 + doubt) if mean and np.isfinite(doubt) else 0.0
             targets[i] = (weight * rate.value + (1 - weight) * mean) * active_s[i]

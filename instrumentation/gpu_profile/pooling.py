@@ -7,7 +7,7 @@ out among regions so that the shares only ever grow and always add up to what wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -36,17 +36,20 @@ _STEP_NS: Final = NS_PER_S // 2
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """What one device did for one region: rates while active by signal, exclusive active time, shares of totals.
+    """What one device did for one region, over all its executions.
 
-    `busy_s` and `energy_j` are the best estimates now; `busy_counter_s` and `energy_counter_j` follow them without ever
-    falling, and with the other regions' and the rest they add up to what the device measured.
-    `memory_max` is in bytes. A signal whose rate cannot be given is in `rates` with its reason.
+    `rates` are by signal, while the region or one inside it is active; a rate that cannot be given has its reason.
+    `inclusive_s` is that time, `active_s` the part in which the region itself was the innermost (exclusive).
+    `busy_s` and `energy_j` are exclusive shares, the best estimates now; `busy_counter_s` and `energy_counter_j` follow
+    them without ever falling, and with the other regions' and the rest they add up to what the device measured.
+    `memory_max` is in bytes.
     """
 
     region: str
     device: str
     executions: int
     active_s: float
+    inclusive_s: float
     rates: Mapping[Signal, Rate]
     busy_s: float | None
     energy_j: float | None
@@ -76,6 +79,10 @@ class Pool:
         self._memory_max: dict[str, float] = {}
         self._running: set[str] = set()
         self._stretches: dict[str, int] = {}
+        #: For every region, the exclusive ns of itself and of those inside it; and how often it began, with them.
+        self._inside: dict[str, dict[str, float]] = {}
+        self._around: set[str] = set()
+        self._spells: dict[str, int] = {}
 
     @property
     def joined(self) -> list[Signal]:
@@ -113,10 +120,7 @@ class Pool:
             for activity in cut.innermost:
                 share = (cut.end_ns - cut.start_ns) / len(cut.innermost)
                 self._active_ns[activity.region] = self._active_ns.get(activity.region, 0.0) + share
-            running = {activity.region for activity in cut.innermost}
-            for region in running - self._running:
-                self._stretches[region] = self._stretches.get(region, 0) + 1
-            self._running = running
+        self._nest(fresh, {activity.key: activity for activity in named})
         self._cuts += fresh
         recent = ActiveTime([cut for cut in self._cuts if cut.end_ns > self.frontier_ns - _HISTORY_NS])
         whole = cache(lambda: ActiveTime(self._cuts))
@@ -130,6 +134,25 @@ class Pool:
             self._cuts = [cut for cut in self._cuts if cut.end_ns > until_ns - _HISTORY_NS]
         self._take_memory(named, until_ns)
         self.frontier_ns = until_ns
+
+    def _nest(self, cuts: Sequence[Segment], by_key: Mapping[Hashable, Activity]) -> None:
+        """Note what ran inside what, and how often each began anew, alone and with what is inside it."""
+        for cut in cuts:
+            running = {activity.region for activity in cut.innermost}
+            around: set[str] = set()
+            for activity in cut.innermost:
+                share = (cut.end_ns - cut.start_ns) / len(cut.innermost)
+                for region in _chain(activity, by_key):
+                    around.add(region)
+                    inside = self._inside.setdefault(region, {})
+                    inside[activity.region] = inside.get(activity.region, 0.0) + share
+            for now, before, counts in (
+                (running, self._running, self._stretches),
+                (around, self._around, self._spells),
+            ):
+                for region in now - before:
+                    counts[region] = counts.get(region, 0) + 1
+            self._running, self._around = running, around
 
     def _activity(self, until_ns: int) -> ColumnActivity:
         total, stretch = np.zeros(len(self._index) + 1), np.full(len(self._index) + 1, np.inf)
@@ -182,17 +205,17 @@ class Pool:
         """What this device did for `region`."""
         name = region if region in self._index else OTHER
         index = self._index.get(name, -1)
-        rates: dict[Signal, Rate] = {}
-        for mixture in self._mixtures:
-            for signal in mixture.signals:
-                solved = mixture.rates(signal)
-                if 0 <= index < len(solved):
-                    rates[signal] = solved[index]
+        inside = self._inside.get(name, {})
+        total_ns = sum(inside.values())
+        weights = {self._index[part]: active_ns for part, active_ns in inside.items()}
+        stretch_ns = total_ns / self._spells.get(name, 1)
+        rates = {s: m.rate(s, weights, stretch_ns) for m in self._mixtures for s in m.signals if weights}
         return Pooled(
             region=name,
             device=self.timeline.device.uuid,
             executions=self._executions.get(name, 0),
             active_s=self._active_ns.get(name, 0.0) / NS_PER_S,
+            inclusive_s=total_ns / NS_PER_S,
             rates=rates,
             busy_s=self._estimate(self.busy_source(), index),
             energy_j=self._estimate(self.energy_source(), index),
@@ -223,6 +246,17 @@ class Pool:
 
     def _estimate(self, signal: Signal | None, index: int) -> float | None:
         mixture = self._measured(signal)
-        if mixture is None or not 0 <= index < len(mixture.rates(mixture.lead)):
+        if mixture is None or not 0 <= index < mixture.columns:
             return None
         return float(mixture.targets()[index])
+
+
+def _chain(activity: Activity, by_key: Mapping[Hashable, Activity]) -> Iterator[str]:
+    """The regions that an activity is part of, from itself outwards, each name once."""
+    names = set()
+    at: Activity | None = activity
+    while at is not None:
+        if at.region not in names:
+            names.add(at.region)
+            yield at.region
+        at = by_key.get(at.parent) if at.parent is not None else None

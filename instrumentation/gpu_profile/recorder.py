@@ -20,7 +20,8 @@ class Recorder:
     """Writes into `directory`. `driver()` gives the driver's name and version once it is known.
 
     With `strict` a failing disk raises RecordingError in the caller; else it ends the recording with one log line, and
-    the process goes on.
+    the process goes on. `samples` and `spans` count what was taken, `problem` says why the recording ended early. What
+    comes after `close()` starts another file.
     """
 
     def __init__(
@@ -39,13 +40,12 @@ class Recorder:
         self._driver = driver
         self._strict = strict
         self._writer: RecordingWriter | None = None
-        self._known: set[str] = set()
         self._lock = threading.Lock()
 
-    def _write(self, action: Callable[[RecordingWriter], None]) -> None:
+    def _write(self, action: Callable[[RecordingWriter], None]) -> bool:
         with self._lock:
             if self.problem:
-                return
+                return False
             try:
                 if self._writer is None:
                     name, version = self._driver()
@@ -55,22 +55,25 @@ class Recorder:
                 action(self._writer)
                 self._writer.maybe_flush()
             except RecordingError as error:
-                self.problem = str(error)
-                if self._strict:
-                    raise
-                _log.error("gpu-profile: the recording ends here: %s", error)
+                self._fail(error)
+                return False
+        return True
+
+    def _fail(self, error: RecordingError) -> None:
+        self.problem = str(error)
+        if self._strict:
+            raise error
+        _log.error("gpu-profile: the recording ends here: %s", error)
 
     def take(self, device: Device, samples: Sequence[Sample]) -> None:
         """A sampler's sink."""
 
         def write(writer: RecordingWriter) -> None:
-            if device.uuid not in self._known:
-                self._known.add(device.uuid)
-                writer.device(device)
+            writer.device(device)
             writer.samples(device.uuid, samples)
 
-        self._write(write)
-        self.samples += len(samples)
+        if self._write(write):
+            self.samples += len(samples)
 
     def take_span(self, execution: Execution) -> None:
         """A session's settled execution."""
@@ -89,14 +92,19 @@ class Recorder:
             device_intervals=on_device,
             items=execution.items,
         )
-        self._write(lambda writer: writer.span(span))
-        self.spans += 1
+        if self._write(lambda writer: writer.span(span)):
+            self.spans += 1
 
     def close(self) -> None:
-        """Write the end mark."""
+        """Write what is kept and the end mark. Closing twice is fine."""
         with self._lock:
-            if self._writer is not None:
-                self._writer.close()
+            writer, self._writer = self._writer, None
+            try:
+                if writer is not None:
+                    writer.close()
+            except RecordingError as error:
+                if not self.problem:
+                    self._fail(error)
 
 
 def record_session(session: Session, directory: Path) -> Recorder:

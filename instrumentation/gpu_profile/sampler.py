@@ -140,8 +140,9 @@ class Sampler:
 
     def start(self) -> None:
         """Sample in a thread of its own until `stop()`."""
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name="gpu-profile-sampler", daemon=True)
+        # One event per thread: one that hung when it was stopped must not come back to life beside its successor.
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="gpu-profile-sampler", daemon=True)
         self._thread.start()
 
     @property
@@ -160,7 +161,12 @@ class Sampler:
             self._close()
 
     def flush(self, timeout_s: float = 0.25) -> bool:
-        """Have everything read once more now, and wait for it; False if there is no driver or it took too long."""
+        """Have everything read once more now, and wait for it.
+
+        False if there is no driver, it took too long, or sampling was stopped: what is closed stays closed.
+        """
+        if self._stop.is_set():
+            return False
         if not self.running or threading.current_thread() is self._thread:
             self.step(force=True)
             return self.driver is not None
@@ -177,13 +183,13 @@ class Sampler:
 
     # ------------------------------------------------------------------ the thread
 
-    def _run(self) -> None:
+    def _run(self, stop: threading.Event) -> None:
         delay = 0.0
-        while not self._stop.is_set():
+        while not stop.is_set():
             forced = self.clock.wait(self._wake, delay)
-            self._wake.clear()
-            if self._stop.is_set():
+            if stop.is_set():
                 return
+            self._wake.clear()
             try:
                 delay = self.step(force=forced)
             except Exception:  # noqa: BLE001 - the host's process must not lose its sampling to our defect
@@ -227,6 +233,8 @@ class Sampler:
 
     def _is_due(self, tier: str, period: int, now: int, *, force: bool) -> bool:
         due = self._due.get(tier, now)
+        if due - now > period:
+            due = now  # the clock was set back: waiting until it has caught up could take hours
         if now < due and not force:
             return False
         if tier == Tier.FAST:
@@ -237,9 +245,10 @@ class Sampler:
 
     def _read(self, driver: Driver, state: DeviceState, tiers: Sequence[str], now: int) -> None:
         if not state.up:
-            if now < state.retry_ns:
+            if _waiting(state.retry_ns, now):
                 return
-            state.retry_ns = now + nanoseconds(RETRY_S)
+            # A driver may have nothing to drain from a device that is lost, and say so in peace: only a read tells.
+            tiers = [Tier.FAST]
         try:
             samples: list[Sample] = []
             for tier in tiers:
@@ -271,7 +280,7 @@ class Sampler:
             sink(state.device, samples)
 
     def _reopen(self, now: int) -> bool:
-        if now < self._retry_ns:
+        if _waiting(self._retry_ns, now):
             return False
         try:
             self.open()
@@ -319,3 +328,8 @@ class Sampler:
 
 def _available(capabilities: Mapping[Signal, Capability]) -> list[Signal]:
     return [signal for signal, capability in capabilities.items() if capability.available]
+
+
+def _waiting(retry_ns: int, now: int) -> bool:
+    """Whether it is too early for another try; never for longer than `RETRY_S`, even if the clock was set back."""
+    return 0 < retry_ns - now <= nanoseconds(RETRY_S)

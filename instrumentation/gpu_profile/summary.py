@@ -17,6 +17,7 @@ from gpu_profile.pooling import Pool, Pooled
 from gpu_profile.samples import Device, Interval
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
+from gpu_profile.unmix import Rate
 
 Basis = Literal["kernels", "counters", "operation", "coarse"]
 
@@ -102,8 +103,9 @@ class RegionSummary:
     """A region on one device, over all its executions so far.
 
     `interval_s` is the time that was joined: the sum of device intervals where they are known, else of host ones.
-    `busy` and `power` are means over that time, with the half-width of their 95 % intervals; `busy_s` and `energy_j`
-    are the region's exclusive shares of what the device measured. None: not known, with the reason in `reason`.
+    `busy` and `power` are means over that time, regions inside this one included, with the half-width of their 95 %
+    intervals, as is `call_energy_j`, the mean of an execution. `busy_s` and `energy_j` are the region's own, exclusive
+    shares of what the device measured. None: not known, with the reason in `reason`.
     """
 
     region: str
@@ -120,6 +122,7 @@ class RegionSummary:
     power_half_width: float | None
     energy_source: str
     energy_j: float | None
+    call_energy_j: float | None
     memory_max: float | None
     evidence: Evidence
     reason: str = ""
@@ -132,7 +135,7 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
     busy_source, energy_source = pool.busy_source(), pool.energy_source()
     busy = pooled.rates.get(busy_source) if busy_source else None
     power = pooled.rates.get(energy_source) if energy_source else None
-    idle = pooled.executions > 0 and pooled.active_s == 0.0 and interval_source == "device"
+    idle = pooled.executions > 0 and pooled.inclusive_s == 0.0 and interval_source == "device"
     reason = "" if busy is None else busy.reason
     if idle:
         # The stream passed the region's last mark right after its first: it launched nothing, and used nothing.
@@ -143,7 +146,7 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
         region=region,
         device=pool.timeline.device,
         durations=durations,
-        interval_s=pooled.active_s,
+        interval_s=pooled.inclusive_s,
         interval_source=interval_source,
         executions=pooled.executions,
         busy=0.0 if idle else busy.value if busy and not busy.reason else None,
@@ -154,11 +157,18 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
         power_half_width=None if idle or power is None or power.reason else power.half_width,
         energy_source=energy_source.key if energy_source else "",
         energy_j=0.0 if idle else pooled.energy_j,
+        call_energy_j=0.0 if idle else _per_call(pooled, power),
         memory_max=pooled.memory_max,
         evidence=pooled_evidence(pool, pooled, launches_nothing=idle),
         reason=reason,
         rates={signal.key: rate.value for signal, rate in pooled.rates.items() if not rate.reason},
     )
+
+
+def _per_call(pooled: Pooled, power: Rate | None) -> float | None:
+    if power is None or power.reason or not pooled.executions:
+        return None
+    return power.value * pooled.inclusive_s / pooled.executions
 
 
 def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = False) -> Evidence:

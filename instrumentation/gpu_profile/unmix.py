@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.timeline import Floats
+from gpu_profile.timeline import Floats, Ints
 
 #: 97.5 % quantile of the normal distribution: half-widths are of 95 % intervals.
 Z95: Final = 1.959964
@@ -24,6 +24,8 @@ WIDEST_HALF_WIDTH: Final = 0.25
 #: Beyond this condition number of the scaled equations, a loop is phase-locked to the window: 50 ms loops under a
 #: 100 ms window reach 1,000-1e8 with errors of 11-50 %, distinguishable ones stay below 500 (simulation study).
 WORST_CONDITION: Final = 1500.0
+#: Beyond this, the inverse is noise.
+_SINGULAR: Final = 1e12
 #: Fewer windows than this per unknown say nothing about the noise.
 WINDOWS_PER_RATE: Final = 4
 
@@ -79,6 +81,11 @@ class Unmixer:
         self.n += len(values)
 
     @property
+    def columns(self) -> int:
+        """Columns of the equations so far."""
+        return len(self._gram)
+
+    @property
     def residual(self) -> float:
         """Mean squared error of the first signal's fit; infinite while there are no windows."""
         return (
@@ -91,44 +98,70 @@ class Unmixer:
         square = self._square[output] - 2 * rates @ self._moment[:, output] + rates @ self._gram @ rates
         return max(0.0, float(square))
 
-    def solve(self, output: int = 0, doubt: Floats | None = None) -> list[Rate]:
-        """The rate of every column for one of the signals, in order.
-
-        `doubt[k]` is the share of column k's time that may be its neighbours': it widens the interval by as much of
-        the largest rate, on top of what the noise asks for.
-        """
+    def fit(self, output: int = 0) -> Fit:
+        """The rates of one of the signals and how they vary together."""
         k = len(self._gram)
         if self.n == 0:
-            return [Rate(0.0, float("inf"), 0, "no samples yet")] * k
+            return Fit(np.zeros(k), np.full((k, k), np.inf), self._seen, 0, 0.0, 1.0)
         rates = bounded(self._gram, self._moment[:, output], self.most)
         seen = np.diag(self._gram) > 0
         freedom = self.n - int(seen.sum())
-        mean = abs(float(self._sum[output])) / self.n
-        half_width = np.full(k, np.inf)
-        condition = 1.0
+        covariance = np.zeros((k, k))
+        np.fill_diagonal(covariance, np.where(seen, 0.0, np.inf))
+        condition = np.inf
         if freedom > 0 and seen.any():
             scale = 1 / np.sqrt(np.diag(self._gram)[seen])
             scaled = self._gram[np.ix_(seen, seen)] * scale[:, None] * scale[None, :]
             condition = float(np.linalg.cond(scaled))
-            if condition < 1e12:
+            if condition < _SINGULAR:
                 noise = self._residual_sum(rates, output) / freedom
-                spread = np.diag(np.linalg.inv(scaled)) * scale**2 * noise
-                half_width[seen] = Z95 * np.sqrt(np.maximum(spread, 0.0))
-        if doubt is not None:
-            systematic = np.zeros(k)
-            systematic[: len(doubt)] = doubt[:k] * float(rates.max(initial=0.0))
-            half_width = np.hypot(half_width, systematic)
-        return [
-            Rate(float(r), float(h), int(n), self._doubt(float(r), float(h), int(n), mean, condition))
-            for r, h, n in zip(rates, half_width, self._seen, strict=True)
-        ]
+                covariance[np.ix_(seen, seen)] = np.linalg.inv(scaled) * scale[:, None] * scale[None, :] * noise
+        if not condition < _SINGULAR:
+            np.fill_diagonal(covariance, np.inf)
+        return Fit(rates, covariance, self._seen, self.n, abs(float(self._sum[output])) / self.n, condition)
 
-    def _doubt(self, rate: float, half_width: float, n: int, mean: float, condition: float) -> str:
-        if n < WINDOWS_PER_RATE or self.n < WINDOWS_PER_RATE * len(self._gram):
+    def solve(self, output: int = 0, doubt: Floats | None = None) -> list[Rate]:
+        """The rate of every column for one of the signals, in order; for `doubt` see `Fit.rate`."""
+        fit, columns = self.fit(output), np.eye(len(self._gram))
+        doubts = np.zeros(len(columns)) if doubt is None else np.pad(doubt, (0, max(0, len(columns) - len(doubt))))
+        return [fit.rate(column, doubt=float(d)) for column, d in zip(columns, doubts, strict=False)]
+
+
+class Fit(NamedTuple):
+    """A solution: rates and their covariance by column, windows by column and in all, the signal's mean, and the
+    condition number of the scaled equations."""
+
+    rates: Floats
+    covariance: Floats
+    seen: Ints
+    n: int
+    mean: float
+    condition: float
+
+    def rate(self, weights: Floats, *, doubt: float = 0.0) -> Rate:
+        """The rate of a mixture of columns in proportion to `weights`, which add up to 1: one column, or a region and
+        those inside it.
+
+        `doubt` is the share of its time that may be its neighbours': it widens the interval by as much of the largest
+        rate, on top of what the noise asks for.
+        """
+        used = weights > 0
+        value = float(weights[used] @ self.rates[used])
+        n = int(self.seen[used].max(initial=0))
+        if self.n == 0:
+            return Rate(0.0, np.inf, 0, "no samples yet")
+        part = self.covariance[np.ix_(used, used)]
+        spread = float(weights[used] @ part @ weights[used]) if np.isfinite(part).all() else np.inf
+        noise = Z95 * np.sqrt(max(0.0, spread))
+        half_width = float(np.hypot(noise, doubt * float(self.rates.max(initial=0.0))))
+        return Rate(value, half_width, n, self._doubt(value, half_width, n))
+
+    def _doubt(self, rate: float, half_width: float, n: int) -> str:
+        if n < WINDOWS_PER_RATE or self.n < WINDOWS_PER_RATE * len(self.rates):
             return f"too few samples ({n})"
-        if condition > WORST_CONDITION:
+        if self.condition > WORST_CONDITION:
             return "not identifiable: the regions run in lock-step with the sensor's window"
-        if half_width > WIDEST_HALF_WIDTH * max(abs(rate), mean):
+        if half_width > WIDEST_HALF_WIDTH * max(abs(rate), self.mean):
             return f"not identifiable yet: ±{half_width:.3g} around {rate:.3g}"
         return ""
 

@@ -34,7 +34,7 @@ def region_row(summary: RegionSummary, verdict: Verdict) -> tuple[str, ...]:
         width = summary.busy_half_width
         busy = percent(min(1.0, summary.busy)) + (f" ±{width * 100:.1f}" if width else "")
     energy = summary.energy_j
-    each = energy / summary.executions if energy is not None and summary.executions else None
+    each = summary.call_energy_j
     return (
         summary.region,
         f"{durations.calls:,}",

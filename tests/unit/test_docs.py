@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import promql_parser
+import pytest
+import yaml
+from exporter_process import environment
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+import gpu_profile
+from gpu_profile import process
+from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Instrument
+from gpu_profile.catalogue.metrics import label
+from gpu_profile.cli import commands
+from gpu_profile_exporter.cli import exporter
+from gpu_profile_exporter.demo.command import demo
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PARSER = MarkdownIt("commonmark").enable("table")
+
+SERIES = {
+    metric.prometheus + part
+    for metric in METRICS
+    for part in (("", "_bucket", "_sum", "_count") if metric.instrument is Instrument.HISTOGRAM else ("",))
+}
+LABELS = {label(name) for metric in METRICS for name in metric.labels}
+#: `prometheus_client`'s own, of which the pages name some.
+PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
+#: Dotted names that are neither an attribute nor a metric nor Python.
+OTHER_NAMES = {"gpu_profile.drivers"}
+
+
+class Block(NamedTuple):
+    """A fenced block: where, its info string, its text, and the block after it on the page."""
+
+    page: Path
+    line: int
+    info: str
+    text: str
+    following: Block | None = None
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tokens(page: Path) -> list[Token]:
+    return PARSER.parse(page.read_text(encoding="utf-8"))
+
+
+def blocks(*infos: str) -> list[Block]:
+    """All blocks with one of these info strings."""
+    found: list[Block] = []
+    for page in PAGES:
+        following = None
+        for token in reversed([token for token in tokens(page) if token.type == "fence"]):
+            following = Block(page, (token.map or [0])[0] + 1, token.info, token.content, following)
+            if token.info in infos:
+                found.append(following)
+    return found
+
+
+def named(*infos: str) -> list[object]:
+    return [pytest.param(block, id=f"{name_of(block.page)}:{block.line}") for block in blocks(*infos)]
+
+
+def targets(page: Path) -> Iterator[str]:
+    """Where the page's links and images lead."""
+    for token in tokens(page):
+        for child in token.children or []:
+            for key in ("href", "src"):
+                if key in child.attrs:
+                    yield str(child.attrs[key])
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the page's headings."""
+    parsed = tokens(page)
+    titles = [parsed[i + 1].content for i, token in enumerate(parsed) if token.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_relative_link_and_image_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None:
+    broken = []
+    for target in targets(page):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        if not found.is_file() or (anchor and anchor not in anchors(found)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, waiting = set(), [PAGES[0]]
+    while waiting:
+        page = waiting.pop()
+        if page not in reached:
+            reached.add(page)
+            found = ((page.parent / target.partition("#")[0]).resolve() for target in targets(page))
+            waiting += [path for path in found if path.suffix == ".md" and path.is_file()]
+    assert set(PAGES) <= reached
+
+
+def test_every_picture_is_shown_somewhere() -> None:
+    shown = {(page.parent / target).resolve() for page in PAGES for target in targets(page)}
+    assert set((DOCS / "images").iterdir()) <= shown
+
+
+@pytest.mark.parametrize("block", named("python", "python run"))
+def test_every_python_block_is_python(block: Block) -> None:
+    compile(block.text, f"{name_of(block.page)}:{block.line}", "exec")
+
+
+@pytest.mark.parametrize("block", named("python run"))
+def test_what_is_marked_to_run_runs_without_a_word_of_complaint(block: Block, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block.text],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env=environment(TMPDIR=os.fspath(tmp_path)),
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = block.following
+    if shown is not None and shown.info == "json":
+        printed = json.loads(done.stdout)["attributes"]
+        promised = json.loads("{" + shown.text + "}")
+        assert promised.keys() <= printed.keys()
+        words = {key: value for key, value in promised.items() if isinstance(value, str)}
+        assert words == {key: printed[key] for key in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_series_and_label_that_a_page_names_is_in_the_catalogue(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    series = re.findall(r"\b(?:gpu_profile|nvidia_gpu|process|hw)_[a-z0-9_]*[a-z0-9]\b(?!\.)(?!\*)", text)
+    assert set(series) - SERIES - LABELS - PROCESS - {"gpu_profile_exporter"} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_dotted_name_on_a_page_is_an_attribute_a_metric_or_importable(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    known = {a.name for a in ATTRIBUTES} | {m.otel for m in METRICS} | {k for m in METRICS for k in m.labels}
+    dotted = re.findall(r"\b((?:gpu_profile|nvidia\.gpu|hw)(?:\.[a-z_0-9]*[a-zA-Z0-9])+)(?!\.\*)", text)
+    unknown = {name for name in dotted if name not in known | OTHER_NAMES and not importable(name)}
+    assert unknown == set()
+
+
+def importable(name: str) -> bool:
+    module, _, attribute = name.rpartition(".")
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        try:
+            return hasattr(importlib.import_module(module), attribute)
+        except ImportError:
+            return False
+    return True
+
+
+def queries(text: str) -> Iterator[str]:
+    """The queries of a block: a line that is not indented begins the next."""
+    query = ""
+    for line in re.sub(r"#.*", "", text).splitlines():
+        if not line.startswith(" ") and query.strip():
+            yield query
+            query = ""
+        query += line + "\n"
+    if query.strip():
+        yield query
+
+
+@pytest.mark.parametrize("block", named("promql"))
+def test_every_query_is_promql(block: Block) -> None:
+    found = list(queries(block.text))
+    assert found
+    for query in found:
+        promql_parser.parse(query)
+
+
+@pytest.mark.parametrize("block", named("yaml"))
+def test_every_yaml_block_is_yaml(block: Block) -> None:
+    assert yaml.safe_load(block.text)["scrape_configs"]
+
+
+@pytest.mark.debian
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
+@pytest.mark.parametrize("block", named("yaml"))
+def test_prometheus_takes_every_configuration(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "prometheus.yml"
+    path.write_text(block.text)
+    done = subprocess.run(["promtool", "check", "config", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def options(command: click.Command) -> set[str]:
+    return {"-h", "--help"} | {option for parameter in command.params for option in parameter.opts}
+
+
+def code_lines() -> Iterator[tuple[str, str]]:
+    """Every line of a shell block and every piece of code in a text that may be a command, with its page."""
+    for page in PAGES:
+        for token in tokens(page):
+            if token.type == "fence" and token.info == "sh":
+                yield from ((name_of(page), line) for line in token.content.splitlines())
+            for child in token.children or []:
+                if child.type == "code_inline":
+                    yield name_of(page), child.content
+
+
+def test_every_option_of_our_commands_that_a_page_uses_exists() -> None:
+    checked = 0
+    for page, line in code_lines():
+        words = shlex.split(line, comments=True) if line.startswith("gpu-profile") else []
+        if not words:
+            continue
+        if words[:2] == ["gpu-profile", "record"]:
+            known = options(commands.commands["record"])
+        elif words[0] == "gpu-profile-exporter":
+            known = options(demo if "demo" in words else exporter)
+        else:
+            continue
+        used = {word for word in words if word.startswith("-")}
+        checked += len(used)
+        assert used <= known, f"{page}: {line}"
+    assert checked
+
+
+def test_every_make_target_that_a_page_uses_exists() -> None:
+    existing = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    used = {line.split()[1] for _, line in code_lines() if re.match(r"make [a-z]", line)}
+    assert used
+    assert used <= existing
+
+
+def test_the_generated_tables_are_what_the_code_says() -> None:
+    done = subprocess.run(
+        [sys.executable, DOCS / "generate.py", "--check"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_table_that_was_changed_by_hand_is_found_and_written_anew(tmp_path: Path) -> None:
+    page = tmp_path / "metrics.md"
+    right = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    page.write_text(right.replace("Power draw averaged", "Power draw, perhaps averaged"), encoding="utf-8")
+    command = [sys.executable, os.fspath(DOCS / "generate.py"), os.fspath(tmp_path)]
+    check = subprocess.run([*command, "--check"], capture_output=True, text=True, env=environment(), check=False)
+    assert check.returncode == 1
+    assert "metrics.md: out of date" in check.stdout
+    subprocess.run(command, capture_output=True, env=environment(), check=True)
+    assert page.read_text(encoding="utf-8") == right
+
+
+def test_every_metric_signal_attribute_and_threshold_has_its_row() -> None:
+    metrics, regions = (DOCS / "metrics.md").read_text(), (DOCS / "regions.md").read_text()
+    for metric in METRICS:
+        assert f"| `{metric.prometheus}` | `{metric.otel}` |" in metrics
+    for row in SIGNALS:
+        assert f"| `{row.key}` |" in metrics
+    for attribute in ATTRIBUTES:
+        assert f"| `{attribute.name}` |" in regions
+
+
+def test_every_public_name_and_each_of_its_arguments_is_on_the_page_of_the_api() -> None:
+    text = (DOCS / "api.md").read_text()
+    for name in gpu_profile.__all__:
+        assert re.search(rf"^## {name}$|^\| `{name}` \|", text, re.MULTILINE), name
+    signatures = {
+        "region": inspect.signature(type(gpu_profile.region).__call__),
+        "configure": inspect.signature(gpu_profile.configure),
+        "GpuSpanProcessor": inspect.signature(gpu_profile.GpuSpanProcessor),
+        "serve_metrics": inspect.signature(gpu_profile.serve_metrics),
+        "use_stream": inspect.signature(process.use_stream),
+    }
+    for name, signature in signatures.items():
+        (section,) = re.findall(rf"^## {name}$(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+        for parameter in signature.parameters.values():
+            if parameter.name != "self":
+                assert re.search(rf"\b{parameter.name}\b", section), f"{name}({parameter.name})"
+
+
+def test_every_setting_of_configure_is_explained_with_its_default() -> None:
+    text = (DOCS / "regions.md").read_text()
+    for parameter in inspect.signature(gpu_profile.configure).parameters.values():
+        (row,) = re.findall(rf"^\| `{parameter.name}` \| (.*?) \|", text, re.MULTILINE)
+        if isinstance(parameter.default, float):
+            assert float(row) == parameter.default
+
+
+def test_every_option_of_the_exporter_is_explained_with_its_default() -> None:
+    text = (DOCS / "exporter.md").read_text()
+    for parameter in exporter.params:
+        if isinstance(parameter, click.Option) and parameter.opts[0] != "--version":
+            (row,) = re.findall(rf"^\| `{parameter.opts[0]}` (\|.*\|)$", text, re.MULTILINE)
+            default = parameter.default
+            assert f"| {default:g} |" in row if isinstance(default, float) else f"| `{default}` |" in row
+            for variable in parameter.envvar or ():
+                assert f"`{variable}`" in row
