@@ -172,39 +172,55 @@ class Mixture:
         until_ns: int,
     ) -> None:
         """Take the windows that ended by `until_ns` in. `recent` reaches back over their lags, `whole` to the start."""
-        windows = self._fetch(until_ns, recent.origin_ns)
-        if not len(windows.ends):
-            return
+        windows = self._fetch(until_ns)
         self.covered_s += float((windows.ends - windows.starts).sum()) / NS_PER_S
         self.measured = self.measured + windows.masses.sum(axis=0)
+        # A reading may look back to before the first slice, and nobody knows whose time that was.
+        looks_back_to = np.minimum(windows.starts, windows.ends - self._window_ns) - LONGEST_LAG_NS
+        known = looks_back_to >= max(recent.origin_ns, self.start_ns)
+        windows = _Windows(windows.starts[known], windows.ends[known], windows.masses[known])
+        if not len(windows.ends):
+            return
         if not self.locked:
             self._kept.append(windows)
         if not self._judge(whole, index):
             self._add(windows, recent, index)
         self.shares.hand_out(float(self.measured[0]), self.targets())
 
-    def _fetch(self, until_ns: int, origin_ns: int) -> _Windows:
+    def _fetch(self, until_ns: int) -> _Windows:
         columns = [c for s in self.signals if (c := self.timeline.column(s)) is not None]
         starts, ends, masses = columns[0].edges(self._seen_ns, until_ns)
         if len(ends):
             self._seen_ns = int(ends[-1])
-        # Before the first slice, and in a window that began before it, nobody knows whose time it was.
-        keep = (starts >= max(origin_ns, self.start_ns) + LONGEST_LAG_NS) & (ends > starts)
+        keep = (starts >= self.start_ns) & (ends > starts)
         taken = np.zeros((len(ends), len(columns)))
         taken[:, 0] = masses
+        absent = []
         for i, column in enumerate(columns[1:], start=1):
             if not keep.any():
                 break
-            other_starts, other_ends, other = column.edges(int(starts[0]), until_ns)
-            place = np.minimum(np.searchsorted(other_ends, ends), len(other_ends) - 1)
-            if len(other_ends):
-                keep &= (other_ends[place] == ends) & (other_starts[place] == starts)
-                taken[:, i] = other[place]
+            place, fits = _places(column.edges(int(starts[0]), until_ns), starts, ends)
+            if fits.any():
+                keep &= fits
+                taken[:, i] = place
             else:
-                keep[:] = False
+                absent.append(i)
+        if absent:
+            # A signal that has no readings must not silence the others of its family: it leaves.
+            self._leave(absent)
+            columns = [column for i, column in enumerate(columns) if i not in absent]
+            taken = np.delete(taken, absent, axis=1)
         unit = 1 if self.lead.kind is Kind.COUNTER else NS_PER_S
         scale = np.array([column.signal.quantum / unit for column in columns])
         return _Windows(starts[keep], ends[keep], taken[keep] * scale)
+
+    def _leave(self, outputs: list[int]) -> None:
+        """Go on without some of the signals."""
+        self.signals = tuple(signal for i, signal in enumerate(self.signals) if i not in outputs)
+        self.measured = np.delete(self.measured, outputs)
+        self._kept = [w._replace(masses=np.delete(w.masses, outputs, axis=1)) for w in self._kept]
+        self._unmixer.leave(outputs)
+        self._fits.clear()
 
     def _add(self, windows: _Windows, active: ActiveTime, index: Mapping[str, int]) -> None:
         design, values = self._equations(windows, active, index, self.timing)
@@ -333,3 +349,12 @@ class Mixture:
             targets[i] = (weight * rate.value + (1 - weight) * mean) * active_s[i]
         total = float(targets.sum())
         return targets * (float(self.measured[0]) / total) if total > 0 else targets
+
+
+def _places(rows: tuple[Ints, Ints, Ints], starts: Ints, ends: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """For each window the mass of the row with the same edges, and whether there is one."""
+    row_starts, row_ends, masses = rows
+    if not len(row_ends):
+        return np.zeros(len(ends), np.int64), np.zeros(len(ends), bool)
+    place = np.minimum(np.searchsorted(row_ends, ends), len(row_ends) - 1)
+    return masses[place], (row_ends[place] == ends) & (row_starts[place] == starts)

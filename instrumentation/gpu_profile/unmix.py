@@ -80,6 +80,12 @@ class Unmixer:
         self._sum += values.sum(axis=0)
         self.n += len(values)
 
+    def leave(self, outputs: list[int]) -> None:
+        """Go on without some of the signals."""
+        if self.n:
+            self._moment = np.delete(self._moment, outputs, axis=1)
+            self._square, self._sum = np.delete(self._square, outputs), np.delete(self._sum, outputs)
+
     @property
     def columns(self) -> int:
         """Columns of the equations so far."""

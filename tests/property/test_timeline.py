@@ -6,13 +6,14 @@ from math import floor
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import Kind, Signal, signal
 from gpu_profile.catalogue.signals import MEMORY_USED, POWER, UTILIZATION
 from gpu_profile.samples import Sample
-from gpu_profile.timeline import LONGEST_HOLD_NS, Column, Cumulative
+from gpu_profile.timeline import LONGEST_HOLD_NS, Column, Cumulative, wrap
 from gpu_profile.units import NS_PER_S
 
 THROTTLE = signal("throttle_hw_thermal")
@@ -187,3 +188,47 @@ def test_a_counter_never_shrinks_whatever_its_readings_do(steps: list[tuple[int,
         assert column.total_mass >= before
     assert (column.edges(0, 1 << 62)[2] >= 0).all()
     assert column.total_covered_ns <= t - T0
+
+
+# ---------------------------------------------------------------------- exact over long times
+
+
+def test_27_hours_at_500_w_equal_python_ints() -> None:
+    held = Column(POWER, 2000)
+    minute = 60 * NS_PER_S
+    for i in range(27 * 60):
+        held.append(Sample(POWER, T0 + i * minute, T0 + (i + 1) * minute, 500_000))
+    whole = 27 * 60 * minute
+    assert 500_000 * whole > 1 << 63
+    assert held.integral(T0, T0 + whole) == Cumulative(500_000 * whole, whole)
+    assert POWER.base(held.integral(T0, T0 + whole).mass) / NS_PER_S == 500 * 27 * 3600
+
+
+def test_30_days_at_1_kw_equal_python_ints_under_any_split() -> None:
+    held = Column(POWER, 5000)
+    step = 600 * NS_PER_S
+    for i in range(30 * 144):
+        held.append(Sample(POWER, T0 + i * step, T0 + (i + 1) * step, 1_000_000))
+    end = T0 + 30 * 144 * step
+    assert held.integral(T0, end) == Cumulative(1_000_000 * (end - T0), end - T0)
+    cuts = [T0, T0 + 1, T0 + 7 * 86_400 * NS_PER_S + 12_345, end - 3, end]
+    pieces = [held.integral(a, b) for a, b in pairwise(cuts)]
+    assert sum(piece.mass for piece in pieces) == 1_000_000 * (end - T0)
+
+
+def test_days_of_192_gb_equal_python_ints() -> None:
+    held = Column(MEMORY_USED, 60_000)
+    mib = 192 * 1024
+    for i in range(3 * 86_400 // 5 + 1):
+        t = T0 + i * LONGEST_HOLD_NS
+        held.append(Sample(MEMORY_USED, t, t, mib))
+    days = 3 * 86_400 * NS_PER_S
+    assert mib * days > 1 << 63
+    assert held.integral(T0, T0 + days) == Cumulative(mib * days, days)
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, (1 << 63) - 1, -(1 << 63)])
+def test_wrap_leaves_what_fits_alone(value: int) -> None:
+    assert wrap(value) == value
+    assert wrap(value + (1 << 64)) == value
+    assert wrap(value - (5 << 64)) == value
