@@ -65,8 +65,9 @@ bench: $(VENV)/dev.stamp  ## measure [ONLY=heart|library|exporter|roofline|kerne
 image-test: $(VENV)/demo.stamp  ## build and run the container image without a Docker engine (root, minutes)
 	@exec docker/image_test.sh $(PY)
 
-dashboards: $(VENV)/dev.stamp  ## write the Grafana dashboards anew from the catalogue
+dashboards: $(VENV)/dev.stamp  ## write the Grafana dashboards and the docs' tables anew from the catalogue
 	@$(PY) grafana/generate.py
+	$(PY) docs/generate.py
 
 wheel: $(VENV)/dev.stamp  ## the source distribution and the wheel, in dist/
 	@$(PY) -m build --outdir dist

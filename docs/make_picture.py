@@ -52,6 +52,8 @@ def main() -> None:
         check=True,
         env={**os.environ, "COLUMNS": str(WIDTH)},
     )
+    if "true busy" not in done.stdout:
+        sys.exit(f"the demonstration did not compare itself with the truth, so there is no picture:\n{done.stdout}")
     options.output.write_text(draw(done.stdout), encoding="utf-8")
 
 

@@ -11,6 +11,7 @@ from typing import Final, Self
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver
 from gpu_profile.driver.grammar import ENTRY_POINTS, open_driver
+from gpu_profile.driver.replay import ReplayDriver
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.sampler import Sampler
 from gpu_profile_exporter import version
@@ -35,12 +36,16 @@ class Node:
         self.clock = clock
         self.identity = Identity(config.driver, "", version())
         self.sampler = Sampler(self._open, interval_s=config.interval_s, retention_s=config.retention_s, clock=clock)
+        #: Whether the devices are not real, or were not when they were recorded.
+        self.simulated = config.driver.partition(":")[0] == "simulated"
         self._exposition = Exposition(self.readings)
         self._server: Server | None = None
 
     def _open(self) -> Driver:
         driver = open_driver(self.config.driver, clock=self.clock)
         self.identity = Identity(driver.name, driver.version, self.identity.version)
+        origin = driver.recorded_driver if isinstance(driver, ReplayDriver) else driver.name
+        self.simulated = origin.partition(":")[0] == "simulated"
         return driver
 
     # ------------------------------------------------------------------ running
@@ -79,11 +84,6 @@ class Node:
     def url(self) -> str:
         """Where it serves, with the port that was really chosen."""
         return f"http://{self._server.address if self._server is not None else self.config.listen}"
-
-    @property
-    def simulated(self) -> bool:
-        """Whether the devices are not real."""
-        return self.identity.driver.partition(":")[0] == "simulated"
 
     def headline(self, *, timeout_s: float = _FIRST_ANSWER_S) -> str:
         """One line that says what is read and where it is served; waits a moment for the driver's first answer."""

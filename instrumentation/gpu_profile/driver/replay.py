@@ -1,7 +1,5 @@
 """A recording as a driver: what was sampled then happens again now."""
 
-# A driver may ignore what the protocol hands it.
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +46,8 @@ class ReplayDriver:
         recording = read_recording(directory)
         self.name: Final = f"replay:{directory}"
         self.version: Final = recording.processes[0].driver_version if recording.processes else ""
+        #: The driver that the samples were first read through.
+        self.recorded_driver: Final = recording.processes[0].driver if recording.processes else ""
         self.problems: Final = recording.problems
         self._clock = clock
         self._devices = _devices(recording)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -73,14 +74,14 @@ class Cut(NamedTuple):
     lost_bytes: int
 
 
-def read_recording(directory: Path) -> Recording:
+def read_recording(directory: str | os.PathLike[str]) -> Recording:
     """Everything that is intact in the files of `directory`, in the order of file names and then of writing.
 
     RecordingError if there is no such directory, no recording in it, or a file in it is not a recording that this
     version can read. Damage is no error: it is counted in `lost_bytes` and told in `problems`.
     """
     found = _Found()
-    for path in _files(directory):
+    for path in _files(Path(directory)):
         found.file(path, _bytes(path))
     samples: dict[str, dict[str, Columns]] = {}
     for (device, key), blocks in found.blocks.items():
