@@ -8,7 +8,7 @@ then it is locked, and only the normal equations remain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -107,11 +107,17 @@ class Timing(NamedTuple):
         return tuple(Timing(self.lag_ns + move, blur_ns=step_ns) for move in moves if self.lag_ns + move >= 0)
 
 
-def timings(signal: Signal) -> tuple[Timing, ...]:
-    """The grid for a signal: every lag, and every phase of its renewals if it has them."""
-    lags = tuple(Timing(lag, blur_ns=STEP_NS) for lag in range(0, LONGEST_LAG_NS + 1, 2 * STEP_NS))
+def grids(signal: Signal) -> Iterator[tuple[tuple[Timing, ...], float]]:
+    """The grids for a signal, each with what its residuals are multiplied with before they are compared.
+
+    Every lag, and every phase of its renewals if it has them. As long as a reader keeps exact time the two cannot be
+    told apart, but only the second stays right when a reading comes late: a lag has to fit clearly better.
+    """
     period = signal.refresh_ns
-    return lags + tuple(Timing(0, period, phase, STEP_NS) for phase in range(0, period, STEP_NS))
+    lags = tuple(Timing(lag, blur_ns=STEP_NS) for lag in range(0, LONGEST_LAG_NS + 1, 2 * STEP_NS))
+    yield lags, 1.25 if period else 1.0
+    if period:
+        yield tuple(Timing(0, period, phase, STEP_NS) for phase in range(0, period, STEP_NS)), 1.0
 
 
 class _Windows(NamedTuple):
@@ -277,10 +283,13 @@ class Mixture:
         def residual(timing: Timing) -> float:
             return self._residual(windows, active, index, timing)
 
-        best = min(timings(self.lead), key=residual)
-        for step in FINE_STEPS_NS:
-            best = min(best.around(step), key=residual)
-        self.timing = best
+        self.timing, least = Timing(), np.inf
+        for grid, handicap in grids(self.lead):
+            best = min(grid, key=residual)
+            for step in FINE_STEPS_NS:
+                best = min(best.around(step), key=residual)
+            if residual(best) * handicap < least:
+                self.timing, least = best, residual(best) * handicap
         self._unmixer = Unmixer(self._most)
         self._add(windows, active, index)
         if n >= LOCK_AT:
