@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final, NoReturn
 
 import click
@@ -98,20 +98,24 @@ def serve(config: Config) -> None:
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], object]]:
-    # A pipe, because a handler may run at any moment and must not take a lock that this thread holds.
+    # The interpreter itself writes to the pipe when a signal comes: a handler in Python might only run after a read
+    # that has just begun to block, which is never.
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
+    before_fd = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
 
-    def stop(*_: object) -> None:
-        with suppress(BlockingIOError):
-            os.write(writing, b".")
+    def wait() -> None:
+        while not set(os.read(reading, 64)) & set(numbers):
+            pass
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield lambda: os.read(reading, 1)
+        yield wait
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(before_fd)
         os.close(reading)
         os.close(writing)
 

@@ -9,9 +9,13 @@ from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.executions import Execution
+from gpu_profile.join import WIDEST_WINDOW
+from gpu_profile.pooling import MOST_REGIONS
 from gpu_profile.regimes import Verdict, classify
+from gpu_profile.samples import Device, Interval
 from gpu_profile.session import Judged, Session
 from gpu_profile.summary import SpanReading, read_span, span_evidence
+from gpu_profile.timeline import Timeline
 
 AttributeValues = str | bool | int | float | Sequence[str]
 _DIGITS: Final = 6
@@ -23,33 +27,44 @@ def attributes_of(session: Session, execution: Execution) -> dict[str, Attribute
     With several devices the values are of the one that was busiest, and energy is the sum. Nothing that was not
     measured is among them; `gpu_profile.unjoined` says why there is nothing at all.
     """
-    devices = session.devices()
-    if execution.stream is not None:
-        devices = [d for d in devices if d.uuid == execution.stream.device_uuid]
-    elif execution.device is not None:
-        devices = [d for d in devices if d.uuid == execution.device]
+    devices = session.devices_of(execution)
     if not devices:
         return {names.UNJOINED.name: session.sampler.problem or "the region's device is not sampled"}
     interval = execution.interval() or execution.host
     result: dict[str, AttributeValues] = {
-        names.DEVICE_IDS.name: [device.uuid for device in devices],
+        names.DEVICE_IDS.name: tuple(device.uuid for device in devices),
         names.INTERVAL_SOURCE.name: interval.source,
         names.INTERVAL_S.name: (interval.end_ns - interval.start_ns) / 1e9,
     }
-    own: list[SpanReading] = []
-    for device in devices:
-        timeline = session.sampler.timeline(device.uuid)
-        if timeline is not None:
-            own.append(read_span(timeline, interval))
-    resolved = [reading for reading in own if reading.resolved]
-    if resolved and len(resolved) == len(devices):
-        _add_own(result, session, resolved)
+    timelines = [t for device in devices if (t := session.sampler.timeline(device.uuid)) is not None]
+    own = [read_span(t, interval) for t in timelines] if all(_may_resolve(t, interval) for t in timelines) else []
+    if len(own) == len(devices) and all(reading.resolved for reading in own):
+        _add_own(result, session, own)
     else:
         judged = [j for d in devices if (j := session.verdict(execution.name, d.uuid)) is not None]
         _add_pooled(result, judged)
-    if names.BUSY_RATIO.name not in result and names.REGIME.name not in result:
-        result[names.UNJOINED.name] = session.sampler.problem or "no samples cover the span yet"
+    if names.SCOPE.name not in result:
+        result[names.UNJOINED.name] = session.sampler.problem or _why(session, execution.name, devices)
     return result
+
+
+def _may_resolve(timeline: Timeline, interval: Interval) -> bool:
+    """Whether the interval is long enough for readings of its own, which cost a millisecond."""
+    widest_ns = WIDEST_WINDOW * (interval.end_ns - interval.start_ns)
+    return any(max(s.window_ns, s.refresh_ns) <= widest_ns for s in BUSY_SOURCES if timeline.column(s) is not None)
+
+
+def _why(session: Session, region: str, devices: Sequence[Device]) -> str:
+    for device in devices:
+        state, pool = session.sampler.states.get(device.uuid), session.pools.get(device.uuid)
+        if state is not None and not state.up:
+            return state.reason
+        if pool is not None and pool.overflowed and region not in pool.regions:
+            return f"more than {MOST_REGIONS} regions: it is pooled with others"
+        judged = session.verdict(region, device.uuid)
+        if judged is not None:
+            return judged.verdict.rule
+    return "no samples cover the region"
 
 
 def _add_own(result: dict[str, AttributeValues], session: Session, own: list[SpanReading]) -> None:
@@ -83,9 +98,10 @@ def _busy(reading: SpanReading) -> float:
 
 
 def _add_pooled(result: dict[str, AttributeValues], judged: list[Judged]) -> None:
-    if not judged:
+    known = [j for j in judged if j.summary.busy is not None or j.summary.power_w is not None]
+    if not known:
         return
-    summary, verdict = max(judged, key=lambda j: j.summary.busy or 0.0)
+    summary, verdict = max(known, key=lambda j: j.summary.busy or 0.0)
     result[names.SCOPE.name] = "pooled"
     result[names.POOLED_N.name] = summary.executions
     if summary.busy is not None:

@@ -10,12 +10,14 @@ from gpu_profile.streams import Stream
 class Execution:
     """Mutable while it runs, written by the thread that runs it; read by the join afterwards.
 
-    `end_ns` is 0 until the region has ended. `stream` and the marks are None where nobody can tell device intervals.
+    `start_ns` is 0 before the region has begun and `end_ns` until it has ended. `device` is the UUID of the device that
+    is known to be used, None for the process's default. `stream` is None where nobody can tell device intervals; only
+    with a stream are there marks, and `on_device_ns`, the moments at which they were passed as far as they are known.
     """
 
     __slots__ = (
-        "device", "end_mark", "end_ns", "failed", "items", "name", "parent", "span_id", "start_mark", "start_ns",
-        "stream", "trace_id",
+        "device", "end_mark", "end_ns", "failed", "items", "name", "on_device_ns", "parent", "span_id",
+        "start_mark", "start_ns", "stream", "trace_id",
     )  # fmt: skip
 
     def __init__(self, name: str, parent: Execution | None, items: float | None, device: str | None) -> None:
@@ -29,8 +31,15 @@ class Execution:
         self.span_id = 0
         self.trace_id = 0
         self.stream: Stream | None = None
-        self.start_mark: object = None
-        self.end_mark: object = None
+        self.start_mark: object
+        self.end_mark: object
+        self.on_device_ns: tuple[int | None, int | None]
+
+    def mark_start(self, stream: Stream) -> None:
+        """Mark the stream's place now as the execution's start on its device."""
+        self.start_mark, self.end_mark, self.on_device_ns = stream.record(), None, (None, None)
+        self.device = stream.device_uuid
+        self.stream = stream
 
     @property
     def host(self) -> Interval:
@@ -39,31 +48,38 @@ class Execution:
 
     def on_device(self) -> tuple[int, int | None] | None:
         """When its stream passed its first and last mark; the second is None while it has not, all if not the first."""
-        if self.stream is None or self.start_mark is None:
+        stream = self.stream
+        if stream is None:
             return None
-        start = self.stream.resolve(self.start_mark)
-        if start is None:
-            return None
-        end = None if self.end_mark is None else self.stream.resolve(self.end_mark)
-        return start, end
+        first, last = self.start_mark, self.end_mark  # read before the moments: marks go once those are known
+        start, end = self.on_device_ns
+        if start is None or end is None:
+            try:
+                start = stream.resolve(first) if start is None else start
+                end = None if start is None or last is None else stream.resolve(last)
+            except Exception:  # noqa: BLE001 - a framework's broken event: the host's interval must do
+                self.stream = None
+                return None
+            self.on_device_ns = start, end
+            if end is not None:
+                self.start_mark = self.end_mark = None  # events are scarce
+        return None if start is None else (start, end)
 
     def interval(self) -> Interval | None:
         """The interval that joins use: the device's where there is one. None while it is not known yet."""
         if not self.end_ns:
             return None
+        known = self.on_device()
         if self.stream is None:
             return self.host
-        known = self.on_device()
-        if known is None or known[1] is None:
-            return None
-        return Interval(known[0], known[1], "device")
+        return None if known is None or known[1] is None else Interval(known[0], known[1], "device")
 
     def activity(self, device: str) -> Activity | None:
         """Its activity on `device` as far as it is known now; None if it was, or is so far, not active there."""
-        parent = None if self.parent is None else id(self.parent)
-        if self.stream is not None:
-            known = self.on_device() if self.stream.device_uuid == device else None
-            return None if known is None else Activity(id(self), parent, self.name, known[0], known[1])
         if self.device is not None and self.device != device:
             return None
+        parent = None if self.parent is None else id(self.parent)
+        known = self.on_device()
+        if self.stream is not None:
+            return None if known is None else Activity(id(self), parent, self.name, known[0], known[1])
         return Activity(id(self), parent, self.name, self.start_ns, self.end_ns or None)

@@ -9,13 +9,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Final
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver
 from gpu_profile.driver.grammar import check_spec, open_driver
-from gpu_profile.errors import GpuBackendError, GpuProfileError
+from gpu_profile.errors import GpuBackendError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.session import Session
 from gpu_profile.streams import Stream
@@ -46,9 +47,12 @@ class Settings:
         return open_driver(self.backend or os.environ.get(BACKEND_VARIABLE) or "auto", clock=self.clock)
 
 
+#: The session in force, for those who cannot afford a call; `session()` for all others.
+current: Session | None = None
+
 _settings = Settings()
-_session: Session | None = None
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may run a region while one is being started
+_exiting = False
 
 
 def configure(
@@ -64,6 +68,8 @@ def configure(
 ) -> None:
     """Set how regions of this process are measured; a session that runs is ended and the next region starts another.
 
+    Best called before the first region: one that runs meanwhile is not counted.
+
     `backend`: `auto|nvml|smi|none|simulated[:DIR]|replay:DIR`, else the environment's GPU_PROFILE_BACKEND, else `auto`.
     `interval_s`: how often counters are read. `retention_s`: how much history is kept. `devices`: UUIDs to join
     regions with, by default the GPU that a CUDA process uses by default. `stream`: whose marks give device intervals.
@@ -73,8 +79,10 @@ def configure(
     global _settings  # noqa: PLW0603 - one process, one NVML, one sampler
     if backend is not None:
         check_spec(backend)
-    if not interval_s > 0 or not retention_s > 0:
+    if not (0 < interval_s < inf and 0 < retention_s < inf):
         raise ValueError(f"interval_s and retention_s must be positive, not {interval_s} and {retention_s}")
+    if isinstance(devices, str):
+        devices = (devices,)
     stop()
     _settings = Settings(
         backend=backend,
@@ -96,42 +104,54 @@ def settings() -> Settings:
 def use_stream(stream: Stream | Callable[[], Stream] | None) -> None:
     """Take device intervals from this stream (or from what the function returns in the calling thread) from now on."""
     global _settings  # noqa: PLW0603 - as above
-    _settings = replace(_settings, stream=stream)
+    with _lock:
+        _settings = replace(_settings, stream=stream)
+        if current is not None:
+            current.stream = stream
 
 
 def session() -> Session:
     """The running session, started if there is none."""
-    current = _session
-    return current if current is not None and current.running else _start()
+    known = current
+    return known if known is not None and known.active else _start()
 
 
 def running() -> Session | None:
     """The session if one was ever started and not stopped."""
-    return _session
+    return current
 
 
 def _start() -> Session:
-    global _session  # noqa: PLW0603 - as above
+    global current  # noqa: PLW0603 - as above
     with _lock:
-        if _session is None:
-            _session = Session(
-                _settings.open_driver,
-                interval_s=_settings.interval_s,
-                retention_s=_settings.retention_s,
-                devices=_settings.devices,
-                clock=_settings.clock,
-                thresholds=_settings.thresholds,
-            )
-            for hook in _on_start:
-                hook(_session)
-            record = _settings.record or os.environ.get(RECORD_VARIABLE)
-            if record:
-                from gpu_profile.recorder import record_session
+        if current is None:
+            current = _make()
+        if not current.active:
+            if _exiting or _in_dataloader_worker():
+                current.ignore()
+            else:
+                current.start()
+        return current
 
-                record_session(_session, Path(record))
-        if not _session.running and not _in_dataloader_worker():
-            _session.start()
-        return _session
+
+def _make() -> Session:
+    made = Session(
+        _settings.open_driver,
+        interval_s=_settings.interval_s,
+        retention_s=_settings.retention_s,
+        devices=_settings.devices,
+        stream=_settings.stream,
+        clock=_settings.clock,
+        thresholds=_settings.thresholds,
+    )
+    for hook in _on_start:
+        hook(made)
+    record = _settings.record or os.environ.get(RECORD_VARIABLE)
+    if record:
+        from gpu_profile.recorder import record_session
+
+        record_session(made, Path(record))
+    return made
 
 
 #: Called with every new session, before it starts.
@@ -142,45 +162,59 @@ def on_start(hook: Callable[[Session], None]) -> None:
     """Have `hook` called with the session of this process, now if there is one, and with every later one."""
     with _lock:
         _on_start.append(hook)
-        current = _session
-    if current is not None:
-        hook(current)
+        if current is not None:
+            hook(current)
+
+
+def off_start(hook: Callable[[Session], None]) -> None:
+    """Have `hook` called no more."""
+    with _lock:
+        if hook in _on_start:
+            _on_start.remove(hook)
 
 
 def require_driver() -> None:
-    """Raise GpuBackendError if no driver can be used; what `strict=True` asks for."""
-    current = session()
-    if current.sampler.driver is not None:
-        return
-    try:
-        _settings.open_driver().close()
-    except GpuBackendError:
-        raise
-    except GpuProfileError as error:
-        raise GpuBackendError(str(error)) from error
+    """Raise GpuBackendError if no driver can be used, with what was looked for; what `strict=True` asks for.
+
+    Waits for the driver's first answer. A driver that is lost later is no error here: a run that has begun goes on.
+    """
+    reason = session().missing_driver()
+    if reason:
+        raise GpuBackendError(reason)
 
 
 def stop() -> None:
-    """End the session: a last sample, the last joins, and both threads. The next region starts a new one."""
-    global _session
+    """End the session: a last sample, the last joins, and both threads. The next region starts a new one.
+
+    A region that runs at this moment is not counted.
+    """
+    global current
     with _lock:
-        current, _session = _session, None
-    if current is not None:
-        current.stop()
+        ended, current = current, None
+    if ended is not None:
+        ended.stop()
+
+
+def _stop_for_good() -> None:
+    global _exiting  # noqa: PLW0603 - as above
+    _exiting = True
+    stop()
 
 
 def _in_dataloader_worker() -> bool:
     """Whether this is a PyTorch DataLoader's worker: its regions are the parent's business."""
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and data.get_worker_info() is not None
+    worker_info = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
+    return worker_info is not None and worker_info() is not None
 
 
 def _after_fork() -> None:
     """In the child neither threads nor NVML's handles live on: forget them without touching them."""
-    global _session, _lock  # noqa: PLW0603 - as above
-    _session = None
-    _lock = threading.Lock()
+    global current, _lock  # noqa: PLW0603 - as above
+    if current is not None:
+        current.forked = True
+    current = None
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
-atexit.register(stop)
+atexit.register(_stop_for_good)

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpu_profile.errors import RecordingError
 from gpu_profile.executions import Execution
 from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord
-from gpu_profile.samples import Device, Sample
+from gpu_profile.samples import Device, Event, Sample
 from gpu_profile.session import Session
 
 _log = logging.getLogger("gpu_profile")
@@ -59,6 +59,10 @@ class Recorder:
                 return False
         return True
 
+    def open(self) -> None:
+        """Make the directory and the file now, not with the first sample."""
+        self._write(lambda _: None)
+
     def _fail(self, error: RecordingError) -> None:
         self.problem = str(error)
         if self._strict:
@@ -74,6 +78,10 @@ class Recorder:
 
         if self._write(write):
             self.samples += len(samples)
+
+    def take_event(self, event: Event) -> None:
+        """A sampler's event."""
+        self._write(lambda writer: writer.event(event))
 
     def take_span(self, execution: Execution) -> None:
         """A session's settled execution."""
@@ -116,6 +124,7 @@ def record_session(session: Session, directory: Path) -> Recorder:
 
     recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver)
     session.sampler.sinks.append(recorder.take)
+    session.sampler.event_sinks.append(recorder.take_event)
     session.on_settled.append(recorder.take_span)
     session.on_stop.append(recorder.close)
     return recorder

@@ -36,11 +36,13 @@ class RegionCollector:
         """The families, in the catalogue's order; a value that is not known has no series."""
         session = process.running()
         if session is not None:
-            yield from families(session)
+            with session.lock:
+                collected = list(families(session))
+            yield from collected
 
 
 def families(session: Session) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-    """The region metrics of one session as prometheus_client's families."""
+    """The region metrics of one session as prometheus_client's families. The session's lock must be held."""
     from prometheus_client.core import HistogramMetricFamily
 
     stats = sorted(session.durations.items())
@@ -80,6 +82,8 @@ class MetricsServer:
     def __init__(self, registry: CollectorRegistry, port: int, address: str) -> None:
         from prometheus_client import start_http_server
 
+        if not 0 <= port <= 65535:
+            raise UsageError(f"port {port} is none: choose one of 0 to 65535 for the region metrics")
         try:
             self._server, self._thread = start_http_server(port, addr=address, registry=registry)
         except OSError as error:

@@ -102,6 +102,8 @@ class Sampler:
         self._open_driver = open_driver
         self._wanted = None if wanted is None else frozenset(wanted)
         self.sinks = list(sinks)
+        #: Called in the sampler's thread with every event.
+        self.event_sinks: list[Callable[[Event], None]] = []
         self._interval_ns = nanoseconds(interval_s)
         self._capacity = max(64, min(1 << 20, int(retention_s / interval_s)))
         self._due: dict[str, int] = {}
@@ -170,12 +172,16 @@ class Sampler:
         if not self.running or threading.current_thread() is self._thread:
             self.step(force=True)
             return self.driver is not None
-        if self.driver is None:
-            return False
         with self._round:
             target = self.stats.rounds + 2  # the round that may be under way does not count
             self._wake.set()
-            return self._round.wait_for(lambda: self.stats.rounds >= target or self._nudge(), timeout_s)
+            self._round.wait_for(lambda: self.stats.rounds >= target or self._refused or self._nudge(), timeout_s)
+            return self.stats.rounds >= target
+
+    @property
+    def _refused(self) -> bool:
+        """Whether a driver was asked for and there is none: not while the first one is still being opened."""
+        return self.driver is None and self.stats.turned_ns > 0
 
     def _nudge(self) -> bool:
         self._wake.set()
@@ -202,6 +208,8 @@ class Sampler:
         now = self.clock.now_ns()
         if self.driver is None and not self._reopen(now):
             self.stats.turned_ns = self.clock.now_ns()
+            with self._round:
+                self._round.notify_all()
             return max(0.0, (self._retry_ns - now) / NS_PER_S)
         tiers = [tier for tier, period in self._periods() if self._is_due(tier, period, now, force=force)]
         driver = self.driver
@@ -212,7 +220,7 @@ class Sampler:
                 for state in list(self.states.values()):
                     self._read(driver, state, tiers, now)
                 if "events" in tiers:
-                    self.events.extend(driver.events())
+                    self._take_events(driver.events())
             except GpuBackendError as error:
                 self._lose_driver(str(error), now)
         self.stats.turned_ns = self.clock.now_ns()
@@ -220,6 +228,13 @@ class Sampler:
             self.stats.rounds += 1
             self._round.notify_all()
         return max(0.0, (min(self._due.values(), default=now) - self.clock.now_ns()) / NS_PER_S)
+
+    def _take_events(self, events: Sequence[Event]) -> None:
+        self.events.extend(events)
+        for event in events:
+            _log.warning("gpu-profile: %s: %s %s %s", event.device, event.kind, event.code, event.message)
+            for sink in self.event_sinks:
+                sink(event)
 
     def _periods(self) -> tuple[tuple[str, int], ...]:
         return (

@@ -22,7 +22,8 @@ class Device:
 
     `parent` is the UUID of the GPU that a MIG instance is cut from. `index` is NVML's physical index (of the parent for
     a MIG instance): a label for people, never an identity. `memory_bytes` is the total, `clock_max_hz` the highest
-    clock of the multiprocessors and `pcie_bytes_per_s` what the link carries one way; None where the driver is silent.
+    clock of the multiprocessors, `pcie_bytes_per_s` and `nvlink_bytes_per_s` what the link to the host and all links to
+    other GPUs together carry one way; None where the driver is silent.
     """
 
     uuid: str
@@ -34,6 +35,7 @@ class Device:
     memory_bytes: int | None = None
     clock_max_hz: int | None = None
     pcie_bytes_per_s: int | None = None
+    nvlink_bytes_per_s: int | None = None
 
 
 class Sample(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -17,10 +18,12 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver
 from gpu_profile.durations import DurationStats
 from gpu_profile.executions import Execution
-from gpu_profile.pooling import Pool
+from gpu_profile.join import Activity
+from gpu_profile.pooling import OTHER, Pool
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, Thresholds, Verdict, classify
 from gpu_profile.sampler import Sampler, Sink
 from gpu_profile.samples import Device, DeviceKind
+from gpu_profile.streams import Stream
 from gpu_profile.summary import Durations, RegionSummary, summarise
 from gpu_profile.units import NS_PER_S, nanoseconds
 
@@ -30,12 +33,22 @@ _log = logging.getLogger("gpu_profile")
 DEADLINE_S: Final = 1.0
 #: How often ended executions are looked at.
 STEP_S: Final = 0.1
+#: Pools take time in by slices of at least this length.
+SLICE_S: Final = 0.5
 #: How often verdicts are renewed: they cost a fit per signal.
 JUDGE_S: Final = 1.0
 #: Sampling stops after this long without a region.
 IDLE_S: Final = 30.0
+#: A stream that has not passed an execution's marks after this long has died, or nobody resolves its marks.
+STREAM_S: Final = 60.0
+#: Who asks whether there is a driver waits at most this long for the first answer.
+DRIVER_S: Final = 10.0
 #: Executions that may wait for the join. Beyond, the oldest are counted in calls and durations only.
 MOST_PENDING: Final = 200_000
+#: Names that are counted apart; more, as when a program puts a request's id into the name, are counted as `other`.
+MOST_NAMES: Final = 1_000
+#: Executions that begin inside one another, each outliving the one before it, hold on to at most this many.
+MOST_DEEP: Final = 1_000
 
 
 class Judged(NamedTuple):
@@ -48,7 +61,7 @@ class Judged(NamedTuple):
 class Session:
     """Everything between a driver and the regions of one process.
 
-    `devices` are UUIDs; None means the devices that the process would use by default (`default_devices`).
+    `devices` are UUIDs; None means the device that the process would use by default.
     """
 
     def __init__(
@@ -58,20 +71,31 @@ class Session:
         interval_s: float = 0.05,
         retention_s: float = 600.0,
         devices: Iterable[str] | None = None,
+        stream: Stream | Callable[[], Stream] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         thresholds: Thresholds = DEFAULT_THRESHOLDS,
         sinks: Iterable[Sink] = (),
     ) -> None:
         self.clock = clock
+        #: The clock as regions call it: without a Python frame where it is the system's.
+        self.now_ns = time.time_ns if clock is SYSTEM_CLOCK else clock.now_ns
         self.thresholds = thresholds
+        #: Whose marks give device intervals.
+        self.stream = stream
         self.sampler = Sampler(
             open_driver, interval_s=interval_s, retention_s=retention_s, wanted=devices, clock=clock, sinks=sinks
         )
         self.pools: dict[str, Pool] = {}
-        self.open: dict[Execution, None] = {}
-        self.ended: deque[Execution] = deque()
-        #: Executions by the id of their span, for whoever holds spans back.
-        self.executions: dict[int, Execution] = {}
+        #: Executions as they begin; the join watches them until they have ended.
+        self.began: deque[Execution] = deque()
+        #: Whether regions can just go on: the session runs, or ignores them. Whoever drives it by hand sets it.
+        self.active = False
+        #: Whether executions are forgotten at once: this process must not sample, or cannot.
+        self.ignoring = False
+        #: Whether this is a forked child's copy of its parent's session.
+        self.forked = False
+        #: Executions whose spans are ending at this moment, by the span's id, for whoever holds spans back.
+        self.ending: dict[int, Execution] = {}
         self.durations: dict[str, DurationStats] = {}
         self.calls: Counter[tuple[str, str, str]] = Counter()
         self.counts: Counter[str] = Counter()
@@ -79,40 +103,62 @@ class Session:
         self.on_end: list[Callable[[Execution], None]] = []
         self.on_settled: list[Callable[[Execution], None]] = []
         self.on_stop: list[Callable[[], None]] = []
+        #: Held while pools and counts change.
+        self.lock = threading.RLock()
         self._named = devices is not None
+        self._asked: set[str] = set()
+        self._open: list[Execution] = []
         self._settling: list[Execution] = []
         self._uncounted: Counter[tuple[str, str]] = Counter()
         self._sources: dict[str, str] = {}
         self._judged: dict[tuple[str, str], Judged] = {}
-        self._judged_ns = 0
-        self._last_region_ns = clock.now_ns()
-        self._lock = threading.RLock()
+        self._judged_ns = self._frontier_ns = 0
+        self._started_ns = self._last_region_ns = clock.now_ns()
         self._stop = threading.Event()
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Start sampling and joining in threads of their own; returns at once."""
-        self._stop.clear()
+        """Sample and join in threads of their own from now on; returns at once. Where there can be none, ignore."""
+        self.active = True
+        if self._thread is not None:
+            self._wake.set()
+            return
         self._last_region_ns = self.clock.now_ns()
-        self.sampler.start()
+        self._stop.clear()
         self._thread = threading.Thread(target=self._run, name="gpu-profile-join", daemon=True)
-        self._thread.start()
+        self._launch(self.sampler, self._thread)
 
-    @property
-    def running(self) -> bool:
-        """Whether the session's threads are alive."""
-        return self._thread is not None and self._thread.is_alive()
+    def _launch(self, *parts: Sampler | threading.Thread) -> None:
+        try:
+            for part in parts:
+                part.start()
+        except RuntimeError as error:  # the interpreter is going down, or the process may have no more threads
+            _log.warning("gpu-profile: regions are not measured: %s", error)
+            self._thread = None
+            self.ignore()
+            if self.sampler.running:
+                self.sampler.stop()
+
+    def ignore(self) -> None:
+        """Let regions run without taking them in."""
+        self.began = deque(maxlen=0)
+        self.active = self.ignoring = True
 
     def stop(self) -> None:
         """Take a last sample, join what is left, and end both threads."""
+        self.active = False
         self._stop.set()
+        self._wake.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(2.0)
-        self.flush()
-        self.sampler.stop()
+        if not self.ignoring:
+            self.sampler.flush(DEADLINE_S)
+            self._settle_safely(final=True)
+            self.sampler.stop()
         left, self._settling = self._settling, []
         for execution in left:
             for hook in self.on_settled:
@@ -122,115 +168,195 @@ class Session:
 
     def _run(self) -> None:
         while not self.clock.wait(self._stop, STEP_S):
-            try:
-                self.settle()
-            except Exception:  # noqa: BLE001 - a defect of ours must not end the joining of the host's spans
-                self.counts["internal errors"] += 1
-                _log.exception("gpu-profile: the join failed; it goes on")
+            self._settle_safely()
             if self.idle:
-                self._thread = None
-                self.stop()
-                return
+                self._pause()
+
+    def _pause(self) -> None:
+        """Sample nothing until a region begins."""
+        self._settle_safely(final=True)
+        self.sampler.stop()
+        self._wake.clear()
+        self.active = False
+        # The next region wakes this thread. One that began while the sampler was stopping did not know that it had to,
+        # so it is looked for: now, and after a while.
+        while not (self.began or self._wake.wait(IDLE_S)):
+            pass
+        if not self._stop.is_set():
+            self.active = True
+            self._last_region_ns = self.clock.now_ns()
+            self._launch(self.sampler)
+
+    def _settle_safely(self, *, final: bool = False) -> None:
+        try:
+            self.settle(final=final)
+        except Exception:  # noqa: BLE001 - a defect of ours must not end the joining of the host's spans
+            if not self.counts["internal errors"]:
+                _log.exception("gpu-profile: the join failed; it goes on")
+            self.counts["internal errors"] += 1
 
     @property
     def idle(self) -> bool:
         """Whether no region has run for `IDLE_S`."""
-        return not self.open and self.clock.now_ns() - self._last_region_ns > IDLE_S * NS_PER_S
+        quiet_ns = self.clock.now_ns() - self._last_region_ns
+        return not self._open and not self.began and quiet_ns > IDLE_S * NS_PER_S
+
+    def missing_driver(self) -> str:
+        """Why no driver can be used; empty if one can, or could once. Waits until that is known."""
+        sampler = self.sampler
+        for _ in range(int(DRIVER_S / 0.005)):
+            turned = sampler.stats.turned_ns
+            if sampler.driver is not None or sampler.states or self.ignoring:
+                return ""
+            if turned:
+                return sampler.problem
+            self.clock.wait(self._stop, 0.005)
+        return f"the driver has not answered within {DRIVER_S:g} s"
 
     def devices(self) -> list[Device]:
         """The devices that regions are joined with."""
-        known = [state.device for state in list(self.sampler.states.values())]
+        known, defaults = self._known(), self._defaults()
+        return [device for device in known if device in defaults or device.uuid in self._asked]
+
+    def _known(self) -> list[Device]:
+        return [state.device for state in list(self.sampler.states.values())]
+
+    def _defaults(self) -> list[Device]:
+        known = self._known()
         if self._named or not known:
             return known
         # A CUDA process that says nothing uses ordinal 0.
         return [next((d for d in known if d.kind is DeviceKind.GPU), known[0])]
 
-    @property
-    def holds_spans(self) -> bool:
-        """Whether anybody waits for steps, and so wants to find executions by their spans."""
-        return bool(self.on_step)
+    def devices_of(self, execution: Execution) -> list[Device]:
+        """The devices that an execution is joined with."""
+        if execution.device is None:
+            return self._defaults()
+        state = self.sampler.states.get(execution.device)
+        return [] if state is None else [state.device]
 
     # ------------------------------------------------------------------ the join
 
     def flush(self, timeout_s: float = DEADLINE_S) -> None:
         """Take a last sample and join everything that has ended, whether covered or not."""
-        self.sampler.flush(timeout_s)
-        self.settle(final=True)
+        if not self.ignoring:
+            self.sampler.flush(timeout_s)
+        self._join(final=True)
 
     def settle(self, *, final: bool = False) -> None:
         """Advance every pool to what samples cover, and pass the step on to whoever waits for it."""
-        with self._lock:
+        self._join(final=final)
+        for step in list(self.on_step):
+            step(final)
+
+    def _join(self, *, final: bool) -> None:
+        with self.lock:
             now = self.clock.now_ns()
+            if not (final or self._answered(now)):
+                return
             self._collect()
-            devices = self.devices()
-            frontier = now
+            devices, frontier = self.devices(), now
             for device in devices:
                 pool = self._pool(device, now)
                 if pool is not None:
-                    frontier = min(frontier, self._advance(pool, device, now, final=final))
-            still: list[Execution] = []
-            for execution in self._settling:
-                if self._settled(execution, frontier, now):
-                    for hook in self.on_settled:
-                        hook(execution)
-                else:
-                    still.append(execution)
-            self._settling = still[-MOST_PENDING:]
-            self.counts["executions left out"] += len(still) - len(self._settling)
+                    mark = pool.timeline.watermark_ns(pool.joined)
+                    until = max(now if mark is None else mark, now - nanoseconds(DEADLINE_S))
+                    if final or until - pool.frontier_ns >= nanoseconds(SLICE_S):
+                        pool.advance(self._activities(pool), until, final=final)
+                    frontier = min(frontier, pool.frontier_ns)
+            if frontier != self._frontier_ns:
+                self._frontier_ns = frontier
+                self._let_go(now)
             if final or now - self._judged_ns >= JUDGE_S * NS_PER_S:
                 self._judge(devices, now)
             self._count_calls()
-            for step in self.on_step:
-                step(final)
+
+    def _answered(self, now: int) -> bool:
+        """Whether the driver has said which devices there are, or has had the time to."""
+        return self.sampler.stats.turned_ns > 0 or now - self._started_ns > DEADLINE_S * NS_PER_S
 
     def _collect(self) -> None:
-        while self.ended:
-            execution = self.ended.popleft()
-            self._last_region_ns = max(self._last_region_ns, execution.end_ns)
-            stats = self.durations.get(execution.name)
-            if stats is None:
-                stats = self.durations[execution.name] = DurationStats()
-            stats.add(execution.end_ns - execution.start_ns, items=execution.items, failed=execution.failed)
-            self._sources[execution.name] = "host" if execution.stream is None else "device"
-            self._settling.append(execution)
-            uuid = execution.stream.device_uuid if execution.stream is not None else execution.device
-            for device in [uuid] if uuid is not None else [d.uuid for d in self.devices()] or [""]:
-                self._uncounted[execution.name, device] += 1
-                if device in self.pools:
-                    self.pools[device].count(execution.name)
-            for hook in self.on_end:
-                hook(execution)
+        while self.began:
+            self._open.append(self.began.popleft())
+        still: list[Execution] = []
+        defaults = [device.uuid for device in self._defaults()]
+        for execution in self._open:
+            if execution.end_ns:
+                self._take(execution, defaults)
+            else:
+                still.append(execution)
+        self._open = still
+        over = len(self._settling) - MOST_PENDING
+        if over > 0:
+            del self._settling[:over]
+            self.counts["executions left out"] += over
+
+    def _take(self, execution: Execution, defaults: list[str]) -> None:
+        """Count an execution that has ended; it is joined with its device, or else with the `defaults`."""
+        self._last_region_ns = max(self._last_region_ns, execution.end_ns)
+        name = execution.name if execution.name in self.durations or len(self.durations) < MOST_NAMES else OTHER
+        if name not in self.durations:
+            self.durations[name] = DurationStats()
+        length_ns = execution.end_ns - execution.start_ns
+        self.durations[name].add(length_ns, items=execution.items, failed=execution.failed)
+        self._sources[name] = "host" if execution.stream is None else "device"
+        ancestor, depth = execution.parent, 0
+        while ancestor is not None and ancestor.end_ns and depth < MOST_DEEP:
+            ancestor, depth = ancestor.parent, depth + 1
+        if depth == MOST_DEEP:
+            execution.parent = None
+        self._settling.append(execution)
+        if execution.device is not None:
+            self._asked.add(execution.device)
+        for uuid in (defaults or [""]) if execution.device is None else [execution.device]:
+            self._uncounted[name, uuid] += 1
+            if uuid in self.pools:
+                self.pools[uuid].count(execution.name)
+        for hook in self.on_end:
+            hook(execution)
 
     def _pool(self, device: Device, now: int) -> Pool | None:
         pool = self.pools.get(device.uuid)
         timeline = self.sampler.timeline(device.uuid)
         if pool is None and timeline is not None:
-            start = min((e.start_ns for e in [*self.open, *self._settling]), default=now)
-            pool = Pool(timeline, start_ns=start)
-            self.pools[device.uuid] = pool
-            for execution in self._settling:
-                if execution.activity(device.uuid) is not None:
+            mine = self._executions(device.uuid)
+            pool = self.pools[device.uuid] = Pool(timeline, start_ns=min((e.start_ns for e in mine), default=now))
+            for execution in mine:
+                if execution.end_ns:
                     pool.count(execution.name)
         return pool
 
-    def _advance(self, pool: Pool, device: Device, now: int, *, final: bool) -> int:
-        mark = pool.timeline.watermark_ns(pool.joined)
-        until = max(now if mark is None else mark, now - nanoseconds(DEADLINE_S))
-        executions = [*self._settling, *list(self.open)]
-        activities = [a for e in executions if (a := e.activity(device.uuid)) is not None]
-        pool.advance([a for a in activities if a.end_ns is None or a.end_ns > pool.frontier_ns], until, final=final)
-        return pool.frontier_ns
+    def _executions(self, uuid: str) -> list[Execution]:
+        """What runs or waits for the join on one device."""
+        default = any(device.uuid == uuid for device in self._defaults())
+        return [e for e in (*self._settling, *self._open) if (default if e.device is None else e.device == uuid)]
+
+    def _activities(self, pool: Pool) -> list[Activity]:
+        uuid = pool.timeline.device.uuid
+        known = (e.activity(uuid) for e in self._executions(uuid))
+        return [a for a in known if a is not None and (a.end_ns is None or a.end_ns > pool.frontier_ns)]
+
+    def _let_go(self, now: int) -> None:
+        """Forget the executions that every pool has taken in."""
+        still: list[Execution] = []
+        for execution in self._settling:
+            interval = execution.interval()
+            if (interval is not None and interval.end_ns <= self._frontier_ns) or (
+                interval is None and now - execution.end_ns > STREAM_S * NS_PER_S
+            ):
+                for hook in self.on_settled:
+                    hook(execution)
+            else:
+                still.append(execution)
+        self._settling = still
 
     def covered(self, execution: Execution) -> bool:
-        """Whether every pool has taken in all of an execution that has ended."""
+        """Whether the pools of its devices have taken in all of an execution that has ended."""
         interval = execution.interval()
-        return interval is not None and all(p.frontier_ns >= interval.end_ns for p in list(self.pools.values()))
-
-    def _settled(self, execution: Execution, frontier: int, now: int) -> bool:
-        interval = execution.interval()
-        if interval is None:
-            return now - execution.end_ns > 60 * NS_PER_S  # its stream has died, or nobody resolves its marks
-        return interval.end_ns <= frontier
+        if interval is None or not self._answered(self.clock.now_ns()):
+            return False
+        pools = [self.pools.get(device.uuid) for device in self.devices_of(execution)]
+        return all(pool is not None and pool.frontier_ns >= interval.end_ns for pool in pools)
 
     # ------------------------------------------------------------------ answers
 
@@ -238,24 +364,22 @@ class Session:
         self._judged_ns = now
         for device in devices:
             pool = self.pools.get(device.uuid)
-            for region in self.durations if pool is not None else ():
-                if pool is not None and region in pool.regions:
-                    source = self._sources.get(region, "host")
-                    summary = summarise(pool, region, self._durations(region), interval_source=source)
-                    verdict = classify(summary.evidence, self.thresholds)
-                    self._judged[region, device.uuid] = Judged(summary, verdict)
+            for region in pool.regions if pool is not None else ():
+                self._judge_region(region, device.uuid)
+
+    def _judge_region(self, region: str, device: str) -> Judged | None:
+        pool = self.pools.get(device)
+        if pool is None or region not in self.durations or region not in pool.regions:
+            return None
+        source = self._sources.get(region, "host")
+        summary = summarise(pool, region, self._durations(region), interval_source=source)
+        judged = self._judged[region, device] = Judged(summary, classify(summary.evidence, self.thresholds))
+        return judged
 
     def _durations(self, region: str) -> Durations:
         stats = self.durations[region]
-        return Durations(
-            calls=stats.calls,
-            errors=stats.errors,
-            items=stats.items,
-            total_s=stats.total_ns / NS_PER_S,
-            p50_s=stats.quantile_s(0.5),
-            p95_s=stats.quantile_s(0.95),
-            max_s=stats.max_ns / NS_PER_S,
-        )
+        total_s, max_s, q = stats.total_ns / NS_PER_S, stats.max_ns / NS_PER_S, stats.quantile_s
+        return Durations(stats.calls, stats.errors, stats.items, total_s, q(0.5), q(0.95), max_s)
 
     def _count_calls(self) -> None:
         for (region, uuid), calls in self._uncounted.items():
@@ -266,10 +390,11 @@ class Session:
 
     def verdict(self, region: str, device: str) -> Judged | None:
         """The newest verdict on a region on one device."""
-        return self._judged.get((region, device))
+        with self.lock:
+            return self._judged.get((region, device)) or self._judge_region(region, device)
 
     def regions(self) -> list[Judged]:
         """Every region on every device that it ran on, judged now, in order of first appearance."""
-        with self._lock:
+        with self.lock:
             self._judge(self.devices(), self.clock.now_ns())
             return list(self._judged.values())

@@ -7,11 +7,14 @@ or does not fit in the queue, goes on as it is, and is counted.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakSet
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
@@ -26,15 +29,20 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import Span
 
+_log = logging.getLogger("gpu_profile")
+
 #: Spans that wait at once; more are passed on without joined attributes.
 QUEUE: Final = 20_000
 #: Spans passed on in one go: the batch processor's own queue holds 2,048 and drops what comes faster than it exports.
 BATCH: Final = 512
+#: When all are let go, the inner processor is flushed after every batch, for at most this long in all.
+FLUSH_S: Final = 5.0
 
 
 class _Held(NamedTuple):
     span: ReadableSpan
     execution: Execution
+    session: Session
     deadline_ns: int
 
 
@@ -42,6 +50,7 @@ class GpuSpanProcessor(SpanProcessor):
     """Adds what GPUs did during a region to the region's span, then hands the span to `inner`.
 
     Spans that are no region's pass straight through. `queue` bounds the spans that wait; `deadline_s` bounds how long.
+    `overflowed` counts the spans that found the queue full, `unjoined` those that went out without joined attributes.
     """
 
     def __init__(self, inner: SpanProcessor, *, queue: int = QUEUE, deadline_s: float = DEADLINE_S) -> None:
@@ -51,10 +60,10 @@ class GpuSpanProcessor(SpanProcessor):
         self._queue = queue
         self._deadline_ns = int(deadline_s * NS_PER_S)
         self._held: deque[_Held] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._session: Session | None = None
+        _processors.add(self)
         process.on_start(self._attach)
-        os.register_at_fork(after_in_child=self._after_fork)
 
     def _attach(self, session: Session) -> None:
         self._session = session
@@ -63,7 +72,7 @@ class GpuSpanProcessor(SpanProcessor):
     def _after_fork(self) -> None:
         # The parent still holds these spans, and exports them.
         self._held.clear()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._session = None
 
     # ------------------------------------------------------------------ the SDK's side
@@ -81,67 +90,118 @@ class GpuSpanProcessor(SpanProcessor):
         """Hold a region's span until its samples are there; pass any other on."""
         session = self._session
         execution = None
-        if session is not None and span.context is not None and names.REGION.name in (span.attributes or {}):
-            execution = session.executions.get(span.context.span_id)
-        if session is None or execution is None or not session.running:
+        if session is not None and span.context is not None:
+            execution = session.ending.get(span.context.span_id)
+        if session is None or execution is None:
             self.inner.on_end(span)
-            return
-        if len(self._held) >= self._queue:
+        elif session.ignoring or not session.active:
+            self._pass_unjoined(span, "this process does not sample")
+        elif len(self._held) >= self._queue:
             self.overflowed += 1
-            self.inner.on_end(_copy(span, {names.UNJOINED.name: "the queue is full"}))
-            return
-        self._held.append(_Held(span, execution, session.clock.now_ns() + self._deadline_ns))
+            self._pass_unjoined(span, "the queue is full")
+        else:
+            self._held.append(_Held(span, execution, session, session.clock.now_ns() + self._deadline_ns))
+
+    def _pass_unjoined(self, span: ReadableSpan, why: str) -> None:
+        self.unjoined += 1
+        self.inner.on_end(JoinedSpan(span, {names.UNJOINED.name: why}))
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Take a last sample, join and pass on what waits, then flush the inner processor."""
+        """Take a last sample, join and pass on what waits, then flush the inner processor; False if time runs out."""
+        end_s = time.monotonic() + timeout_millis / 1000
         session = self._session
         if session is not None and self._held:
             session.flush(min(DEADLINE_S, timeout_millis / 1000))
-        self._release(final=True)
-        return self.inner.force_flush(timeout_millis)
+        self._release(final=True, flush_s=end_s - time.monotonic())
+        return self.inner.force_flush(max(0, int((end_s - time.monotonic()) * 1000)))
 
     def shutdown(self) -> None:
-        """As `force_flush`, then shut the inner processor down."""
-        session = self._session
-        if session is not None and self._held and session.running:
-            session.flush()
+        """As `force_flush`, then shut the inner processor down. Spans that end later are the inner processor's."""
+        session, self._session = self._session, None
+        process.off_start(self._attach)
+        if session is not None:
+            if self._held and session.active:
+                session.flush()
+            if self._release in session.on_step:
+                session.on_step.remove(self._release)
         self._release(final=True)
         self.inner.shutdown()
 
     # ------------------------------------------------------------------ the session's side
 
-    def _release(self, final: bool) -> None:
-        """Pass on, in the order in which they ended, the spans that are covered or have waited long enough."""
-        session = self._session
-        if session is None:
-            return
+    def _release(self, final: bool, flush_s: float = FLUSH_S) -> None:
+        """Pass on, in the order in which they ended, the spans that are covered or have waited long enough.
+
+        `final`: all of them, as fast as the inner processor takes them within `flush_s`.
+        """
+        end_s = time.monotonic() + flush_s
         with self._lock:
-            now = session.clock.now_ns()
-            for _ in range(len(self._held) if final else min(BATCH, len(self._held))):
+            for passed in range(1, 1 + (len(self._held) if final else min(BATCH, len(self._held)))):
                 held = self._held[0]
-                due = final or now >= held.deadline_ns
-                if not due and not session.covered(held.execution):
+                due = final or held.session.clock.now_ns() >= held.deadline_ns
+                if not due and not held.session.covered(held.execution):
                     break
                 self._held.popleft()
-                added = attributes_of(session, held.execution)
-                if names.UNJOINED.name in added:
-                    self.unjoined += 1
-                session.executions.pop(held.execution.span_id, None)
-                self.inner.on_end(_copy(held.span, added))
+                self.inner.on_end(self._joined(held))
+                left_s = end_s - time.monotonic()
+                if final and passed % BATCH == 0 and left_s > 0:
+                    self.inner.force_flush(int(left_s * 1000))
+
+    def _joined(self, held: _Held) -> ReadableSpan:
+        try:
+            added = attributes_of(held.session, held.execution)
+        except Exception as error:  # noqa: BLE001 - a span must not be lost to our defect
+            if not held.session.counts["join errors"]:
+                _log.exception("gpu-profile: a span could not be joined")
+            held.session.counts["join errors"] += 1
+            added = {names.UNJOINED.name: f"the join failed: {type(error).__name__}"}
+        self.unjoined += names.UNJOINED.name in added
+        return JoinedSpan(held.span, added)
 
 
-def _copy(span: ReadableSpan, more: Mapping[str, AttributeValues]) -> ReadableSpan:
-    return ReadableSpan(
-        name=span.name,
-        context=span.context,
-        parent=span.parent,
-        resource=span.resource,
-        attributes={**(span.attributes or {}), **more},
-        events=span.events,
-        links=span.links,
-        kind=span.kind,
-        instrumentation_scope=span.instrumentation_scope,
-        status=span.status,
-        start_time=span.start_time,
-        end_time=span.end_time,
-    )
+class JoinedSpan(ReadableSpan):
+    """A copy of an ended span with more attributes. What the span had dropped over its limits stays counted."""
+
+    def __init__(self, span: ReadableSpan, more: Mapping[str, AttributeValues]) -> None:
+        super().__init__(
+            name=span.name,
+            context=span.context,
+            parent=span.parent,
+            resource=span.resource,
+            attributes={**(span.attributes or {}), **more},
+            events=span.events,
+            links=span.links,
+            kind=span.kind,
+            instrumentation_scope=span.instrumentation_scope,
+            status=span.status,
+            start_time=span.start_time,
+            end_time=span.end_time,
+        )
+        self._dropped = span.dropped_attributes, span.dropped_events, span.dropped_links
+
+    @property
+    def dropped_attributes(self) -> int:
+        """Attributes that the original span left out."""
+        return self._dropped[0]
+
+    @property
+    def dropped_events(self) -> int:
+        """Events that the original span left out."""
+        return self._dropped[1]
+
+    @property
+    def dropped_links(self) -> int:
+        """Links that the original span left out."""
+        return self._dropped[2]
+
+
+#: Those that a forked child must empty.
+_processors: Final[WeakSet[GpuSpanProcessor]] = WeakSet()
+
+
+def _after_fork() -> None:
+    for processor in list(_processors):
+        processor._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -32,8 +32,10 @@ ACTIVITIES: Final[Mapping[str, Signal]] = {
     "fp16": rows.FP16,
     "memory_controller": rows.MEMORY_CONTROLLER,
 }
-#: Clock readings older than this say nothing about now.
-_CLOCK_HISTORY_NS: Final = 60 * NS_PER_S
+#: Readings of clocks and throttling older than this say nothing about now.
+_HISTORY_NS: Final = 60 * NS_PER_S
+#: Busy shares below this are as good as none, whatever noise leaves of their digits.
+_NEGLIGIBLE: Final = 0.01
 #: An execution is described by its own readings if samples cover this much of it.
 LEAST_COVERAGE: Final = 0.9
 
@@ -42,9 +44,10 @@ LEAST_COVERAGE: Final = 0.9
 class Evidence:
     """What is known of a region when its regime is judged. Every value is a ratio; what is unknown is absent.
 
-    `busy` is the GPU's own busy share of the region; `device_busy` that of the device over all that was seen; pipe and
-    memory activities, `power` over the limit, `clock` over the maximum, `pcie` and `nvlink` over what the link carries,
-    and `gap`, the share of the region's interval in which no work of its own ran on the device, follow.
+    `busy` is the GPU's own busy share of the region; `device_busy` that of the device over all that was seen; pipe
+    and memory activities, `power` over the limit, `clock` over the maximum, `pcie` and `nvlink` over what the link
+    carries in the busier direction, and `throttled`, the device's own share of the last minute with clocks held
+    down, follow.
     `n` is how many sensor windows stand behind it.
     """
 
@@ -182,6 +185,10 @@ def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = Fals
     if launches_nothing:
         values["busy"] = 0.0
         return Evidence(_basis(pool.timeline), values, pooled.executions, 1.0, 0.0)
+    most = _most_busy(pool, pooled, overall)
+    if busy is not None and busy.reason and busy.n and most is not None and most < _NEGLIGIBLE:
+        # Nothing to unmix: a device that does nothing at all does nothing for this region.
+        busy = Rate(most, most, busy.n)
     if busy is None or busy.reason:
         return Evidence(_basis(pool.timeline), values, busy.n if busy else 0, 0.0, None, busy.reason if busy else "")
     values["busy"] = min(1.0, busy.value)
@@ -193,6 +200,13 @@ def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = Fals
     _add_ratios(values, pool.timeline, means)
     coverage = pool.coverage(busy_source) if busy_source else 0.0
     return Evidence(_basis(pool.timeline), values, busy.n, coverage, busy.half_width)
+
+
+def _most_busy(pool: Pool, pooled: Pooled, overall: float | None) -> float | None:
+    """The busy share that the region would have if all that the device ever did was its."""
+    if overall is None or pooled.inclusive_s <= 0:
+        return None
+    return overall * (pool.frontier_ns - pool.start_ns) / NS_PER_S / pooled.inclusive_s
 
 
 def span_evidence(timeline: Timeline, reading: SpanReading, device_busy: float | None) -> Evidence:
@@ -225,10 +239,16 @@ def _add_ratios(values: dict[str, float], timeline: Timeline, means: Mapping[Sig
     clock = _busy_clock(timeline)
     if device.clock_max_hz and clock is not None:
         values["clock"] = min(1.0, clock / device.clock_max_hz)
-    if device.pcie_bytes_per_s:
-        traffic = [means[s] for s in (rows.PCIE_RX, rows.PCIE_TX) if s in means]
-        if traffic:
-            values["pcie"] = max(traffic) / device.pcie_bytes_per_s
+    for name, most, ways in (
+        ("pcie", device.pcie_bytes_per_s, (rows.PCIE_RX, rows.PCIE_TX)),
+        ("nvlink", device.nvlink_bytes_per_s, (rows.NVLINK_RX, rows.NVLINK_TX)),
+    ):
+        traffic = [means[way] for way in ways if way in means]
+        if most and traffic:
+            values[name] = max(traffic) / most
+    throttled = _throttled(timeline)
+    if throttled is not None:
+        values["throttled"] = throttled
 
 
 def _busy_clock(timeline: Timeline) -> float | None:
@@ -240,5 +260,22 @@ def _busy_clock(timeline: Timeline) -> float | None:
     mark = clock.watermark_ns if clock is not None else None
     if clock is None or mark is None:
         return None
-    values = clock.rows(mark - _CLOCK_HISTORY_NS, mark).values
+    values = clock.rows(mark - _HISTORY_NS, mark).values
     return clock.signal.base(int(values.max())) if len(values) else None
+
+
+def _throttled(timeline: Timeline) -> float | None:
+    """Share of the last minute for which the driver held the clocks down, by the reason that did so longest.
+
+    Of the device, not of a region: the reasons' counters are not unmixed.
+    """
+    shares = []
+    for signal in rows.THROTTLES:
+        column = timeline.column(signal)
+        mark = column.watermark_ns if column is not None else None
+        if column is None or mark is None:
+            continue
+        starts, ends, growth = column.edges(mark - _HISTORY_NS, mark)
+        if len(ends) and ends[-1] > starts[0]:
+            shares.append(signal.base(int(growth.sum())) * NS_PER_S / int(ends[-1] - starts[0]))
+    return min(1.0, max(shares)) if shares else None

@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy as np
 
+from benchmarks import regimes
 from benchmarks.rows import Row, best
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS
 from gpu_profile.join import Activity
@@ -22,6 +23,7 @@ def rows() -> Iterator[Row]:
     """The heart's rows."""
     yield from _join()
     yield from _unmix()
+    yield from regimes.rows()
 
 
 def _join(spans: int = 100_000, samples: int = 100_000) -> Iterator[Row]:
@@ -85,7 +87,9 @@ def _unmixed(seed: int) -> tuple[float, float]:
     rng = np.random.default_rng(seed)
     lengths = np.exp(rng.uniform(np.log(2), np.log(20), 6)) * _MS
     watts = rng.uniform(120, 650, 6)
-    activities, power, t = [], [], 0
+    activities: list[Activity] = []
+    power: list[tuple[int, int, float]] = []
+    t = 0
     while t < 60 * NS_PER_S:
         k = int(rng.integers(6))
         length = int(lengths[k] * rng.uniform(0.5, 1.5))

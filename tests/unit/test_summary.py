@@ -13,10 +13,13 @@ from gpu_profile.catalogue.signals import (
     FP32,
     GRAPHICS,
     MEMORY_USED,
+    NVLINK_RX,
+    NVLINK_TX,
     PCIE_RX,
     PCIE_TX,
     POWER_LIMIT,
     SM,
+    THROTTLES,
     UTILIZATION,
 )
 from gpu_profile.join import Activity
@@ -109,6 +112,43 @@ def test_evidence_of_an_execution_holds_ratios_of_what_was_measured_and_nothing_
         "pcie": pytest.approx(0.25),
     }
     assert (evidence.n, evidence.coverage) == (10, 1.0)
+
+
+def test_the_busier_way_over_all_nvlinks_is_a_share_of_what_they_carry_if_that_is_known() -> None:
+    for device, expected in ((replace(DEVICE, nvlink_bytes_per_s=400_000_000_000), 0.25), (DEVICE, None)):
+        source = timeline(device=device)
+        for i in range(200):
+            end = T0 + (i + 1) * 100 * MS
+            sent = i * 10_000_000_000 // 1024
+            source.append([Sample(NVLINK_TX, end, end, sent), Sample(NVLINK_RX, end, end, sent // 2)])
+        evidence = span_evidence(source, read_span(source, during(4_000, 5_000)), None)
+        assert evidence.get("nvlink") == (None if expected is None else pytest.approx(expected, rel=1e-3))
+
+
+def test_the_reason_that_held_the_clocks_down_longest_is_told_and_none_without_counters() -> None:
+    source = timeline()
+    assert span_evidence(source, read_span(source, during(4_000, 5_000)), None).get("throttled") is None
+    for i in range(200):
+        end = T0 + (i + 1) * 100 * MS
+        source.append([Sample(THROTTLES[0], end, end, i * 30 * MS), Sample(THROTTLES[2], end, end, i * 10 * MS)])
+    throttled = span_evidence(source, read_span(source, during(4_000, 5_000)), None).get("throttled")
+    assert throttled == pytest.approx(0.3, abs=0.01)
+
+
+def test_noise_on_a_device_that_does_nothing_is_known_to_be_next_to_nothing() -> None:
+    source, rng = Timeline(DEVICE, capacity=1_000), np.random.default_rng(3)
+    for i in range(200):
+        start, end = T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS
+        noise = 40 if rng.random() < 0.05 else 0
+        source.append([Sample(GRAPHICS, start, end, noise), Sample(DRAM, start, end, 0)])
+    summary = summarise(pool(source), "work", Durations(calls=10), interval_source="host")
+    assert 0.0 < known(summary.evidence.get("busy")) < 0.01
+    assert 0.0 < known(summary.evidence.get("device_busy")) < 0.01
+
+
+def known(value: float | None) -> float:
+    assert value is not None
+    return value
 
 
 def test_evidence_without_a_reading_of_busy_time_says_why() -> None:

@@ -13,8 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,11 +23,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from gpu_profile.cli.ending import end_signals
 from gpu_profile.report import REGION_COLUMNS, text_table
 from gpu_profile.units import percent, si
+from gpu_profile_exporter.demo.comparison import MOST_EXECUTIONS
 
 #: Ports that the demonstration likes; free ones are taken where they are not.
 EXPORTER_PORT, SERVICE_PORT = 9400, 9464
+#: The service has this long for its first word, and for every later one.
+_START_S, _SILENCE_S = 30, 60
 _COLOURS = {"COMPUTE_BOUND": "green", "MEMORY_BOUND": "cyan", "HOST_BOUND": "yellow", "OVERHEAD_BOUND": "magenta"}
 
 Message = dict[str, Any]
@@ -51,12 +55,13 @@ def demo(seconds: float | None, *, simulated: bool) -> None:
         )
     else:
         console.print(f"[bold]Real GPUs[/bold]: {', '.join(found)}.")
-    try:
-        with _processes(directory) as (exporter, service, ports):
-            _run(console, _Watch(exporter, service, ports, directory, started), seconds)
-    finally:
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
+    with end_signals() as ended:
+        try:
+            with _processes(directory) as (exporter, service, ports):
+                _run(console, _Watch(exporter, service, ports, directory, started, ended), seconds)
+        finally:
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _real_gpus() -> list[str]:
@@ -77,13 +82,13 @@ def _real_gpus() -> list[str]:
 
 
 def _free(port: int) -> int:
-    """`port` if nobody listens on it, else a free one."""
+    """`port` if nobody listens on it, on any address, else a free one."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind(("", port))
         except OSError:
-            probe.bind(("127.0.0.1", 0))
+            probe.bind(("", 0))
         found: int = probe.getsockname()[1]
         return found
 
@@ -109,9 +114,7 @@ def _processes(directory: str | None) -> Iterator[tuple[subprocess.Popen[str], s
     started: list[subprocess.Popen[str]] = []
     try:
         for command, out in ((exporter_command, subprocess.DEVNULL), (service_command, subprocess.PIPE)):
-            started.append(
-                subprocess.Popen(command, stdout=out, text=True, start_new_session=True, env=environment)
-            )
+            started.append(subprocess.Popen(command, stdout=out, text=True, start_new_session=True, env=environment))
         yield started[0], started[1], ports
     finally:
         for process in started:
@@ -126,7 +129,7 @@ def _processes(directory: str | None) -> Iterator[tuple[subprocess.Popen[str], s
 
 
 class _Watch:
-    """What the two processes say, as it arrives."""
+    """What the two processes say, as it arrives. `ended` are the signals that ask the demonstration to end."""
 
     def __init__(
         self,
@@ -135,71 +138,90 @@ class _Watch:
         ports: tuple[int, int],
         directory: str | None,
         started: float,
+        ended: list[int],
     ) -> None:
         self.exporter = exporter
         self.service = service
         self.ports = ports
         self.directory = directory
         self.started = started
+        self.ended = ended
         self.first_join_s: float | None = None
-        self.messages: queue.Queue[Message | None] = queue.Queue()
+        self.silent = False
+        self._messages: queue.Queue[Message | None] = queue.Queue()
         assert service.stdout is not None  # noqa: S101 - it was started with a pipe
         threading.Thread(target=self._read, args=(service.stdout,), daemon=True).start()
 
     def _read(self, lines: IO[str]) -> None:
         for line in lines:
             try:
-                self.messages.put(json.loads(line))
+                self._messages.put(json.loads(line))
             except ValueError:
                 continue
-        self.messages.put(None)
+        self._messages.put(None)
 
-    def next(self, timeout_s: float) -> Message | None:
-        """The next message; None once the service has gone. Raises queue.Empty if nothing came in time."""
-        return self.messages.get(timeout=timeout_s)
+    def messages(self, *, until: Callable[[], bool], patience_s: float) -> Iterator[Message]:
+        """Messages until the service has closed its end, `until()` is true or nothing came for `patience_s`."""
+        heard = time.monotonic()
+        while not self.silent and not until() and time.monotonic() - heard < patience_s:
+            try:
+                message = self._messages.get(timeout=0.25)
+            except queue.Empty:
+                continue
+            if message is None:
+                self.silent = True
+                return
+            heard = time.monotonic()
+            yield message
+
+    def broken(self) -> str:
+        """Which process has ended by itself, and how; empty while both run."""
+        if self.silent:
+            with suppress(subprocess.TimeoutExpired):
+                self.service.wait(2)
+        for name, process in (("exporter", self.exporter), ("service", self.service)):
+            code = process.poll()
+            if code is not None:
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+                return f"the demonstration's {name} {how}"
+        return ""
 
 
 def _run(console: Console, watch: _Watch, seconds: float | None) -> None:
-    first = watch.next(30)
+    first = next(watch.messages(until=lambda: bool(watch.ended or watch.broken()), patience_s=_START_S), None)
+    if watch.ended:
+        return
     if first is None:
-        raise click.ClickException("the demonstration's service did not start (its message is above)")
+        raise click.ClickException(watch.broken() or f"the demonstration's service said nothing for {_START_S} s")
     console.print(f"page               http://127.0.0.1:{watch.ports[0]}/")
     console.print(f"metrics of GPUs    http://127.0.0.1:{watch.ports[0]}/metrics")
     console.print(f"metrics of regions http://127.0.0.1:{first['port']}/metrics")
     console.print(f"work               {first['work']}", end="\n\n")
+
+    def over() -> bool:
+        passed = seconds is not None and time.monotonic() - watch.started >= seconds
+        return passed or bool(watch.ended or watch.broken())
+
     last: Message = {}
-    try:
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            for message in _messages(watch, seconds):
-                last = message
-                _note_first(console, watch, message)
-                if console.is_terminal:
-                    live.update(_table(message, watch), refresh=True)
-    except KeyboardInterrupt:
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        for message in watch.messages(until=over, patience_s=_SILENCE_S):
+            last = message
+            _note_first(console, watch, message)
+            if console.is_terminal:
+                live.update(_table(message, watch), refresh=True)
+    broken = watch.broken()
+    if not over():
+        broken = f"the demonstration's service said nothing for {_SILENCE_S} s"
+    if watch.ended:
         console.print("stopping …")
     watch.service.send_signal(signal.SIGTERM)
-    for message in _messages(watch, None, patience_s=15):
+    # Who asks twice does not want to wait for the comparison.
+    for message in watch.messages(until=lambda: len(watch.ended) > 1, patience_s=15):
         last = message
         _note_first(console, watch, message)
-    _report(console, last)
-    if watch.exporter.poll() not in (None, 0):
-        raise click.ClickException(f"the exporter ended with status {watch.exporter.returncode}")
-
-
-def _messages(watch: _Watch, seconds: float | None, *, patience_s: float = 60) -> Iterator[Message]:
-    """Messages until the service ends, `seconds` after the demonstration's start have passed, or silence."""
-    heard = time.monotonic()
-    while seconds is None or time.monotonic() - watch.started < seconds:
-        try:
-            message = watch.next(0.25)
-        except queue.Empty:
-            if time.monotonic() - heard > patience_s:
-                return
-            continue
-        if message is None:
-            return
-        heard = time.monotonic()
-        yield message
+    _report(console, last, simulated=watch.directory is not None)
+    if broken:
+        raise click.ClickException(broken)
 
 
 def _note_first(console: Console, watch: _Watch, message: Message) -> None:
@@ -223,7 +245,7 @@ def _table(message: Message, watch: _Watch) -> Table:
     return table
 
 
-def _report(console: Console, last: Message) -> None:
+def _report(console: Console, last: Message, *, simulated: bool) -> None:
     if not last.get("rows"):
         console.print(f"no region was joined: {last.get('problem') or 'the service said nothing'}")
         return
@@ -238,6 +260,11 @@ def _report(console: Console, last: Message) -> None:
             "\nagainst the simulator's truth (GPU busy time and energy by region; the GPU runs behind the host):"
         )
         console.print(comparison_table(last["comparison"]), soft_wrap=True)
+    elif simulated:
+        console.print(
+            "\nnot compared with the simulator's truth: that takes the service's last word, "
+            f"and no more than {MOST_EXECUTIONS:,} executions of regions"
+        )
 
 
 def comparison_table(rows: list[Message]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpu_profile.executions import Execution
 from gpu_profile.join import Activity, segments
@@ -13,8 +13,8 @@ from gpu_profile.session import Session
 if TYPE_CHECKING:
     from gpu_profile.driver.simulated import Truth
 
-#: The host-interval twin looks at this many of the newest executions at most.
-_MOST = 50_000
+#: What is compared is kept in memory: longer demonstrations (of about six minutes) are not.
+MOST_EXECUTIONS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,21 @@ class Comparison:
 
 
 class HostTwin:
-    """Collects the executions of a session, to join them once more as if only the host's clock were known."""
+    """Collects the executions of a session, to join them once more as if only the host's clock were known.
+
+    `complete` is False once there were too many: the session's totals then hold what this does not know.
+    """
 
     def __init__(self, session: Session) -> None:
         self.executions: list[Execution] = []
+        self.complete = True
         session.on_end.append(self._collect)
 
     def _collect(self, execution: Execution) -> None:
-        if len(self.executions) < _MOST:
+        if len(self.executions) < MOST_EXECUTIONS:
             self.executions.append(execution)
+        else:
+            self.complete = False
 
     def activities(self, device: str, *, host: bool) -> list[Activity]:
         """What was collected, by the host's clock or by the device's."""

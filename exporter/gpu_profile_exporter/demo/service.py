@@ -197,7 +197,7 @@ def _run(options: argparse.Namespace, stopped: list[bool]) -> int:
     provider.force_flush()
     session.flush()
     last = status(session, spans)
-    comparison = compare(session, twin, work.truth()) if options.directory else None
+    comparison = compare(session, twin, work.truth()) if options.directory and twin.complete else None
     final = Status(last.rows, last.joined, spans.exported, last.problem, _span_facts(spans, "decode"), comparison)
     click.echo(final.line())
     provider.shutdown()

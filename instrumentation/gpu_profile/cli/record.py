@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from typing import Final
 
 import click
 
+from gpu_profile.cli.ending import end_signals
 from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver.grammar import GRAMMAR, open_driver
-from gpu_profile.errors import UsageError
+from gpu_profile.errors import RecordingError, UsageError
 from gpu_profile.process import BACKEND_VARIABLE
 from gpu_profile.recorder import Recorder
-from gpu_profile.sampler import Sampler
-from gpu_profile.units import NS_PER_S
+from gpu_profile.sampler import Sampler, Sink
+from gpu_profile.samples import Device, Sample
+from gpu_profile.units import si
+
+#: How often the command looks whether it should end.
+_LOOK_S: Final = 0.1
 
 
 @click.command()
@@ -46,42 +52,46 @@ def record(
         wanted=devices or None,
     )
     sampler.open()
-    missing = sorted(set(devices) - set(sampler.states))
-    if missing or not sampler.states:
-        sampler.stop()
-        raise UsageError(_no_device(missing, driver_spec))
-    driver = sampler.driver
-    name, version = (driver.name, driver.version) if driver is not None else ("", "")
-    recorder = Recorder(directory, now_ns=SYSTEM_CLOCK.now_ns, driver=lambda: (name, version), strict=True)
-    sampler.sinks.append(recorder.take)
-    stopped = _stop_on_signals()
-    click.echo(f"recording {len(sampler.states)} devices through {name} into {directory}", err=True)
-    started = SYSTEM_CLOCK.now_ns()
-    end = None if seconds is None else started + int(seconds * NS_PER_S)
     try:
-        while not stopped.is_set() and (end is None or SYSTEM_CLOCK.now_ns() < end):
-            # In this thread, so that a full disk ends the command with its message.
-            SYSTEM_CLOCK.wait(stopped, sampler.step())
+        _check_devices(sampler, devices, driver_spec)
+        driver = sampler.driver
+        name, version = (driver.name, driver.version) if driver is not None else ("", "")
+        recorder = Recorder(directory, now_ns=SYSTEM_CLOCK.now_ns, driver=lambda: (name, version), strict=True)
+        recorder.open()
+        sampler.sinks.append(_sink(recorder))
+        sampler.event_sinks.append(recorder.take_event)
+        click.echo(f"recording {len(sampler.states)} devices through {name} into {directory}", err=True)
+        started = time.monotonic()
+        end = float("inf") if seconds is None else started + seconds
+        with end_signals() as ended:
+            # In a thread of its own, so that a driver that hangs does not keep the command from ending.
+            sampler.start()
+            while not (ended or recorder.problem) and (left := end - time.monotonic()) > 0:
+                time.sleep(min(_LOOK_S, left))
+            sampler.stop()
+            recorder.close()
     finally:
         sampler.stop()
-        recorder.close()
+    if recorder.problem:
+        raise RecordingError(recorder.problem)
     size = sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
-    length = (SYSTEM_CLOCK.now_ns() - started) / NS_PER_S
-    click.echo(f"{recorder.samples:,} samples in {length:.1f} s; {directory} holds {size / 1e6:.2f} MB", err=True)
+    length = time.monotonic() - started
+    click.echo(f"{recorder.samples:,} samples in {length:.1f} s; {directory} holds {si(size, 'B')}", err=True)
 
 
-def _no_device(missing: list[str], driver_spec: str) -> str:
-    if not missing:
-        return f"driver {driver_spec!r} has no device to record"
-    return f"driver {driver_spec!r} has no device {', '.join(missing)}"
+def _check_devices(sampler: Sampler, wanted: tuple[str, ...], driver_spec: str) -> None:
+    missing = [uuid for uuid in wanted if uuid not in sampler.states]
+    if not missing and sampler.states:
+        return
+    there = [device.uuid for device in sampler.driver.devices()] if sampler.driver is not None else []
+    if not there:
+        raise UsageError(f"driver {driver_spec!r} has no device to record")
+    raise UsageError(f"driver {driver_spec!r} has no device {', '.join(missing)}; it has {', '.join(there)}")
 
 
-def _stop_on_signals() -> threading.Event:
-    stopped = threading.Event()
+def _sink(recorder: Recorder) -> Sink:
+    def take(device: Device, samples: Sequence[Sample]) -> None:
+        with suppress(RecordingError):  # the command ends with it: see `problem`
+            recorder.take(device, samples)
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopped.set()
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-    return stopped
+    return take

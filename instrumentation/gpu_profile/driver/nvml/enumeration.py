@@ -23,6 +23,8 @@ _LANE_BYTES_PER_S: Final = {
     5: 3_938_461_538,
     6: 7_562_500_000,
 }
+#: How many NVLinks there are, and the speed in MB/s one way that they have in common.
+_NVLINK_FIELDS: Final = ("NVML_FI_DEV_NVLINK_LINK_COUNT", "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON")
 
 
 class Found(NamedTuple):
@@ -101,6 +103,7 @@ def _gpu(library: Library, index: int) -> Found:
         memory_bytes=_attempt(library, f"memory of GPU {index}", lambda: api.nvmlDeviceGetMemoryInfo(handle).total),
         clock_max_hz=_attempt(library, f"clock of GPU {index}", partial(_clock_max_hz, api, handle)),
         pcie_bytes_per_s=_attempt(library, f"PCIe link of GPU {index}", partial(_pcie_bytes_per_s, api, handle)),
+        nvlink_bytes_per_s=_attempt(library, f"NVLinks of GPU {index}", partial(_nvlink_bytes_per_s, api, handle)),
     )
     return Found(device, handle, cut=_cut(library, handle, uuid))
 
@@ -117,6 +120,18 @@ def _pcie_bytes_per_s(api: Any, handle: Any) -> int | None:
     """What the link can carry, not what it runs at now: an idle GPU lowers its link's speed."""
     lane = _LANE_BYTES_PER_S.get(api.nvmlDeviceGetMaxPcieLinkGeneration(handle))
     return None if lane is None else lane * int(api.nvmlDeviceGetMaxPcieLinkWidth(handle))
+
+
+def _nvlink_bytes_per_s(api: Any, handle: Any) -> int | None:
+    """What all links carry together one way: their number times their common speed; None without NVLink."""
+    numbers = [getattr(api, name, None) for name in _NVLINK_FIELDS]
+    if None in numbers:
+        return None
+    answers = api.nvmlDeviceGetFieldValues(handle, numbers)
+    if any(answer.nvmlReturn for answer in answers):
+        return None
+    links, megabytes = (int(answer.value.uiVal) for answer in answers)
+    return links * megabytes * 1_000_000 or None
 
 
 def _instances(library: Library, gpu: Found) -> list[Found]:

@@ -45,6 +45,14 @@ def _nvlink(call: Call, scope: int) -> int:
     return total if scope == _ALL_LINKS else total // _LINKS
 
 
+def _nvlink_count(call: Call, _scope: int) -> int:
+    return _LINKS if call.unit.model.nvlink_bytes_per_s else 0
+
+
+def _nvlink_speed(call: Call, _scope: int) -> int:
+    return round(call.unit.model.nvlink_bytes_per_s / _LINKS / 1e6)
+
+
 def _nothing(_call: Call, _scope: int) -> int:
     return 0
 
@@ -58,6 +66,8 @@ _FIELDS: Final[dict[str, tuple[int, _Reader]]] = {
     "NVML_FI_DEV_PCIE_COUNT_TX_BYTES": (_WIDE, lambda call, _: call.sensors.counted(Column.PCIE_TX, call.t_ns)),
     "NVML_FI_DEV_PCIE_COUNT_RX_BYTES": (_WIDE, lambda call, _: call.sensors.counted(Column.PCIE_RX, call.t_ns)),
     "NVML_FI_DEV_PCIE_REPLAY_COUNTER": (_PLAIN, _nothing),
+    "NVML_FI_DEV_NVLINK_LINK_COUNT": (_PLAIN, _nvlink_count),
+    "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON": (_PLAIN, _nvlink_speed),
     "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX": (_WIDE, _nvlink),
     "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX": (_WIDE, _nvlink),
     "NVML_FI_DEV_ECC_SBE_VOL_TOTAL": (_WIDE, _nothing),

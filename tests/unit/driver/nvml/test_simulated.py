@@ -125,3 +125,11 @@ def test_a_lost_gpu_and_a_reloaded_driver_pass(tmp_path: Path, clock: FakeClock)
         assert driver.read(first, Tier.FAST)
         driver.close()
         assert driver.errors["GPU_IS_LOST"] == 1
+
+
+def test_what_the_links_of_a_device_carry_is_told_where_it_has_them(node: Path, clock: FakeClock) -> None:
+    h200, a10g, h100, *slices = NvmlDriver(clock=clock).devices()
+    assert (h200.pcie_bytes_per_s, h200.nvlink_bytes_per_s) == (63_015_384_608, 450_000_000_000)
+    assert (a10g.pcie_bytes_per_s, a10g.nvlink_bytes_per_s) == (31_507_692_304, None)
+    assert h100.nvlink_bytes_per_s == 450_000_000_000
+    assert {(one.pcie_bytes_per_s, one.nvlink_bytes_per_s) for one in slices} == {(None, None)}

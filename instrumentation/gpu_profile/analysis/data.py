@@ -1,0 +1,147 @@
+"""An analysis, or a comparison, as JSON. `docs/analysis.md` says what the keys mean. What is not known is null."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite
+
+from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
+from gpu_profile.analysis.comparison import Comparison, Difference
+from gpu_profile.analysis.gate import Gate, Outcome
+from gpu_profile.analysis.text import reasons
+from gpu_profile.regimes import Regime, Verdict
+
+Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
+
+
+def to_json(value: Value) -> str:
+    """Valid JSON: numbers that it does not have (NaN, infinity) become null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False)
+
+
+def _finite(value: Value) -> Value:
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(each) for each in value]
+    return value
+
+
+def of_analysis(analysis: Analysis) -> Value:
+    """All of an analysis."""
+    return {
+        "start_ns": analysis.start_ns,
+        "end_ns": analysis.end_ns,
+        "lost_bytes": analysis.lost_bytes,
+        "processes": [
+            {"host": p.host, "pid": p.pid, "driver": p.driver, "driver_version": p.driver_version, "version": p.version}
+            for p in analysis.processes
+        ],
+        "devices": [_device(use) for use in analysis.devices],
+        "regions": [_region(use) for use in analysis.regions],
+        "events": [
+            {"device": e.device, "t_ns": e.t_ns, "kind": e.kind, "code": e.code, "message": e.message}
+            for e in analysis.events
+        ],
+        "untold": reasons(analysis),
+    }
+
+
+def _device(use: DeviceUse) -> Value:
+    device = use.device
+    return {
+        "uuid": device.uuid,
+        "index": device.index,
+        "name": device.name or None,
+        "kind": str(device.kind),
+        "parent": device.parent,
+        "start_ns": use.start_ns,
+        "end_ns": use.end_ns,
+        "utilization": use.utilization,
+        "utilization_source": use.utilization_source or None,
+        "coverage": use.coverage,
+        "energy_j": use.energy_j,
+        "energy_source": use.energy_source or None,
+        "power_w": use.power_w,
+        "unattributed_j": use.unattributed_j,
+    }
+
+
+def _region(use: RegionUse) -> Value:
+    summary, durations = use.summary, use.summary.durations
+    mean = durations.total_s / durations.calls if durations.calls else None
+    return {
+        "region": summary.region,
+        "device": summary.device.uuid or None,
+        "calls": durations.calls,
+        "executions": summary.executions,
+        "total_s": durations.total_s,
+        "mean_s": mean,
+        "p50_s": durations.p50_s,
+        "p95_s": durations.p95_s,
+        "max_s": durations.max_s,
+        "items": durations.items,
+        "items_per_s": use.items_per_s,
+        "item_energy_j": use.item_energy_j,
+        "interval_source": summary.interval_source,
+        "interval_s": summary.interval_s,
+        "busy": summary.busy,
+        "busy_half_width": summary.busy_half_width,
+        "busy_source": summary.busy_source or None,
+        "busy_s": summary.busy_s,
+        "power_w": summary.power_w,
+        "power_half_width_w": summary.power_half_width,
+        "energy_source": summary.energy_source or None,
+        "energy_j": summary.energy_j,
+        "call_energy_j": summary.call_energy_j,
+        "memory_max_bytes": summary.memory_max,
+        "verdict": _verdict(use.verdict),
+        "reasons": list(use.reasons),
+    }
+
+
+def _verdict(verdict: Verdict) -> Value:
+    unknown = verdict.regime is Regime.UNKNOWN
+    return {
+        "regime": str(verdict.regime),
+        "confidence": None if unknown else verdict.confidence,
+        "basis": verdict.basis,
+        "rule": verdict.rule,
+        "margin": None if unknown else verdict.margin,
+        "n": verdict.n,
+        "coverage": verdict.coverage,
+        "runner_up": None if verdict.runner_up is None else str(verdict.runner_up),
+        "advice": verdict.advice or None,
+    }
+
+
+def of_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Difference, Outcome]]) -> Value:
+    """All of a comparison."""
+    return {
+        "differences": [_difference(found) for found in comparison.differences],
+        "only_a": list(comparison.only_a),
+        "only_b": list(comparison.only_b),
+        "fail_on": [
+            {"condition": gate.text, "outcome": outcome.name.lower(), "reason": found.reason or None}
+            for gate, found, outcome in judged
+        ],
+        "untold": list(comparison.notes),
+    }
+
+
+def _difference(found: Difference) -> Value:
+    return {
+        "region": found.region,
+        "quantity": found.quantity,
+        "unit": found.unit,
+        "a": found.a,
+        "b": found.b,
+        "change": found.change,
+        "change_interval": found.interval,
+        "relative": found.relative,
+        "relative_interval": found.relative_interval,
+        "reason": found.reason or None,
+    }

@@ -1,0 +1,124 @@
+"""Conditions under which a comparison fails: `decode.energy > +5%`.
+
+condition = region "." quantity (">" | "<") change
+region    = a name without dots, spaces and quotes, or any name in single or double quotes
+quantity  = ("duration" | "p50" | "p95" | "busy" | "energy"), after the first, "busy" and "energy" also "/item"
+change    = a signed number with "%", or with s or J (prefixes n, u, µ, m, k, M)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import Final
+
+from gpu_profile.analysis.comparison import QUANTITIES, Comparison, Difference
+from gpu_profile.errors import UsageError
+
+_PREFIXES: Final = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6}
+_EXAMPLE: Final = "write it like 'decode.energy > +5%'"
+_REGION: Final = re.compile(r"""\s*(?:"([^"]+)"|'([^']+)'|([^\s."'<>]+))""")
+_QUANTITY: Final = re.compile(r"\s*\.\s*([^\s<>.]+)")
+_RELATION: Final = re.compile(r"\s*([<>])(?!=)")
+_NUMBER: Final = re.compile(r"\s*([+\-−]?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15}))", re.ASCII)
+_UNIT: Final = re.compile(r"\s*(\S+)\s*$")
+
+
+class Outcome(Enum):
+    """Whether a condition holds."""
+
+    HOLDS = "holds"
+    NOT = "does not hold"
+    UNTOLD = "cannot be told"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A condition on how a quantity of a region changed: `sign` 1 for more than `bound`, -1 for less.
+
+    `bound` is in `unit`, s or J; with no unit it is a ratio, such as 0.05.
+    """
+
+    text: str
+    region: str
+    quantity: str
+    sign: int
+    bound: float
+    unit: str
+
+    def judge(self, found: Difference) -> Outcome:
+        """It holds if the whole interval of the change lies beyond the bound."""
+        interval = found.relative_interval if not self.unit else found.interval
+        if interval is None:
+            return Outcome.UNTOLD
+        low, high = interval
+        beyond = low > self.bound if self.sign > 0 else high < self.bound
+        return Outcome.HOLDS if beyond else Outcome.NOT
+
+    def find(self, comparison: Comparison) -> Difference:
+        """The difference that it is about. UsageError if the region is not in both recordings."""
+        for found in comparison.differences:
+            if (found.region, found.quantity) == (self.region, self.quantity):
+                return found
+        for side, regions in (("first", comparison.only_a), ("second", comparison.only_b)):
+            if self.region in regions:
+                raise UsageError(f"--fail-on {self.text!r}: only the {side} recording has the region {self.region!r}")
+        both = tuple(dict.fromkeys(found.region for found in comparison.differences))
+        if self.region in both:
+            unit = QUANTITIES[self.quantity]
+            return Difference(self.region, self.quantity, unit, None, None, reason="no execution told its items")
+        raise UsageError(f"--fail-on {self.text!r}: no region {self.region!r}; {_near(self.region, both)}")
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    close = get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there is {', '.join(known)}"
+
+
+def parse_gate(text: str) -> Gate:
+    """Read a condition. UsageError with the column (from 1) and the reason."""
+    region = _REGION.match(text)
+    if region is None:
+        raise _error(text, 0, f"no name of a region; {_EXAMPLE}")
+    quantity = _QUANTITY.match(text, region.end())
+    if quantity is None:
+        raise _error(text, region.end(), f"'.' and a quantity expected; {_EXAMPLE} (quote a name that has dots)")
+    if quantity[1] not in QUANTITIES:
+        hint = _near(quantity[1], tuple(QUANTITIES))
+        raise _error(
+            text, quantity.start(1), f"no quantity {quantity[1]!r}; {hint} (quote a region's name that has dots)"
+        )
+    relation = _RELATION.match(text, quantity.end())
+    if relation is None:
+        raise _error(text, quantity.end(), f"'>' or '<' expected; {_EXAMPLE}")
+    number = _NUMBER.match(text, relation.end())
+    if number is None:
+        raise _error(text, relation.end(), f"a signed number expected; {_EXAMPLE}")
+    unit = _UNIT.match(text, number.end())
+    if unit is None:
+        raise _error(text, number.end(), f"'%' or one unit expected; {_EXAMPLE}")
+    scale, base = _unit(text, unit, QUANTITIES[quantity[1]])
+    name = region[1] or region[2] or region[3]
+    bound = float(number[1].replace("−", "-")) * scale
+    return Gate(text, name, quantity[1], 1 if relation[1] == ">" else -1, bound, base)
+
+
+def _unit(text: str, match: re.Match[str], base: str) -> tuple[float, str]:
+    unit = match[1]
+    if unit == "%":
+        return 0.01, ""
+    prefix = unit.removesuffix(base)
+    if prefix != unit and prefix in _PREFIXES:
+        return _PREFIXES[prefix], base
+    raise _error(text, match.start(1), f"no unit {unit!r} here; it is % or {base} (m{base}, k{base}, ...)")
+
+
+def _error(text: str, at: int, reason: str) -> UsageError:
+    at += len(text[at:]) - len(text[at:].lstrip())
+    return UsageError(f"--fail-on {text!r}: column {at + 1}: {reason}")

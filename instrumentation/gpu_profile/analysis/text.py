@@ -1,0 +1,239 @@
+"""An analysis, or a comparison, as plain text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
+from gpu_profile.analysis.comparison import Comparison, Difference
+from gpu_profile.analysis.gate import Gate, Outcome
+from gpu_profile.analysis.runs import printable
+from gpu_profile.regimes import Regime, Verdict
+from gpu_profile.report import REGION_COLUMNS, region_row, text_table
+from gpu_profile.report.table import UNKNOWN
+from gpu_profile.samples import Device, DeviceKind
+from gpu_profile.units import NS_PER_S, percent, si
+
+DEVICE_COLUMNS: Final = (
+    "device",
+    "name",
+    "GPU busy",
+    "covered",
+    "energy",
+    "mean power",
+    "in no region",
+    "uuid",
+)
+#: Of one sort, as many reasons as anyone reads.
+_MOST_LINES: Final = 12
+
+
+def labels(devices: Iterable[Device]) -> dict[str, str]:
+    """A short name for each device by UUID: a GPU's index, if no other has it."""
+    everyone = list(devices)
+    often = Counter(device.index for device in everyone if device.kind is DeviceKind.GPU)
+    return {
+        device.uuid: str(device.index)
+        if device.kind is DeviceKind.GPU and device.index is not None and often[device.index] == 1
+        else device.uuid
+        for device in everyone
+    }
+
+
+def known(value: float | None, unit: str) -> str:
+    """A value with its unit, or a dash."""
+    return UNKNOWN if value is None else si(value, unit)
+
+
+def headline(analysis: Analysis) -> str:
+    """What the recording holds, in one line."""
+    calls = sum(len(runs.starts_ns) for runs in analysis.runs.values())
+    length = (analysis.end_ns - analysis.start_ns) / NS_PER_S
+    drivers = sorted({process.driver for process in analysis.processes if process.driver})
+    parts = [
+        si(length, "s"),
+        _count(len(analysis.processes), "process", "processes"),
+        _count(len(analysis.devices), "device", "devices"),
+        _count(calls, "execution", "executions") + " of " + _count(len(analysis.runs), "region", "regions"),
+    ]
+    if drivers:
+        parts.append("read through " + ", ".join(drivers))
+    return ", ".join(parts)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def device_row(use: DeviceUse, label: str) -> tuple[str, ...]:
+    """One device, in the order of `DEVICE_COLUMNS`."""
+    return (
+        label if label != use.device.uuid else UNKNOWN,
+        use.device.name or UNKNOWN,
+        UNKNOWN if use.utilization is None else percent(use.utilization),
+        UNKNOWN if use.utilization is None else percent(use.coverage, 0),
+        known(use.energy_j, "J"),
+        known(use.power_w, "W"),
+        known(use.unattributed_j, "J"),
+        use.device.uuid,
+    )
+
+
+def region_columns(uses: Sequence[RegionUse]) -> tuple[str, ...]:
+    """Which columns there is something to say in."""
+    items = ("items/s", "J/item") if any(use.items_per_s is not None for use in uses) else ()
+    first, *rest = REGION_COLUMNS
+    return (first, "device", *rest[:-2], *items, *rest[-2:])
+
+
+def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[str, ...]:
+    """One region on one device, in the order of `columns`."""
+    cells = dict(zip(REGION_COLUMNS, region_row(use.summary, use.verdict), strict=True))
+    cells["device"] = label or UNKNOWN
+    cells["items/s"] = UNKNOWN if use.items_per_s is None else si(use.items_per_s, "").strip()
+    cells["J/item"] = known(use.item_energy_j, "J")
+    return tuple(cells[column] for column in columns)
+
+
+def reasons(analysis: Analysis) -> list[str]:
+    """What could not be told, and why: a line each."""
+    names = labels(use.device for use in analysis.devices)
+    lines = list(analysis.notes)
+    lines += [f"device {names[use.device.uuid]}: {reason}" for use in analysis.devices for reason in use.reasons]
+    for use in analysis.regions:
+        label = names.get(use.summary.device.uuid, use.summary.device.uuid) or "not known"
+        place = f"{use.summary.region} on device {label}"
+        lines += [f"{place}: {reason}" for reason in use.reasons]
+        if use.verdict.regime is Regime.UNKNOWN and not use.reasons:
+            lines.append(f"{place}: regime: {use.verdict.rule}")
+    return list(dict.fromkeys(lines))
+
+
+def advice(analysis: Analysis) -> list[str]:
+    """The next step for each region that has one: a line each."""
+    names = labels(use.device for use in analysis.devices)
+    several = len(analysis.devices) > 1
+    lines = []
+    for use in analysis.regions:
+        if use.verdict.advice:
+            where = f" on device {names.get(use.summary.device.uuid, '')}" if several else ""
+            lines.append(f"{use.summary.region}{where}: {use.verdict.regime}: {use.verdict.advice}")
+    return lines
+
+
+def events(analysis: Analysis) -> list[str]:
+    """What happened to devices, with the seconds since the recording's start: a line each."""
+    names = labels(use.device for use in analysis.devices)
+    return [
+        f"{(event.t_ns - analysis.start_ns) / NS_PER_S:.1f} s: device {names.get(event.device, event.device)}: "
+        + " ".join(printable(str(part)) for part in (event.kind, event.code, event.message) if part not in (None, ""))
+        for event in analysis.events
+    ]
+
+
+def render(analysis: Analysis) -> str:
+    """The whole analysis."""
+    names = labels(use.device for use in analysis.devices)
+    parts = [headline(analysis)]
+    if analysis.devices:
+        rows = (device_row(use, names[use.device.uuid]) for use in analysis.devices)
+        parts.append(text_table(DEVICE_COLUMNS, rows, left=2))
+    if analysis.regions:
+        columns = region_columns(analysis.regions)
+        cells = (region_cells(use, names.get(u := use.summary.device.uuid, u), columns) for use in analysis.regions)
+        parts.append(text_table(columns, cells))
+    parts += _section("What happened", events(analysis))
+    parts += _section("What to do next", advice(analysis))
+    parts += _section("What could not be told", reasons(analysis))
+    return "\n\n".join(parts)
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    if not lines:
+        return []
+    shown = [f"  {line}" for line in lines[:_MOST_LINES]]
+    if len(lines) > _MOST_LINES:
+        shown.append(f"  and {len(lines) - _MOST_LINES:,} more; --json has all")
+    return ["\n".join([title, *shown])]
+
+
+# ---------------------------------------------------------------------- verdicts under other thresholds
+
+
+def render_verdicts(before: Analysis, after: Sequence[Verdict]) -> str:
+    """The verdicts of an analysis beside those under other thresholds, in the order of its regions."""
+    names = labels(use.device for use in before.devices)
+    rows = []
+    changed = 0
+    for use, verdict in zip(before.regions, after, strict=True):
+        uuid = use.summary.device.uuid
+        differs = verdict.regime is not use.verdict.regime
+        changed += differs
+        mark = "changed" if differs else ""
+        label = names.get(uuid, uuid) or UNKNOWN
+        rows.append((use.summary.region, label, *_judged(use.verdict), *_judged(verdict), mark))
+    columns = ("region", "device", "by default", "sure", "by these rules", "sure", "")
+    why = [f"{use.summary.region}: {v.regime} by: {v.rule}" for use, v in zip(before.regions, after, strict=True)]
+    parts = [text_table(columns, rows), "\n".join(dict.fromkeys(why)), f"{changed} of {len(rows)} verdicts changed"]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _judged(verdict: Verdict) -> tuple[str, str]:
+    return str(verdict.regime), UNKNOWN if verdict.regime is Regime.UNKNOWN else percent(verdict.confidence, 0)
+
+
+# ---------------------------------------------------------------------- comparisons
+
+
+def render_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Difference, Outcome]]) -> str:
+    """Every difference, what stands on one side only, and what became of the conditions."""
+    columns = ("region", "per call", "A", "B", "change", "95 % interval", "")
+    parts = [text_table(columns, map(_difference_row, comparison.differences), left=2)]
+    lines = [f"only in A: {region}" for region in comparison.only_a]
+    lines += [f"only in B: {region}" for region in comparison.only_b]
+    parts += ["\n".join(lines)] if lines else []
+    parts += _section("What could not be told", [*comparison.notes, *_gaps(comparison)])
+    parts += (
+        ["\n".join(f"{outcome}: {gate.text} ({shown(found)})" for gate, found, outcome in judged)] if judged else []
+    )
+    return "\n\n".join(parts)
+
+
+def _difference_row(found: Difference) -> tuple[str, ...]:
+    change = UNKNOWN if found.relative is None else _signed(found.relative)
+    word = ""
+    interval = found.relative_interval or found.interval
+    if interval is not None:
+        low, high = interval
+        word = "more" if low > 0 else "less" if high < 0 else "no difference shown"
+    cells = (known(found.a, found.unit), known(found.b, found.unit), change, _interval(found), word)
+    return (found.region, found.quantity, *cells)
+
+
+def _interval(found: Difference) -> str:
+    """Of the ratio, else of the difference."""
+    if found.relative_interval is not None:
+        low, high = found.relative_interval
+        return f"{_signed(low)} to {_signed(high)}"
+    if found.interval is not None:
+        low, high = found.interval
+        return f"{si(low, found.unit)} to {si(high, found.unit)}"
+    return UNKNOWN
+
+
+def shown(found: Difference) -> str:
+    """A difference in a few words."""
+    if found.relative_interval is None and found.interval is None:
+        return found.reason or "there is no interval"
+    change = "" if found.relative is None else f"{_signed(found.relative)}, "
+    return change + _interval(found)
+
+
+def _signed(ratio: float) -> str:
+    return f"{ratio * 100:+.1f} %"
+
+
+def _gaps(comparison: Comparison) -> list[str]:
+    return [f"{found.region} {found.quantity}: {found.reason}" for found in comparison.differences if found.reason]

@@ -1,0 +1,182 @@
+"""JSON from a file, one element of a long array at a time: memory holds a window of the text, never the whole tree."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final, cast
+
+from gpu_profile.errors import UsageError
+
+_CHUNK: Final = 1 << 18
+#: Longer single values are taken for damage: an event has some hundred bytes.
+_LONGEST: Final = 1 << 26
+#: The decoder names the start of a number or a word that the window cut off, never more than this before its end.
+_CUT: Final = 16
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_space = re.compile(r"[ \t\n\r]*").match
+#: What is left of a word, a number or an escape that the end of the text cut off.
+_word = re.compile(r"[\w.+\\-]*[ \t\n\r]*\Z").match
+_comma = re.compile(r"[ \t\n\r]*,[ \t\n\r]*(?=[^ \t\n\r])").match
+
+
+class JsonStream:
+    """A JSON file, gzip or plain, read in windows.
+
+    Fractions come as their text, so that the caller can convert them exactly. Whatever is wrong with the file raises
+    `UsageError` with its path, the byte (of the JSON text, after decompression) and the reason; what came before it
+    has been handed out by then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._decode = json.JSONDecoder(parse_float=str).raw_decode
+        self._buffer = ""
+        self._at = 0
+        self._before = 0
+        self._cut = b""
+        self._ended = False
+        self._problem = ""
+        try:
+            with path.open("rb") as plain:
+                packed = plain.read(2) == _GZIP_MAGIC
+            opened = gzip.open(path) if packed else path.open("rb")  # noqa: SIM115 - closed by `__exit__`
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror or error}") from error
+        self._file = cast("BinaryIO", opened)
+
+    def __enter__(self) -> JsonStream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    def peek(self) -> str:
+        """The next character that is no white space; "" at the end."""
+        while True:
+            self._at = _space(self._buffer, self._at).end()  # type: ignore[union-attr]  # it always matches
+            if self._at < len(self._buffer):
+                return self._buffer[self._at]
+            if not self._more():
+                return ""
+
+    def take(self, character: str, what: str) -> None:
+        """Step over one character that must come now."""
+        found = self.peek()
+        if found != character:
+            raise self.fail(f"{what} was expected" if found else self._end(f"where {what} was expected"))
+        self._at += 1
+
+    def value(self) -> Any:
+        """The next value, whatever it is."""
+        if not self.peek():
+            raise self.fail(self._end("where a value was expected"))
+        while True:
+            try:
+                value, end = self._decode(self._buffer, self._at)
+            except RecursionError as error:
+                raise self.fail("it is nested too deeply") from error
+            except json.JSONDecodeError as error:
+                open_text = error.msg.startswith("Unterminated string")
+                if not open_text and len(self._buffer) - error.pos > _CUT:
+                    raise self.fail(_words(error), error.pos) from error
+                if len(self._buffer) - self._at > _LONGEST:
+                    raise self.fail(f"a value is longer than {_LONGEST >> 20} MiB") from error
+                if not self._more():
+                    if not (self._problem or open_text or _word(self._buffer, error.pos)):
+                        raise self.fail(_words(error), error.pos) from error
+                    raise self.fail(self._end("inside a value"), len(self._buffer)) from error
+            except ValueError as error:
+                raise self.fail("a number has too many digits") from error
+            else:
+                # A number that touches the end of the window may go on.
+                if end < len(self._buffer) or type(value) is dict or not self._more():
+                    self._at = end
+                    return value
+
+    def elements(self) -> Iterator[Any]:
+        """The elements of the array that comes next."""
+        self.take("[", "'['")
+        if self.peek() == "]":
+            self._at += 1
+            return
+        decode = self._decode
+        while True:
+            # The common case in one match: a whole object, a comma, and the next object, all in the window.
+            buffer, at = self._buffer, self._at
+            try:
+                while buffer[at] == "{":
+                    value, end = decode(buffer, at)
+                    after = _comma(buffer, end)
+                    if after is None:
+                        break
+                    self._at = at = after.end()
+                    yield value
+            except (ValueError, RecursionError, IndexError):
+                pass
+            yield self.value()
+            if self.peek() == "]":
+                self._at += 1
+                return
+            self.take(",", "',' or ']'")
+            self.peek()
+
+    def fail(self, reason: str, at: int | None = None) -> UsageError:
+        """The error for what is wrong at a place of the window, by default the present one."""
+        if self._problem and at is None and self._at >= len(self._buffer):
+            reason = self._problem
+        prefix = self._buffer[: self._at if at is None else at]
+        return UsageError(f"{self._path}: byte {self._before + len(prefix.encode()):,}: {reason}")
+
+    def finish(self) -> None:
+        """Make sure that nothing follows, and that the file could be read to its end."""
+        if self.peek():
+            raise self.fail("something follows the end of the JSON text")
+        if self._problem:
+            raise self.fail(self._problem)
+
+    def _end(self, where: str) -> str:
+        return self._problem or f"it ends {where}: truncated?"
+
+    def _more(self) -> bool:
+        """Read on, letting go of what was consumed; whether anything came."""
+        if self._ended:
+            return False
+        # As much again as there is: a long value is then decoded anew only a few times.
+        wanted, data = max(_CHUNK, len(self._buffer) - self._at), bytearray(self._cut)
+        try:
+            # Not `read`, which would lose what it had when it came upon damage.
+            while wanted > 0 and (part := self._file.read1(wanted)):  # type: ignore[attr-defined]  # both have it
+                data += part
+                wanted -= len(part)
+        except EOFError:
+            self._problem = "the compressed data end early: truncated?"
+        except (OSError, zlib.error) as error:
+            self._problem = f"cannot be read: {error}"
+        self._ended = wanted > 0
+        self._cut = b""
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            text = data[: error.start].decode()
+            if error.end == len(data) and not self._ended:
+                self._cut = bytes(data[error.start :])
+            else:
+                self._ended = True
+                self._problem = self._problem or "the text is not UTF-8"
+        if text:
+            if not self._before and not self._buffer and text.startswith("\ufeff"):
+                self._before, text = 3, text[1:]
+            self._before += len(self._buffer[: self._at].encode())
+            self._buffer = self._buffer[self._at :] + text
+            self._at = 0
+        return bool(text) or not self._ended
+
+
+def _words(error: json.JSONDecodeError) -> str:
+    return f"this is no JSON ({error.msg[0].lower()}{error.msg[1:]})"

@@ -1,0 +1,126 @@
+"""A made-up training run whose truth is known, as a recording: for the tests of analyses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.signals import DRAM, ENERGY, GRAPHICS, SM, TENSOR
+from gpu_profile.recording import Columns, DeviceInterval, ProcessInfo, Recording, RecordingWriter, SpanRecord
+from gpu_profile.samples import Device, Sample
+
+MS = 1_000_000
+T0 = 1_767_225_600_000_000_000
+GPU = Device("GPU-a", index=0, name="NVIDIA H200", clock_max_hz=1_980_000_000)
+ITEMS = 32.0
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+#: While each region is the innermost: busy, SM, tensor and DRAM activity, and watts. "" is nobody's time.
+RATES = {
+    "": (0.0, 0.0, 0.0, 0.0, 80.0),
+    "load": (0.0, 0.0, 0.0, 0.0, 90.0),
+    "forward": (0.98, 0.95, 0.8, 0.3, 600.0),
+    "step": (0.6, 0.5, 0.1, 0.4, 300.0),
+}
+
+
+@dataclass
+class Run:
+    """`calls` of load, then step with a forward inside it; `dear` is what forward's power is multiplied by. Seeded."""
+
+    seed: int = 1
+    calls: int = 60
+    dear: float = 1.0
+    slow: float = 1.0
+    marked: bool = True
+    identified: bool = True
+    spans: list[SpanRecord] = field(default_factory=list)
+    active_s: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        self._stretches: list[tuple[str, int]] = []
+        at = T0
+        for call in range(self.calls):
+            load, before, forward, after, pause = (
+                int(rng.uniform(low, high) * MS)
+                for low, high in ((60, 140), (10, 30), (90 * self.slow, 190 * self.slow), (20, 60), (1, 20))
+            )
+            self._stretches += [("load", load), ("step", before), ("forward", forward), ("step", after), ("", pause)]
+            inner = at + load + before
+            end = inner + forward + after
+            self.spans.append(self._span("load", at, at + load, 3 * call + 1))
+            self.spans.append(self._span("forward", inner, inner + forward, 3 * call + 2, parent=3 * call + 3))
+            self.spans.append(self._span("step", at + load, end, 3 * call + 3, items=ITEMS))
+            at = end + pause
+        for name, length in self._stretches:
+            self.active_s[name] = self.active_s.get(name, 0.0) + length / 1e9
+
+    def _span(
+        self, name: str, start: int, end: int, number: int, *, parent: int = 0, items: float | None = None
+    ) -> SpanRecord:
+        return SpanRecord(
+            name,
+            start,
+            end,
+            trace_id=TRACE if self.identified else "",
+            span_id=f"{number:016x}" if self.identified else "",
+            parent_span_id=f"{parent:016x}" if parent and self.identified else None,
+            device_intervals=(DeviceInterval(GPU.uuid, 0, start, end),) if self.marked else (),
+            items=items,
+        )
+
+    def watts(self, name: str) -> float:
+        return RATES[name][4] * (self.dear if name == "forward" else 1.0)
+
+    @property
+    def samples(self) -> dict[Signal, list[Sample]]:
+        edges = np.concatenate(([0], np.cumsum([length for _, length in self._stretches]))).astype(np.float64)
+        stamps = np.arange(0, int(edges[-1]) + 1, 100 * MS)
+
+        def integral(rates: list[float]) -> np.ndarray:
+            steps = [rate * length for rate, (_, length) in zip(rates, self._stretches, strict=True)]
+            return np.interp(stamps, edges, np.concatenate(([0.0], np.cumsum(steps))))
+
+        found: dict[Signal, list[Sample]] = {}
+        for place, signal in enumerate((GRAPHICS, SM, TENSOR, DRAM)):
+            means = np.diff(integral([RATES[name][place] for name, _ in self._stretches])) / (100 * MS)
+            found[signal] = [
+                Sample(signal, T0 + int(end) - 100 * MS, T0 + int(end), signal.quanta(float(mean)))
+                for end, mean in zip(stamps[1:], means, strict=True)
+            ]
+        joules = integral([self.watts(name) for name, _ in self._stretches]) / 1e9
+        found[ENERGY] = [
+            Sample(ENERGY, T0 + int(at), T0 + int(at), ENERGY.quanta(float(total)))
+            for at, total in zip(stamps, joules, strict=True)
+        ]
+        return found
+
+    def recording(self, device: Device = GPU) -> Recording:
+        columns = {signal.key: to_columns(samples) for signal, samples in self.samples.items()}
+        process = ProcessInfo("0.1.0", "node-a", 42, T0, "nvml", "580.1", T0 + 10**11)
+        return Recording((process,), (device,), {device.uuid: columns}, tuple(self.spans), (), ())
+
+    def write(self, directory: Path) -> None:
+        """The same as files, which do not depend on where and when they were made."""
+        with (
+            mock.patch("socket.gethostname", return_value="node-a"),
+            mock.patch("os.getpid", return_value=42),
+            mock.patch("importlib.metadata.version", return_value="0.1.0"),
+            RecordingWriter(directory, now_ns=lambda: T0, driver="nvml", driver_version="580.1") as writer,
+        ):
+            writer.device(GPU)
+            for samples in self.samples.values():
+                writer.samples(GPU.uuid, samples)
+            for i, span in enumerate(self.spans):
+                if i % 60 == 0:
+                    writer.flush()
+                writer.span(span)
+
+
+def to_columns(samples: list[Sample]) -> Columns:
+    return Columns(*(np.array([sample[i] for sample in samples], np.int64) for i in (1, 2, 3)))

@@ -1,0 +1,81 @@
+"""The regimes' verdicts on random workloads, against what their physics says."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from typing import Final
+
+from regime_world import Case, case
+
+from benchmarks.rows import Row
+from gpu_profile.regimes import Regime
+from gpu_profile.summary import Basis
+
+#: Workloads in all; three in five are on devices with activity counters.
+WORKLOADS: Final = 600
+#: From here on, a verdict is one that people act on.
+SURE: Final = 0.7
+_STEPS: Final = (0.0, 0.5, 0.6, SURE, 0.8, 1.0)
+
+
+def rows() -> Iterator[Row]:
+    """One row for each basis; the confusions and how confidence fares go to stderr."""
+    with ProcessPoolExecutor() as workers:
+        cases = list(workers.map(case, range(WORKLOADS), chunksize=25))
+    for basis in ("counters", "coarse"):
+        yield row(basis, [c for c in cases if c.verdict.basis == basis])
+
+
+def row(basis: Basis, cases: Sequence[Case]) -> Row:
+    """The figures of one basis, and whether they reach what they should."""
+    sys.stderr.write(f"\n{confusions(basis, cases)}\n{calibration(cases)}\n")
+    said = answered(cases)
+    unknown = 1 - len(said) / len(cases)
+    right, strict = share(c.right for c in said), share(c.strictly_right for c in said)
+    sure = [c for c in said if c.verdict.confidence >= SURE]
+    wrong = 1 - share(c.right for c in sure) if sure else 0.0
+    figure = f"{right:.1%} right of those answered, {unknown:.1%} UNKNOWN, {wrong:.1%} wrong of {len(sure)} at >={SURE}"
+    baseline = f"{strict:.1%} right if only ties within 10 % are allowed for"
+    if basis == "counters":
+        reach, ok = ">=95 % right, <=10 % UNKNOWN", right >= 0.95 and unknown <= 0.1
+    else:
+        reach, ok = f"<=2 % wrong at >={SURE}", wrong <= 0.02
+    return Row(f"regimes, {len(cases)} random workloads, {basis}", figure, baseline, "-", reach, ok)
+
+
+def answered(cases: Sequence[Case]) -> list[Case]:
+    """The cases with a verdict other than UNKNOWN."""
+    return [c for c in cases if c.verdict.regime is not Regime.UNKNOWN]
+
+
+def share(values: Iterator[bool]) -> float:
+    """The share of true ones; 1 of none."""
+    found = list(values)
+    return sum(found) / len(found) if found else 1.0
+
+
+def confusions(basis: str, cases: Sequence[Case]) -> str:
+    """The confusion matrix: a line for each truth, a column for each verdict."""
+    counts = Counter((c.label, c.verdict.regime) for c in cases)
+    told = [regime for regime in Regime if any(verdict is regime for _, verdict in counts)]
+    lines = [f"{basis}: truth \\ verdict".ljust(28) + "".join(f"{str(r)[:9]:>10}" for r in told)]
+    lines += [
+        f"{truth!s:<28}" + "".join(f"{counts[truth, r] or '.':>10}" for r in told)
+        for truth in Regime
+        if any(label is truth for label, _ in counts)
+    ]
+    return "\n".join(lines)
+
+
+def calibration(cases: Sequence[Case]) -> str:
+    """How often verdicts of each confidence are right."""
+    lines = [f"{'confidence':<14}{'verdicts':>10}{'right':>10}"]
+    for low, high in pairwise(_STEPS):
+        some = [c for c in answered(cases) if low <= c.verdict.confidence < high]
+        if some:
+            lines.append(f"{f'{low:.1f}-{high:.1f}':<14}{len(some):>10}{share(c.right for c in some):>10.1%}")
+    return "\n".join(lines)

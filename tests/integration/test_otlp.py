@@ -1,0 +1,146 @@
+"""Region spans on their way through a real collector, as a service on a simulated GPU sends them."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rotel  # type: ignore[import-untyped]
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from prometheus_support import free_port, until
+
+from gpu_profile import GpuSpanProcessor, configure, process, region, regions
+from gpu_profile.driver import simulated
+from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
+from gpu_profile.regimes import Regime
+
+AGENT = Path(rotel.__file__).parent / "rotel-agent"
+
+
+class Sink(BaseHTTPRequestHandler):
+    """Takes in traces over OTLP/HTTP."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        request = ExportTraceServiceRequest.FromString(body)
+        arrived: list[Span] = self.server.arrived  # type: ignore[attr-defined]
+        for resource in request.resource_spans:
+            for scope in resource.scope_spans:
+                arrived += scope.spans
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def arrived() -> Iterator[tuple[list[Span], int]]:
+    """What came out of the collector, and the port that the sink listens on."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Sink) as server:
+        server.arrived = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.arrived, server.server_port  # type: ignore[attr-defined]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def collector(arrived: tuple[list[Span], int], tmp_path: Path) -> Iterator[str]:
+    """Where a running collector takes spans over HTTP; it passes them on to the sink."""
+    port = free_port()
+    command = [AGENT, "start", "--otlp-grpc-endpoint", f"127.0.0.1:{free_port()}"]
+    command += ["--otlp-http-endpoint", f"127.0.0.1:{port}", "--batch-timeout", "100ms"]
+    command += ["--exporter", "otlp", "--otlp-exporter-endpoint", f"http://127.0.0.1:{arrived[1]}"]
+    command += ["--otlp-exporter-protocol", "http"]
+    with (tmp_path / "collector.log").open("w") as log:
+        running = subprocess.Popen([str(part) for part in command], stdout=log, stderr=subprocess.STDOUT)
+        try:
+            until(lambda: _listens(port, running, tmp_path / "collector.log"), "the collector listens")
+            yield f"http://127.0.0.1:{port}/v1/traces"
+        finally:
+            running.terminate()
+            running.wait(10)
+
+
+def _listens(port: int, running: subprocess.Popen[bytes], log: Path) -> bool:
+    assert running.poll() is None, log.read_text()
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _value(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    assert kind is not None
+    if kind == "array_value":
+        return [_value(one) for one in value.array_value.values]
+    return getattr(value, kind)
+
+
+def test_region_spans_arrive_once_each_with_what_the_gpu_did(
+    collector: str, arrived: tuple[list[Span], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = simulated.create(tmp_path / "node", '[[device]]\nmodel = "H200 SXM"\n')
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(GpuSpanProcessor(BatchSpanProcessor(OTLPSpanExporter(collector))))
+    tracer = provider.get_tracer("gpu_profile")
+    monkeypatch.setattr(regions, "_tracer", tracer)
+    with SimulatedQueue(node) as queue:
+        configure(backend=f"simulated:{node}", stream=queue)
+        try:
+            with region("warm up", strict=True):
+                queue.launch(Work(seconds=0.3, flops=1e12))
+                queue.synchronize()
+            with tracer.start_as_current_span("request"), region("train", items=64):
+                for _ in range(30):
+                    with region("step"):
+                        queue.launch(Work(flops=2e13, bytes=1e9), tag="train")
+                        queue.synchronize()
+                queue.launch(Work(seconds=2.2, flops=1e15), tag="train")
+                queue.synchronize()
+            assert provider.force_flush()
+        finally:
+            process.stop()
+            configure()
+    provider.shutdown()
+    spans, _ = arrived
+    until(lambda: len(spans) >= 33, "all spans have come through")
+    assert Counter(span.name for span in spans) == {"warm up": 1, "request": 1, "train": 1, "step": 30}
+    assert len({span.span_id for span in spans}) == 33
+    by_name = {span.name: span for span in spans}
+    assert by_name["train"].parent_span_id == by_name["request"].span_id
+    assert {span.parent_span_id for span in spans if span.name == "step"} == {by_name["train"].span_id}
+    assert {span.trace_id for span in spans if span.name != "warm up"} == {by_name["request"].trace_id}
+    assert list(by_name["request"].attributes) == []
+    for span in spans:
+        if span.name != "request":
+            said = {pair.key: _value(pair.value) for pair in span.attributes}
+            assert said["gpu_profile.region"] == span.name
+            assert said["gpu_profile.device.ids"] == [queue.device_uuid]
+            assert said["gpu_profile.interval.source"] == "device"
+    train = {pair.key: _value(pair.value) for pair in by_name["train"].attributes}
+    assert train["gpu_profile.items"] == 64.0
+    assert train["gpu_profile.regime"] in {str(regime) for regime in Regime}
+    if train["gpu_profile.scope"] == "span":  # a machine under load may sample too seldom for values of its own
+        truth = Truth(node).device(0, by_name["train"].start_time_unix_nano, by_name["train"].end_time_unix_nano)
+        seconds = train["gpu_profile.interval.duration"]
+        assert train["gpu_profile.busy.ratio"] == pytest.approx(truth.busy_s / seconds, abs=0.12)
+        assert train["gpu_profile.energy.joules"] == pytest.approx(truth.energy_j, rel=0.15)

@@ -1,0 +1,153 @@
+"""`gpu-profile record` as its users run it: a process of its own that is ended in every way there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from exporter_process import environment, exporter
+from exporter_support import series
+from prometheus_support import until
+
+from gpu_profile.driver import simulated
+from gpu_profile.recording import Recording, read_recording
+
+NODE = """
+[[device]]
+model = "H200 SXM"
+  [[device.phase]]
+  duration_s = 3600
+  duty = 0.5
+  period_s = 0.1
+
+[[device]]
+model = "A10G"
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> str:
+    return f"simulated:{simulated.create(tmp_path / 'node', NODE)}"
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "gpu_profile.cli", "record", *map(str, arguments)]
+
+
+@contextmanager
+def recording(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A running `gpu-profile record` that has said that it records."""
+    process = subprocess.Popen(command(*arguments), stderr=subprocess.PIPE, text=True, env=environment())
+    try:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        assert first.startswith("recording "), first + process.stderr.read()
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.iterdir())
+
+
+def grown(directory: Path, times: int) -> None:
+    """Wait until the recording has been written to so many times."""
+    for _ in range(times):
+        before = size(directory)
+        until(lambda: size(directory) > before, "the recording grows")  # noqa: B023 - called at once
+
+
+def samples(found: Recording) -> int:
+    return sum(len(column.value) for columns in found.samples.values() for column in columns.values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_with_a_summary_and_a_whole_recording(number: int, node: str, tmp_path: Path) -> None:
+    directory = tmp_path / "recording"
+    with recording(directory, "--driver", node) as process:
+        grown(directory, 1)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 0
+    found = read_recording(directory)
+    assert (found.problems, found.lost_bytes) == ((), 0)
+    assert [device.name for device in found.devices] == ["NVIDIA H200", "NVIDIA A10G"]
+    assert re.fullmatch(rf"{samples(found):,} samples in \d+\.\d s; {directory} holds [\d.]+ kB\n", err)
+
+
+def test_kill_9_leaves_a_recording_that_can_be_read(node: str, tmp_path: Path) -> None:
+    directory = tmp_path / "recording"
+    with recording(directory, "--driver", node, "--interval", "0.02") as process:
+        grown(directory, 2)
+        process.kill()
+        process.wait(20)
+    found = read_recording(directory)
+    assert found.lost_bytes == 0
+    (problem,) = found.problems
+    assert "no end mark: the process was killed or still records" in problem
+    for device in found.devices:
+        times = found.samples[device.uuid]["power"].t_end
+        assert times[-1] - times[0] >= 0.5e9
+
+
+def test_a_driver_that_hangs_does_not_keep_it_from_ending(tmp_path: Path) -> None:
+    hang = '[[fault]]\nkind = "hang"\ndevice = 1\nfrom_s = 0.5\nhang_s = 600\n'
+    node = simulated.create(tmp_path / "node", f"{NODE}\n{hang}")
+    directory = tmp_path / "recording"
+    with recording(directory, "--driver", f"simulated:{node}", "--seconds", "1.5") as process:
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 0
+    assert " samples in " in err
+    assert read_recording(directory).problems == ()
+
+
+def test_a_full_disk_ends_it_with_one_line_and_what_was_written_can_be_read(node: str, tmp_path: Path) -> None:
+    directory = tmp_path / "recording"
+    arguments = command(directory, "--driver", node, "--interval", "0.01", "--seconds", "60")
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 8 && exec "$@"', "sh", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    (path,) = directory.iterdir()
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1:] == [f"gpu-profile: {path}: cannot be written: File too large"]
+    assert samples(read_recording(directory)) > 0
+
+
+def test_the_exporter_serves_again_what_was_recorded(node: str, tmp_path: Path) -> None:
+    directory = tmp_path / "recording"
+    done = subprocess.run(
+        command(directory, "--driver", node, "--seconds", "3"),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    uuids = [device.uuid for device in read_recording(directory).devices]
+    with exporter("--driver", f"replay:{directory}") as running:
+        assert f": 2 devices through replay:{directory} (SIMULATED) on " in running.first_line
+        names = [device["name"] for device in json.loads(running.get("/api/devices")[2])["devices"]]
+        assert names == ["NVIDIA H200", "NVIDIA A10G"]
+        busy = f'gpu_profile_busy_seconds_total{{hw_id="{uuids[0]}"}}'
+        found = until(lambda: (s := series(running.get("/metrics")[2].decode())).get(busy, 0) > 0.5 and s, "busy time")
+        for uuid in uuids:
+            assert found[f'gpu_profile_device_up{{hw_id="{uuid}"}}'] == 1
+            assert any(name.startswith("hw_power_watts{") and uuid in name for name in found)
+            assert any(name.startswith("hw_energy_joules_total{") and uuid in name for name in found)
+        assert running.end()[0] == 0

@@ -1,0 +1,366 @@
+"""Random workloads whose regime follows from their physics, and what a device's sensors make of them.
+
+A workload is stated in FLOPs, bytes, multiprocessors, launch gaps, copies and waits. Its label is where its time goes:
+no threshold of the classifier is read here. The signals come from the same statement through the simulator's sensors,
+with noise, and reach the verdict the way that a program's do: timeline, pool, summary, classify.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import signals as rows
+from gpu_profile.driver.simulated.activity import Activity as Work
+from gpu_profile.driver.simulated.activity import Chain, Cycle, Shifted, Totals
+from gpu_profile.driver.simulated.models import MODELS, PRECISIONS, DeviceModel
+from gpu_profile.driver.simulated.physics import WIDTH, Column, limited, rates
+from gpu_profile.driver.simulated.sensors import Sensors
+from gpu_profile.driver.simulated.worklog import RECORD, RecordKind
+from gpu_profile.join import Activity
+from gpu_profile.pooling import Pool
+from gpu_profile.regimes import Regime, Verdict, classify
+from gpu_profile.samples import Device, Sample
+from gpu_profile.summary import Durations, summarise
+from gpu_profile.timeline import Floats, Timeline
+from gpu_profile.units import NS_PER_S
+
+MS: Final = 1_000_000
+T0: Final = 1_700_000_000 * NS_PER_S
+SECONDS: Final = 30
+#: Times that are within this share of the longest are as long as it: either is a right answer.
+TIE: Final = 0.1
+#: What good kernels get out of a ceiling differs by this much from kernel to kernel, and no sensor tells by how much:
+#: of a kernel whose two times are as close as that, it is right as well to say that both ceilings are near.
+CLOSE: Final = 0.25
+#: What 16 lanes carry one way by PCIe generation, as the driver reports it, in B/s.
+LINKS: Final = {4: 31_507_692_307, 5: 63_015_384_608}
+#: A grid with less work than this takes a GPU in all leaves multiprocessors empty: a block lasts a few µs.
+_BLOCK_S: Final = 5e-6
+_GPM: Final = {
+    rows.GRAPHICS: Column.BUSY,
+    rows.SM: Column.SM,
+    rows.OCCUPANCY: Column.OCCUPANCY,
+    rows.TENSOR: Column.TENSOR,
+    rows.DRAM: Column.DRAM,
+    rows.FP64: Column.FP64,
+    rows.FP32: Column.FP32,
+}
+
+
+def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    """A number whose logarithm is uniform."""
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel: how long it runs in s, its amounts, the mean share of multiprocessors with warps, what bounds it, and
+    whether both ceilings are near."""
+
+    seconds: float
+    flops: float
+    bytes: float
+    precision: str
+    sms: float
+    cause: Regime
+    close: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A region's step: kernels with a gap after each, a copy to the device, an exchange over NVLink, a wait; in s.
+
+    `shares` are how the time of kernels and gaps is divided between the kinds of kernel. `clock` is the clock while it
+    works over the highest. `beside` is what runs between the region's executions, None for nothing.
+    """
+
+    model: DeviceModel
+    clock: float
+    kernels: tuple[Kernel, ...] = ()
+    shares: tuple[float, ...] = ()
+    gap_s: float = 0.0
+    kernels_s: float = 0.0
+    copy_s: float = 0.0
+    exchange_s: float = 0.0
+    wait_s: float = 0.1
+    beside: Workload | None = None
+
+    @property
+    def times(self) -> dict[Regime, float]:
+        """Seconds of a step by what they are spent on."""
+        spent: dict[Regime, float] = defaultdict(float)
+        for kernel, share in zip(self.kernels, self.shares, strict=True):
+            time = self.kernels_s * share
+            spent[kernel.cause] += time * kernel.seconds / (kernel.seconds + self.gap_s)
+            spent[Regime.OVERHEAD_BOUND] += time * self.gap_s / (kernel.seconds + self.gap_s)
+        spent[Regime.TRANSFER_BOUND] = self.copy_s
+        spent[Regime.COMMUNICATION_BOUND] = self.exchange_s
+        spent[Regime.HOST_BOUND] = self.wait_s
+        return spent
+
+    @property
+    def used(self) -> float:
+        """The share of a step in which something runs or is copied."""
+        return 1.0 - self.wait_s / sum(self.times.values())
+
+    @property
+    def strict(self) -> frozenset[Regime]:
+        """The regimes that most of the time goes to: one, unless others tie with it."""
+        if not (self.kernels or self.beside):
+            return frozenset({Regime.IDLE})
+        times = self.times
+        longest = max(times.values())
+        return frozenset(regime for regime, time in times.items() if time > (1 - TIE) * longest)
+
+    @property
+    def truth(self) -> frozenset[Regime]:
+        """What it is right to say: `strict`, and what follows from `CLOSE`, or from a device that hardly does anything.
+
+        Kernels on both sides of the ridge that tie are balanced too.
+        """
+        right = self.strict
+        if self.used < TIE and (self.beside is None or self.beside.used < TIE):
+            return right | {Regime.IDLE}
+        ridge = {Regime.COMPUTE_BOUND, Regime.MEMORY_BOUND, Regime.BALANCED}
+        if ridge & right and all(kernel.close for kernel in self.kernels if kernel.cause in ridge):
+            return right | {Regime.BALANCED}
+        return right | {Regime.BALANCED} if right >= ridge - {Regime.BALANCED} else right
+
+
+def kernel(rng: np.random.Generator, model: DeviceModel, precision: str) -> Kernel:
+    """A random kernel: arithmetic intensity around the ridge, any size, one in six on few multiprocessors.
+
+    One in six waits on its own dependencies. Every kernel starts and drains in a time in which no warp is resident.
+    """
+    # What good kernels get out of a pipe and of DRAM, as a share of the data sheet.
+    flops_per_s = rng.uniform(0.8, 0.95) * model.peak_flops[precision]
+    bytes_per_s = rng.uniform(0.75, 0.9) * model.dram_bytes_per_s
+    whole_gpu_s, intensity = log_uniform(rng, 1e-6, 2e-2), 2.0 ** rng.uniform(-4, 4)
+    compute_s, memory_s = whole_gpu_s * min(1.0, intensity), whole_gpu_s * min(1.0, 1 / intensity)
+    sms = min(1.0, whole_gpu_s / _BLOCK_S)
+    if rng.random() < 1 / 6:
+        sms = min(sms, log_uniform(rng, 0.02, 0.5))
+    flops, size = flops_per_s * compute_s, bytes_per_s * memory_s
+    # Half of the multiprocessors saturate DRAM. Arithmetic and traffic overlap nearly, not wholly.
+    breadth = sms if compute_s > memory_s else min(1.0, 2 * sms)
+    compute_s, memory_s = compute_s / sms, memory_s / min(1.0, 2 * sms)
+    stalls = log_uniform(rng, 1.3, 10) if rng.random() < 1 / 6 else 1.0
+    body_s = (compute_s**8 + memory_s**8) ** (1 / 8) * stalls
+    seconds = body_s + rng.uniform(1.5e-6, 3e-6)
+    resident = body_s / seconds
+    if whole_gpu_s < seconds / 2:
+        # Neither ceiling is half reached: what costs more, missing blocks and starts, or what the blocks wait for?
+        cause = Regime.OVERHEAD_BOUND if breadth * resident < 1 / stalls else Regime.LATENCY_BOUND
+    elif min(compute_s, memory_s) > (1 - TIE) * max(compute_s, memory_s):
+        cause = Regime.BALANCED
+    else:
+        cause = Regime.COMPUTE_BOUND if compute_s > memory_s else Regime.MEMORY_BOUND
+    close = min(compute_s, memory_s) > (1 - CLOSE) * max(compute_s, memory_s)
+    return Kernel(seconds, flops, size, precision, sms * resident, cause, close)
+
+
+def draw(rng: np.random.Generator) -> Workload:
+    """A random workload on a random device."""
+    model = MODELS[str(rng.choice(list(MODELS), p=(0.3, 0.3, 0.14, 0.13, 0.13)))]
+    clock = rng.uniform(0.75, 1.0) if rng.random() < 0.4 else 1.0
+    model = replace(model, peak_flops={name: peak * clock for name, peak in model.peak_flops.items()})
+    beside = _work(rng, model, clock) if rng.random() < 0.5 else None
+    if rng.random() < 0.06:
+        return Workload(model, clock, beside=beside)
+    return replace(_work(rng, model, clock), beside=beside)
+
+
+def _work(rng: np.random.Generator, model: DeviceModel, clock: float) -> Workload:
+    count = 2 if rng.random() < 0.15 else 1
+    precision = str(rng.choice(list(model.peak_flops)))
+    kernels = tuple(kernel(rng, model, precision) for _ in range(count))
+    there = [1.0, rng.random() < 0.35, bool(model.nvlink_bytes_per_s) and rng.random() < 0.5, rng.random() < 0.5]
+    parts = np.exp(rng.normal(0, 1.3, 4)) * there
+    kernels_s, copy_s, exchange_s, wait_s = (parts / parts.sum() * log_uniform(rng, 0.008, 0.15)).tolist()
+    return Workload(
+        model,
+        clock,
+        kernels,
+        tuple(rng.dirichlet(np.ones(count)).tolist()),
+        log_uniform(rng, 1e-6, 2e-5) if rng.random() < 0.4 else 0.0,
+        kernels_s,
+        copy_s,
+        exchange_s,
+        wait_s,
+    )
+
+
+# ---------------------------------------------------------------------- what runs, and what sensors say of it
+
+
+def _per_second(model: DeviceModel, kind: RecordKind, seconds: float, **amounts: float) -> Floats:
+    record = np.zeros(1, RECORD)
+    record["kind"], record["end"] = kind, max(1, round(seconds * NS_PER_S))
+    for name, amount in amounts.items():
+        record[name] = amount
+    together: Floats = limited(model, rates(model, record))[0]
+    return together
+
+
+def activity(rng: np.random.Generator, work: Workload, steps: int = 7) -> Cycle:
+    """The running totals of a workload's steps, whose parts vary by a tenth from step to step."""
+    model, parts = work.model, []
+    if work.copy_s:
+        size = work.copy_s * model.pcie_bytes_per_s * rng.uniform(0.9, 1.0)
+        parts.append((work.copy_s, _per_second(model, RecordKind.COPY_IN, work.copy_s, pcie=size)))
+    for one, share in zip(work.kernels, work.shares, strict=True):
+        each = _per_second(
+            model,
+            RecordKind.KERNEL,
+            one.seconds,
+            flops=one.flops,
+            bytes=one.bytes,
+            sms=one.sms,
+            occupancy=0.5,
+            precision=PRECISIONS.index(one.precision),
+        )
+        # Windows are 100 ms and more: what takes µs is as good as spread evenly.
+        parts.append((work.kernels_s * share, each * (one.seconds / (one.seconds + work.gap_s))))
+    if work.exchange_s:
+        size = work.exchange_s * model.nvlink_bytes_per_s * rng.uniform(0.7, 0.9)
+        # A collective's kernel runs on a few multiprocessors for as long as the exchange takes.
+        each = _per_second(
+            model,
+            RecordKind.KERNEL,
+            work.exchange_s,
+            nvlink=size,
+            bytes=2 * size,
+            sms=rng.uniform(0.06, 0.2),
+            occupancy=0.3,
+        )
+        parts.append((work.exchange_s, each))
+    parts.append((work.wait_s, np.zeros(WIDTH)))
+    lengths = np.concatenate([[s * rng.uniform(0.9, 1.1) for s, _ in parts] for _ in range(steps)])
+    edges = np.concatenate(([0], np.cumsum(np.rint(lengths * NS_PER_S).astype(np.int64) + 1)))
+    growth = np.vstack([each for _ in range(steps) for _, each in parts]) * (np.diff(edges) / NS_PER_S)[:, None]
+    return Cycle(Totals(edges, np.cumsum(np.vstack([np.zeros(WIDTH), growth]), axis=0)), int(edges[-1]))
+
+
+def run(work: Workload, rng: np.random.Generator) -> tuple[Pool, int]:
+    """Half a minute of executions with pauses between them, read ten times a second; and how many there were."""
+    doing = activity(rng, work)
+    beside: Work = activity(rng, work.beside) if work.beside else Totals(np.array([0, NS_PER_S]), np.zeros((2, WIDTH)))
+    parts: list[tuple[Work, int]] = []
+    active: list[Activity] = []
+    t = 0
+    while t < SECONDS * NS_PER_S:
+        length, pause = (round(log_uniform(rng, 0.15, 1.5) * NS_PER_S) for _ in range(2))
+        active.append(Activity(len(active), None, "work", T0 + t, T0 + t + length))
+        parts += [(doing, length), (beside, pause)]
+        t += length + pause
+    sensors = Sensors(work.model, Shifted(Chain(parts), T0), T0)
+    pool = Pool(_timeline(work), start_ns=T0 + NS_PER_S)
+    ticks = T0 + NS_PER_S // 2 + np.cumsum(rng.integers(102 * MS, 108 * MS, SECONDS * 9))
+    last, before = int(ticks[0]), sensors.gpm_snapshot(int(ticks[0]))
+    energy, drawn = 0.0, sensors.energy_mj(last, T0)
+    for number, now in enumerate(ticks.tolist()):
+        now_mj = sensors.energy_mj(now, T0)
+        energy, drawn = energy + (now_mj - drawn) * max(0.0, rng.normal(1, 0.01)), now_mj
+        samples = [
+            Sample(rows.ENERGY, now, now, int(energy)),
+            Sample(rows.THROTTLES[0], now, now, sensors.throttled_ns(now)),
+            Sample(rows.PCIE_RX, now, now, sensors.counted(Column.PCIE_RX, now)),
+            Sample(rows.PCIE_TX, now, now, sensors.counted(Column.PCIE_TX, now)),
+        ]
+        if work.model.nvlink_bytes_per_s:
+            total = sensors.counted(Column.NVLINK, now) // 1024
+            samples += [Sample(signal, now, now, total) for signal in (rows.NVLINK_RX, rows.NVLINK_TX)]
+        if number % 9 == 0:
+            samples += _slow(work, sensors, now)
+        after = sensors.gpm_snapshot(now)
+        if work.model.gpm and after[0] > before[0]:
+            mean = (after[1] - before[1]) * (NS_PER_S / (after[0] - before[0]))
+            noisy = np.clip(mean * rng.normal(1, 0.01, WIDTH) + rng.normal(0, 0.001, WIDTH), 0, 1)
+            samples += [Sample(row, last, now, row.quanta(float(noisy[column]))) for row, column in _GPM.items()]
+            samples.append(Sample(rows.FP16, last, now, 0))
+        if not work.model.gpm:
+            ends, busy, memory = sensors.utilization_samples(now, last)
+            period = work.model.utilization_refresh_ns
+            for end, gpu, controller in zip(ends.tolist(), busy.tolist(), memory.tolist(), strict=True):
+                samples.append(Sample(rows.UTILIZATION, end - period, end, gpu))
+                samples.append(Sample(rows.MEMORY_CONTROLLER, end - period, end, controller))
+        pool.timeline.append(samples)
+        last, before = now, after
+        if number % 90 == 89:
+            pool.advance(active, now, final=True)
+    for _ in active:
+        pool.count("work")
+    return pool, len(active)
+
+
+def _timeline(work: Workload) -> Timeline:
+    model = work.model
+    signals: list[Signal] = [
+        rows.ENERGY,
+        rows.POWER_LIMIT,
+        rows.CLOCK_SM,
+        rows.THROTTLES[0],
+        rows.PCIE_RX,
+        rows.PCIE_TX,
+    ]
+    signals += [rows.NVLINK_RX, rows.NVLINK_TX] if model.nvlink_bytes_per_s else []
+    signals += [*_GPM, rows.FP16] if model.gpm else [rows.UTILIZATION, rows.MEMORY_CONTROLLER]
+    device = Device(
+        "GPU-study",
+        name=model.name,
+        clock_max_hz=model.sm_clock_mhz * 1_000_000,
+        pcie_bytes_per_s=LINKS[model.pcie_generation],
+        nvlink_bytes_per_s=round(model.nvlink_bytes_per_s) or None,
+    )
+    return Timeline(device, signals, capacity=2_000)
+
+
+def _slow(work: Workload, sensors: Sensors, now: int) -> list[Sample]:
+    busy = sensors.mean(Column.BUSY, sensors.refreshed(now, 100 * MS), 100 * MS) > 0
+    clock = work.model.sm_clock_mhz * work.clock if busy else work.model.idle_clock_mhz
+    return [
+        Sample(rows.CLOCK_SM, now, now, round(clock)),
+        Sample(rows.POWER_LIMIT, now, now, round(work.model.tdp_w * 1000)),
+    ]
+
+
+# ---------------------------------------------------------------------- the study
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A workload, what it is, and what the classifier says."""
+
+    seed: int
+    work: Workload
+    truth: frozenset[Regime]
+    verdict: Verdict
+
+    @property
+    def right(self) -> bool:
+        """Whether the verdict is (one of) what physics says."""
+        return self.verdict.regime in self.truth
+
+    @property
+    def strictly_right(self) -> bool:
+        """Whether it is right with no allowance but for ties."""
+        return self.verdict.regime in self.work.strict
+
+    @property
+    def label(self) -> Regime:
+        """The truth as one word: the verdict where it is right, else what takes longest."""
+        return self.verdict.regime if self.right else max(self.truth, key=lambda r: self.work.times[r])
+
+
+def case(seed: int) -> Case:
+    """The workload number `seed`, judged."""
+    rng = np.random.default_rng([20, seed])
+    work = draw(rng)
+    pool, calls = run(work, rng)
+    summary = summarise(pool, "work", Durations(calls=calls), interval_source="device")
+    return Case(seed, work, work.truth, classify(summary.evidence))

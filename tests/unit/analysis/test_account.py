@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from analysis_support import GPU, ITEMS, RATES, T0, Run, to_columns
+
+from gpu_profile.analysis import Analysis, RegionUse, analyse
+from gpu_profile.analysis.text import reasons, render
+from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, TEMPERATURE
+from gpu_profile.errors import RecordingError, UsageError
+from gpu_profile.pooling import MOST_REGIONS, OTHER
+from gpu_profile.recording import DeviceInterval, Recording, SpanRecord, read_recording
+from gpu_profile.regimes import Regime, Thresholds
+from gpu_profile.samples import Device, Event, Sample
+
+B = Device("GPU-b", index=1, name="NVIDIA A10G")
+EMPTY = Recording((), (), {}, (), (), ())
+NAMES = ("load", "step", "forward")
+
+
+def one(analysis: Analysis, region: str) -> RegionUse:
+    (use,) = analysis.of(region)
+    return use
+
+
+@pytest.mark.parametrize("identified", [True, False])
+@pytest.mark.parametrize("marked", [True, False])
+def test_regions_get_what_they_used_whatever_the_spans_tell(marked: bool, identified: bool) -> None:
+    run = Run(marked=marked, identified=identified)
+    analysis = analyse(run.recording())
+    assert [use.summary.region for use in analysis.regions] == list(NAMES)
+    for name in NAMES:
+        summary = one(analysis, name).summary
+        assert summary.durations.calls == summary.executions == run.calls
+        assert summary.interval_source == ("device" if marked else "host")
+        assert summary.busy_s == pytest.approx(RATES[name][0] * run.active_s[name], rel=0.02, abs=0.01)
+        assert summary.energy_j == pytest.approx(run.watts(name) * run.active_s[name], rel=0.02)
+    inside = run.watts("forward") * run.active_s["forward"]
+    step = run.watts("step") * run.active_s["step"] + inside
+    assert one(analysis, "step").summary.call_energy_j == pytest.approx(step / run.calls, rel=0.02)
+    assert one(analysis, "forward").summary.call_energy_j == pytest.approx(inside / run.calls, rel=0.02)
+
+
+def test_a_device_is_described_by_its_own_samples_and_its_energy_adds_up() -> None:
+    run = Run()
+    analysis = analyse(run.recording())
+    (use,) = analysis.devices
+    energy = [sample.value for sample in run.samples[ENERGY]]
+    busy = [sample.value for sample in run.samples[GRAPHICS]]
+    assert use.energy_j == pytest.approx((energy[-1] - energy[0]) / 1000)
+    assert use.utilization == pytest.approx(sum(busy) / len(busy) * 1e-4, rel=1e-6)
+    assert (use.utilization_source, use.energy_source, use.reasons) == ("graphics", "energy", ())
+    shares = sum(region.summary.energy_j or 0.0 for region in analysis.regions)
+    assert shares + (use.unattributed_j or 0.0) == pytest.approx(use.energy_j)
+
+
+def test_units_of_work_are_told_per_second_of_the_region_and_in_joules() -> None:
+    run = Run()
+    analysis = analyse(run.recording())
+    step = one(analysis, "step")
+    seconds = run.active_s["step"] + run.active_s["forward"]
+    assert step.items_per_s == pytest.approx(ITEMS * run.calls / seconds, rel=0.001)
+    assert step.summary.call_energy_j is not None
+    assert step.item_energy_j == pytest.approx(step.summary.call_energy_j / ITEMS)
+    assert (one(analysis, "load").items_per_s, one(analysis, "load").item_energy_j) == (None, None)
+
+
+def test_items_that_only_some_executions_told_are_set_beside_nothing() -> None:
+    run = Run()
+    first = next(i for i, span in enumerate(run.spans) if span.name == "step")
+    run.spans[first] = replace(run.spans[first], items=None)
+    step = one(analyse(run.recording()), "step")
+    assert (step.items_per_s, step.item_energy_j) == (None, None)
+    assert step.summary.durations.items == ITEMS * (run.calls - 1)
+    assert "per item: only some of the executions told their items" in step.reasons
+
+
+def test_the_order_in_which_spans_were_recorded_makes_no_difference() -> None:
+    run = Run()
+    there = analyse(run.recording())
+    run.spans.reverse()
+    back = analyse(run.recording())
+    assert [use.summary for use in back.regions] == [use.summary for use in there.regions]
+
+
+def test_thresholds_of_the_callers_judge() -> None:
+    recording = Run().recording()
+    assert Regime.UNKNOWN not in {use.verdict.regime for use in analyse(recording).regions}
+    lax = analyse(recording, thresholds=Thresholds(least_n=10**6))
+    assert {use.verdict.regime for use in lax.regions} == {Regime.UNKNOWN}
+
+
+# ---------------------------------------------------------------------- what is missing
+
+
+def test_an_empty_recording_has_no_numbers_and_says_so() -> None:
+    analysis = analyse(EMPTY)
+    assert (analysis.devices, analysis.regions) == ((), ())
+    assert analysis.notes == (
+        "no samples: nothing is known of any device",
+        "no executions of regions: only devices are shown",
+    )
+    assert "0 devices" in render(analysis)
+
+
+def test_without_spans_there_are_devices() -> None:
+    analysis = analyse(replace(Run().recording(), spans=()))
+    assert analysis.regions == ()
+    (use,) = analysis.devices
+    assert use.energy_j is not None
+    assert use.unattributed_j == use.energy_j
+    assert "NVIDIA H200" in render(analysis)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_without_samples_there_are_durations_and_reasons(marked: bool) -> None:
+    run = Run(marked=marked)
+    analysis = analyse(replace(run.recording(), samples={}, devices=()))
+    step = one(analysis, "step")
+    assert step.summary.durations.calls == run.calls
+    assert step.verdict.regime is Regime.UNKNOWN
+    known = (step.summary.busy, step.summary.busy_s, step.summary.energy_j, step.summary.call_energy_j)
+    assert known == (None, None, None, None)
+    assert any("the recording has no samples of this device" in line for line in reasons(analysis))
+
+
+def test_a_device_without_energy_and_utilisation_says_so_and_gives_no_zero() -> None:
+    run = Run()
+    samples = [Sample(TEMPERATURE, T0 + i, T0 + i, 40) for i in range(5)]
+    analysis = analyse(replace(run.recording(), samples={GPU.uuid: {"temperature": to_columns(samples)}}))
+    (use,) = analysis.devices
+    assert (use.utilization, use.energy_j, use.power_w, use.unattributed_j) == (None, None, None, None)
+    assert use.reasons == (
+        "GPU busy: the device told no utilisation",
+        "energy: the device told neither energy nor power",
+    )
+    assert one(analysis, "step").summary.busy is None
+
+
+def test_one_reading_of_a_counter_is_no_energy() -> None:
+    run = Run()
+    samples = {"energy": to_columns(run.samples[ENERGY][:1]), "graphics": to_columns(run.samples[GRAPHICS])}
+    (use,) = analyse(replace(run.recording(), samples={GPU.uuid: samples})).devices
+    assert use.energy_j is None
+    assert use.reasons == ("energy: 1 samples of energy cover no time",)
+
+
+def test_spans_that_end_before_they_start_are_left_out_and_counted() -> None:
+    run = Run()
+    whole = analyse(run.recording())
+    run.spans += [SpanRecord("step", T0 + 5, T0 + 4), SpanRecord("late", T0, 1 << 63), SpanRecord("step", -9, T0)]
+    analysis = analyse(run.recording())
+    assert [use.summary for use in analysis.regions] == [use.summary for use in whole.regions]
+    assert [note.partition(":")[0] for note in analysis.notes] == [
+        "2 executions of step left out",
+        "1 executions of late left out",
+    ]
+
+
+def test_a_device_interval_that_ends_before_it_starts_gives_way_to_the_hosts() -> None:
+    run = Run()
+    broken = DeviceInterval(GPU.uuid, 0, T0 + 9, T0 + 3)
+    run.spans = [replace(span, device_intervals=(broken,)) for span in run.spans]
+    analysis = analyse(run.recording())
+    assert {use.summary.interval_source for use in analysis.regions} == {"host"}
+    assert any("180 executions end before they start" in note for note in analysis.notes)
+
+
+def test_parents_that_run_in_a_ring_do_not_hang() -> None:
+    run = Run()
+    a, b = (f"{n:016x}" for n in (901, 902))
+    run.spans += [
+        SpanRecord("x", T0, T0 + 10**9, trace_id="t", span_id=a, parent_span_id=b),
+        SpanRecord("y", T0, T0 + 10**9, trace_id="t", span_id=b, parent_span_id=a),
+        SpanRecord("z", T0, T0 + 10**9, trace_id="t", span_id=f"{903:016x}", parent_span_id=f"{903:016x}"),
+    ]
+    assert len(analyse(run.recording()).regions) == 6
+
+
+def test_a_stray_time_stamp_does_not_take_for_ever() -> None:
+    run = Run()
+    run.spans.append(SpanRecord("stray", 0, 10))
+    assert one(analyse(run.recording()), "stray").summary.durations.calls == 1
+
+
+def test_samples_beyond_all_calendars_are_left_out() -> None:
+    run = Run()
+    recording = run.recording()
+    wild = to_columns([Sample(ENERGY, -5, -5, 0), *run.samples[ENERGY], Sample(ENERGY, 1 << 62, 1 << 62, 9)])
+    samples = {**recording.samples[GPU.uuid], "energy": wild}
+    there, wilder = analyse(recording), analyse(replace(recording, samples={GPU.uuid: samples}))
+    assert wilder.devices[0].energy_j == there.devices[0].energy_j
+
+
+def test_more_regions_than_can_be_told_apart_are_pooled_by_time_and_counted() -> None:
+    run = Run()
+    run.spans += [SpanRecord(f"rare{i}", T0 + i, T0 + i + 1000) for i in range(100)]
+    analysis = analyse(run.recording())
+    assert one(analysis, "step").summary.durations.calls == run.calls
+    assert one(analysis, OTHER).summary.durations.calls == 100 + len(NAMES) - MOST_REGIONS
+    assert f"39 regions beyond the {MOST_REGIONS} with most time are one, {OTHER!r}" in analysis.notes
+
+
+# ---------------------------------------------------------------------- several devices
+
+
+def two_devices(run: Run) -> Recording:
+    recording = run.recording()
+    columns = recording.samples[GPU.uuid]
+    return replace(recording, devices=(B, GPU), samples={B.uuid: columns, GPU.uuid: columns})
+
+
+def test_executions_that_name_no_device_are_on_the_first_gpu_unless_the_caller_knows_better() -> None:
+    run = Run(marked=False)
+    analysis = analyse(two_devices(run))
+    assert {use.summary.device for use in analysis.regions} == {GPU}
+    assert any("180 executions name no device: taken to have run on GPU-a" in note for note in analysis.notes)
+    told = analyse(two_devices(run), devices=[B.uuid])
+    assert {use.summary.device for use in told.regions} == {B}
+    assert told.notes == ()
+
+
+def test_a_device_that_the_recording_does_not_have_is_told_with_those_that_it_has() -> None:
+    with pytest.raises(UsageError, match="no samples of GPU-x; it has GPU-a"):
+        analyse(Run().recording(), devices=["GPU-x"])
+
+
+def test_devices_come_by_index_and_the_idle_ones_energy_is_nobodys() -> None:
+    analysis = analyse(two_devices(Run()))
+    assert [use.device.uuid for use in analysis.devices] == ["GPU-a", "GPU-b"]
+    assert analysis.devices[1].unattributed_j == analysis.devices[1].energy_j
+
+
+def test_events_are_told_with_their_time() -> None:
+    event = Event(GPU.uuid, T0 + 2_500_000_000, "xid", 79, "GPU has fallen\noff the bus")
+    text = render(analyse(replace(Run().recording(), events=(event,))))
+    assert "2.5 s: device 0: xid 79 GPU has fallen\\noff the bus" in text
+
+
+# ---------------------------------------------------------------------- files
+
+
+def test_a_truncated_recording_is_analysed_as_far_as_it_goes_and_says_how_much_is_lost(tmp_path: Path) -> None:
+    Run().write(tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-700])
+    analysis = analyse(read_recording(tmp_path))
+    assert analysis.lost_bytes > 0
+    assert len(analysis.devices) == 1
+    assert sum(use.summary.durations.calls for use in analysis.regions) == 120
+    assert f"{analysis.lost_bytes} bytes lost" in render(analysis)
+
+
+def test_files_and_memory_give_the_same_analysis(tmp_path: Path) -> None:
+    run = Run()
+    run.write(tmp_path / "recording")
+    analysis = analyse(read_recording(tmp_path / "recording"))
+    expected = {use.summary.region: use.summary for use in analyse(run.recording()).regions}
+    assert {use.summary.region: use.summary for use in analysis.regions} == expected
+
+
+def test_what_is_no_recording_is_one_line(tmp_path: Path) -> None:
+    shutil.copy(__file__, tmp_path / "x.gpr")
+    with pytest.raises(RecordingError, match="not a recording"):
+        read_recording(tmp_path)

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_support import Run
+
+from gpu_profile.analysis import analyse
+from gpu_profile.analysis.page import render_page
+from gpu_profile.cli import run
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    directory = tmp_path_factory.mktemp("recordings")
+    Run().write(directory / "a")
+    Run(dear=1.3).write(directory / "b")
+    return lambda name: str(directory / name)
+
+
+def test_analyze_prints_regions_and_devices(recorded: Callable[[str], str], capsys: Capture) -> None:
+    assert run(["analyze", recorded("a")]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert re.search(r"^0 +NVIDIA H200 .* kJ .* GPU-a$", out, re.MULTILINE)
+    assert re.search(r"^forward +0 +60 .* COMPUTE_BOUND +\d+ %$", out, re.MULTILINE)
+
+
+def test_the_json_is_valid_and_says_null_for_what_is_not_known(
+    recorded: Callable[[str], str], tmp_path: Path, capsys: Capture
+) -> None:
+    assert run(["analyze", recorded("a"), "--json"]) == 0
+
+    def refuse(constant: str) -> Any:
+        raise AssertionError(constant)
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert set(found) == {"start_ns", "end_ns", "lost_bytes", "processes", "devices", "regions", "events", "untold"}
+    by_name = {row["region"]: row for row in found["regions"]}
+    assert by_name["load"]["items"] is None
+    assert by_name["step"]["items"] == 60 * 32
+    assert by_name["forward"]["verdict"]["regime"] == "COMPUTE_BOUND"
+
+
+def test_every_key_of_the_json_is_explained(recorded: Callable[[str], str], capsys: Capture) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "analysis.md").read_text(encoding="utf-8")
+
+    def keys(value: Any) -> set[str]:
+        if isinstance(value, dict):
+            return set(value) | {key for each in value.values() for key in keys(each)}
+        return {key for each in value for key in keys(each)} if isinstance(value, list) else set()
+
+    assert run(["analyze", recorded("a"), "--json"]) == 0
+    used = keys(json.loads(capsys.readouterr().out))
+    assert run(["compare", recorded("a"), recorded("b"), "--json", "--fail-on", "load.p95 > 500%"]) == 0
+    used |= keys(json.loads(capsys.readouterr().out))
+    assert {key for key in used if f"`{key}`" not in page} == set()
+
+
+class Page(HTMLParser):
+    """What a page asks for from elsewhere, and whether all that is opened is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.loads += [f"{tag} {key}={value}" for key, value in attrs if key in ("src", "href", "xlink:href", "style")]
+        if tag not in ("meta", "rect", "line", "path"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def parsed(text: str) -> Page:
+    page = Page()
+    page.feed(text)
+    page.close()
+    assert page.open == []
+    return page
+
+
+def test_the_page_is_one_file_that_loads_nothing(
+    recorded: Callable[[str], str], tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "a.html"
+    assert run(["analyze", recorded("a"), "--html", str(path)]) == 0
+    assert capsys.readouterr() == ("", f"wrote {path}\n")
+    text = path.read_text(encoding="utf-8")
+    page = parsed(text)
+    assert page.loads == []
+    assert not {"script", "img", "link", "iframe"} & page.seen
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert {"svg", "table"} <= page.seen
+
+
+def test_names_cannot_break_out_of_the_page_or_into_the_terminal(capsys: Capture) -> None:
+    evil = "<script>alert(1)</script>\x1b[31m\ud800\n"
+    made = Run()
+    made.spans = [replace(span, name=evil if span.name == "load" else span.name) for span in made.spans]
+    recording = made.recording()
+    recording = replace(recording, devices=(replace(recording.devices[0], name="<b>\x07"),))
+    text = render_page(analyse(recording), title="<i>")
+    page = parsed(text)
+    assert not {"script", "b", "i"} & page.seen
+    assert "\x1b" not in text
+    text.encode("utf-8")
+
+
+def test_a_page_of_very_many_executions_stays_small() -> None:
+    few, many = Run(calls=60), Run(calls=3000)
+    sizes = [len(render_page(analyse(made.recording()), title="x")) for made in (few, many)]
+    assert sizes[1] < 4 * sizes[0] + 200_000
+
+
+def test_a_page_that_cannot_be_written_is_one_line(
+    recorded: Callable[[str], str], tmp_path: Path, capsys: Capture
+) -> None:
+    assert run(["analyze", recorded("a"), "--html", str(tmp_path / "no" / "a.html")]) == 2
+    assert "a.html: cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_classify_says_which_verdicts_other_thresholds_change(
+    recorded: Callable[[str], str], tmp_path: Path, capsys: Capture
+) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[thresholds]\nceiling = 0.99\ndram_ceiling = 1.0\ntensor_ceiling = 1.0\n")
+    assert run(["classify", recorded("a"), "--rules", str(rules)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^forward +0 +COMPUTE_BOUND .* changed$", out, re.MULTILINE)
+    assert out.splitlines()[-1] in ("1 of 3 verdicts changed", "2 of 3 verdicts changed")
+    rules.write_text("")
+    assert run(["classify", recorded("a"), "--rules", str(rules)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 of 3 verdicts changed"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "code"),
+    [
+        ([], 0),
+        (["forward.energy > +5%"], 1),
+        (["forward.energy > +60%"], 0),
+        (["forward.energy > +60%", "forward.energy > +5 J"], 1),
+        (["load.energy/item > +5%"], 3),
+        (["load.energy/item > +5%", "forward.energy > +5%"], 1),
+    ],
+)
+def test_compare_ends_with_what_the_conditions_say(
+    conditions: list[str], code: int, recorded: Callable[[str], str], capsys: Capture
+) -> None:
+    arguments = [part for condition in conditions for part in ("--fail-on", condition)]
+    assert run(["compare", recorded("a"), recorded("b"), *arguments]) == code
+    assert run(["compare", recorded("a"), recorded("b"), "--json", *arguments]) == code
+    out = capsys.readouterr().out
+    assert all(condition in out for condition in conditions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["analyze", "{tmp}/missing"], "{tmp}/missing: not a recording: No such file or directory"),
+        (["analyze", "{tmp}"], "{tmp}: not a recording: no .gpr file in it"),
+        (["analyze", "{a}", "--device", "GPU-x"], "no samples of GPU-x; it has GPU-a"),
+        (["classify", "{a}"], "Missing option '--rules'"),
+        (["classify", "{a}", "--rules", "{tmp}/none"], "{tmp}/none: cannot be read"),
+        (["compare", "{a}"], "Missing argument 'B'"),
+        (["compare", "{a}", "{b}", "--fail-on", "step.enrgy > 5%"], "column 6: no quantity 'enrgy'"),
+        (["compare", "{a}", "{b}", "--fail-on", "stp.energy > 5%"], "no region 'stp'; did you mean 'step'?"),
+        (["compare", "{a}", "{b}", "--device", "GPU-x"], "neither recording has samples of GPU-x"),
+    ],
+)
+def test_a_slip_of_the_users_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, recorded: Callable[[str], str], tmp_path: Path, capsys: Capture
+) -> None:
+    places = {"tmp": tmp_path, "a": recorded("a"), "b": recorded("b")}
+    assert run([argument.format(**places) for argument in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert says.format(**places) in err

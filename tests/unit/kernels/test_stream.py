@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_profile.errors import UsageError
+from gpu_profile.kernels import stream
+from gpu_profile.kernels.stream import JsonStream
+
+
+def file(tmp_path: Path, data: bytes, *, packed: bool = False) -> Path:
+    path = tmp_path / "file.json"
+    path.write_bytes(gzip.compress(data) if packed else data)
+    return path
+
+
+def elements(path: Path) -> list[Any]:
+    with JsonStream(path) as source:
+        found = list(source.elements())
+        source.finish()
+    return found
+
+
+def problem(path: Path) -> str:
+    with pytest.raises(UsageError) as caught:
+        elements(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+SOME = [{"a": 1, "ü": ']},{\\" 漢'}, [], {}, 7, 1234567, "x,y", None, [{"b": [1, 2]}], -1, True, {"c": {"d": "e" * 50}}]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64, 1 << 18])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("packed", [False, True])
+def test_windows_of_any_size_give_what_the_whole_text_gives(
+    chunk: int, indent: int | None, packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_CHUNK", chunk)
+    for ascii_only in (True, False):
+        text = json.dumps(SOME, indent=indent, ensure_ascii=ascii_only)
+        assert elements(file(tmp_path, text.encode(), packed=packed)) == SOME
+
+
+@pytest.mark.parametrize("text", ["[]", " [ ] ", "\ufeff[]\n"])
+def test_an_empty_array_has_no_elements(text: str, tmp_path: Path) -> None:
+    assert elements(file(tmp_path, text.encode())) == []
+
+
+def test_fractions_keep_every_digit(tmp_path: Path) -> None:
+    assert elements(file(tmp_path, b"[1695835542514261.123, 17]")) == ["1695835542514261.123", 17]
+
+
+def test_what_came_before_damage_is_handed_out(tmp_path: Path) -> None:
+    found = []
+    with JsonStream(file(tmp_path, b'[{"a": 1}, {"b": 2}, {"c": tru}]')) as source:
+        each = source.elements()
+        found += [next(each), next(each)]
+        with pytest.raises(UsageError, match=r"byte 27: this is no JSON \(expecting value\)"):
+            next(each)
+    assert found == [{"a": 1}, {"b": 2}]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "byte 0: it ends where '[' was expected: truncated?"),
+        (b"{}", "byte 0: '[' was expected"),
+        (b"[", "byte 1: it ends where a value was expected: truncated?"),
+        (b'[{"a": 1}', "byte 9: it ends where ',' or ']' was expected: truncated?"),
+        (b'[{"a": 1},', "byte 10: it ends where a value was expected: truncated?"),
+        (b'[{"a": 1}, {"b"', "byte 15: it ends inside a value: truncated?"),
+        (b'[{"a": tru', "byte 10: it ends inside a value: truncated?"),
+        (b'[{"a": -1', "byte 9: it ends inside a value: truncated?"),
+        (b'[{"a": "\\u12', "byte 12: it ends inside a value: truncated?"),
+        (b'[{"a": "never closed', "byte 20: it ends inside a value: truncated?"),
+        (b'[{"a": 1} {"b": 2}]', "byte 10: ',' or ']' was expected"),
+        (b'[{"a": 1}] x', "byte 11: something follows the end of the JSON text"),
+        (b'[{"a" 1, "and": "so on and on"}]', "byte 6: this is no JSON (expecting ':' delimiter)"),
+        ('["é", {"é" 1, "and": "so on and on"}]'.encode(), "byte 13: this is no JSON (expecting ':' delimiter)"),
+        (b'[{"a": "\x00", "and": "so on and on"}]', "byte 8: this is no JSON (invalid control character at)"),
+        (b'[{"a": 1}, "\xff"]', "byte 12: the text is not UTF-8"),
+        (b'[{"a": 1}, "\xe6\xbc', "byte 12: the text is not UTF-8"),
+        (b"[" + b"1" * 5000 + b"]", "byte 1: a number has too many digits"),
+        (b"[" * 200_000, "byte 1: it is nested too deeply"),
+    ],
+)
+def test_damage_is_told_with_its_byte_and_the_reason(data: bytes, says: str, tmp_path: Path) -> None:
+    assert problem(file(tmp_path, data)) == says
+
+
+def test_a_value_that_never_ends_is_not_read_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_LONGEST", 1 << 20)
+    assert problem(file(tmp_path, b'["' + b"x" * (1 << 23))) == "byte 1: a value is longer than 1 MiB"
+
+
+def test_packed_data_that_end_early_are_told_from_damaged_ones(tmp_path: Path) -> None:
+    packed = gzip.compress(json.dumps([{"i": i, "x": str(i * i)} for i in range(5000)]).encode())
+    path = tmp_path / "file.json.gz"
+    path.write_bytes(packed[: len(packed) // 2])
+    assert problem(path).endswith("the compressed data end early: truncated?")
+    path.write_bytes(packed[:5000] + b"\x00\xff\x00\xff" + packed[5004:])
+    assert "byte " in problem(path)
+    path.write_bytes(packed[:-8] + b"\x00" * 8)
+    assert "cannot be read: CRC check failed" in problem(path)
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    assert problem(tmp_path / "missing") == "No such file or directory"
+    assert problem(tmp_path) == "Is a directory"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpu_profile
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("pynvml", "numpy", "opentelemetry.sdk", "prometheus_client", "grpc", "torch", "click", "rich")
+NAMES = [
+    "GpuBackendError",
+    "GpuProfileError",
+    "GpuSpanProcessor",
+    "RegionCollector",
+    "configure",
+    "region",
+    "serve_metrics",
+    "use_stream",
+]
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            f"import sys; sys.path.insert(0, {str(ROOT / 'instrumentation')!r})\n{code}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded(code: str) -> set[str]:
+    """The heavy modules that a program has loaded at its end."""
+    return set(python(f"{code}\nprint(*({HEAVY!r} & sys.modules.keys()))").split())
+
+
+def test_public_names_are_these() -> None:
+    assert gpu_profile.__all__ == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_is_there_documented_and_found_once(name: str) -> None:
+    found = getattr(gpu_profile, name)
+    assert found is getattr(gpu_profile, name)
+    assert found.__doc__
+    assert name in dir(gpu_profile)
+
+
+def test_star_import_gives_the_public_names() -> None:
+    given = python("from gpu_profile import *\nprint(*sorted(n for n in globals() if not n.startswith('_')))").split()
+    assert given == sorted([*NAMES, "sys"])
+
+
+def test_name_that_is_none_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'gpu_profile' has no attribute 'regoin'"):
+        gpu_profile.regoin  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'regoin'"):
+        from gpu_profile import regoin  # noqa: F401
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert loaded("import gpu_profile") == set()
+    assert loaded("import gpu_profile; dir(gpu_profile); gpu_profile.__version__; gpu_profile.GpuBackendError") == set()
+
+
+def test_using_regions_loads_neither_the_sdk_nor_a_driver_library_that_is_not_asked_for() -> None:
+    code = "from gpu_profile import configure, region\nconfigure(backend='none')\nwith region('x'): pass"
+    assert loaded(code) <= {"numpy"}
+
+
+def test_region_explains_itself() -> None:
+    assert gpu_profile.region.__name__ == "region"  # type: ignore[attr-defined]
+    assert "context manager or a decorator" in (gpu_profile.region.__doc__ or "")
