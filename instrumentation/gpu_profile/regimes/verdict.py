@@ -1,0 +1,93 @@
+"""Evidence in, verdict out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from gpu_profile.regimes.rule import Regime, Rule
+from gpu_profile.regimes.scores import Scores
+from gpu_profile.regimes.sensor_rules import SENSOR_RULES
+from gpu_profile.regimes.thresholds import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, Thresholds
+from gpu_profile.regimes.trace_rules import TRACE_RULES
+from gpu_profile.summary import Basis, Evidence
+from gpu_profile.units import percent
+
+#: THE table: the first rule that fires gives the verdict.
+RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A regime with what it rests on. `confidence` is 0-1; `advice` is one next step in plain words."""
+
+    regime: Regime
+    confidence: float
+    basis: Basis
+    rule: str
+    margin: float
+    n: int
+    coverage: float
+    advice: str = ""
+    runner_up: Regime | None = None
+    scores: Scores | None = None
+
+
+def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
+    """Judge a region by the first rule that fires. Confidence grows with the margin up to what the basis allows."""
+    busy = evidence.get("busy")
+    if busy is None:
+        return _unknown(evidence, evidence.reason or "no samples cover the region")
+    if evidence.n < thresholds.least_n:
+        windows = "GPU operations" if evidence.basis == "kernels" else "sensor windows"
+        return _unknown(evidence, f"only {evidence.n} {windows}, {thresholds.least_n} are needed")
+    scores = Scores.of(evidence, thresholds)
+    margins = [(rule, rule.margin(scores, thresholds)) for rule in RULES if evidence.basis in rule.bases]
+    fired = next(((rule, margin) for rule, margin in margins if margin is not None and margin >= 0), None)
+    if fired is None:
+        return _unknown(evidence, _unfit(scores), scores)
+    rule, margin = fired
+    others = [(m, r.regime) for r, m in margins if m is not None and r.regime is not rule.regime]
+    # The nearest other answer: what it would be if the numbers were a little different.
+    runner_up = max(others, key=lambda other: min(other[0], 0.0), default=(0.0, None))[1]
+    enough = min(thresholds.sure_margin, rule.widest(thresholds))
+    if scores.trace is None and margin < thresholds.least_margin and rule.regime is not Regime.IDLE:
+        return _unknown(evidence, f"too close to call: {rule.regime}, or {runner_up or 'another'}", scores)
+    return Verdict(
+        regime=rule.regime,
+        confidence=rule.hint(scores, thresholds) * _confidence(evidence, margin, enough, thresholds),
+        basis=evidence.basis,
+        rule=rule.name,
+        margin=margin,
+        n=evidence.n,
+        coverage=evidence.coverage,
+        advice=rule.advice(scores) + _throttling(scores, thresholds),
+        runner_up=runner_up,
+        scores=scores,
+    )
+
+
+def _confidence(evidence: Evidence, margin: float, enough: float, limits: Thresholds) -> float:
+    """Half at a threshold, all of what the basis allows `enough` away from it; less where values are uncertain."""
+    sure = min(1.0, margin / enough)
+    doubt = min(1.0, (evidence.half_width or 0.0) / limits.sure_margin)
+    best = BEST_CONFIDENCE[evidence.basis]
+    return best * (0.5 + 0.5 * sure * (1.0 - 0.5 * doubt)) * min(1.0, max(0.0, evidence.coverage))
+
+
+def _throttling(scores: Scores, limits: Thresholds) -> str:
+    share = scores.throttled or 0.0
+    return f"; its clocks were held down {percent(share, 0)} of the time" if share >= limits.idle_busy else ""
+
+
+def _unfit(scores: Scores) -> str:
+    if scores.trace is not None:
+        if scores.trace.host is None:
+            return "the trace holds no calls of the host: record its activities as well"
+        return "kernel times alone do not tell what bounds this: activity counters would"
+    missing = [field.name for field in fields(scores) if getattr(scores, field.name) is None and field.name != "trace"]
+    return "no rule fits the evidence" + (f" (unknown: {', '.join(missing)})" if missing else "")
+
+
+def _unknown(evidence: Evidence, reason: str, scores: Scores | None = None) -> Verdict:
+    return Verdict(Regime.UNKNOWN, 0.0, evidence.basis, reason, 0.0, evidence.n, evidence.coverage, scores=scores)
