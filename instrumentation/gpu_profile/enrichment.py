@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -30,7 +31,13 @@ def attributes_of(session: Session, execution: Execution) -> dict[str, Attribute
     devices = session.devices_of(execution)
     if not devices:
         return {names.UNJOINED.name: session.sampler.problem or "the region's device is not sampled"}
-    interval = execution.interval() or execution.host
+    interval = execution.interval()
+    if interval is None:
+        # The host's interval would be joined with other regions' work: the GPU is still behind.
+        return {
+            names.DEVICE_IDS.name: tuple(device.uuid for device in devices),
+            names.UNJOINED.name: "the GPU had not finished the region when its span had to go on",
+        }
     result: dict[str, AttributeValues] = {
         names.DEVICE_IDS.name: tuple(device.uuid for device in devices),
         names.INTERVAL_SOURCE.name: interval.source,
@@ -42,7 +49,7 @@ def attributes_of(session: Session, execution: Execution) -> dict[str, Attribute
         _add_own(result, session, own)
     else:
         judged = [j for d in devices if (j := session.verdict(execution.name, d.uuid)) is not None]
-        _add_pooled(result, judged)
+        _add_pooled(result, judged, of=len(devices))
     if names.SCOPE.name not in result:
         result[names.UNJOINED.name] = session.sampler.problem or _why(session, execution.name, devices)
     return result
@@ -97,7 +104,7 @@ def _busy(reading: SpanReading) -> float:
     return busy.mean if busy is not None else 0.0
 
 
-def _add_pooled(result: dict[str, AttributeValues], judged: list[Judged]) -> None:
+def _add_pooled(result: dict[str, AttributeValues], judged: list[Judged], *, of: int) -> None:
     known = [j for j in judged if j.summary.busy is not None or j.summary.power_w is not None]
     if not known:
         return
@@ -109,16 +116,19 @@ def _add_pooled(result: dict[str, AttributeValues], judged: list[Judged]) -> Non
         result[names.BUSY_SOURCE.name] = summary.busy_source
         if summary.busy_half_width is not None:
             result[names.BUSY_HALF_WIDTH.name] = round(summary.busy_half_width, _DIGITS)
+    powers = [j.summary for j in known if j.summary.power_w is not None]
     length = result[names.INTERVAL_S.name]
-    if summary.power_w is not None and isinstance(length, float):
+    if len(powers) == of and isinstance(length, float):
         # A pooled rate is of the time while the region is active; this execution was for `length`.
-        result[names.ENERGY.name] = round(summary.power_w * length, _DIGITS)
-        result[names.ENERGY_SOURCE.name] = summary.energy_source
-        result[names.POWER_MEAN.name] = round(summary.power_w, _DIGITS)
-        if summary.power_half_width is not None:
-            result[names.ENERGY_HALF_WIDTH.name] = round(summary.power_half_width * length, _DIGITS)
-    if summary.memory_max is not None:
-        result[names.MEMORY_MAX.name] = int(summary.memory_max)
+        power = sum(s.power_w or 0.0 for s in powers)
+        half_width = math.hypot(*(s.power_half_width or 0.0 for s in powers))
+        result[names.ENERGY.name] = round(power * length, _DIGITS)
+        result[names.ENERGY_HALF_WIDTH.name] = round(half_width * length, _DIGITS)
+        result[names.ENERGY_SOURCE.name] = powers[0].energy_source
+        result[names.POWER_MEAN.name] = round(power, _DIGITS)
+    memory = [j.summary.memory_max for j in known if j.summary.memory_max is not None]
+    if memory:
+        result[names.MEMORY_MAX.name] = int(max(memory))
     _add_verdict(result, verdict)
 
 

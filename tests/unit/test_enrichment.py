@@ -144,3 +144,13 @@ def test_more_than_64_regions_are_told_apart_from_no_samples(on_host: Stage) -> 
             on_host.run(0.01)
     on_host.flush()
     assert "more than 64 regions" in on_host.attributes("step 79")["unjoined"]
+
+
+def test_a_span_that_goes_on_before_the_gpu_has_reached_its_end_says_so_and_carries_no_energy(stage: Stage) -> None:
+    stage.run(0.5)
+    with region("far ahead"):
+        stage.queue.launch(Work(seconds=5.0))
+    stage.run(2)  # past the processor's deadline, long before the work is done
+    said = stage.attributes("far ahead")
+    assert said["unjoined"] == "the GPU had not finished the region when its span had to go on"
+    assert set(said) == {"region", "device.ids", "unjoined"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from gpu_profile.errors import GpuBackendError
 from gpu_profile.executions import Execution
 from gpu_profile.pooling import OTHER
 from gpu_profile.session import Session
-from gpu_profile.testing import FakeClock
+from gpu_profile.testing import START_NS, FakeClock
 
 
 @pytest.fixture
@@ -249,10 +250,22 @@ def opening() -> Opening:
     return Opening()
 
 
+class FastClock:
+    """A clock by which 30 s pass in a tenth of one."""
+
+    speed = 300
+
+    def now_ns(self) -> int:
+        return START_NS + self.speed * time.monotonic_ns()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(max(0.0, timeout_s) / self.speed)
+
+
 @pytest.fixture
 def live(opening: Opening, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    """A process's session with threads of its own, on a clock that runs as fast as they do."""
-    process.configure(clock=FakeClock())
+    """A process's session with threads of its own, which soon is idle."""
+    process.configure(clock=FastClock())
     live = Session(opening, clock=process.settings().clock, interval_s=1.0)
     monkeypatch.setattr(process, "current", live)
     yield live
@@ -265,8 +278,7 @@ def test_session_samples_from_the_first_region_until_it_is_idle_and_again_from_t
 ) -> None:
     assert opening.opened == []
     with region("first", span=False):
-        assert live.active
-        until(lambda: opening.opened, "sampling")
+        until(lambda: live.active and opening.opened, "sampling")
         started = live.clock.now_ns()
         until(lambda: live.clock.now_ns() - started > 100e9, "a long region")
         assert live.active
@@ -275,8 +287,7 @@ def test_session_samples_from_the_first_region_until_it_is_idle_and_again_from_t
     before = len(opening.opened)
     assert opening.closed == before
     with region("second", span=False):
-        until(lambda: len(opening.opened) > before, "sampling again")
-        assert live.active
+        until(lambda: live.active and len(opening.opened) > before, "sampling again")
     until(lambda: not live.active, "idle again")
     assert opening.closed == len(opening.opened)
     assert live.calls == {("first", "UNKNOWN", ""): 1, ("second", "UNKNOWN", ""): 1}
