@@ -12,9 +12,9 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.executions import Execution
 from gpu_profile.join import WIDEST_WINDOW
 from gpu_profile.pooling import MOST_REGIONS
-from gpu_profile.regimes import Verdict, classify
+from gpu_profile.regimes import Judged, Verdict, classify
 from gpu_profile.samples import Device, Interval
-from gpu_profile.session import Judged, Session
+from gpu_profile.session import Session
 from gpu_profile.summary import SpanReading, read_span, span_evidence
 from gpu_profile.timeline import Timeline
 

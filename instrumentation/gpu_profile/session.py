@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver
@@ -20,11 +20,11 @@ from gpu_profile.durations import DurationStats
 from gpu_profile.executions import Execution
 from gpu_profile.join import Activity
 from gpu_profile.pooling import OTHER, Pool
-from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, Thresholds, Verdict, classify
+from gpu_profile.regimes import DEFAULT_THRESHOLDS, Judged, Regime, Thresholds, classify
 from gpu_profile.sampler import Sampler, Sink
 from gpu_profile.samples import Device, DeviceKind
 from gpu_profile.streams import Stream
-from gpu_profile.summary import Durations, RegionSummary, summarise
+from gpu_profile.summary import Durations, summarise
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
@@ -49,13 +49,6 @@ MOST_PENDING: Final = 200_000
 MOST_NAMES: Final = 1_000
 #: Executions that begin inside one another, each outliving the one before it, hold on to at most this many.
 MOST_DEEP: Final = 1_000
-
-
-class Judged(NamedTuple):
-    """A region on one device, with the verdict on it."""
-
-    summary: RegionSummary
-    verdict: Verdict
 
 
 class Session:
@@ -114,8 +107,7 @@ class Session:
         self._judged: dict[tuple[str, str], Judged] = {}
         self._judged_ns = self._frontier_ns = 0
         self._started_ns = self._last_region_ns = clock.now_ns()
-        self._stop = threading.Event()
-        self._wake = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------------ life
@@ -156,12 +148,12 @@ class Session:
         if thread is not None and thread is not threading.current_thread():
             thread.join(2.0)
         if not self.ignoring:
-            self.sampler.flush(DEADLINE_S)
+            self._take_last_sample(DEADLINE_S)
             self._settle_safely(final=True)
             self.sampler.stop()
         left, self._settling = self._settling, []
-        for execution in left:
-            for hook in self.on_settled:
+        for hook in self.on_settled:
+            for execution in left:
                 hook(execution)
         for stopped in self.on_stop:
             stopped()
@@ -180,7 +172,7 @@ class Session:
         self.active = False
         # The next region wakes this thread. One that began while the sampler was stopping did not know that it had to,
         # so it is looked for: now, and after a while.
-        while not (self.began or self._wake.wait(IDLE_S)):
+        while not (self.began or self._open or self._wake.wait(IDLE_S)):
             pass
         if not self._stop.is_set():
             self.active = True
@@ -239,9 +231,18 @@ class Session:
 
     def flush(self, timeout_s: float = DEADLINE_S) -> None:
         """Take a last sample and join everything that has ended, whether covered or not."""
+        self._take_last_sample(timeout_s)
+        self._join(final=True)
+
+    def _take_last_sample(self, timeout_s: float) -> None:
+        """Once the GPU has passed the ends of what has ended, if it gets there in time."""
+        latest_ns = self.clock.now_ns() + nanoseconds(timeout_s)
+        while self.clock.now_ns() < latest_ns and any(
+            e.end_ns and e.interval() is None for e in [*self._settling, *self._open, *self.began]
+        ):
+            self.clock.wait(threading.Event(), 0.005)
         if not self.ignoring:
             self.sampler.flush(timeout_s)
-        self._join(final=True)
 
     def settle(self, *, final: bool = False) -> None:
         """Advance every pool to what samples cover, and pass the step on to whoever waits for it."""
@@ -355,7 +356,7 @@ class Session:
         interval = execution.interval()
         if interval is None or not self._answered(self.clock.now_ns()):
             return False
-        pools = [self.pools.get(device.uuid) for device in self.devices_of(execution)]
+        pools = (self.pools.get(device.uuid) for device in self.devices_of(execution))
         return all(pool is not None and pool.frontier_ns >= interval.end_ns for pool in pools)
 
     # ------------------------------------------------------------------ answers
@@ -371,8 +372,8 @@ class Session:
         pool = self.pools.get(device)
         if pool is None or region not in self.durations or region not in pool.regions:
             return None
-        source = self._sources.get(region, "host")
-        summary = summarise(pool, region, self._durations(region), interval_source=source)
+        durations, source = self._durations(region), self._sources.get(region, "host")
+        summary = summarise(pool, region, durations, interval_source=source)
         judged = self._judged[region, device] = Judged(summary, classify(summary.evidence, self.thresholds))
         return judged
 
@@ -384,8 +385,7 @@ class Session:
     def _count_calls(self) -> None:
         for (region, uuid), calls in self._uncounted.items():
             judged = self._judged.get((region, uuid))
-            regime = judged.verdict.regime if judged is not None else Regime.UNKNOWN
-            self.calls[region, str(regime), uuid] += calls
+            self.calls[region, str(judged.verdict.regime if judged else Regime.UNKNOWN), uuid] += calls
         self._uncounted.clear()
 
     def verdict(self, region: str, device: str) -> Judged | None:

@@ -297,16 +297,17 @@ def test_region_that_begins_while_sampling_ends_is_found(live: Session, opening:
     """It saw a running session, and so did not wake it."""
     with region("first", span=False):
         pass
-    slow = threading.Event()
+    stopping, slow = threading.Event(), threading.Event()
     stop = live.sampler.stop
 
     def slowly(timeout_s: float = 2.0) -> None:
+        stopping.set()
         slow.wait(10)
         stop(timeout_s)
 
     live.sampler.stop = slowly  # type: ignore[method-assign]
     try:
-        until(lambda: live.idle, "idle")
+        assert stopping.wait(30)
         assert live.active
         before = len(opening.opened)
         with region("meanwhile", span=False):

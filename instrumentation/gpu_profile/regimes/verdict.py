@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu_profile.regimes.rule import Regime, Rule
 from gpu_profile.regimes.scores import Scores
 from gpu_profile.regimes.sensor_rules import SENSOR_RULES
 from gpu_profile.regimes.thresholds import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.regimes.trace_rules import TRACE_RULES
-from gpu_profile.summary import Basis, Evidence
+from gpu_profile.summary import Basis, Evidence, RegionSummary
 from gpu_profile.units import percent
 
 #: THE table: the first rule that fires gives the verdict.
@@ -31,6 +31,13 @@ class Verdict:
     advice: str = ""
     runner_up: Regime | None = None
     scores: Scores | None = None
+
+
+class Judged(NamedTuple):
+    """A region on one device, with the verdict on it."""
+
+    summary: RegionSummary
+    verdict: Verdict
 
 
 def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
