@@ -134,8 +134,7 @@ class Region(Execution):
             attributes = {names.REGION.name: self.name}
             span = _tracer.start_span(self.name, attributes=attributes, start_time=self.start_ns)
             self._outside, self._span = None, span
-            context = span.get_span_context()
-            if context.is_valid:
+            if (context := span.get_span_context()).is_valid:
                 self.span_id, self.trace_id = context.span_id, context.trace_id
                 if nested:
                     self._outside = otel_context.get_current()
@@ -147,9 +146,13 @@ class Region(Execution):
         self._span = None
         session = self._session
         try:
-            if self._outside is not None and inside:
+            if inside and self._outside is not None:
+                outside, around = self._outside, self.parent
+                while around is not None and around.end_ns:  # it ended before what had begun inside it
+                    found = getattr(around, "_outside", None)  # an empty context is false
+                    outside, around = outside if found is None else found, around.parent
                 # Not detach(): its token is of one thread or task, and a generator's body may run in several.
-                otel_context.attach(self._outside)
+                otel_context.attach(outside)
             if session.forked:
                 return  # the parent ends and exports it
             if self.items is not None:
@@ -163,7 +166,6 @@ class Region(Execution):
         except Exception as failure:  # noqa: BLE001 - as at the start
             _report(session, "span errors", failure)
         finally:
-            self._outside = None
             session.ending.pop(self.span_id, None)
 
     # ------------------------------------------------------------------ in use

@@ -315,5 +315,6 @@ def test_blocks_that_end_in_the_wrong_order_leave_nothing_open(stage: Stage) -> 
     assert current_name() is None
     with region("third"):
         pass
-    stage.session.settle(final=True)
+    stage.flush()
     assert stage.parents() == {"first": None, "second": "first", "third": None}
+    assert stage.parent("third") is None
