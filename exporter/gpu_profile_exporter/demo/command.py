@@ -51,10 +51,11 @@ def demo(seconds: float | None, *, simulated: bool) -> None:
         directory = tempfile.mkdtemp(prefix="gpu-profile-demo-")
         simulation.create(Path(directory))
         console.print(
-            "[bold]SIMULATED GPUs[/bold]: an H200, an A10G and an H100 with two MIG slices; no real GPU is used."
+            "[bold]SIMULATED GPUs[/bold]: an H200, an A10G and an H100 with two MIG slices; no real GPU is used.",
+            soft_wrap=True,
         )
     else:
-        console.print(f"[bold]Real GPUs[/bold]: {', '.join(found)}.")
+        console.print(f"[bold]Real GPUs[/bold]: {', '.join(found)}.", soft_wrap=True)
     with end_signals() as ended:
         try:
             with _processes(directory) as (exporter, service, ports):
@@ -257,7 +258,8 @@ def _report(console: Console, last: Message, *, simulated: bool) -> None:
             console.print(f"  {key} = {value}", soft_wrap=True)
     if last.get("comparison"):
         console.print(
-            "\nagainst the simulator's truth (GPU busy time and energy by region; the GPU runs behind the host):"
+            "\nagainst the simulator's truth (GPU busy time and energy by region; the GPU runs behind the host):",
+            soft_wrap=True,
         )
         console.print(comparison_table(last["comparison"]), soft_wrap=True)
     elif simulated:
