@@ -311,7 +311,7 @@ if "late" in sys.argv:
     @atexit.register
     def last():
         with region("at exit", span=False):
-            print("ran")
+            print("ran", process.session().ignoring)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry import trace
@@ -326,7 +326,7 @@ def provide():
     trace.set_tracer_provider(TracerProvider())
 if "before" in sys.argv:
     provide()
-from gpu_profile import GpuSpanProcessor, configure, region
+from gpu_profile import GpuSpanProcessor, configure, process, region
 from gpu_profile.driver.simulated import SimulatedQueue, Work
 if "before" not in sys.argv:
     provide()
@@ -349,7 +349,7 @@ def test_spans_that_wait_at_the_end_of_a_program_are_joined_and_sent(tmp_path: P
 
 def test_region_after_the_end_of_sampling_runs(tmp_path: Path) -> None:
     node = simulated.create(tmp_path / "node")
-    assert python(EXIT, str(node), "late").splitlines()[-1] == "ran"
+    assert python(EXIT, str(node), "late").splitlines()[-1] == "ran True"
 
 
 def test_program_without_a_driver_hears_of_it_once_and_runs(tmp_path: Path) -> None:

@@ -11,13 +11,15 @@ from urllib.request import urlopen
 import pytest
 from exporter_support import series
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from region_support import Stage
 
-from gpu_profile import RegionCollector, process, region, serve_metrics
+from gpu_profile import RegionCollector, process, region, region_metrics, serve_metrics
 from gpu_profile.catalogue import metrics as rows
 from gpu_profile.durations import BUCKETS_S
 from gpu_profile.errors import UsageError
+from gpu_profile.session import Session
 
 
 @pytest.fixture
@@ -115,24 +117,19 @@ def test_label_values_are_escaped(stage: Stage) -> None:
     assert parsed == {name}
 
 
-def test_scrapes_and_joins_do_not_disturb_each_other(stage: Stage) -> None:
-    stop, problems = threading.Event(), []
+def test_scrape_keeps_the_join_out_while_it_reads(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy_service(stage)
+    families, could_join = region_metrics.families, []
 
-    def scrape() -> None:
-        while not stop.is_set():
-            try:
-                exposition()
-            except Exception as error:
-                problems.append(error)
+    def probe(session: Session) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
+        other = threading.Thread(target=lambda: could_join.append(session.lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+        yield from families(session)
 
-    scraper = threading.Thread(target=scrape)
-    scraper.start()
-    for i in range(60):
-        with region(f"step {i}"):
-            stage.work(0.02, "x")
-    stop.set()
-    scraper.join()
-    assert problems == []
+    monkeypatch.setattr(region_metrics, "families", probe)
+    assert "gpu_profile_region_calls_total" in exposition()
+    assert could_join == [False]
 
 
 @pytest.mark.debian
