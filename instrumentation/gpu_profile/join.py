@@ -168,7 +168,9 @@ class ActiveTime:
         rates: dict[str, Floats] = {}
         for i, cut in enumerate(cuts):
             for activity in cut.innermost:
-                rate = rates.setdefault(activity.region, np.zeros(len(cuts)))
+                rate = rates.get(activity.region)
+                if rate is None:
+                    rate = rates[activity.region] = np.zeros(len(cuts))
                 rate[i] += 1.0 / len(cut.innermost)
         lengths = np.diff(self._times)
         self._cumulative = {name: np.concatenate(([0.0], np.cumsum(rate * lengths))) for name, rate in rates.items()}

@@ -163,7 +163,7 @@ def test_none_is_a_driver_that_is_ready_with_no_devices() -> None:
 
 
 def test_a_driver_that_hangs_neither_stops_scrapes_nor_fails_liveness_nor_delays_the_end(tmp_path: Path) -> None:
-    hang = '[[fault]]\nkind = "hang"\ndevice = 1\nfrom_s = 1\nhang_s = 600\n'
+    hang = '[[fault]]\nkind = "hang"\ndevice = 1\nfrom_s = 4\nhang_s = 600\n'
     node = simulated.create(tmp_path / "node", f"{NODE}\n{hang}")
     with exporter("--driver", f"simulated:{node}") as running:
         until(lambda: running.get("/-/ready")[0] == 503, "not ready")
