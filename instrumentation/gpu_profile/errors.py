@@ -37,3 +37,7 @@ class RecordingError(UsageError):
 
 class DeviceLost(GpuProfileError):  # noqa: N818 - a state of the world, in the driver's own words
     """A device stopped answering: it fell off the bus, is being reset, or the driver was reloaded under it."""
+
+
+class TimelineError(GpuProfileError):
+    """A timeline in shared memory cannot be read: its writer stopped while it was moving rows."""

@@ -1,33 +1,17 @@
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import Signal, signal
 from gpu_profile.catalogue.signals import UTILIZATION
-from gpu_profile.join import ActiveTime, Activity, exclusive, quantile, read, segments
+from gpu_profile.join import quantile, read
 from gpu_profile.samples import Interval, Sample
 from gpu_profile.timeline import Column
+from gpu_profile.units import NS_PER_S
 
 THROTTLE = signal("throttle_hw_thermal")
-SPAN = 200
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> list[Activity]:
-    """Activities with parents that came before them; children may outlive them, run beside each other or never end."""
-    result: list[Activity] = []
-    for key in range(draw(st.integers(0, 8))):
-        parent = draw(st.none() | st.sampled_from(range(key))) if key else None
-        start = draw(st.integers(-20, SPAN + 20))
-        end = draw(st.none() | st.integers(start, SPAN + 40))
-        result.append(Activity(key, parent, f"r{key % 3}", start, end))
-    return result
 
 
 @st.composite
@@ -41,88 +25,55 @@ def columns(draw: st.DrawFn) -> Column:
     return column
 
 
-def innermost_at(activities: list[Activity], t: int) -> set[object]:
-    running = [a for a in activities if a.start_ns <= t and (a.end_ns is None or t < a.end_ns)]
-    parents = {a.parent for a in running}
-    return {a.key for a in running if a.key not in parents}
-
-
-@given(trees())
-def test_segments_partition_the_stretch(activities: list[Activity]) -> None:
-    cuts = segments(activities, 0, SPAN)
-    assert (cuts[0].start_ns, cuts[-1].end_ns) == (0, SPAN)
-    assert all(cut.start_ns < cut.end_ns for cut in cuts)
-    assert all(a.end_ns == b.start_ns for a, b in pairwise(cuts))
-
-
-@given(trees())
-def test_at_every_moment_a_segment_holds_the_activities_that_run_with_no_child_of_theirs(
-    activities: list[Activity],
-) -> None:
-    for cut in segments(activities, 0, SPAN):
-        for t in range(cut.start_ns, cut.end_ns):
-            assert {a.key for a in cut.innermost} == innermost_at(activities, t)
-
-
-@given(trees(), columns())
-def test_exclusive_shares_and_the_rest_add_up_to_the_columns_integral_exactly(
-    activities: list[Activity], column: Column
-) -> None:
-    shares, rest = exclusive(column, segments(activities, 0, SPAN))
-    assert sum(shares.values()) + rest == column.integral(0, SPAN).mass
-    assert all(type(share) is int for share in shares.values())
-
-
-@given(trees())
-def test_concurrent_activities_share_equally_to_within_one_quantum_per_segment(activities: list[Activity]) -> None:
-    column = Column(UTILIZATION, 4)
-    column.append(Sample(UTILIZATION, 0, SPAN, 77))
-    cuts = segments(activities, 0, SPAN)
-    fair: Counter[object] = Counter()
-    for cut in cuts:
-        for a in cut.innermost:
-            fair[a.key] += 77 * (cut.end_ns - cut.start_ns) / len(cut.innermost)  # type: ignore[assignment]
-    shares, _ = exclusive(column, cuts)
-    assert shares.keys() == fair.keys()
-    assert all(abs(shares[key] - fair[key]) <= len(cuts) for key in shares)
-
-
-@given(trees())
-def test_active_time_adds_up_to_the_time_in_which_anybody_ran(activities: list[Activity]) -> None:
-    cuts = segments(activities, 0, SPAN)
-    active = ActiveTime(cuts)
-    somebodys = sum(cut.end_ns - cut.start_ns for cut in cuts if cut.innermost)
-    assert sum(active.total_ns(region) for region in active.regions) == pytest.approx(somebodys)
-    edges = np.arange(0.0, SPAN + 1, 10)
-    for region in active.regions:
-        assert active.during(region, edges[:-1], edges[1:]).sum() == pytest.approx(active.total_ns(region))
-
-
 @given(columns(), st.integers(-10, 300), st.integers(0, 300))
-def test_a_reading_is_absent_or_its_coverage_is_a_share_and_its_mean_within_the_extremes(
+def test_a_reading_is_what_the_rows_that_overlap_the_interval_say_each_for_its_overlap(
     column: Column, a: int, length: int
 ) -> None:
-    reading = read(column, Interval(a, a + length))
-    covered = column.integral(a, a + length).covered_ns
-    assert (reading is None) == (covered == 0)
-    if reading is not None:
-        assert 0 < reading.coverage <= 1
-        assert reading.total >= 0
-        assert reading.n >= 1
-        assert reading.resolution > 0
-        # A counter's integral up to a moment holds whole quanta only.
-        slack = 1e-12 if column.signal is UTILIZATION else 1.0 / covered
-        assert -slack <= reading.mean <= reading.maximum + slack + 1e-12
-
-
-@given(columns().filter(lambda c: c.signal is UTILIZATION), st.lists(st.floats(0, 1), min_size=2, max_size=5))
-def test_quantiles_are_values_that_occurred_and_grow_with_q(column: Column, qs: list[float]) -> None:
-    found = [quantile(column, Interval(0, 1000), q) for q in sorted(qs)]
-    values = set((column.rows(0, 1000).values / 100).round(2).tolist())
-    if not values:
-        assert found == [None] * len(qs)
+    b = a + length
+    reading = read(column, Interval(a, b))
+    rows = [row for row in zip(*(part.tolist() for part in column.edges(-1, 1000)), strict=True) if row[0] < row[1]]
+    overlaps = [(min(end, b) - max(start, a), start, end, mass) for start, end, mass in rows]
+    overlaps = [row for row in overlaps if row[0] > 0]
+    assert (reading is None) == (not overlaps)
+    if reading is None:
         return
-    known = [value for value in found if value is not None]
-    assert len(known) == len(qs)
-    assert known == sorted(known)
-    assert {round(value, 2) for value in known} <= values
+    covered = sum(overlap for overlap, _, _, _ in overlaps)
+    rates = [mass / (end - start) for _, start, end, mass in overlaps]
+    signal = column.signal
+    # A counter's rates are per second, and its integral up to a moment holds whole quanta only.
+    scale, slack = (signal.quantum, 0.0) if signal is UTILIZATION else (signal.quantum * NS_PER_S, signal.quantum)
+    total = sum(rate * overlap for rate, (overlap, *_) in zip(rates, overlaps, strict=True)) * scale / NS_PER_S
+    assert reading.total == pytest.approx(total, abs=slack + 1e-15)
+    assert reading.mean == pytest.approx(total / covered * NS_PER_S, abs=(slack + 1e-15) / covered * NS_PER_S)
+    assert reading.maximum == pytest.approx(max(rates) * scale)
+    assert (reading.coverage, reading.n) == (covered / length, len(overlaps))
+    beyond = [end - start for _, start, end, _ in overlaps if start < a or end > b]
+    assert reading.resolution == max(signal.window_ns, signal.refresh_ns, *beyond, 0) / length
+
+
+@given(
+    columns().filter(lambda c: c.signal is UTILIZATION),
+    st.integers(-10, 300),
+    st.integers(0, 300),
+    st.lists(st.floats(0, 1), min_size=1, max_size=4),
+)
+def test_a_quantile_is_the_smallest_value_that_enough_of_the_covered_ticks_stay_at_or_below(
+    column: Column, a: int, length: int, qs: list[float]
+) -> None:
+    rows = column.rows(a, a + length)
+    ticks = sorted(v for v, w in zip(rows.values.tolist(), rows.weights.tolist(), strict=True) for _ in range(w))
+    for q in qs:
+        found = quantile(column, Interval(a, a + length), q)
+        wanted = next((v for i, v in enumerate(ticks, start=1) if i >= q * len(ticks)), None)
+        assert found == (None if wanted is None else column.signal.base(wanted))
+
+
+@given(columns().filter(lambda c: c.signal is UTILIZATION), st.integers(-10, 300), st.integers(0, 300))
+def test_a_reading_gives_the_quantiles_that_are_asked_for(column: Column, a: int, length: int) -> None:
+    interval = Interval(a, a + length)
+    reading = read(column, interval, quantiles=True)
+    if reading is not None:
+        assert (reading.p50, reading.p95, reading.p99) == tuple(
+            quantile(column, interval, q) for q in (0.5, 0.95, 0.99)
+        )
+        assert reading._replace(p50=None, p95=None, p99=None) == read(column, interval)

@@ -50,30 +50,44 @@ lengths = st.one_of(st.integers(1, 1000), st.integers(1, 10**9), st.integers(1, 
 gaps = st.one_of(st.just(0), st.integers(0, 10**13))
 
 
+#: Rows that go on in a history: none at all, none, or some.
+olders = st.none() | st.integers(0, 12)
+
+
+def kept(column: Column, rows: list[Row]) -> History:
+    held = len(column)
+    older = column._older
+    if older is None:
+        assert held == min(len(rows), column.capacity)
+    else:
+        assert min(len(rows), column.capacity + older) <= held
+    return History(column, rows[len(rows) - held :])
+
+
 @st.composite
 def window_means(draw: st.DrawFn, row: Signal = POWER) -> History:
     values = st.integers(-row.limit, row.limit)
-    column = Column(row, draw(st.integers(2, 6)))
+    column = Column(row, draw(st.integers(2, 6)), older=draw(olders))
     rows, t = [], T0
-    for gap, length, value in draw(st.lists(st.tuples(gaps, lengths, values), max_size=20)):
+    for gap, length, value in draw(st.lists(st.tuples(gaps, lengths, values), max_size=40)):
         start, t = t + gap, t + gap + length
         column.append(Sample(row, start, t, value))
         rows.append(Row(start, t, value * length))
-    return History(column, rows[-column.capacity :])
+    return kept(column, rows)
 
 
 @st.composite
 def counters(draw: st.DrawFn) -> History:
-    column = Column(THROTTLE, draw(st.integers(2, 6)))
+    column = Column(THROTTLE, draw(st.integers(2, 6)), older=draw(olders))
     rows, t, raw = [], T0, draw(st.integers(0, 10**12))
     column.append(Sample(THROTTLE, t, t, raw))
     rows.append(Row(t, t, 0))
     growths = st.one_of(st.integers(0, 10), st.integers(0, 1 << 55))
-    for length, growth in draw(st.lists(st.tuples(lengths, growths), max_size=20)):
+    for length, growth in draw(st.lists(st.tuples(lengths, growths), max_size=40)):
         start, t, raw = t, t + length, raw + growth
         column.append(Sample(THROTTLE, t, t, raw))
         rows.append(Row(start, t, growth))
-    return History(column, rows[-column.capacity :])
+    return kept(column, rows)
 
 
 histories = st.one_of(window_means(), counters())
@@ -115,8 +129,7 @@ def test_coverage_lies_between_none_and_all_of_an_interval(data: st.DataObject, 
 @given(st.data(), histories)
 def test_a_batch_of_integrals_equals_one_at_a_time(data: st.DataObject, history: History) -> None:
     moments = data.draw(cuts(history))
-    longest = history.column.signal.longest_exact_ns
-    pairs = [(a, b) for a in moments for b in moments if 0 <= b - a <= longest]
+    pairs = [(a, b) for a in moments for b in moments if a <= b]
     starts, ends = (np.array(part, np.int64) for part in zip(*pairs, strict=True))
     masses, covered = history.column.integrals(starts, ends)
     assert [*zip(masses.tolist(), covered.tolist(), strict=True)] == [history.column.integral(a, b) for a, b in pairs]
@@ -132,6 +145,65 @@ def test_the_rows_of_an_interval_weigh_what_it_covers(data: st.DataObject, histo
     if history.column.signal.kind is Kind.WINDOW_MEAN:
         walk = sum(int(v) * int(w) for v, w in zip(rows.values, rows.weights, strict=True))
         assert walk == history.column.integral(a, b).mass
+
+
+@given(st.data(), histories)
+def test_the_extent_of_an_interval_equals_a_look_at_its_rows(data: st.DataObject, history: History) -> None:
+    a, *_, b = data.draw(cuts(history))
+    rows = history.column.rows(a, b)
+    found = history.column.extent(a, b)
+    assert found[:2] == history.column.integral(a, b)
+    held = rows.lengths > 0
+    counter = history.column.signal.kind is Kind.COUNTER
+    peaks = rows.values[held] / rows.lengths[held] if counter else rows.values[held]
+    assert found.n == len(peaks)
+    assert found.peak == (peaks.max() if len(peaks) else None)
+    reaching = [end - start for start, end, _ in history.rows if start < b and end > a and (start < a or end > b)]
+    assert found.edge_ns == max(reaching, default=0)
+
+
+@given(st.data(), histories)
+def test_a_batch_of_maxima_equals_one_at_a_time(data: st.DataObject, history: History) -> None:
+    column = history.column
+    moments = data.draw(cuts(history))
+    pairs = [(a, b) for a in moments for b in moments if a <= b]
+    starts, ends = (np.array(part, np.int64) for part in zip(*pairs, strict=True))
+    scale = column.signal.quantum * (NS_PER_S if column.signal.kind is Kind.COUNTER else 1)
+    for a, b, highest, known in zip(starts.tolist(), ends.tolist(), *column.maxima(starts, ends), strict=True):
+        peak = column.extent(a, b).peak
+        assert known == (peak is not None)
+        assert peak is None or highest == peak * scale
+
+
+@given(st.data(), window_means())
+def test_a_batch_of_quantiles_equals_one_at_a_time(data: st.DataObject, history: History) -> None:
+    column = history.column
+    moments = data.draw(cuts(history))
+    pairs = [(a, b) for a in moments for b in moments if a <= b]
+    starts, ends = (np.array(part, np.int64) for part in zip(*pairs, strict=True))
+    values, known = column.quantiles(starts, ends, [0.0, 0.5, 1.0])
+    for a, b, row, is_known in zip(starts.tolist(), ends.tolist(), values.tolist(), known.tolist(), strict=True):
+        rows = column.rows(a, b)
+        weighed = sorted((int(v), int(w)) for v, w in zip(rows.values, rows.weights, strict=True) if w > 0)
+        assert is_known == bool(weighed)
+        if weighed:
+            total, reached, middle = sum(w for _, w in weighed), 0, None
+            for value, weight in weighed:
+                reached += weight
+                if middle is None and 2 * reached >= total:
+                    middle = value
+            assert row == [column.signal.base(v) for v in (weighed[0][0], middle or 0, weighed[-1][0])]
+
+
+@given(st.data(), window_means(), st.integers(0, 40))
+def test_rows_may_be_sealed_at_any_moment(data: st.DataObject, history: History, at: int) -> None:
+    a, *_, b = data.draw(cuts(history))
+    before = history.column.integral(a, b)
+    if history.column._older and history.rows:
+        history.column._older = 100
+        history.column.seal(history.rows[min(at, len(history.rows) - 1)].end)
+        assert history.column.integral(a, b) == before
+        assert len(history.column) == len(history.rows)
 
 
 @given(histories)
@@ -193,8 +265,9 @@ def test_a_counter_never_shrinks_whatever_its_readings_do(steps: list[tuple[int,
 # ---------------------------------------------------------------------- exact over long times
 
 
-def test_27_hours_at_500_w_equal_python_ints() -> None:
-    held = Column(POWER, 2000)
+@pytest.mark.parametrize("shape", [(2000, None), (50, 2000)], ids=["buffer", "sealed"])
+def test_27_hours_at_500_w_equal_python_ints(shape: tuple[int, int | None]) -> None:
+    held = Column(POWER, shape[0], older=shape[1])
     minute = 60 * NS_PER_S
     for i in range(27 * 60):
         held.append(Sample(POWER, T0 + i * minute, T0 + (i + 1) * minute, 500_000))
@@ -204,8 +277,9 @@ def test_27_hours_at_500_w_equal_python_ints() -> None:
     assert POWER.base(held.integral(T0, T0 + whole).mass) / NS_PER_S == 500 * 27 * 3600
 
 
-def test_30_days_at_1_kw_equal_python_ints_under_any_split() -> None:
-    held = Column(POWER, 5000)
+@pytest.mark.parametrize("shape", [(5000, None), (70, 5000)], ids=["buffer", "sealed"])
+def test_30_days_at_1_kw_equal_python_ints_under_any_split(shape: tuple[int, int | None]) -> None:
+    held = Column(POWER, shape[0], older=shape[1])
     step = 600 * NS_PER_S
     for i in range(30 * 144):
         held.append(Sample(POWER, T0 + i * step, T0 + (i + 1) * step, 1_000_000))

@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from gpu_profile.catalogue import Signal, signal
+from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER_AVERAGE, UTILIZATION
-from gpu_profile.join import ActiveTime, Activity, Reading, Segment, exclusive, quantile, read, segments
+from gpu_profile.join import Reading, quantile, read
 from gpu_profile.samples import Interval, Sample
 from gpu_profile.timeline import Column
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000
 T0 = 1_700_000_000 * NS_PER_S
-THROTTLE = signal("throttle_sw_thermal")
 
 
 def windows(row: Signal, *values: int, length: int = 100 * MS) -> Column:
@@ -120,89 +118,3 @@ def test_a_quantile_outside_0_to_1_or_of_a_counter_is_refused() -> None:
         quantile(windows(UTILIZATION, 5), during(0, 1), 95)
     with pytest.raises(ValueError, match="energy: a counter has growth"):
         quantile(readings(ENERGY, (0, 0), (10, 5)), during(0, 10), 0.5)
-
-
-# ---------------------------------------------------------------------- segments, exclusive
-
-
-def activity(key: str, start: int, end: int | None, parent: str | None = None) -> Activity:
-    return Activity(key, parent, f"region {key}", start, end)
-
-
-def keys(cuts: list[Segment]) -> list[tuple[int, int, str]]:
-    return [(cut.start_ns, cut.end_ns, "".join(sorted(str(a.key) for a in cut.innermost))) for cut in cuts]
-
-
-def test_without_activities_all_time_is_nobodys() -> None:
-    assert segments([], 0, 10) == [Segment(0, 10, ())]
-    assert segments([], 10, 10) == []
-
-
-def test_a_parent_gets_the_time_in_which_no_child_of_its_runs() -> None:
-    nested = [activity("p", 0, 100), activity("c", 20, 50, "p"), activity("g", 30, 40, "c")]
-    assert keys(segments(nested, 0, 120)) == [
-        (0, 20, "p"),
-        (20, 30, "c"),
-        (30, 40, "g"),
-        (40, 50, "c"),
-        (50, 100, "p"),
-        (100, 120, ""),
-    ]
-
-
-def test_a_child_that_spans_its_parent_leaves_it_nothing() -> None:
-    assert keys(segments([activity("p", 0, 10), activity("c", 0, 10, "p")], 0, 10)) == [(0, 10, "c")]
-
-
-def test_a_child_that_outlives_its_parent_keeps_running_alone() -> None:
-    cuts = segments([activity("p", 0, 10), activity("c", 5, 15, "p")], 0, 20)
-    assert keys(cuts) == [(0, 5, "p"), (5, 10, "c"), (10, 15, "c"), (15, 20, "")]
-
-
-def test_an_activity_whose_parent_is_not_active_here_counts_like_any_other() -> None:
-    assert keys(segments([activity("a", 0, 9), activity("b", 0, 9, "elsewhere")], 0, 9)) == [(0, 9, "ab")]
-
-
-def test_concurrent_innermost_activities_share_a_segment() -> None:
-    cuts = segments([activity("a", 0, 30), activity("b", 10, 20), activity("c", 10, 30)], 0, 30)
-    assert keys(cuts) == [(0, 10, "a"), (10, 20, "abc"), (20, 30, "ac")]
-
-
-def test_an_activity_that_still_runs_reaches_to_the_end_and_edges_are_clipped() -> None:
-    assert keys(segments([activity("a", -50, None), activity("b", 90, 500)], 0, 100)) == [(0, 90, "a"), (90, 100, "ab")]
-
-
-def test_an_activity_of_no_length_or_outside_of_the_stretch_takes_no_time() -> None:
-    outside = [activity("a", 5, 5), activity("b", -9, 0), activity("c", 10, 20), activity("d", 8, 3)]
-    assert segments(outside, 0, 10) == [Segment(0, 10, ())]
-
-
-def test_an_execution_that_is_met_twice_counts_once() -> None:
-    assert keys(segments([activity("a", 0, None), activity("a", 0, 6)], 0, 10)) == [(0, 6, "a"), (6, 10, "")]
-
-
-def test_what_does_not_divide_goes_to_the_first_activities_of_the_segment() -> None:
-    column = readings(THROTTLE, (0, 0), (10, 11))
-    cuts = [Segment(T0, T0 + 10, (activity("a", 0, 9), activity("b", 0, 9), activity("c", 0, 9)))]
-    assert exclusive(column, cuts) == ({"a": 4, "b": 4, "c": 3}, 0)
-
-
-def test_nobodys_time_is_the_rest() -> None:
-    column = windows(UTILIZATION, 50, length=100)
-    cuts = segments([activity("a", T0 + 10, T0 + 30)], T0, T0 + 100)
-    assert exclusive(column, cuts) == ({"a": 50 * 20}, 50 * 80)
-
-
-# ---------------------------------------------------------------------- active time
-
-
-def test_active_time_of_a_window_is_the_overlap_with_the_regions_exclusive_time() -> None:
-    active = ActiveTime(segments([activity("a", 100, 200), activity("b", 150, 250)], 100, 300))
-    assert (active.total_ns("region a"), active.total_ns("region b")) == (75, 75)
-    starts, ends = np.array([0.0, 25, 75, -50]), np.array([50.0, 100, 175, 10])
-    assert active.during("region a", starts, ends).tolist() == [50, 50, 12.5, 10]
-
-
-def test_active_time_of_nothing_has_no_regions() -> None:
-    assert list(ActiveTime([]).regions) == []
-    assert list(ActiveTime([Segment(0, 10, ())]).regions) == []

@@ -129,7 +129,7 @@ def test_retention_bounds_the_history() -> None:
     world.pass_(4)
     energy = world.sampler.timelines[0].column(ENERGY)
     assert energy is not None
-    assert len(energy) == 100
+    assert 100 <= len(energy) < 200
 
 
 def test_sinks_see_every_sample_of_every_device_once() -> None:

@@ -1,30 +1,26 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gpu_profile.catalogue import Signal, signal
+from gpu_profile.catalogue import Kind, Signal, signal
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
-    ECC_CORRECTED,
     ENERGY,
+    GRAPHICS,
     MEMORY_USED,
-    PCIE_RX,
-    PCIE_TX,
     POWER,
     UTILIZATION,
 )
-from gpu_profile.samples import Device, Sample
-from gpu_profile.timeline import LONGEST_HOLD_NS, Column, Cumulative, Timeline
+from gpu_profile.join import quantile
+from gpu_profile.samples import Device, Interval, Sample
+from gpu_profile.timeline import Column, Cumulative, Timeline
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000
+STEP = 100 * MS
 T0 = 1_700_000_000 * NS_PER_S
 THROTTLE = signal("throttle_sw_power_cap")
 
@@ -37,306 +33,64 @@ def reading(t: int, value: int, row: Signal = THROTTLE) -> Sample:
     return Sample(row, t, t, value)
 
 
-def column(row: Signal, *samples: tuple[int, int], capacity: int = 64) -> Column:
-    """A column of readings `(t, value)` of a counter or an instant."""
-    result = Column(row, capacity)
-    for t, value in samples:
-        result.append(reading(t, value, row))
-    return result
-
-
-# ---------------------------------------------------------------------- nothing, and the edges of what is known
-
-
-def test_an_empty_column_knows_nothing() -> None:
-    empty = Column(UTILIZATION, 2)
-    assert len(empty) == 0
-    assert (empty.watermark_ns, empty.oldest_ns, empty.last) == (None, None, None)
-    assert empty.integral(T0, T0 + NS_PER_S) == Cumulative(0, 0)
-    assert empty.cumulative(T0) == Cumulative(0, 0)
-    assert len(empty.rows(T0, T0 + 1).values) == 0
-    assert [len(part) for part in empty.edges(0, T0)] == [0, 0, 0]
-    masses, covered = empty.integrals(np.array([T0]), np.array([T0 + 1]))
-    assert (masses.tolist(), covered.tolist()) == ([0], [0])
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [(-10, -5), (-10, 0), (100, 200), (150, 10**16), (50, 50), (0, 0), (100, 100)],
-    ids=[
-        "before",
-        "up to the start",
-        "after",
-        "long after",
-        "nothing inside",
-        "nothing at the start",
-        "nothing at end",
-    ],
-)
-def test_an_interval_outside_the_history_or_of_no_length_covers_nothing(a: int, b: int) -> None:
-    held = Column(UTILIZATION, 4)
-    held.append(window(T0, T0 + 100, 40))
-    assert held.integral(T0 + a, T0 + b) == Cumulative(0, 0)
-    masses, covered = held.integrals(np.array([T0 + a]), np.array([T0 + b]))
-    assert (masses.tolist(), covered.tolist()) == ([0], [0])
-    assert not held.rows(T0 + a, T0 + b).weights.any()
-
-
-def test_only_the_part_of_a_row_that_overlaps_counts() -> None:
-    held = Column(UTILIZATION, 4)
-    held.append(window(T0, T0 + 100, 40))
-    held.append(window(T0 + 100, T0 + 200, 60))
-    assert held.integral(T0 + 90, T0 + 110) == Cumulative(10 * 40 + 10 * 60, 20)
-    assert held.integral(T0 - 1000, T0 + 10) == Cumulative(400, 10)
-    assert held.rows(T0 + 90, T0 + 110).weights.tolist() == [10, 10]
-    assert held.rows(T0 + 90, T0 + 110).lengths.tolist() == [100, 100]
-
-
-def test_a_gap_is_covered_by_nobody_and_adds_nothing() -> None:
-    held = Column(UTILIZATION, 4)
-    held.append(window(T0, T0 + 100, 40))
-    held.append(window(T0 + 10**15, T0 + 10**15 + 100, 60))
-    assert held.integral(T0, T0 + 10**15 + 100) == Cumulative(100 * 40 + 100 * 60, 200)
-    assert held.integral(T0 + 100, T0 + 10**15) == Cumulative(0, 0)
-
-
-def test_an_interval_that_ends_before_it_starts_is_refused() -> None:
-    held = column(THROTTLE, (T0, 0), (T0 + 10, 5))
-    with pytest.raises(ValueError, match="ends before it starts"):
-        held.integral(T0 + 1, T0)
-    with pytest.raises(ValueError, match="ends before it starts"):
-        held.rows(T0 + 1, T0)
-    with pytest.raises(ValueError, match="ends before it starts"):
-        held.integrals(np.array([T0, T0 + 1]), np.array([T0 + 1, T0]))
-
-
-def test_a_batch_refuses_intervals_that_could_overflow() -> None:
-    held = Column(POWER, 4)
-    with pytest.raises(ValueError, match=r"power: longer than .* use integral\(\)"):
-        held.integrals(np.array([T0]), np.array([T0 + POWER.longest_exact_ns + 1]))
-
-
-def test_a_column_needs_room_for_two_rows() -> None:
-    with pytest.raises(ValueError, match="at least 2 rows, not 1"):
-        Column(POWER, 1)
-
-
-# ---------------------------------------------------------------------- what is left out, and why
-
-
-def test_late_and_duplicate_samples_are_left_out_and_counted() -> None:
-    held = Column(UTILIZATION, 8)
-    assert held.append(window(T0, T0 + 100, 40))
-    assert not held.append(window(T0, T0 + 100, 99))
-    assert not held.append(window(T0, T0 + 50, 99))
-    assert held.dropped == {"duplicate": 1, "late": 1}
-    assert held.integral(T0, T0 + 100) == Cumulative(4000, 100)
-
-
-def test_overlapping_windows_count_no_time_twice() -> None:
-    held = Column(POWER, 8)
-    for i in range(1, 6):
-        held.append(window(T0 + 100 * i - 1000, T0 + 100 * i, 7, POWER))
-    assert held.integral(T0 - 10_000, T0 + 10_000) == Cumulative(7 * 1400, 1400)
-
-
-def test_a_window_that_ends_before_it_starts_has_no_length() -> None:
-    held = Column(UTILIZATION, 8)
-    assert held.append(window(T0 + 500, T0 + 100, 40))
-    assert held.integral(T0, T0 + NS_PER_S) == Cumulative(0, 0)
-
-
-@pytest.mark.parametrize("value", [2 * UTILIZATION.limit, -2 * UTILIZATION.limit, 0xFFFF_FFFF, 1 << 80])
-def test_values_far_beyond_a_signals_limit_are_left_out_and_counted(value: int) -> None:
-    held = Column(UTILIZATION, 4)
-    held.append(window(T0, T0 + 100, 40))
-    assert not held.append(window(T0 + 100, T0 + 200, value))
-    assert held.dropped == {"implausible": 1}
-    assert held.integral(T0, T0 + 200) == Cumulative(4000, 100)
-
-
-@pytest.mark.parametrize("value", [-1, 1 << 63, (1 << 64) - 1])
-def test_a_counter_that_does_not_fit_is_left_out_and_counted(value: int) -> None:
-    held = column(THROTTLE, (T0, 100), (T0 + NS_PER_S, value), (T0 + 2 * NS_PER_S, 300))
-    assert held.dropped == {"implausible": 1}
-    assert held.integral(T0, T0 + 2 * NS_PER_S) == Cumulative(200, 2 * NS_PER_S)
-
-
-def test_a_reset_counter_loses_the_growth_that_nobody_saw_and_says_so() -> None:
-    held = column(THROTTLE, (T0, 900), (T0 + 100, 1000), (T0 + 200, 30), (T0 + 300, 50))
-    assert held.dropped == {"reset": 1}
-    assert held.integral(T0, T0 + 300) == Cumulative(100 + 20, 200)
-
-
-@pytest.mark.parametrize(
-    ("row", "before"), [(ECC_CORRECTED, 5), (signal("pcie_replays"), 7), (THROTTLE, 3_000_000_000)]
-)
-def test_a_counter_that_restarts_after_a_driver_reload_is_not_taken_for_one_that_wrapped(
-    row: Signal, before: int
-) -> None:
-    held = column(row, (T0, before), (T0 + 5 * NS_PER_S, 0), (T0 + 6 * NS_PER_S, 2))
-    assert held.dropped == {"reset": 1}
-    assert held.total_mass == 2
-
-
-@pytest.mark.parametrize("row", [PCIE_RX, PCIE_TX])
-def test_a_32_bit_counter_that_wraps_goes_on(row: Signal) -> None:
-    held = column(row, (T0, (1 << 32) - 700), (T0 + NS_PER_S, 300))
-    assert held.dropped == {"wrapped": 1}
-    assert held.integral(T0, T0 + NS_PER_S) == Cumulative(1000, NS_PER_S)
-
-
-def test_a_64_bit_counter_that_falls_below_where_it_was_has_restarted() -> None:
-    held = column(PCIE_RX, (T0, (1 << 32) + 5), (T0 + NS_PER_S, 1000))
-    assert held.dropped == {"reset": 1}
-
-
-def test_a_wrap_that_would_mean_an_impossible_rate_is_a_reset() -> None:
-    held = column(PCIE_RX, (T0, 10), (T0 + 1000, 0))
-    assert held.dropped == {"reset": 1}
-    assert held.total_mass == 0
-
-
-def test_a_counter_that_its_driver_has_not_renewed_yet_keeps_its_row_open() -> None:
-    held = Column(ENERGY, 8)
-    for i, raw in enumerate([1000, 1000, 1000, 4000]):
-        held.append(reading(T0 + 20 * MS * i, raw, ENERGY))
-    assert held.dropped == {"duplicate": 2}
-    assert held.integral(T0, T0 + 60 * MS) == Cumulative(3000, 60 * MS)
-    assert held.integral(T0, T0 + 20 * MS) == Cumulative(1000, 20 * MS)
-
-
-def test_a_counter_that_stays_still_for_longer_than_its_refresh_did_not_grow() -> None:
-    held = column(ENERGY, (T0, 1000), (T0 + 200 * MS, 1000))
-    assert held.dropped == {}
-    assert held.integral(T0, T0 + 200 * MS) == Cumulative(0, 200 * MS)
-
-
-def test_a_counters_first_reading_says_nothing_of_the_time_before_it() -> None:
-    held = column(THROTTLE, (T0, 123_456))
-    assert held.integral(0, T0 + NS_PER_S) == Cumulative(0, 0)
-    assert held.total_mass == 0
-    assert held.last == Sample(THROTTLE, T0, T0, 123_456)
-
-
-# ---------------------------------------------------------------------- instants
-
-
-def test_an_instant_holds_back_to_the_reading_before_it() -> None:
-    held = column(MEMORY_USED, (T0, 100), (T0 + NS_PER_S, 300))
-    assert held.integral(T0, T0 + NS_PER_S) == Cumulative(300 * NS_PER_S, NS_PER_S)
-
-
-@pytest.mark.parametrize(("gap", "covered"), [(LONGEST_HOLD_NS, LONGEST_HOLD_NS), (LONGEST_HOLD_NS + 1, 0)])
-def test_an_instant_holds_for_at_most_the_longest_hold(gap: int, covered: int) -> None:
-    held = column(CLOCK_SM, (T0, 1000), (T0 + gap, 1980))
-    assert held.integral(T0, T0 + gap).covered_ns == covered
-    assert held.last == Sample(CLOCK_SM, T0 + gap, T0 + gap, 1980)
-
-
-# ---------------------------------------------------------------------- eviction, readers, buffers
-
-
-def test_eviction_keeps_the_newest_rows_and_their_sums() -> None:
-    held = Column(UTILIZATION, 4)
-    for i in range(1000):
-        held.append(window(T0 + 10 * i, T0 + 10 * (i + 1), i % 100))
-        kept = min(i + 1, 4)
-        assert len(held) == kept
-        assert held.oldest_ns == T0 + 10 * (i + 1 - kept)
-        expected = sum(10 * (j % 100) for j in range(i + 1 - kept, i + 1))
-        assert held.integral(0, T0 + 10**9) == Cumulative(expected, 10 * kept)
-    assert held.total_mass == sum(10 * (i % 100) for i in range(1000))
-
-
-class Spy(np.ndarray):
-    """A header that calls back after each word that the writer publishes."""
-
-    on_write: Callable[[], None] | None = None
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
-        if Spy.on_write is not None:
-            Spy.on_write()
-
-
-def test_between_any_two_writes_of_the_writer_a_reader_sees_whole_rows_or_waits() -> None:
-    buffer = bytearray(Column.size(4))
-    writer, reader = Column(THROTTLE, 4, buffer), Column(THROTTLE, 4, buffer)
-    writer._header = writer._header.view(Spy)
-    seen = 0
-
-    def check() -> None:
-        nonlocal seen
-        if int(reader._header[2]) % 2:
-            return
-        oldest, newest = reader.oldest_ns, reader.watermark_ns
-        if oldest is None or newest is None or newest == oldest:
-            return
-        # The counter grows by its own time: every part of it weighs its length.
-        assert reader.integral(oldest, newest) == Cumulative(newest - oldest, newest - oldest)
-        assert reader.integral(oldest, oldest + 3).mass == 3
-        seen += 1
-
-    Spy.on_write = check
-    try:
-        for i in range(100):
-            writer.append(reading(T0 + 10 * i, 10 * i))
-    finally:
-        Spy.on_write = None
-    assert seen > 100
-
-
-WRITER = """
-import mmap, sys
-from gpu_profile.catalogue.signals import UTILIZATION
-from gpu_profile.samples import Sample
-from gpu_profile.timeline import Column
-with open(sys.argv[1], "r+b") as file:
-    column = Column(UTILIZATION, 6, mmap.mmap(file.fileno(), 0))
-for i in range(int(sys.argv[2])):
-    column.append(Sample(UTILIZATION, 10 * i, 10 * i + 10, i % 97))
-"""
-
-
-def test_a_reader_in_another_process_never_sees_torn_rows_while_the_writer_evicts(tmp_path: Path) -> None:
-    import mmap
-
-    total = 30_000
-    path = tmp_path / "column"
-    path.write_bytes(bytes(Column.size(6)))
-    before = np.concatenate(([0], np.cumsum([10 * (i % 97) for i in range(total)])))
-
-    def mass_up_to(t: int) -> int:
-        return int(before[t // 10]) + (t // 10 % 97) * (t % 10)
-
-    with path.open("r+b") as file:
-        reader = Column(UTILIZATION, 6, mmap.mmap(file.fileno(), 0))
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(total)], env={"PYTHONPATH": _PACKAGES})
-    moments = set()
-    try:
-        while (mark := reader.watermark_ns) != 10 * total:
-            assert writer.poll() in (None, 0), "the writer died"
-            if mark is None:
-                continue
-            b = mark - 3
-            mass, covered = reader.integral(0, b)
-            assert mass == mass_up_to(b) - mass_up_to(b - covered)
-            rows = reader.rows(0, 10 * total)
-            assert set(np.diff(rows.values) % 97) <= {1}
-            assert set(rows.lengths.tolist()) <= {10}
-            last = reader.last
-            assert last is not None
-            assert last.value == last.t_start_ns // 10 % 97
-            moments.add(mark)
-    finally:
-        writer.kill()
-        writer.wait()
-    assert reader.integral(0, 10 * total).covered_ns == 60
-    assert moments, "the writer was done before anything was read"
-
-
-_PACKAGES = str(Path(__file__).parents[2] / "instrumentation")
+# ---------------------------------------------------------------------- large batches
+
+
+def long(row: Signal, shape: str, rows: int = 5000) -> Column:
+    """A column of many rows, most of them in its history, at moments of some shape."""
+    rng = np.random.default_rng(4)
+    steps = {
+        "steady": rng.integers(9 * MS, 11 * MS, rows),
+        "bursts": np.where(rng.random(rows) < 0.99, rng.integers(1, 1000, rows), NS_PER_S),
+        "pauses": np.where(rng.random(rows) < 0.9, 10 * MS, 6 * NS_PER_S),
+    }[shape]
+    held, now, total = Column(row, 300, older=rows), T0, 0
+    for step, value in zip(steps.tolist(), rng.integers(0, 100, rows).tolist(), strict=True):
+        before, now, total = now, now + step, total + value
+        start = before if shape != "pauses" or row.kind is not Kind.WINDOW_MEAN else max(before, now - 10 * MS)
+        held.append(Sample(row, start, now, total if row.kind is Kind.COUNTER else value))
+    assert len(held) == rows
+    return held
+
+
+def spans(held: Column, n: int, *, ordered: bool) -> tuple[Any, Any]:
+    rng = np.random.default_rng(8)
+    oldest, newest = held.oldest_ns or 0, held.watermark_ns or 0
+    ends = rng.integers(oldest - 10 * MS, newest + 10 * MS, n)
+    ends = np.sort(ends) if ordered else ends
+    return ends - np.exp(rng.uniform(0, np.log(newest - oldest), n)).astype(np.int64), ends
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["as they end", "in any order"])
+@pytest.mark.parametrize("shape", ["steady", "bursts", "pauses"])
+@pytest.mark.parametrize("row", [POWER, THROTTLE, MEMORY_USED], ids=lambda row: row.kind.value)
+def test_a_large_batch_equals_one_interval_at_a_time(row: Signal, shape: str, ordered: bool) -> None:
+    held = long(row, shape)
+    starts, ends = spans(held, 40_000, ordered=ordered)
+    masses, covered = held.integrals(starts, ends)
+    highest, known = held.maxima(starts, ends)
+    scale = row.quantum * (NS_PER_S if row.kind is Kind.COUNTER else 1)
+    for i in range(0, 40_000, 199):
+        extent = held.extent(int(starts[i]), int(ends[i]))
+        assert (int(masses[i]), int(covered[i])) == extent[:2]
+        assert known[i] == (extent.peak is not None)
+        assert extent.peak is None or highest[i] == extent.peak * scale
+
+
+def test_the_quantiles_of_recent_intervals_are_exact_and_older_ones_within_one_per_cent_of_the_range() -> None:
+    held, rng = Column(GRAPHICS, 1000, older=100_000), np.random.default_rng(2)
+    for i, value in enumerate(rng.integers(0, 10_001, 70_000).tolist()):
+        held.append(window(T0 + i * STEP, T0 + (i + 1) * STEP, value, GRAPHICS))
+    newest = held.watermark_ns or 0
+    for since, tolerance in ((900, 0.0), (69_000, 0.01)):
+        starts = newest - rng.integers(100, since, 50) * STEP - 7
+        ends = starts + 100 * STEP
+        ends[0], starts[0] = newest, newest - since * STEP
+        values, known = held.quantiles(starts, ends, [0.5, 0.95])
+        assert known.all()
+        for a, b, found in zip(starts.tolist(), ends.tolist(), values.tolist(), strict=True):
+            true = [quantile(held, Interval(a, b), q) for q in (0.5, 0.95)]
+            assert found == pytest.approx(true, abs=max(tolerance, 1e-12))
 
 
 # ---------------------------------------------------------------------- timelines
@@ -372,6 +126,74 @@ def test_the_watermark_is_the_moment_up_to_which_all_signals_that_there_are_are_
     timeline.append([window(T0, T0 + 10, 5), window(T0, T0 + 30, 5, POWER)])
     assert timeline.watermark_ns([UTILIZATION, POWER, CLOCK_SM]) == T0 + 10
     assert timeline.watermark_ns([CLOCK_SM]) is None
+
+
+def test_a_source_that_never_got_a_row_hides_none_that_has_rows() -> None:
+    timeline = Timeline(DEVICE, [GRAPHICS, UTILIZATION], capacity=8)
+    assert timeline.best([GRAPHICS, UTILIZATION]) is timeline.column(GRAPHICS)
+    timeline.append([window(T0, T0 + 10, 5)])
+    assert timeline.best([GRAPHICS, UTILIZATION]) is timeline.column(UTILIZATION)
+    timeline.append([window(T0, T0 + 10, 5, GRAPHICS)])
+    assert timeline.best([GRAPHICS, UTILIZATION]) is timeline.column(GRAPHICS)
+
+
+def full(hot: int, capacity: int, rounds: int, missed: int = -1) -> Timeline:
+    """A timeline of two window means and a counter, in rounds of `STEP`; one of the means misses a round."""
+    timeline = Timeline(DEVICE, [GRAPHICS, POWER, THROTTLE], capacity=capacity, hot=hot)
+    for i in range(rounds):
+        a, b = T0 + i * STEP, T0 + (i + 1) * STEP
+        samples = [window(a, b, i % 97, GRAPHICS), window(a, b, i % 89, POWER), reading(b, 3 * i)]
+        timeline.append(samples if i != missed else samples[1:])
+    return timeline
+
+
+def test_a_timeline_keeps_at_least_its_capacity_and_not_much_more() -> None:
+    timeline = full(16, 100, 1000)
+    for held in timeline.columns.values():
+        assert 100 <= len(held) <= 100 + 3 * 16
+        assert held.watermark_ns == T0 + 1000 * STEP
+        kept = range(1000 - len(held), 1000)
+        assert held.oldest_ns == T0 + kept[0] * STEP
+    graphics = timeline.column(GRAPHICS)
+    assert graphics is not None
+    assert graphics.integral(0, 1 << 61).mass == sum(i % 97 for i in range(1000 - len(graphics), 1000)) * STEP
+
+
+def test_a_retention_in_ns_lets_old_rows_go_however_few_they_are() -> None:
+    timeline = Timeline(DEVICE, [GRAPHICS], capacity=10_000, hot=8, retention_ns=50 * STEP)
+    for i in range(500):
+        timeline.append([window(T0 + i * STEP, T0 + (i + 1) * STEP, 1, GRAPHICS)])
+    held = timeline.column(GRAPHICS)
+    assert held is not None
+    assert 50 <= len(held) <= 50 + 3 * 8
+
+
+def test_columns_with_the_same_stamps_share_them_and_a_missed_sample_unshares_one_block_only() -> None:
+    timeline = full(16, 400, 300, missed=100)
+    blocks = [column._history._blocks for column in timeline.columns.values()]
+    shared = [len({id(block.ends) for block in row}) for row in zip(*blocks, strict=True)]
+    assert len(shared) > 10
+    assert shared.count(2) == 1
+    assert shared.count(1) == len(shared) - 1
+
+
+def test_intervals_of_many_signals_at_once_equal_each_columns_own() -> None:
+    timeline = full(16, 200, 300, missed=250)
+    timeline.append([window(T0, T0 + 7, 5)])
+    rng = np.random.default_rng(1)
+    starts = T0 + rng.integers(-100, 301, 300) * STEP // 2
+    ends = starts + rng.integers(0, 100 * STEP, 300)
+    found = timeline.integrals([GRAPHICS, CLOCK_SM, POWER, THROTTLE, UTILIZATION], starts, ends)
+    assert [part.signal for part in found] == [GRAPHICS, POWER, THROTTLE, UTILIZATION]
+    for part in found:
+        held = timeline.columns[part.signal]
+        one = [held.integral(a, b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        assert [*zip(part.masses.tolist(), part.covered_ns.tolist(), strict=True)] == one
+        means, known = part.means()
+        assert known.tolist() == [c.covered_ns > 0 for c in one]
+        for mean, each, is_known in zip(means, one, known, strict=True):
+            per = NS_PER_S if part.signal is THROTTLE else 1
+            assert not is_known or mean == pytest.approx(part.signal.base(each.mass) * per / each.covered_ns)
 
 
 def test_the_best_source_is_the_first_that_the_device_has() -> None:

@@ -1,0 +1,161 @@
+"""Regions that may outlive the history: what their rows said is kept when the rows are let go of. Pure.
+
+An anchor is a moment, the start of such a region. When rows leave a column, every anchor takes in what lay after it:
+mass and covered time exactly, the peak, the readings, and a histogram of the values weighted by time. An interval that
+starts at an anchor is then read as that and the rows that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.column import Column, check_order
+from gpu_profile.histogram import Histogram
+from gpu_profile.history import History
+from gpu_profile.table import Extent, Ints, Rows, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Absorbed:
+    """What an anchor holds of a column: all that was let go of between the anchor and `until_ns`.
+
+    `histogram` is None for a counter, whose growth has no quantiles.
+    """
+
+    until_ns: int
+    extent: Extent
+    histogram: Histogram | None
+
+    def with_rows(self, table: Table, start_ns: int) -> Absorbed:
+        """This and the rows of `table`, as far as they lie after `start_ns`."""
+        until = int(table.ends[-1])
+        rows = table.overlapping(start_ns, until)
+        peak, n = table.peak(rows)
+        held = table.rows(start_ns, until)
+        old = self.extent
+        merged = Extent(
+            old.mass + _mass(table, held, start_ns, rows),
+            old.covered_ns + int(held.weights.sum()),
+            max((value for value in (old.peak, peak) if value is not None), default=None),
+            old.n + n,
+            # Only the row that reaches over the anchor counts; the others are inside.
+            max(old.edge_ns, table.reach(start_ns, until, rows)),
+        )
+        histogram = self.histogram
+        if not table.counter:
+            # Readers may be looking at the old one.
+            histogram = Histogram()
+            if self.histogram is not None:
+                histogram.merge(self.histogram)
+            histogram.add(held.values, held.weights)
+        return Absorbed(until, merged, histogram)
+
+
+def _mass(table: Table, held: Rows, start_ns: int, rows: slice) -> int:
+    """The exact mass of the rows after `start_ns`: differences of sums may not fit in 64 bits."""
+    if not table.counter:
+        return _sum(held.values, held.weights)
+    before = 0
+    if rows.stop > rows.start and int(table.starts[rows.start]) < start_ns:
+        inside = start_ns - int(table.starts[rows.start])
+        before = int(held.values[0]) * inside // int(held.lengths[0])
+    return _sum(held.values, np.ones_like(held.values)) - before
+
+
+def _sum(values: Ints, weights: Ints) -> int:
+    bound = float(np.abs(values.astype(np.float64)).sum()) * float(weights.max(initial=0))
+    if bound < 2.0**62:
+        return int((values * weights).sum())
+    return sum(int(value) * int(weight) for value, weight in zip(values, weights, strict=True))
+
+
+class AnchoredColumn(Column):
+    """A column whose rows are not lost on the `anchors` (moments, and how many regions begin there)."""
+
+    def __init__(
+        self,
+        signal: Signal,
+        capacity: int,
+        memory: Any = None,
+        *,
+        anchors: Mapping[int, int],
+        older: int | None = None,
+        retention_ns: int | None = None,
+    ) -> None:
+        super().__init__(signal, capacity, memory, older=older, retention_ns=retention_ns)
+        self._anchors = anchors
+        self._absorbed: dict[int, Absorbed] = {}
+        self._next = self._absorbed
+
+    def _watched(self) -> bool:
+        return bool(self._anchors)
+
+    def _leave(self, gone: Sequence[Table]) -> None:
+        absorbed = {start: self._absorbed.get(start) for start in list(self._anchors)}
+        for table in gone:
+            for start, old in absorbed.items():
+                if len(table.ends) and int(table.ends[-1]) > start:
+                    fresh = Absorbed(start, Extent(0, 0, None, 0, 0), None)
+                    absorbed[start] = (old or fresh).with_rows(table, start)
+        self._next = {start: held for start, held in absorbed.items() if held is not None}
+
+    def _left(self) -> None:
+        self._absorbed = self._next
+
+    def due(self, start_ns: int) -> bool:
+        """Whether rows after `start_ns` are among the next that will be let go of."""
+
+        def read(hot: Table, history: History) -> bool:
+            if not self._older:
+                room = 2 * self.capacity - len(hot.ends)
+                return room <= self.capacity // 2 and start_ns < int(hot.ends[-1 - self.capacity // 2])
+            if self._retention_ns is not None and len(history):
+                return start_ns < int(hot.ends[-1]) - self._retention_ns // 2
+            # The oldest block goes when another one comes; the one after it gives the caller time.
+            return len(history) > 1 and history.rows >= self._older and start_ns < history.ends_ns()[1]
+
+        return self.consistent(read)
+
+    def absorbed(self, a_ns: int, b_ns: int) -> Absorbed | None:
+        """What the anchor at `a` holds, if the interval up to `b` has all of that in it."""
+        held = self._absorbed.get(a_ns)
+        return held if held is not None and held.until_ns <= b_ns else None
+
+    def extent(self, a_ns: int, b_ns: int) -> Extent:
+        """As `Column.extent`, also of what was let go of if `a` is an anchor."""
+        check_order(a_ns, b_ns)
+        if a_ns not in self._absorbed:
+            return super().extent(a_ns, b_ns)
+
+        def read(hot: Table, history: History) -> Extent:
+            held = self.absorbed(a_ns, b_ns)
+            if held is None:
+                return self._extent(a_ns, b_ns, hot, history)
+            late = self._extent(held.until_ns, b_ns, hot, history)
+            early = held.extent
+            return Extent(
+                early.mass + late.mass,
+                early.covered_ns + late.covered_ns,
+                max((peak for peak in (early.peak, late.peak) if peak is not None), default=None),
+                early.n + late.n,
+                max(early.edge_ns, late.edge_ns),
+            )
+
+        return self.consistent(read)
+
+    def distribution(self, a_ns: int, b_ns: int) -> tuple[Histogram | None, Rows]:
+        """The values of `(a, b]` and their weights: a histogram of what was let go of, and the rows that are left."""
+
+        def read(hot: Table, history: History) -> tuple[Histogram | None, Rows]:
+            held = self.absorbed(a_ns, b_ns)
+            if held is None:
+                return None, self._part(a_ns, b_ns, hot, history)
+            return held.histogram, self._part(held.until_ns, b_ns, hot, history)
+
+        check_order(a_ns, b_ns)
+        return self.consistent(read)

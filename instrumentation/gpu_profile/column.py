@@ -1,0 +1,385 @@
+"""One signal's samples as rows, and every question about any stretch of their time.
+
+Every signal becomes rows `(start, end]` with a value in whole quanta. A window mean's row weighs value x length; a
+counter's row is what it grew by between two readings, spread evenly; an instant holds back to the reading before it.
+Sums are int64 that wrap on purpose: differences stay exact as long as one interval's own sum fits (the signal's
+`longest_exact_ns`), and longer intervals are cut. Splitting an interval therefore never changes a sum, not by one bit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import index
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_profile.buffer import Buffer, State, together
+from gpu_profile.catalogue import Kind, Signal
+from gpu_profile.histogram import Histogram
+from gpu_profile.history import History, Piece
+from gpu_profile.quantiles import OrderIndex
+from gpu_profile.samples import Sample
+from gpu_profile.table import (
+    BATCH,
+    Bools,
+    Cumulative,
+    Extent,
+    Floats,
+    Ints,
+    Rows,
+    Table,
+    integrals,
+    joined,
+    maxima,
+    wrap,
+)
+from gpu_profile.units import NS_PER_S
+
+#: An instant (memory in use, a clock) is taken to hold for at most this long before its reading.
+LONGEST_HOLD_NS: Final = 5 * NS_PER_S
+#: Samples farther behind the watermark than any driver's buffer delivers late, and how many of them in a row tell that
+#: the clock was set back, or that one stamp was far in the future.
+CLOCK_STEP_NS: Final = 5 * NS_PER_S
+CLOCK_STEP_SAMPLES: Final = 3
+_FARTHEST: Final = 1 << 62
+
+
+class Column(Buffer):
+    """One signal's rows: `Buffer` says where they lie, and what `capacity`, `memory` and the options mean."""
+
+    def __init__(
+        self,
+        signal: Signal,
+        capacity: int,
+        memory: Any = None,
+        *,
+        older: int | None = None,
+        retention_ns: int | None = None,
+    ) -> None:
+        counter = signal.kind is Kind.COUNTER
+        super().__init__(signal.key, capacity, memory, counter=counter, older=older, retention_ns=retention_ns)
+        self.signal = signal
+        self._longest_ns = signal.longest_exact_ns
+        #: Samples that were left out, by reason; for a counter also how often it wrapped or was reset.
+        self.dropped: Counter[str] = Counter()
+        self._last_raw: int | None = None
+        self._astray: list[int] = []
+        self._order: tuple[tuple[Any, ...], OrderIndex] | None = None
+
+    # ------------------------------------------------------------------ writing
+
+    def append(self, sample: Sample) -> bool:
+        """Take one sample in; False if it was left out (`dropped` says why).
+
+        Samples at or before the watermark are left out. `CLOCK_STEP_SAMPLES` of them in a row, each later than the one
+        before and all more than `CLOCK_STEP_NS` behind, mean that the clock was set back: the column forgets its rows
+        and starts again from there. What a counter grew by meanwhile is added to its total, to no row.
+        """
+        _, start, end, value = sample
+        if not type(value) is type(end) is type(start) is int:
+            try:
+                start, end, value = index(start), index(end), index(value)
+            except TypeError:
+                self.dropped["not a whole number"] += 1
+                return False
+        if not self._plausible(start, end, value):
+            self.dropped["implausible"] += 1
+            return False
+        last_end = self._last_end
+        if last_end is not None and end <= last_end and not self._set_back(end, value, last_end):
+            self.dropped["late" if end < last_end else "duplicate"] += 1
+            return False
+        self._astray.clear()
+        last_end = self._last_end
+        if self._counter:
+            return self._append_counter(end, value, last_end)
+        if self.signal.kind is Kind.INSTANT:
+            start = end if last_end is None or end - last_end > LONGEST_HOLD_NS else last_end
+        else:
+            start = min(start, end)
+            if last_end is not None and start < last_end:
+                start = last_end
+        self._push(start, end, value, value * (end - start))
+        self._last_raw = value
+        return True
+
+    def _plausible(self, start: int, end: int, value: int) -> bool:
+        """Whether sums of such values fit: `longest_exact_ns` leaves a factor of two above the signal's limit."""
+        if not (-_FARTHEST < start < _FARTHEST and -_FARTHEST < end < _FARTHEST):
+            return False
+        if self._counter:
+            return 0 <= value < 1 << 63
+        return abs(value) < 2 * self.signal.limit
+
+    def _set_back(self, end: int, value: int, last_end: int) -> bool:
+        """Whether a sample that is not new is the last of those that tell that the clock was set back."""
+        astray = self._astray
+        if end >= last_end - CLOCK_STEP_NS or (astray and end <= astray[-1]):
+            astray.clear()
+            if end >= last_end - CLOCK_STEP_NS:
+                return False
+        astray.append(end)
+        if len(astray) < CLOCK_STEP_SAMPLES:
+            return False
+        self.dropped["clock set back"] += 1
+        if self._counter and self._last_raw is not None and value > self._last_raw:
+            self.total_mass += value - self._last_raw
+        self._restart(end)
+        self._last_raw = None
+        return True
+
+    def _append_counter(self, end: int, raw: int, last_end: int | None) -> bool:
+        last = self._last_raw
+        if last is None or last_end is None:
+            self._push(end, end, raw, 0)
+        elif raw == last and end - last_end < 2 * self.signal.refresh_ns:
+            # The driver has not renewed the counter yet: the growth belongs to a row that is still open.
+            self.dropped["duplicate"] += 1
+            return False
+        elif raw >= last:
+            self._push(last_end, end, raw, raw - last)
+        else:
+            growth = raw + self.signal.wraps_at - last
+            if last < self.signal.wraps_at and growth * NS_PER_S <= self.signal.limit * (end - last_end):
+                self.dropped["wrapped"] += 1
+                self._push(last_end, end, raw, growth)
+            else:
+                # What the counter held before it restarted is unknown, so the time in between stays uncovered.
+                self.dropped["reset"] += 1
+                self._push(end, end, raw, 0)
+        self._last_raw = raw
+        return True
+
+    # ------------------------------------------------------------------ one interval
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """The start of the oldest row that is still held."""
+        return self.consistent(_oldest)
+
+    @property
+    def last(self) -> Sample | None:
+        """The newest reading, a counter's as its running total."""
+
+        def read(hot: Table, _: History) -> Sample | None:
+            if not len(hot.ends):
+                return None
+            start = hot.ends[-1] if self.signal.kind is not Kind.WINDOW_MEAN else hot.starts[-1]
+            return Sample(self.signal, int(start), int(hot.ends[-1]), int(hot.values[-1]))
+
+        return self.consistent(read)
+
+    def cumulative(self, t_ns: int) -> Cumulative:
+        """Sums over the history up to `t_ns`; moments outside the rows that are held take the nearest edge's."""
+        return self.consistent(lambda hot, history: _cumulative(t_ns, hot, history))
+
+    def integral(self, a_ns: int, b_ns: int) -> Cumulative:
+        """The exact mass of `(a, b]` and how much of it rows cover, as Python ints of any size."""
+        check_order(a_ns, b_ns)
+        return self.consistent(lambda hot, history: self.exact(a_ns, b_ns, hot, history))
+
+    def exact(self, a_ns: int, b_ns: int, hot: Table, history: History) -> Cumulative:
+        """`integral` over rows that were taken out by `consistent`."""
+        oldest = _oldest(hot, history)
+        if oldest is None:
+            return Cumulative(0, 0)
+        # Outside the rows nothing is covered; without the cut a year of nothing would be summed in pieces.
+        newest = int(hot.ends[-1])
+        a_ns = min(max(a_ns, oldest), newest)
+        b_ns = min(max(b_ns, a_ns), newest)
+        mass, step = 0, self._longest_ns
+        low = high = _cumulative(a_ns, hot, history)
+        first = low.covered_ns
+        while a_ns < b_ns:
+            cut = history.cut(a_ns, step) if b_ns - a_ns > step and len(history) else a_ns + step
+            a_ns = min(cut, b_ns)
+            high = _cumulative(a_ns, hot, history)
+            mass += wrap(high.mass - low.mass)
+            low = high
+        return Cumulative(mass, wrap(high.covered_ns - first))
+
+    def _cut(self, masses: Ints, starts: Ints, ends: Ints, state: State) -> npt.NDArray[Any]:
+        """`masses` with those of intervals whose sum may not fit worked out in pieces."""
+        exact = {}
+        for i in np.nonzero(ends - starts > self._longest_ns)[0].tolist():
+            exact[i] = self.exact(int(starts[i]), int(ends[i]), *state).mass
+        if all(mass == wrap(mass) for mass in exact.values()):
+            # Its sum modulo 2^64 is its sum.
+            return masses
+        result = masses.astype(object)
+        for i, mass in exact.items():
+            result[i] = mass
+        return result
+
+    def extent(self, a_ns: int, b_ns: int) -> Extent:
+        """All that a reading of `(a, b]` is made of; an interval's length hardly matters."""
+        check_order(a_ns, b_ns)
+        return self.consistent(lambda hot, history: self._extent(a_ns, b_ns, hot, history))
+
+    def _extent(self, a_ns: int, b_ns: int, hot: Table, history: History) -> Extent:
+        mass, covered = self.exact(a_ns, b_ns, hot, history)
+        a_ns, b_ns = max(a_ns, -_FARTHEST), min(b_ns, _FARTHEST)
+        rows = hot.overlapping(a_ns, b_ns)
+        peak, n = hot.peak(rows)
+        edge = hot.reach(a_ns, b_ns, rows)
+        if a_ns < history.end_ns:
+            older = history.extent(a_ns, b_ns)
+            known = [value for value in (peak, older.peak) if value is not None]
+            peak, n, edge = max(known, default=None), n + older.n, max(edge, older.edge_ns)
+        return Extent(mass, covered, peak, n, edge)
+
+    def rows(self, a_ns: int, b_ns: int) -> Rows:
+        """The rows that overlap `(a, b]`, oldest first."""
+        check_order(a_ns, b_ns)
+        return self.consistent(lambda hot, history: self._part(a_ns, b_ns, hot, history))
+
+    def _part(self, a_ns: int, b_ns: int, hot: Table, history: History) -> Rows:
+        a_ns, b_ns = max(a_ns, -_FARTHEST), min(b_ns, _FARTHEST)
+        if a_ns >= history.end_ns:
+            return hot.rows(a_ns, b_ns)
+        return joined([*history.tables(a_ns, b_ns), hot]).rows(a_ns, b_ns)
+
+    def distribution(self, a_ns: int, b_ns: int) -> tuple[Histogram | None, Rows]:
+        """The values of `(a, b]` and their weights: a histogram of rows that are not held any more, and the others."""
+        return None, self.rows(a_ns, b_ns)
+
+    def edges(self, after_ns: int, until_ns: int) -> tuple[Ints, Ints, Ints]:
+        """Starts, ends and masses of the rows that end in `(after, until]`, oldest first."""
+
+        def read(hot: Table, history: History) -> tuple[Ints, Ints, Ints]:
+            table = hot
+            if after_ns < history.end_ns:
+                table = joined([*history.tables(after_ns, until_ns), hot])
+            lo = int(table.ends.searchsorted(after_ns, "right"))
+            part = slice(lo, max(lo, int(table.ends.searchsorted(until_ns, "right"))))
+            return table.starts[part].copy(), table.ends[part].copy(), table.growths(part)
+
+        return self.consistent(read)
+
+    # ------------------------------------------------------------------ many intervals at once
+
+    def integrals(self, starts: Ints, ends: Ints) -> tuple[npt.NDArray[Any], Ints]:
+        """Exact masses and covered ns of many intervals `(start, end]`, as `integral` gives them.
+
+        Masses are int64; where one does not fit, all are Python ints (dtype object).
+        """
+        return sums([self], starts, ends)[0]
+
+    def means(self, starts: Ints, ends: Ints) -> tuple[Floats, Bools]:
+        """Time-weighted means in base units (a counter's growth per second), and where they are known."""
+        masses, covered = self.integrals(starts, ends)
+        unit = NS_PER_S if self._counter else 1
+        known = covered > 0
+        return masses.astype(np.float64) * (self.signal.quantum * unit) / np.maximum(covered, 1), known
+
+    def maxima(self, starts: Ints, ends: Ints) -> tuple[Floats, Bools]:
+        """The highest values in base units (a counter's: of its rows' growth per second), and where there are any."""
+        starts, ends = moments(starts, ends)
+        scale = self.signal.quantum * (NS_PER_S if self._counter else 1)
+
+        def read(hot: Table, history: History) -> tuple[Floats, Bools]:
+            pieces = [Piece(hot, None)]
+            if len(starts) and int(starts.min()) < history.end_ns:
+                pieces = [*history.view(starts, ends), *pieces]
+            rows = [(t.starts, t.ends, t.peaks(slice(0, len(t.ends))) if peak is None else peak) for t, peak in pieces]
+            first, last, peaks = (np.concatenate(part) for part in zip(*rows, strict=True))
+            highest, known = maxima((first, last, peaks), starts, ends)
+            return highest * scale, known
+
+        return self.consistent(read)
+
+    def quantiles(self, starts: Ints, ends: Ints, q: float | Sequence[float]) -> tuple[Floats, Bools]:
+        """Time-weighted quantiles in base units, a column per `q` if it is a sequence, and where they are known.
+
+        `OrderIndex` says how exact they are. The index is kept until rows change.
+        """
+        if self._counter:
+            raise ValueError(f"{self.signal.key}: a counter has growth, not quantiles")
+        starts, ends = moments(starts, ends)
+        index = self._ordered(int(starts.min()) if len(starts) else _FARTHEST)
+        values, known = index.quantiles(starts, ends, q)
+        return np.multiply(values, self.signal.quantum, dtype=np.float64), known
+
+    def _ordered(self, since_ns: int) -> OrderIndex:
+        """The order of the values in the buffer, and of all older ones if `since_ns` lies among them."""
+
+        def read(hot: Table, history: History) -> tuple[tuple[Any, ...], OrderIndex]:
+            older = history.tables(-_FARTHEST, _FARTHEST) if since_ns < history.end_ns else []
+            key = (self.generation, len(hot.ends), bool(older))
+            if self._order is not None and self._order[0] == key:
+                return self._order
+            table = joined([*older, hot])
+            held = table.ends > table.starts
+            return key, OrderIndex(table.starts[held], table.ends[held], table.values[held])
+
+        self._order = self.consistent(read)
+        return self._order[1]
+
+
+def sums(columns: Sequence[Column], starts: Ints, ends: Ints) -> list[tuple[npt.NDArray[Any], Ints]]:
+    """`Column.integrals` of several columns, with one search for all whose rows have the same edges."""
+    starts, ends = moments(starts, ends)
+    if not len(starts):
+        return [(starts, ends) for _ in columns]
+    return together(columns, lambda states: _sums(columns, states, starts, ends))
+
+
+def _sums(
+    columns: Sequence[Column], states: Sequence[State], starts: Ints, ends: Ints
+) -> list[tuple[npt.NDArray[Any], Ints]]:
+    if len(starts) > BATCH and any(older.worth_cutting(starts, ends, BATCH) for _, older in states):
+        # Few blocks at a time stay in the processor's cache.
+        cuts = (slice(lo, lo + BATCH) for lo in range(0, len(starts), BATCH))
+        parts = [_sums(columns, states, starts[cut], ends[cut]) for cut in cuts]
+        whole = (zip(*found, strict=True) for found in zip(*parts, strict=True))
+        return [(np.concatenate(masses), np.concatenate(covered)) for masses, covered in whole]
+    earliest, latest = int(starts.min()), int(ends.max())
+    if earliest < -_FARTHEST or latest > _FARTHEST:
+        starts, ends = (np.clip(part, -_FARTHEST, _FARTHEST) for part in (starts, ends))
+        earliest, latest = int(starts.min()), int(ends.max())
+    tables = [hot if earliest >= older.end_ns else _view(hot, older, starts, ends) for hot, older in states]
+    found = integrals(tables, starts, ends, earliest, latest)
+    result: list[tuple[npt.NDArray[Any], Ints]] = []
+    for column, state, (masses, covered) in zip(columns, states, found, strict=True):
+        # An upper bound of the lengths does here: those that are too long are found one by one.
+        cut = latest - earliest > column._longest_ns
+        result.append((column._cut(masses, starts, ends, state) if cut else masses, covered))
+    return result
+
+
+def _view(hot: Table, history: History, starts: Ints, ends: Ints) -> Table:
+    return joined([*(piece.table for piece in history.view(starts, ends)), hot])
+
+
+def _oldest(hot: Table, history: History) -> int | None:
+    if len(history):
+        return history.start_ns
+    return int(hot.starts[0]) if len(hot.starts) else None
+
+
+def _cumulative(t_ns: int, hot: Table, history: History) -> Cumulative:
+    if t_ns <= history.end_ns:
+        return history.cumulative(t_ns)
+    return hot.cumulative(t_ns) if len(hot.ends) else Cumulative(0, 0)
+
+
+def moments(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """The edges of intervals as int64 arrays. Raises ValueError if one ends before it starts, or is no moment."""
+    both = np.asarray(starts), np.asarray(ends)
+    if any(part.dtype.kind not in "iu" and part.size for part in both) or both[0].shape != both[1].shape:
+        raise ValueError("the edges of intervals are two arrays of whole ns, of the same length")
+    a, b = (part.astype(np.int64, copy=False) for part in both)
+    late = b < a
+    if np.count_nonzero(late):
+        worst = int(late.argmax())
+        check_order(int(a[worst]), int(b[worst]))
+    return a, b
+
+
+def check_order(a_ns: int, b_ns: int) -> None:
+    """Raises ValueError if an interval ends before it starts, or has an edge that is no moment."""
+    if not a_ns <= b_ns:
+        raise ValueError(f"an interval ends before it starts: {a_ns} > {b_ns}")

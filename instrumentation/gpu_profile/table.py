@@ -1,0 +1,377 @@
+"""Rows of one signal as plain arrays with prefix sums, and what can be asked of them. Pure.
+
+A row is `(start, end]` with a value in whole quanta; rows are in order and never overlap. Sums are int64 that wrap on
+purpose: a difference of two of them is exact as long as it fits itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+#: Tiles of this many rows carry their own running maxima: a power of two.
+_TILE: Final = 64
+#: Intervals that are looked up at a time: their intermediate results stay in the processor's cache.
+BATCH: Final = 1 << 14
+#: Below so many moments, and beyond so many steps, a plain binary search is as fast.
+_FEW: Final = 4096
+_STEPS: Final = 4
+
+
+def wrap(value: int) -> int:
+    """`value` modulo 2^64 as a signed 64-bit number, as int64 arithmetic leaves it."""
+    return ((value + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
+
+
+class Cumulative(NamedTuple):
+    """Sums over a column's history up to a moment, both wrapped to int64: mass in quanta·ns (quanta for a counter)."""
+
+    mass: int
+    covered_ns: int
+
+
+class Rows(NamedTuple):
+    """The rows that overlap an interval: values in quanta (a counter's growth), overlaps and whole lengths in ns."""
+
+    values: Ints
+    weights: Ints
+    lengths: Ints
+
+
+class Extent(NamedTuple):
+    """What one interval holds.
+
+    `peak` is the highest value of rows that have a length, in quanta (a counter's: quanta per ns), None without any;
+    `n` counts those rows. `edge_ns` is the length of the longer of the rows that reach over the interval's edges.
+    """
+
+    mass: int
+    covered_ns: int
+    peak: float | None
+    n: int
+    edge_ns: int
+
+
+class Table(NamedTuple):
+    """Rows, and the wrapped sums up to the end of each; `before` is the mass that came before the first.
+
+    `values` of a counter are its readings: what a row grew by is the difference of two masses.
+    """
+
+    starts: Ints
+    ends: Ints
+    values: Ints
+    masses: Ints
+    covered: Ints
+    before: int
+    counter: bool
+
+    # ------------------------------------------------------------------ one moment or interval
+
+    def cumulative(self, t_ns: int) -> Cumulative:
+        """Sums up to `t_ns`; moments outside the rows take the nearest edge's."""
+        i = int(self.ends.searchsorted(t_ns))
+        if i == len(self.ends):
+            return Cumulative(int(self.masses[i - 1]), int(self.covered[i - 1]))
+        start, end, mass = int(self.starts[i]), int(self.ends[i]), int(self.masses[i])
+        row_mass = wrap(mass - (int(self.masses[i - 1]) if i else self.before))
+        inside = t_ns - start if t_ns > start else 0
+        if self.counter:
+            part = row_mass * inside // (end - start) if end > start else 0
+        else:
+            part = int(self.values[i]) * inside
+        return Cumulative(wrap(mass - row_mass + part), wrap(int(self.covered[i]) - (end - start) + inside))
+
+    def overlapping(self, a_ns: int, b_ns: int) -> slice:
+        """The rows that overlap `(a, b]`."""
+        lo = int(self.ends.searchsorted(a_ns, "right"))
+        return slice(lo, max(lo, int(self.starts.searchsorted(b_ns, "left"))))
+
+    def between(self, lo: int, hi: int) -> Table:
+        """The rows from the one at `lo` up to, not including, the one at `hi`."""
+        starts, ends, values, masses, covered, before, counter = self
+        before = int(masses[lo - 1]) if lo else before
+        return Table(starts[lo:hi], ends[lo:hi], values[lo:hi], masses[lo:hi], covered[lo:hi], before, counter)
+
+    def growths(self, rows: slice) -> Ints:
+        """The masses of single rows."""
+        masses = self.masses[rows]
+        result: Ints = np.empty_like(masses)
+        if len(masses):
+            np.subtract(masses[1:], masses[:-1], out=result[1:])
+            result[0] = wrap(int(masses[0]) - (int(self.masses[rows.start - 1]) if rows.start else self.before))
+        return result
+
+    def rows(self, a_ns: int, b_ns: int) -> Rows:
+        """The rows that overlap `(a, b]`, oldest first."""
+        part = self.overlapping(a_ns, b_ns)
+        starts, ends = self.starts[part], self.ends[part]
+        overlap = np.minimum(ends, b_ns) - np.maximum(starts, a_ns)
+        values = self.growths(part) if self.counter else self.values[part].copy()
+        return Rows(values, overlap, ends - starts)
+
+    def peaks(self, part: slice) -> npt.NDArray[Any]:
+        """What single rows count for in `Extent.peak`; of rows without a length it means nothing."""
+        if self.counter:
+            rates: Floats = np.divide(self.growths(part), np.maximum(self.ends[part] - self.starts[part], 1))
+            return rates
+        return self.values[part]
+
+    def peak(self, part: slice) -> tuple[float | None, int]:
+        """The highest value of the rows, and how many of them have a length."""
+        found = self.peaks(part)
+        held = self.ends[part] > self.starts[part]
+        n = int(np.count_nonzero(held))
+        if not n:
+            return None, 0
+        return (found if n == len(found) else found[held]).max().item(), n
+
+    def reach(self, a_ns: int, b_ns: int, part: slice) -> int:
+        """The length of the longer of the rows that reach over `a` or `b`, of those that overlap `(a, b]`."""
+        widest = 0
+        if part.stop > part.start:
+            for i in (part.start, part.stop - 1):
+                start, end = int(self.starts[i]), int(self.ends[i])
+                if start < a_ns or end > b_ns:
+                    widest = max(widest, end - start)
+        return widest
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """Tables that follow each other as one."""
+    if len(tables) == 1:
+        return tables[0]
+    starts, ends, values, masses, covered = (np.concatenate([table[i] for table in tables]) for i in range(5))
+    return Table(starts, ends, values, masses, covered, tables[0].before, tables[0].counter)
+
+
+class _Places(NamedTuple):
+    """Where the moments of a batch lie among rows: in which, and how much of it comes before and after the moment.
+
+    `covered` is the covered ns before the moments, from wherever: only differences mean anything. What follows is only
+    there for counters: the rows before, the lengths of the rows, and the most of `inside`.
+    """
+
+    rows: npt.NDArray[np.intp]
+    inside: Ints
+    after: Ints
+    covered: Ints
+    previous: npt.NDArray[np.intp]
+    lengths: Ints
+    longest: int
+
+
+def _find(ends: Ints, moments: Ints) -> npt.NDArray[np.intp]:
+    """`ends.searchsorted(moments)`, for moments that lie at or before the last end.
+
+    For many moments by a table of about one cell a row, which tells where to begin to look; rows that lie so unevenly
+    that a few steps do not end the search are searched as usual.
+    """
+    if len(moments) < _FEW or len(ends) > 2 * len(moments):
+        return ends.searchsorted(moments)
+    origin = int(ends[0])
+    shift = max(0, ((int(ends[-1]) - origin) // len(ends)).bit_length() - 1)
+    cells = ends - origin
+    cells >>= shift
+    first = np.zeros(int(cells[-1]) + 2, np.intp)
+    np.cumsum(np.bincount(cells), out=first[1:])
+    cells = moments - origin
+    cells >>= shift
+    # A moment before the first end lies in a cell of its own, which is not in the table.
+    np.maximum(cells, 0, out=cells)
+    rows = first.take(cells)
+    for _ in range(_STEPS):
+        late = ends.take(rows) < moments
+        if not np.count_nonzero(late):
+            return rows
+        rows += late
+    return ends.searchsorted(moments)
+
+
+def _places(group: _Group, moments: Ints, *, counters: bool) -> _Places:
+    table = group.lead
+    rows = _find(table.ends[group.lo : group.hi], moments)
+    rows += group.lo
+    # What of the row lies after the moment is taken off the sum at its end: fewer look-ups than from its start.
+    after = table.ends.take(rows)
+    if group.steady and not counters:
+        after -= moments
+        return _Places(rows, after, after, moments, rows, after, 0)
+    lengths = after - table.starts.take(rows)
+    after -= moments
+    covered = moments
+    if not group.steady:
+        np.minimum(after, lengths, out=after)
+        covered = table.covered.take(rows)
+        covered -= after
+    inside = lengths - after
+    # Rows of no length have no inside either.
+    np.maximum(lengths, 1, out=lengths)
+    return _Places(rows, inside, after, covered, rows - 1, lengths, int(inside.max()))
+
+
+def _masses(table: Table, places: _Places, *, first: bool) -> Ints:
+    """Wrapped masses up to moments; `first` tells that some may lie in the first row of all."""
+    masses = table.masses.take(places.rows)
+    if not table.counter:
+        part = table.values.take(places.rows)
+        part *= places.after
+        masses -= part
+        return masses
+    # Where there is no row before the first, the last one stands in its place for a moment.
+    base = table.masses.take(places.previous, mode="wrap")
+    if first:
+        base[places.rows == 0] = table.before
+    masses -= base
+    base += _share(masses, places)
+    return base
+
+
+def _share(growth: Ints, places: _Places) -> Ints:
+    """What rows that grew by `growth`, never less than 0, had grown by at moments: rounded down, exactly."""
+    part, whole, most = places.inside, places.lengths, int(growth.max()) * places.longest
+    if most < 1 << 53:
+        # A quotient of whole numbers below 2^53 lies at least 1/whole below the next one, more than rounding moves it.
+        quotient: Floats = np.divide(growth * part, whole)
+        return quotient.astype(np.int64)
+    if most < 1 << 62:
+        return growth * part // whole
+    result = np.zeros_like(growth)
+    for k in np.nonzero(part)[0].tolist():
+        result[k] = int(growth[k]) * int(part[k]) // int(whole[k])
+    return result
+
+
+class _Group(NamedTuple):
+    """Tables whose rows from `lo` to `hi` have the same edges, with their places; `lead` is the first of them.
+
+    `steady`: every row starts where the one before it ends. `first` is where the first row starts, `last` where the
+    last one ends, and `span` the time from the end of the first to there.
+    """
+
+    lo: int
+    hi: int
+    lead: Table
+    ends: bytes
+    steady: bool
+    first: int
+    last: int
+    span: int
+    members: list[tuple[int, Table]]
+
+    def fits(self, table: Table, latest: int) -> bool:
+        """Whether the moments of the batch lie in the same rows of `table`."""
+        lo, hi, rows = self.lo, self.hi, len(table.ends)
+        if hi > rows or (hi < rows and latest > self.last) or table.ends[lo:hi].tobytes() != self.ends:
+            return False
+        if not self.steady:
+            return table.starts[lo:hi].tobytes() == self.lead.starts[lo:hi].tobytes()
+        # Rows with the same ends leave gaps if and only if they cover less.
+        covered = table.covered.item(hi - 1) - table.covered.item(lo)
+        return covered == self.span and table.starts.item(lo) == self.first
+
+
+def _groups(tables: Sequence[Table], earliest: int, latest: int) -> list[_Group]:
+    """`tables`, by the edges of their rows from before the one that holds `earliest` to the one that holds `latest`."""
+    groups: list[_Group] = []
+    for i, table in enumerate(tables):
+        if not len(table.ends):
+            continue
+        for group in groups:
+            if group.fits(table, latest):
+                group.members.append((i, table))
+                break
+        else:
+            # One row more at the beginning: that it ends before `earliest` then holds for the others too.
+            lo = max(0, int(table.ends.searchsorted(earliest)) - 1)
+            hi = min(len(table.ends), int(table.ends.searchsorted(latest)) + 1)
+            starts, ends = table.starts[lo:hi], table.ends[lo:hi]
+            steady = starts[1:].tobytes() == ends[:-1].tobytes()
+            first, last = starts.item(0), ends.item(-1)
+            span = last - ends.item(0)
+            groups.append(_Group(lo, hi, table, ends.tobytes(), steady, first, last, span, [(i, table)]))
+    return groups
+
+
+def integrals(tables: Sequence[Table], starts: Ints, ends: Ints, earliest: int, latest: int) -> list[tuple[Ints, Ints]]:
+    """Masses, wrapped to int64, and covered ns of every interval in every table.
+
+    There is at least one interval; `earliest` is the first start, `latest` the last end. Tables that have the same
+    edges share one search. Fastest where intervals come in the order of their ends.
+    """
+    size = len(starts)
+    if size > BATCH:
+        parts = [slice(lo, lo + BATCH) for lo in range(0, size, BATCH)]
+        found = [integrals(tables, a, b, int(a.min()), int(b.max())) for a, b in ((starts[p], ends[p]) for p in parts)]
+        return [
+            (np.concatenate([masses for masses, _ in row]), np.concatenate([covered for _, covered in row]))
+            for row in zip(*found, strict=True)
+        ]
+    nothing = np.zeros(size, np.int64)
+    result = [(nothing, nothing)] * len(tables)
+    both = np.concatenate((starts, ends))
+    for group in _groups(tables, earliest, latest):
+        moments = both
+        if earliest < group.first or latest > group.last:
+            moments = np.minimum(np.maximum(both, group.first), group.last)
+        places = _places(group, moments, counters=any(table.counter for _, table in group.members))
+        covered = places.covered[size:] - places.covered[:size]
+        for i, table in group.members:
+            masses = _masses(table, places, first=not group.lo)
+            result[i] = (masses[size:] - masses[:size], covered)
+    return result
+
+
+def highest(values: npt.NDArray[Any], lo: npt.NDArray[np.intp], hi: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    """The maxima of `values[lo:hi]`, none of which is empty, in time that does not depend on their lengths.
+
+    Within tiles by running maxima from either side, over whole tiles by a sparse table (Bender and Farach-Colton,
+    "The LCA problem revisited", LATIN 2000), and inside one tile by a look at its few rows.
+    """
+    n = len(values)
+    tiles = -(-n // _TILE)
+    padded = np.full(tiles * _TILE, values.min(), values.dtype)
+    padded[:n] = values
+    grid = padded.reshape(tiles, _TILE)
+    from_left = np.maximum.accumulate(grid, axis=1).ravel()
+    from_right = np.maximum.accumulate(grid[:, ::-1], axis=1)[:, ::-1].ravel()
+    first, last = lo // _TILE, (hi - 1) // _TILE
+    result = np.maximum(from_right[lo], from_left[hi - 1])
+    levels = [grid.max(axis=1)]
+    while 2 << (len(levels) - 1) <= tiles:
+        half, below = 1 << (len(levels) - 1), levels[-1]
+        levels.append(np.maximum(below[:-half], below[half:]))
+    between = last - first - 1
+    # frexp gives the whole binary logarithm of whole numbers exactly.
+    depth = np.frexp(np.maximum(between, 1).astype(np.float64))[1] - 1
+    for level, table in enumerate(levels):
+        here = np.nonzero((depth == level) & (between > 0))[0]
+        if len(here):
+            a, b = first[here] + 1, last[here] - (1 << level)
+            result[here] = np.maximum(result[here], np.maximum(table[a], table[b]))
+    inside = np.nonzero(first == last)[0]
+    if len(inside):
+        pairs = np.empty(2 * len(inside), np.intp)
+        pairs[::2], pairs[1::2] = lo[inside], hi[inside]
+        result[inside] = np.maximum.reduceat(np.append(padded, padded[-1]), pairs)[::2]
+    return result
+
+
+def maxima(rows: tuple[Ints, Ints, npt.NDArray[Any]], starts: Ints, ends: Ints) -> tuple[npt.NDArray[Any], Bools]:
+    """The highest of the rows `(starts, ends, peaks)` in every interval, as `Extent.peak`, and where there is one."""
+    held = rows[1] > rows[0]
+    first, last, peaks = (part[held] for part in rows)
+    if not len(peaks):
+        return np.zeros(len(starts), peaks.dtype), np.zeros(len(starts), np.bool_)
+    lo, hi = last.searchsorted(starts, "right"), first.searchsorted(ends, "left")
+    known = hi > lo
+    # An empty range is asked for a row beside it, and the answer is not used.
+    lo = np.minimum(lo, len(peaks) - 1)
+    return highest(peaks, lo, np.maximum(hi, lo + 1)), known

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_profile.catalogue import Signal, signal
+from gpu_profile.catalogue.signals import (
+    UTILIZATION,
+)
+from gpu_profile.samples import Sample
+from gpu_profile.timeline import Column, Cumulative
+from gpu_profile.units import NS_PER_S
+
+T0 = 1_700_000_000 * NS_PER_S
+THROTTLE = signal("throttle_sw_power_cap")
+
+
+def window(start: int, end: int, value: int, row: Signal = UTILIZATION) -> Sample:
+    return Sample(row, start, end, value)
+
+
+def reading(t: int, value: int, row: Signal = THROTTLE) -> Sample:
+    return Sample(row, t, t, value)
+
+
+# ---------------------------------------------------------------------- eviction, readers, buffers
+
+
+def test_eviction_keeps_the_newest_rows_and_their_sums() -> None:
+    held = Column(UTILIZATION, 4)
+    for i in range(1000):
+        held.append(window(T0 + 10 * i, T0 + 10 * (i + 1), i % 100))
+        kept = min(i + 1, 4)
+        assert len(held) == kept
+        assert held.oldest_ns == T0 + 10 * (i + 1 - kept)
+        expected = sum(10 * (j % 100) for j in range(i + 1 - kept, i + 1))
+        assert held.integral(0, T0 + 10**9) == Cumulative(expected, 10 * kept)
+    assert held.total_mass == sum(10 * (i % 100) for i in range(1000))
+
+
+class Spy(np.ndarray):
+    """A header that calls back after each word that the writer publishes."""
+
+    on_write: Callable[[], None] | None = None
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        if Spy.on_write is not None:
+            Spy.on_write()
+
+
+def test_between_any_two_writes_of_the_writer_a_reader_sees_whole_rows_or_waits() -> None:
+    buffer = bytearray(Column.size(4))
+    writer, reader = Column(THROTTLE, 4, buffer), Column(THROTTLE, 4, buffer)
+    writer._header = writer._header.view(Spy)
+    seen = 0
+
+    def check() -> None:
+        nonlocal seen
+        if int(reader._header[2]) % 2:
+            return
+        oldest, newest = reader.oldest_ns, reader.watermark_ns
+        if oldest is None or newest is None or newest == oldest:
+            return
+        # The counter grows by its own time: every part of it weighs its length.
+        assert reader.integral(oldest, newest) == Cumulative(newest - oldest, newest - oldest)
+        assert reader.integral(oldest, oldest + 3).mass == 3
+        seen += 1
+
+    Spy.on_write = check
+    try:
+        for i in range(100):
+            writer.append(reading(T0 + 10 * i, 10 * i))
+    finally:
+        Spy.on_write = None
+    assert seen > 100
+
+
+WRITER = """
+import mmap, sys
+from gpu_profile.catalogue.signals import UTILIZATION
+from gpu_profile.samples import Sample
+from gpu_profile.timeline import Column
+with open(sys.argv[1], "r+b") as file:
+    column = Column(UTILIZATION, 6, mmap.mmap(file.fileno(), 0))
+for i in range(int(sys.argv[2])):
+    column.append(Sample(UTILIZATION, 10 * i, 10 * i + 10, i % 97))
+"""
+
+
+def test_a_reader_in_another_process_never_sees_torn_rows_while_the_writer_evicts(tmp_path: Path) -> None:
+    import mmap
+
+    total = 30_000
+    path = tmp_path / "column"
+    path.write_bytes(bytes(Column.size(6)))
+    before = np.concatenate(([0], np.cumsum([10 * (i % 97) for i in range(total)])))
+
+    def mass_up_to(t: int) -> int:
+        return int(before[t // 10]) + (t // 10 % 97) * (t % 10)
+
+    with path.open("r+b") as file:
+        reader = Column(UTILIZATION, 6, mmap.mmap(file.fileno(), 0))
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(total)], env={"PYTHONPATH": _PACKAGES})
+    moments = set()
+    try:
+        while (mark := reader.watermark_ns) != 10 * total:
+            assert writer.poll() in (None, 0), "the writer died"
+            if mark is None:
+                continue
+            b = mark - 3
+            mass, covered = reader.integral(0, b)
+            assert mass == mass_up_to(b) - mass_up_to(b - covered)
+            rows = reader.rows(0, 10 * total)
+            assert set(np.diff(rows.values) % 97) <= {1}
+            assert set(rows.lengths.tolist()) <= {10}
+            last = reader.last
+            assert last is not None
+            assert last.value == last.t_start_ns // 10 % 97
+            moments.add(mark)
+    finally:
+        writer.kill()
+        writer.wait()
+    assert reader.integral(0, 10 * total).covered_ns == 60
+    assert moments, "the writer was done before anything was read"
+
+
+_PACKAGES = str(Path(__file__).parents[2] / "instrumentation")
