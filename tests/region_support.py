@@ -155,4 +155,4 @@ class Stage:
 
     def calls(self, region: str) -> int:
         """How often a region was counted, whatever its regime and device."""
-        return sum(count for (name, _, _), count in self.session.calls.items() if name == region)
+        return sum(count for (name, _, _), count in self.session.verdicts.calls.items() if name == region)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from gpu_profile.attribution import MOST_REGIONS
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.executions import Execution
 from gpu_profile.join import WIDEST_WINDOW
-from gpu_profile.pooling import MOST_REGIONS
 from gpu_profile.regimes import Judged, Verdict, classify
 from gpu_profile.samples import Device, Interval
 from gpu_profile.session import Session
@@ -96,7 +96,7 @@ def _add_own(result: dict[str, AttributeValues], session: Session, own: list[Spa
     if timeline is not None:
         source = busy.signal if busy is not None else None
         overall = pool.mean(source) if pool is not None and source is not None else None
-        _add_verdict(result, classify(span_evidence(timeline, first, overall), session.thresholds))
+        _add_verdict(result, classify(span_evidence(timeline, first, overall), session.verdicts.thresholds))
 
 
 def _busy(reading: SpanReading) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_profile.join import Activity
+from gpu_profile.activities import Activity
 from gpu_profile.samples import Interval
 from gpu_profile.streams import Stream
 

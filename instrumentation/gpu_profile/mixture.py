@@ -1,40 +1,58 @@
 """Sensor windows set beside the regions that were active in them: one family of signals that share their windows. Pure.
 
-A driver stamps a reading with the moment of the call, but what it hands out is older: GPM and the energy counter renew
-themselves every 100 ms at a phase that no reader is told, other sensors lag. The timing is therefore looked for in the
-data: of a grid of lags and phases, the one that leaves the least residual. While it is looked for, windows are kept;
-then it is locked, and only the normal equations remain.
+The sensor's timing is looked for in the data: of a grid of lags, phases, windows and stamps' errors, what leaves the
+least residual. While it is looked for, windows are kept; then it is locked, and only the normal equations remain. When
+the residual grows for good, it is looked for again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from gpu_profile.active_time import ActiveTime
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue import signals as rows
-from gpu_profile.join import ActiveTime
+from gpu_profile.sensor import LONGEST_LAG_NS, Sensor, shapes
+from gpu_profile.sensor_search import Search, Windows, design_of
 from gpu_profile.timeline import Floats, Ints, Timeline
 from gpu_profile.units import NS_PER_S
-from gpu_profile.unmix import Fit, Rate, Unmixer
+from gpu_profile.unmix import Z95, Fit, Rate, Unmixer
 
-_MS: Final = 1_000_000
-#: Steps of the grid and of the finer ones around its best point, and the longest lag that is tried.
-STEP_NS: Final = 5 * _MS
-FINE_STEPS_NS: Final = (_MS, _MS // 5)
-LONGEST_LAG_NS: Final = 120 * _MS
-#: A driver call takes up to this long, so that its stamp may be on the other side of a renewal than its reading.
-GUARD_NS: Final = 2 * _MS
-#: Windows after which the timing is locked: 30 s at 10 Hz.
+#: Windows after which a timing is locked if it has no phase, nothing comes near it, and its lag is known this well, and
+#: otherwise: 30 and 100 s at 10 Hz.
+_SURE_LAG_NS: Final = 200_000
 LOCK_AT: Final = 300
-#: It is looked for again when there are this many times as many: each search costs some hundred small fits.
-JUDGE_GROWTH: Final = 1.5
+LOCK_UNSURE_AT: Final = 1000
+#: It is looked for again when there are this many times as many windows, and when there will be no more: each search
+#: costs some hundred small fits.
+_GROWTH: Final = 1.5
+_GROWTH_AT_LAST: Final = 1.25
 #: The search starts with this many windows per unknown.
 _LEAST_PER_COLUMN: Final = 3
+#: Once the timing is locked, windows of so much time are taken in together: the cost is hardly more than for one.
+PATIENCE_NS: Final = 3 * NS_PER_S
+#: Readings wait for this long while stamps may be early: what ran after them is then known too.
+_AHEAD_NS: Final = 60_000_000
+#: How far back any lag that is tried may look: a renewal, or the error of the stamps, comes on top of the grid's.
+_LONGEST_LOOK_NS: Final = 2 * LONGEST_LAG_NS
+#: A window that misses by so many standard deviations is not what the equations are about: a late reading, or one that
+#: was taken for that of another renewal.
+_OUTLIER: Final = 6.0
+#: Windows tell of the timing if what the rates say of them is this well known, as a share of the variance of a window.
+_WELL_KNOWN: Final = 0.25
+#: A locked timing is doubted when the latest windows miss by this many times what they missed by when it was found
+#: (mean squares, outliers cut), over about as many windows as this; the more often that was so, the less readily.
+_DRIFT: Final = 1.75
+_DRIFT_WINDOWS: Final = 200
+#: ... and is beyond doubt while they miss by no more than this many times as much.
+_SOUND: Final = 1.25
+#: The rates that new windows are held against are solved for anew when there are this many times as many windows.
+_REFIT: Final = 1.25
 
 #: Signals that share their windows. The first of a family leads: its residual chooses the timing for all.
 FAMILIES: Final[tuple[tuple[Signal, ...], ...]] = (
@@ -66,7 +84,7 @@ class Shares:
             self.shared = np.pad(self.shared, (0, len(targets) - len(self.shared)))
         total = float(targets.sum())
         if total > 0:
-            wanted = targets * (measured / total)
+            wanted = targets / total * measured
         else:
             wanted = np.zeros(len(targets))
             wanted[0] = measured
@@ -76,86 +94,56 @@ class Shares:
         if missing > 0 and left > 0:
             self.shared = self.shared + short * min(1.0, left / missing)
 
-
-class Timing(NamedTuple):
-    """What moment a reading stamped `t` is of: `t - lag_ns`, or the sensor's last renewal, which comes every
-    `period_ns` at `phase_ns` (0 for no such period). `blur_ns` is how far the grid leaves either open."""
-
-    lag_ns: int = 0
-    period_ns: int = 0
-    phase_ns: int = 0
-    blur_ns: int = 0
-
-    def moments(self, stamps: Ints) -> Ints:
-        """The moments that the readings stamped `stamps` are of."""
-        if not self.period_ns:
-            return stamps - self.lag_ns
-        return stamps - (stamps - self.phase_ns) % self.period_ns
-
-    def clear(self, stamps: Ints) -> npt.NDArray[np.bool_]:
-        """Which stamps are far enough from a renewal to tell which side of it they are on: a call takes time."""
-        if not self.period_ns:
-            return np.ones(len(stamps), bool)
-        since = (stamps - self.phase_ns) % self.period_ns
-        return (since >= GUARD_NS + self.blur_ns) & (since < self.period_ns - GUARD_NS)
-
-    def around(self, step_ns: int) -> tuple[Timing, ...]:
-        """This timing and its neighbours on a finer grid, as far as the coarser one leaves it open."""
-        moves = range(-self.blur_ns, self.blur_ns + 1, step_ns)
-        if self.period_ns:
-            return tuple(Timing(0, self.period_ns, (self.phase_ns + move) % self.period_ns, step_ns) for move in moves)
-        return tuple(Timing(self.lag_ns + move, blur_ns=step_ns) for move in moves if self.lag_ns + move >= 0)
-
-
-def grids(signal: Signal) -> Iterator[tuple[tuple[Timing, ...], float]]:
-    """The grids for a signal, each with what its residuals are multiplied with before they are compared.
-
-    Every lag, and every phase of its renewals if it has them. As long as a reader keeps exact time the two cannot be
-    told apart, but only the second stays right when a reading comes late: a lag has to fit clearly better.
-    """
-    period = signal.refresh_ns
-    lags = tuple(Timing(lag, blur_ns=STEP_NS) for lag in range(0, LONGEST_LAG_NS + 1, 2 * STEP_NS))
-    yield lags, 1.25 if period else 1.0
-    if period:
-        yield tuple(Timing(0, period, phase, STEP_NS) for phase in range(0, period, STEP_NS)), 1.0
-
-
-class _Windows(NamedTuple):
-    """Windows of a family: the stamps of their edges in ns since the epoch, and every signal's masses over them."""
-
-    starts: Ints
-    ends: Ints
-    masses: Floats
-
-
-class ColumnActivity(NamedTuple):
-    """Of every column: exclusive active time in s, and the mean length in ns of a stretch of it without a break."""
-
-    total_s: Floats
-    stretch_ns: Floats
+    def merge(self, column: int, into: int) -> None:
+        """Give what a column was given to another."""
+        if column < len(self.shared):
+            self.shared = np.pad(self.shared, (0, max(0, into + 1 - len(self.shared))))
+            self.shared[into] += self.shared[column]
+            self.shared[column] = 0.0
 
 
 class Mixture:
-    """One family of signals of one device. `columns(name)` numbers a region; column 0 is nobody's time."""
+    """One family of signals of one device. Columns are numbered by the pool; column 0 is nobody's time.
 
-    def __init__(self, timeline: Timeline, family: tuple[Signal, ...], *, start_ns: int) -> None:
+    `active_s` tells the exclusive active time of every column.
+    """
+
+    def __init__(
+        self, timeline: Timeline, family: tuple[Signal, ...], *, start_ns: int, active_s: Callable[[], Floats]
+    ) -> None:
         self.timeline = timeline
         self.signals = tuple(s for s in family if timeline.column(s) is not None)
         self.lead = family[0]
         self.start_ns = start_ns
         self.covered_s = 0.0
         self.measured: Floats = np.zeros(len(self.signals))
-        self.shares = Shares()
-        self.timing = Timing()
+        self.sensor = Sensor()
         self.locked = self.lead in _IMMEDIATE
-        #: What the pool knows of every column, and keeps up to date here.
-        self.activity = ColumnActivity(np.zeros(1), np.full(1, np.inf))
+        #: How often the timing was looked for anew because the residual had grown.
+        self.drifts = 0
+        self._active_s = active_s
+        self._shares = Shares()
         self._seen_ns = start_ns
         #: Nothing is busier than busy: rates of ratios end at 1.
         self._most = self.lead.base(self.lead.limit) if self.lead.kind is Kind.WINDOW_MEAN else np.inf
         self._unmixer = Unmixer(self._most)
-        self._kept: list[_Windows] = []
+        #: Equations from when the timing was last beyond doubt: they stand.
+        self._settled = Unmixer(self._most)
+        #: Windows since then that told of the timing.
+        self._told = 0
+        self._waiting: list[Windows] = []
+        self._kept: list[Windows] = []
         self._judged_n = 0
+        self._searched_n = 0
+        self._watched_n = 0
+        self._watched: Fit = self._unmixer.fit()
+        self._usual = 0.0
+        self._recent = 0.0
+        #: By how much each column's rate of each signal moves if the timing is off by its standard deviation.
+        self._swing: Floats = np.zeros((0, len(self.signals)))
+        self._repeats = 1.0
+        #: The timings that the latest search could not rule out.
+        self._known: tuple[Sensor, ...] = ()
         self._fits: dict[int, Fit] = {}
 
     @property
@@ -164,36 +152,55 @@ class Mixture:
         return self._unmixer.n
 
     @property
+    def seen_ns(self) -> int:
+        """The end of the newest window that was fetched."""
+        return self._seen_ns
+
+    @property
     def columns(self) -> int:
         """Columns that a window was met by, nobody's included."""
         return self._unmixer.columns
 
+    @property
+    def needs_ns(self) -> int:
+        """From when on active time is still needed, as far as this mixture goes."""
+        held = self._kept or self._waiting
+        return (int(held[0].starts[0]) if held else self._seen_ns) - self._reach_ns
+
+    @property
+    def _reach_ns(self) -> int:
+        """How far before its row a reading may look."""
+        return self.sensor.reach_ns if self.locked else max(s.reach_ns for s in shapes(self.lead)) + _LONGEST_LOOK_NS
+
     # ------------------------------------------------------------------ taking in
 
-    def take(
-        self,
-        recent: ActiveTime,
-        whole: Callable[[], ActiveTime],
-        index: Mapping[str, int],
-        until_ns: int,
-    ) -> None:
-        """Take the windows that ended by `until_ns` in. `recent` reaches back over their lags, `whole` to the start."""
-        windows = self._fetch(until_ns)
+    def fetch(self, since_ns: int, until_ns: int, *, final: bool = False) -> bool:
+        """Fetch the windows that ended by `until_ns`; whether it is time to `take` what was fetched.
+
+        Active time is known from `since_ns` on.
+        """
+        if self.locked and not final and until_ns - self._seen_ns < PATIENCE_NS:
+            return False
+        ahead = 0 if final else self.sensor.ahead_ns if self.locked else _AHEAD_NS
+        windows = self._fetch(until_ns - ahead)
         self.covered_s += float((windows.ends - windows.starts).sum()) / NS_PER_S
         self.measured = self.measured + windows.masses.sum(axis=0)
         # A reading may look back to before the first slice, and nobody knows whose time that was.
-        looks_back_to = np.minimum(windows.starts, windows.ends - self._window_ns) - LONGEST_LAG_NS
-        known = looks_back_to >= max(recent.origin_ns, self.start_ns)
-        windows = _Windows(windows.starts[known], windows.ends[known], windows.masses[known])
-        if not len(windows.ends):
-            return
-        if not self.locked:
-            self._kept.append(windows)
-        if not self._judge(whole, index):
-            self._add(windows, recent, index)
-        self.shares.hand_out(float(self.measured[0]), self.targets())
+        windows = windows.where(windows.starts - self._reach_ns >= max(since_ns, self.start_ns))
+        if len(windows.ends):
+            self._waiting.append(windows)
+        return final or bool(self._waiting)
 
-    def _fetch(self, until_ns: int) -> _Windows:
+    def take(self, active: ActiveTime, columns: int, *, final: bool = False) -> None:
+        """Take the windows that were fetched in. `active` reaches back to `needs_ns`, and has `columns` columns."""
+        fresh, self._waiting = self._waiting, []
+        if not self.locked:
+            self._kept += fresh
+            self._searched_n += sum(len(windows.ends) for windows in fresh)
+        if not self._search(active, columns, _GROWTH_AT_LAST if final else _GROWTH) and fresh:
+            self._add(Windows.joined(fresh), active, columns)
+
+    def _fetch(self, until_ns: int) -> Windows:
         columns = [c for s in self.signals if (c := self.timeline.column(s)) is not None]
         starts, ends, masses = columns[0].edges(self._seen_ns, until_ns)
         if len(ends):
@@ -218,81 +225,56 @@ class Mixture:
             taken = np.delete(taken, absent, axis=1)
         unit = 1 if self.lead.kind is Kind.COUNTER else NS_PER_S
         scale = np.array([column.signal.quantum / unit for column in columns])
-        return _Windows(starts[keep], ends[keep], taken[keep] * scale)
+        return Windows(starts[keep], ends[keep], taken[keep] * scale)
 
     def _leave(self, outputs: list[int]) -> None:
         """Go on without some of the signals."""
         self.signals = tuple(signal for i, signal in enumerate(self.signals) if i not in outputs)
         self.measured = np.delete(self.measured, outputs)
-        self._kept = [w._replace(masses=np.delete(w.masses, outputs, axis=1)) for w in self._kept]
+        self._kept, self._waiting = (
+            [w._replace(masses=np.delete(w.masses, outputs, axis=1)) for w in held]
+            for held in (self._kept, self._waiting)
+        )
         self._unmixer.leave(outputs)
+        self._settled.leave(outputs)
+        self._swing = np.delete(self._swing, outputs, axis=1)
         self._fits.clear()
 
-    def _add(self, windows: _Windows, active: ActiveTime, index: Mapping[str, int]) -> None:
-        design, values = self._equations(windows, active, index, self.timing)
-        self._unmixer.add(design, values)
+    def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
+        for part in windows.parts():
+            design, values = design_of(part, active, columns, self.sensor, counts=self.lead.kind is Kind.COUNTER)
+            if not len(values):
+                continue
+            if self.locked and self.lead not in _IMMEDIATE:
+                near = self._watch(design, values[:, 0])
+                if not near.all():
+                    design, values = design[near], values[near]
+            self._unmixer.add(design, values)
 
-    def _equations(
-        self, windows: _Windows, active: ActiveTime, index: Mapping[str, int], timing: Timing
-    ) -> tuple[Floats, Floats]:
-        """Shares of every window by column, and the signals' means over it, under a timing.
+    # ------------------------------------------------------------------ the timing
 
-        The shares are averaged over what the grid leaves open of the moments: the smeared window.
-        """
-        starts, ends = timing.moments(windows.starts), timing.moments(windows.ends)
-        keep = ends > starts
-        clear = keep & timing.clear(windows.starts) & timing.clear(windows.ends)
-        if clear.sum() * 2 >= keep.sum():
-            keep = clear
-        starts, ends = starts[keep], ends[keep]
-        counter = self.lead.kind is Kind.COUNTER
-        stamped = (windows.ends - windows.starts)[keep]
-        # A counter grew between the moments; a mean was taken by the driver over whatever it covered.
-        values = windows.masses[keep] * NS_PER_S / (ends - starts if counter else stamped)[:, None]
-        low = (starts - active.origin_ns).astype(np.float64)
-        high = (ends - active.origin_ns).astype(np.float64)
-        if self._window_ns:
-            low = high - self._window_ns
-        design = np.zeros((len(low), max(index.values(), default=0) + 1))
-        offsets = (timing.blur_ns * 0.25, timing.blur_ns * 0.75) if timing.blur_ns else (0.0,)
-        # A lag of the grid stands for the lags up to the next; a phase, for the renewals up to the next.
-        sign = 1 if timing.period_ns else -1
-        for region in active.regions:
-            time = sum(active.during(region, low + sign * o, high + sign * o) for o in offsets)
-            design[:, index[region]] += time / (len(offsets) * (high - low))
-        design[:, 0] = np.clip(1.0 - design[:, 1:].sum(axis=1), 0.0, 1.0)
-        return design, values
-
-    @property
-    def _window_ns(self) -> int:
-        """How far a reading looks back, where that is further than to the reading before."""
-        return self.lead.window_ns if self.lead is rows.POWER_AVERAGE else 0
-
-    def _judge(self, whole: Callable[[], ActiveTime], index: Mapping[str, int]) -> bool:
-        """Look for the timing again if there are half as many windows more; True if the equations were made anew."""
+    def _search(self, active: ActiveTime, columns: int, growth: float) -> bool:
+        """Look for the timing again if there are so many times more windows; True if the equations were made anew."""
         if self.locked:
             return False
         n = sum(len(w.ends) for w in self._kept)
-        columns = max(index.values(), default=0) + 1
-        if n < JUDGE_GROWTH * self._judged_n or n < _LEAST_PER_COLUMN * columns or columns == 1:
+        enough = self._searched_n >= max(growth * self._judged_n, _LEAST_PER_COLUMN * columns)
+        last = self._searched_n >= LOCK_UNSURE_AT
+        if columns == 1 or n < _LEAST_PER_COLUMN * columns or not (enough or last):
             return False
-        self._judged_n = n
-        windows = _Windows(*(np.concatenate(part) for part in zip(*self._kept, strict=True)))
-        active = whole()
-
-        def residual(timing: Timing) -> float:
-            return self._residual(windows, active, index, timing)
-
-        self.timing, least = Timing(), np.inf
-        for grid, handicap in grids(self.lead):
-            best = min(grid, key=residual)
-            for step in FINE_STEPS_NS:
-                best = min(best.around(step), key=residual)
-            if residual(best) * handicap < least:
-                self.timing, least = best, residual(best) * handicap
-        self._unmixer = Unmixer(self._most)
-        self._add(windows, active, index)
-        if n >= LOCK_AT:
+        self._judged_n = self._searched_n
+        windows = Windows.joined(self._kept)
+        search = Search(self.lead, windows, active, columns, self._most, known=self._known)
+        found = search.run()
+        self._known = (found.sensor, *found.rivals)
+        self.sensor, self._swing = found.sensor, search.swing(found)
+        self._repeats = found.repeats
+        self._usual = self._recent = found.residual
+        self._unmixer = self._settled.copy()
+        self._fits.clear()
+        self._add(windows, active, columns)
+        sure = found.sensor.in_step and not found.rivals and found.lag_sd_ns <= _SURE_LAG_NS
+        if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
         return True
 
@@ -300,43 +282,64 @@ class Mixture:
         """Stay with the timing that was found, and forget the windows."""
         self.locked = True
         self._kept = []
+        self._watched_n = 0
+        self._told = self.n
 
-    def _residual(self, windows: _Windows, active: ActiveTime, index: Mapping[str, int], timing: Timing) -> float:
-        unmixer = Unmixer(self._most)
-        design, values = self._equations(windows, active, index, timing)
-        unmixer.add(design, values[:, :1])
-        return unmixer.residual
+    def forget(self, before_ns: int) -> None:
+        """Let windows from before go while the timing is looked for: their active time takes too much room."""
+        since_ns = before_ns + self._reach_ns
+        self._kept, self._waiting = (
+            [w for w in (w.where(w.starts >= since_ns) for w in held) if len(w.ends)]
+            for held in (self._kept, self._waiting)
+        )
+
+    def restart(self, since_ns: int) -> None:
+        """Time goes on from an earlier moment than it had reached."""
+        self.start_ns = self._seen_ns = since_ns
+        self._kept, self._waiting = [], []
+        # Windows that are gone find no timing.
+        self._judged_n = self._searched_n = 0
+
+    def _watch(self, design: Floats, values: Floats) -> npt.NDArray[np.bool_]:
+        """Which new windows are near what the rates say; looks for the timing again if they are not any more."""
+        if self.n > _REFIT * self._watched_n:
+            self._watched_n, self._watched = self.n, self._unmixer.fit()
+        rates = self._watched.rates
+        missed = (values - design[:, : len(rates)] @ rates[: design.shape[1]]) ** 2
+        # A window of a region that is hardly known yet is the only way to know it better, however far off it is.
+        doubt = self._watched.variances(design)
+        telling = np.isfinite(doubt) & (doubt <= _WELL_KNOWN * self._watched.noise)
+        most = _OUTLIER**2 * self._usual
+        if telling.any():
+            latest = float(np.minimum(missed[telling], most).mean())
+            self._recent += min(1.0, telling.sum() / _DRIFT_WINDOWS) * (latest - self._recent)
+        self._told += int(telling.sum())
+        sound = self._recent < _SOUND * self._usual and 2 * self._told > self.n - self._settled.n
+        if sound and self.n > _REFIT * self._settled.n:
+            self._settled, self._told = self._unmixer.copy(), 0
+        if self._usual > 0 and self._recent > _DRIFT * (1 + self.drifts) * self._usual:
+            self.drifts += 1
+            self.locked, self._judged_n, self._searched_n = False, 0, 0
+        return missed <= most + _OUTLIER**2 * doubt if self._usual > 0 else np.ones(len(missed), bool)
 
     # ------------------------------------------------------------------ answers
 
-    def rate(self, signal: Signal, weights: Mapping[int, float], stretch_ns: float) -> Rate:
-        """The rate of a mixture of columns, in base units (a counter's: per second); `weights` are their active times.
-
-        `stretch_ns` is how long the mixture is active without a break, on average.
-        """
+    def rate(self, signal: Signal, weights: Floats) -> Rate:
+        """The rate of columns together, by their active times, in base units (a counter's: per second)."""
         fit = self._fit(signal)
         share = np.zeros(len(fit.rates))
-        for column, weight in weights.items():
-            if column < len(share):
-                share[column] = weight
+        known = min(len(share), len(weights))
+        share[:known] = weights[:known]
         if not share.any():
             return Rate(0.0, np.inf, 0, "no samples yet")
-        return fit.rate(share / share.sum(), doubt=self._timing_doubt(stretch_ns))
+        return fit.rate(share / share.sum())
 
     def _fit(self, signal: Signal) -> Fit:
         output = self.signals.index(signal)
         fit = self._fits.get(output)
         if fit is None or fit.n != self._unmixer.n:
-            fit = self._fits[output] = self._unmixer.fit(output)
+            fit = self._fits[output] = self._unmixer.fit(output, self._swing[:, output], self._repeats)
         return fit
-
-    def _timing_doubt(self, stretch_ns: float) -> float:
-        """How much of a mixture's time may be its neighbours', for all that is known of the timing.
-
-        Every stretch of it has two edges, each open by half of the grid's step, always in the same direction: it does
-        not average out, so a region that never lasts longer than that cannot be told from its neighbours.
-        """
-        return self.timing.blur_ns / 2 / max(stretch_ns, 1.0)
 
     def mean(self, signal: Signal) -> float | None:
         """The device's own mean over all windows."""
@@ -349,15 +352,30 @@ class Mixture:
         spread taken to be its size): with no certainty, time decides, as it does in the overlap mean.
         """
         mean = self.mean(self.lead) or 0.0
-        active_s, fit = self.activity.total_s, self._fit(self.lead)
+        active_s, fit = self._active_s(), self._fit(self.lead)
         targets = np.zeros(len(active_s))
-        for i, stretch_ns in enumerate(self.activity.stretch_ns[: len(fit.rates)]):
-            rate = fit.rate(np.eye(len(fit.rates))[i], doubt=self._timing_doubt(float(stretch_ns)))
-            doubt = rate.half_width**2
-            weight = mean**2 / (mean**2 + doubt) if mean and np.isfinite(doubt) else 0.0
-            targets[i] = (weight * rate.value + (1 - weight) * mean) * active_s[i]
+        known = min(len(fit.rates), len(active_s))
+        doubt = (fit.half_widths()[:known] / Z95) ** 2
+        weight = np.where(np.isfinite(doubt) & (mean > 0), mean**2 / (mean**2 + doubt), 0.0) if mean else 0.0
+        targets[:known] = (weight * fit.rates[:known] + (1 - weight) * mean) * active_s[:known]
         total = float(targets.sum())
-        return targets * (float(self.measured[0]) / total) if total > 0 else targets
+        return targets / total * float(self.measured[0]) if total > 0 else targets
+
+    def shares(self) -> Floats:
+        """What every column was given so far of the lead's measured total: never less than before."""
+        self._shares.hand_out(float(self.measured[0]), self.targets())
+        return self._shares.shared
+
+    def merge(self, column: int, into: int) -> None:
+        """Make a column part of another, and free it."""
+        self.shares()
+        self._shares.merge(column, into)
+        self._unmixer.merge(column, into)
+        self._settled.merge(column, into)
+        if column < len(self._swing):
+            self._swing[column] = 0.0
+        self._watched_n = 0
+        self._fits.clear()
 
 
 def _places(rows: tuple[Ints, Ints, Ints], starts: Ints, ends: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:

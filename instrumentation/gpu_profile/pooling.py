@@ -7,31 +7,33 @@ out among regions so that the shares only ever grow and always add up to what wa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 import numpy as np
 
+from gpu_profile.activities import Activities, Activity
+from gpu_profile.attribution import OTHER, Attribution
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
-from gpu_profile.join import ActiveTime, Activity, Segment, segments
-from gpu_profile.mixture import FAMILIES, SUPERSEDED, ColumnActivity, Mixture, Timing
-from gpu_profile.timeline import Timeline
+from gpu_profile.mixture import FAMILIES, PATIENCE_NS, SUPERSEDED, Mixture
+from gpu_profile.sensor import Sensor
+from gpu_profile.timeline import Floats, Timeline
 from gpu_profile.units import NS_PER_S
 from gpu_profile.unmix import Rate
 
-#: At most this many regions per device have equations of their own; the rest are pooled under `OTHER`.
-MOST_REGIONS: Final = 64
-OTHER: Final = "other"
-
-#: History of active time that windows reach back into: the longest window (1 s), its lag and a late drain.
-_HISTORY_NS: Final = 3 * NS_PER_S
-#: Stretches of time that are kept while lags are looked for; with more, the search ends where it stands.
-MOST_CUTS: Final = 50_000
+#: Pieces of active time that are kept while timings are looked for; with more, the oldest windows are let go.
+MOST_PIECES: Final = 20_000
+#: Slices of active time that wait for a window to be set beside.
+_MOST_FRESH: Final = 64
 #: Windows are taken in by the half second: the equations cost the same for one window as for five.
 _STEP_NS: Final = NS_PER_S // 2
+#: A longer slice is taken in by such pieces, so that no more than this waits for its timing.
+_LONGEST_STEP_NS: Final = 30 * NS_PER_S
+_MOST_STEPS: Final = 5000
+#: The clock was set back if time is this far behind what was taken in already.
+_SET_BACK_NS: Final = 5 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Pooled:
     """What one device did for one region, over all its executions.
 
     `rates` are by signal, while the region or one inside it is active; a rate that cannot be given has its reason.
+    `alone` are those rates while nothing else is active on the device, where that differs.
     `inclusive_s` is that time, `active_s` the part in which the region itself was the innermost (exclusive).
     `busy_s` and `energy_j` are exclusive shares, the best estimates now; `busy_counter_s` and `energy_counter_j` follow
     them without ever falling, and with the other regions' and the rest they add up to what the device measured.
@@ -51,6 +54,7 @@ class Pooled:
     active_s: float
     inclusive_s: float
     rates: Mapping[Signal, Rate]
+    alone: Mapping[Signal, Rate]
     busy_s: float | None
     energy_j: float | None
     busy_counter_s: float | None
@@ -65,131 +69,143 @@ class Pool:
         self.timeline = timeline
         self.start_ns = start_ns
         self.frontier_ns = start_ns
-        self.overflowed = 0
-        self._index: dict[str, int] = {}
+        #: How often the clock was set back by more than a moment.
+        self.set_back = 0
+        self.attribution = Attribution()
         self._mixtures = [
-            Mixture(timeline, family, start_ns=start_ns)
+            Mixture(timeline, family, start_ns=start_ns, active_s=self._active_s)
             for family in FAMILIES
             if timeline.column(family[0]) is not None
-            and (family[0] not in SUPERSEDED or timeline.column(SUPERSEDED[family[0]]) is None)
         ]
-        self._cuts: list[Segment] = []
         self._executions: dict[str, int] = {}
-        self._active_ns: dict[str, float] = {}
-        self._memory_max: dict[str, float] = {}
-        self._running: set[str] = set()
-        self._stretches: dict[str, int] = {}
-        #: For every region, the exclusive ns of itself and of those inside it; and how often it began, with them.
-        self._inside: dict[str, dict[str, float]] = {}
-        self._around: set[str] = set()
-        self._spells: dict[str, int] = {}
+        self._memory_max: dict[int, float] = {}
+
+    @property
+    def _live(self) -> list[Mixture]:
+        """The mixtures that are needed: a device may list a better source, and never give a reading of it."""
+        measured = {mixture.lead for mixture in self._mixtures if mixture.covered_s}
+        return [mixture for mixture in self._mixtures if SUPERSEDED.get(mixture.lead) not in measured]
 
     @property
     def joined(self) -> list[Signal]:
         """The signals that this pool takes in."""
-        return [signal for mixture in self._mixtures for signal in mixture.signals]
+        return [signal for mixture in self._live for signal in mixture.signals]
 
     @property
     def regions(self) -> list[str]:
-        """The regions that were ever active here, in order of appearance."""
+        """The regions that have executions of their own here, in order of appearance."""
         return list(self._executions)
+
+    @property
+    def overflowed(self) -> int:
+        """Executions that were pooled under `OTHER`."""
+        return self._executions.get(OTHER, 0)
 
     def count(self, region: str) -> None:
         """One execution of `region` has ended on this device."""
-        name = self._name(region)
-        self.overflowed += name != region
+        self.attribution.column(region)
+        name = self.attribution.name(region)
         self._executions[name] = self._executions.get(name, 0) + 1
-
-    def _name(self, region: str) -> str:
-        if region in self._index or len(self._index) < MOST_REGIONS:
-            self._index.setdefault(region, len(self._index) + 1)
-            return region
-        self._index.setdefault(OTHER, MOST_REGIONS + 1)
-        return OTHER
 
     def advance(self, activities: Sequence[Activity], until_ns: int, *, final: bool = False) -> None:
         """Take in the slice from the frontier to `until_ns`; `activities` are all that overlap it.
 
         Slices of less than half a second wait for more, unless it is the `final` one.
         """
-        if until_ns <= self.frontier_ns or (until_ns - self.frontier_ns < _STEP_NS and not final):
-            return
-        named = [a._replace(region=self._name(a.region)) for a in activities]
-        fresh = segments(named, self.frontier_ns, until_ns)
-        for cut in fresh:
-            for activity in cut.innermost:
-                share = (cut.end_ns - cut.start_ns) / len(cut.innermost)
-                self._active_ns[activity.region] = self._active_ns.get(activity.region, 0.0) + share
-        self._nest(fresh, {activity.key: activity for activity in named})
-        self._cuts += fresh
-        recent = ActiveTime([cut for cut in self._cuts if cut.end_ns > self.frontier_ns - _HISTORY_NS])
-        whole = cache(lambda: ActiveTime(self._cuts))
-        totals = self._activity(until_ns)
+        if self._due(until_ns, final=final):
+            self.attribution.watch(activities, self.frontier_ns, until_ns)
+            self.take(Activities.of(activities, self.attribution.column, until_ns), until_ns, final=final)
+
+    def _due(self, until_ns: int, *, final: bool) -> bool:
+        if until_ns < self.frontier_ns - _SET_BACK_NS:
+            self._set_back(until_ns)
+        return final or until_ns - self.frontier_ns >= _STEP_NS
+
+    def _set_back(self, until_ns: int) -> None:
+        """Go on from an earlier moment: totals and equations stand, the active time before it does not."""
+        self.set_back += 1
+        self.attribution.restart(until_ns)
         for mixture in self._mixtures:
-            mixture.activity = totals
-            mixture.take(recent, whole, self._index, until_ns)
-            if len(self._cuts) > MOST_CUTS:
-                mixture.lock()
-        if all(mixture.locked for mixture in self._mixtures):
-            self._cuts = [cut for cut in self._cuts if cut.end_ns > until_ns - _HISTORY_NS]
-        self._take_memory(named, until_ns)
+            mixture.restart(until_ns)
+        self.start_ns -= self.frontier_ns - until_ns
         self.frontier_ns = until_ns
 
-    def _nest(self, cuts: Sequence[Segment], by_key: Mapping[Hashable, Activity]) -> None:
-        """Note what ran inside what, and how often each began anew, alone and with what is inside it."""
-        for cut in cuts:
-            running = {activity.region for activity in cut.innermost}
-            around: set[str] = set()
-            for activity in cut.innermost:
-                share = (cut.end_ns - cut.start_ns) / len(cut.innermost)
-                for region in _chain(activity, by_key):
-                    around.add(region)
-                    inside = self._inside.setdefault(region, {})
-                    inside[activity.region] = inside.get(activity.region, 0.0) + share
-            for now, before, counts in (
-                (running, self._running, self._stretches),
-                (around, self._around, self._spells),
-            ):
-                for region in now - before:
-                    counts[region] = counts.get(region, 0) + 1
-            self._running, self._around = running, around
-
-    def _activity(self, until_ns: int) -> ColumnActivity:
-        total, stretch = np.zeros(len(self._index) + 1), np.full(len(self._index) + 1, np.inf)
-        for region, active_ns in self._active_ns.items():
-            total[self._index[region]] = active_ns / NS_PER_S
-            stretch[self._index[region]] = active_ns / self._stretches[region]
-        total[0] = max(0.0, (until_ns - self.start_ns) / NS_PER_S - float(total.sum()))
-        return ColumnActivity(total, stretch)
-
-    def _take_memory(self, activities: Sequence[Activity], until_ns: int) -> None:
-        column = self.timeline.column(rows.MEMORY_USED)
-        if column is None or column.last is None:
+    def take(self, activities: Activities, until_ns: int, *, final: bool = False) -> None:
+        """The same as `advance`, for activities whose columns are numbered by `attribution.column`."""
+        if not self._due(until_ns, final=final):
             return
-        for activity in activities:
-            start = max(activity.start_ns, self.frontier_ns)
-            end = until_ns if activity.end_ns is None else min(activity.end_ns, until_ns)
-            held = column.rows(start, end).values if start < end else ()
-            if len(held):
-                peak = column.signal.base(int(max(held)))
-                self._memory_max[activity.region] = max(self._memory_max.get(activity.region, peak), peak)
+        # A stamp that is far in the future must not mean a step for every half minute until then.
+        longest_ns = max(_LONGEST_STEP_NS, (until_ns - self.frontier_ns) // _MOST_STEPS)
+        edges = [*range(self.frontier_ns, until_ns, longest_ns), until_ns]
+        for step, present in zip(edges[1:], activities.slices(edges), strict=True):
+            self.attribution.take(present)
+            self._take_memory(present)
+            self.frontier_ns = step
+            self._take_windows(final=False)
+        # Not before: the activities are numbered for all of the slice.
+        swapped = self.attribution.swap()
+        if swapped is not None:
+            self._give_up(*swapped)
+        if final:
+            self._take_windows(final=True)
+
+    def _take_windows(self, *, final: bool) -> None:
+        """Set the windows that ended by the frontier beside the active time that is known by now."""
+        since_ns, live = self.attribution.since_ns, self._live
+        due = [mixture for mixture in live if mixture.fetch(since_ns, self.frontier_ns, final=final)]
+        if not due and self.attribution.fresh <= _MOST_FRESH:
+            return
+        needed = min((mixture.needs_ns for mixture in live), default=self.frontier_ns)
+        active = self.attribution.recent(needed, MOST_PIECES)
+        if self.attribution.since_ns > needed:
+            for mixture in live:
+                mixture.forget(self.attribution.since_ns)
+        for mixture in due:
+            mixture.take(active, self.attribution.columns, final=final)
+
+    def _active_s(self) -> Floats:
+        return self.attribution.active(self.frontier_ns - self.start_ns)
+
+    def _give_up(self, region: str, busier: str, columns: Sequence[tuple[int, int]]) -> None:
+        """`busier` takes the place of `region`, whose columns become part of others."""
+        for column, into in columns:
+            for mixture in self._mixtures:
+                mixture.merge(column, into)
+            if column in self._memory_max:
+                peak = self._memory_max.pop(column)
+                self._memory_max[into] = max(self._memory_max.get(into, peak), peak)
+        self._executions[OTHER] = self._executions.get(OTHER, 0) + self._executions.pop(region, 0)
+        self._executions.setdefault(busier, 0)
+
+    def _take_memory(self, activities: Activities) -> None:
+        column = self.timeline.column(rows.MEMORY_USED)
+        if column is None or column.last is None or not len(activities.starts):
+            return
+        peaks, known = column.maxima(activities.starts, activities.ends)
+        # Memory is read about once a second: between two readings, what was in use last must do.
+        peaks = np.where(known, peaks, -np.inf)
+        now = column.signal.base(column.last.value)
+        for region in np.unique(activities.columns).tolist():
+            peak = float(peaks[activities.columns == region].max())
+            if np.isfinite(peak):
+                self._memory_max[region] = max(self._memory_max.get(region, peak), peak)
             else:
-                self._memory_max.setdefault(activity.region, column.signal.base(column.last.value))
+                self._memory_max.setdefault(region, now)
 
     # ------------------------------------------------------------------ answers
 
     def _mixture(self, signal: Signal | None) -> Mixture | None:
-        return next((m for m in self._mixtures if signal in m.signals), None)
+        return next((m for m in self._live if signal in m.signals), None)
 
     def mean(self, signal: Signal) -> float | None:
         """The device's own mean of a signal over all that the pool has seen, in base units (a counter's: per s)."""
         mixture = self._mixture(signal)
         return mixture.mean(signal) if mixture is not None else None
 
-    def timing(self, signal: Signal) -> Timing | None:
-        """How the moments that the signal's readings are of were found to follow from their time stamps."""
+    def sensor(self, signal: Signal) -> Sensor | None:
+        """What the signal's readings were found to be of."""
         mixture = self._mixture(signal)
-        return mixture.timing if mixture is not None else None
+        return mixture.sensor if mixture is not None else None
 
     def busy_source(self) -> Signal | None:
         """The signal that busy time comes from."""
@@ -203,60 +219,57 @@ class Pool:
 
     def pooled(self, region: str) -> Pooled:
         """What this device did for `region`."""
-        name = region if region in self._index else OTHER
-        index = self._index.get(name, -1)
-        inside = self._inside.get(name, {})
-        total_ns = sum(inside.values())
-        weights = {self._index[part]: active_ns for part, active_ns in inside.items()}
-        stretch_ns = total_ns / self._spells.get(name, 1)
-        rates = {s: m.rate(s, weights, stretch_ns) for m in self._mixtures for s in m.signals if weights}
+        known, live = self.attribution, self._live
+        name = known.name(region, new=False)
+        inside, own = known.inside(name), known.own(name)
+        alone = np.where(known.is_shared(len(inside)), 0.0, inside)
+        rates = {s: m.rate(s, inside) for m in live for s in m.signals if inside.any()}
+        apart = alone.any() and not np.array_equal(alone, inside)
+        solo = {s: m.rate(s, alone) for m in live for s in m.signals} if apart else {}
+        busy, energy = self._measured(self.busy_source()), self._measured(self.energy_source())
+        column = known.column(name, new=False)
         return Pooled(
             region=name,
             device=self.timeline.device.uuid,
             executions=self._executions.get(name, 0),
-            active_s=self._active_ns.get(name, 0.0) / NS_PER_S,
-            inclusive_s=total_ns / NS_PER_S,
+            active_s=known.active_s(name),
+            inclusive_s=float(inside.sum()) / NS_PER_S,
             rates=rates,
-            busy_s=self._estimate(self.busy_source(), index),
-            energy_j=self._estimate(self.energy_source(), index),
-            busy_counter_s=self._counter(self.busy_source(), index),
-            energy_counter_j=self._counter(self.energy_source(), index),
-            memory_max=self._memory_max.get(name),
+            alone=solo,
+            busy_s=_estimate(busy, own),
+            energy_j=_estimate(energy, own),
+            busy_counter_s=_counter(busy, own),
+            energy_counter_j=_counter(energy, own),
+            memory_max=self._memory_max.get(column),
         )
 
     def rest(self, signal: Signal) -> float | None:
         """The counted share of `signal` that no region was active for; None where its total is not shared out."""
-        return self._counter(signal, 0)
+        return _counter(self._measured(signal), [0])
 
     def coverage(self, signal: Signal) -> float:
         """Share of the time since the start that the signal's windows cover."""
-        mixture, elapsed_ns = self._mixture(signal), self.frontier_ns - self.start_ns
-        return min(1.0, mixture.covered_s * NS_PER_S / elapsed_ns) if mixture is not None and elapsed_ns else 0.0
+        mixture = self._mixture(signal)
+        if mixture is None:
+            return 0.0
+        # Windows that are still to be fetched are not missing.
+        elapsed_ns = max(mixture.seen_ns, self.frontier_ns - PATIENCE_NS) - self.start_ns
+        return min(1.0, mixture.covered_s * NS_PER_S / elapsed_ns) if elapsed_ns > 0 else 0.0
 
     def _measured(self, signal: Signal | None) -> Mixture | None:
-        return next((m for m in self._mixtures if m.lead is signal and m.covered_s), None)
-
-    def _counter(self, signal: Signal | None, index: int) -> float | None:
-        mixture = self._measured(signal)
-        if mixture is None or index < 0:
-            return None
-        # A counter starts at 0, before its region is met by the first window.
-        shared = mixture.shares.shared
-        return float(shared[index]) if index < len(shared) else 0.0
-
-    def _estimate(self, signal: Signal | None, index: int) -> float | None:
-        mixture = self._measured(signal)
-        if mixture is None or not 0 <= index < mixture.columns:
-            return None
-        return float(mixture.targets()[index])
+        return next((m for m in self._live if m.lead is signal and m.covered_s), None)
 
 
-def _chain(activity: Activity, by_key: Mapping[Hashable, Activity]) -> Iterator[str]:
-    """The regions that an activity is part of, from itself outwards, each name once."""
-    names = set()
-    at: Activity | None = activity
-    while at is not None:
-        if at.region not in names:
-            names.add(at.region)
-            yield at.region
-        at = by_key.get(at.parent) if at.parent is not None else None
+def _counter(mixture: Mixture | None, columns: Sequence[int]) -> float | None:
+    if mixture is None or not columns:
+        return None
+    # A counter starts at 0, before its region is met by the first window.
+    shared = mixture.shares()
+    return float(sum(shared[c] for c in columns if c < len(shared)))
+
+
+def _estimate(mixture: Mixture | None, columns: Sequence[int]) -> float | None:
+    if mixture is None or not columns or min(columns) >= mixture.columns:
+        return None
+    targets = mixture.targets()
+    return float(sum(targets[c] for c in columns if c < mixture.columns))

@@ -45,8 +45,8 @@ def families(session: Session) -> Iterator[CounterMetricFamily | HistogramMetric
     """The region metrics of one session as prometheus_client's families. The session's lock must be held."""
     from prometheus_client.core import HistogramMetricFamily
 
-    stats = sorted(session.durations.items())
-    yield _counter(rows.REGION_CALLS, ((key, n) for key, n in sorted(session.calls.items())))
+    stats = sorted(session.verdicts.durations.items())
+    yield _counter(rows.REGION_CALLS, ((key, n) for key, n in sorted(session.verdicts.calls.items())))
     histogram = HistogramMetricFamily(
         rows.REGION_DURATION.prometheus, rows.REGION_DURATION.brief, labels=_labels(rows.REGION_DURATION)
     )

@@ -11,21 +11,21 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
+from gpu_profile.activities import Activity
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver
-from gpu_profile.durations import DurationStats
 from gpu_profile.executions import Execution
-from gpu_profile.join import Activity
-from gpu_profile.pooling import OTHER, Pool
-from gpu_profile.regimes import DEFAULT_THRESHOLDS, Judged, Regime, Thresholds, classify
+from gpu_profile.pooling import Pool
+from gpu_profile.regimes import DEFAULT_THRESHOLDS, Judged, Thresholds
 from gpu_profile.sampler import Sampler, Sink
 from gpu_profile.samples import Device, DeviceKind
 from gpu_profile.streams import Stream
-from gpu_profile.summary import Durations, summarise
+from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S, nanoseconds
+from gpu_profile.verdicts import Verdicts
 
 _log = logging.getLogger("gpu_profile")
 
@@ -45,8 +45,6 @@ STREAM_S: Final = 60.0
 DRIVER_S: Final = 10.0
 #: Executions that may wait for the join. Beyond, the oldest are counted in calls and durations only.
 MOST_PENDING: Final = 200_000
-#: Names that are counted apart; more, as when a program puts a request's id into the name, are counted as `other`.
-MOST_NAMES: Final = 1_000
 #: Executions that begin inside one another, each outliving the one before it, hold on to at most this many.
 MOST_DEEP: Final = 1_000
 
@@ -72,13 +70,13 @@ class Session:
         self.clock = clock
         #: The clock as regions call it: without a Python frame where it is the system's.
         self.now_ns = time.time_ns if clock is SYSTEM_CLOCK else clock.now_ns
-        self.thresholds = thresholds
         #: Whose marks give device intervals.
         self.stream = stream
         self.sampler = Sampler(
             open_driver, interval_s=interval_s, retention_s=retention_s, wanted=devices, clock=clock, sinks=sinks
         )
         self.pools: dict[str, Pool] = {}
+        self.verdicts = Verdicts(self.pools, thresholds)
         #: Executions as they begin; the join watches them until they have ended.
         self.began: deque[Execution] = deque()
         #: Whether regions can just go on: the session runs, or ignores them. Whoever drives it by hand sets it.
@@ -89,8 +87,6 @@ class Session:
         self.forked = False
         #: Executions whose spans are ending at this moment, by the span's id, for whoever holds spans back.
         self.ending: dict[int, Execution] = {}
-        self.durations: dict[str, DurationStats] = {}
-        self.calls: Counter[tuple[str, str, str]] = Counter()
         self.counts: Counter[str] = Counter()
         self.on_step: list[Callable[[bool], None]] = []
         self.on_end: list[Callable[[Execution], None]] = []
@@ -102,9 +98,8 @@ class Session:
         self._asked: set[str] = set()
         self._open: list[Execution] = []
         self._settling: list[Execution] = []
-        self._uncounted: Counter[tuple[str, str]] = Counter()
-        self._sources: dict[str, str] = {}
-        self._judged: dict[tuple[str, str], Judged] = {}
+        #: The executions that outlive the history, and where it was anchored for them.
+        self._anchored: dict[int, tuple[Execution, list[tuple[Timeline, int]]]] = {}
         self._judged_ns = self._frontier_ns = 0
         self._started_ns = self._last_region_ns = clock.now_ns()
         self._stop, self._wake = threading.Event(), threading.Event()
@@ -269,8 +264,10 @@ class Session:
                 self._frontier_ns = frontier
                 self._let_go(now)
             if final or now - self._judged_ns >= JUDGE_S * NS_PER_S:
-                self._judge(devices, now)
-            self._count_calls()
+                self._judged_ns = now
+                self.verdicts.judge(device.uuid for device in devices)
+                self._anchor(now)
+            self.verdicts.count_calls()
 
     def _answered(self, now: int) -> bool:
         """Whether the driver has said which devices there are, or has had the time to."""
@@ -295,12 +292,6 @@ class Session:
     def _take(self, execution: Execution, defaults: list[str]) -> None:
         """Count an execution that has ended; it is joined with its device, or else with the `defaults`."""
         self._last_region_ns = max(self._last_region_ns, execution.end_ns)
-        name = execution.name if execution.name in self.durations or len(self.durations) < MOST_NAMES else OTHER
-        if name not in self.durations:
-            self.durations[name] = DurationStats()
-        length_ns = execution.end_ns - execution.start_ns
-        self.durations[name].add(length_ns, items=execution.items, failed=execution.failed)
-        self._sources[name] = "host" if execution.stream is None else "device"
         ancestor, depth = execution.parent, 0
         while ancestor is not None and ancestor.end_ns and depth < MOST_DEEP:
             ancestor, depth = ancestor.parent, depth + 1
@@ -309,8 +300,9 @@ class Session:
         self._settling.append(execution)
         if execution.device is not None:
             self._asked.add(execution.device)
-        for uuid in (defaults or [""]) if execution.device is None else [execution.device]:
-            self._uncounted[name, uuid] += 1
+        devices = defaults if execution.device is None else [execution.device]
+        self.verdicts.take(execution, devices)
+        for uuid in devices:
             if uuid in self.pools:
                 self.pools[uuid].count(execution.name)
         for hook in self.on_end:
@@ -333,9 +325,13 @@ class Session:
         return [e for e in (*self._settling, *self._open) if (default if e.device is None else e.device == uuid)]
 
     def _activities(self, pool: Pool) -> list[Activity]:
-        uuid = pool.timeline.device.uuid
-        known = (e.activity(uuid) for e in self._executions(uuid))
-        return [a for a in known if a is not None and (a.end_ns is None or a.end_ns > pool.frontier_ns)]
+        uuid, frontier_ns = pool.timeline.device.uuid, pool.frontier_ns
+        found = {
+            id(e): (e, a)
+            for e in self._executions(uuid)
+            if (a := e.activity(uuid)) is not None and (a.end_ns is None or a.end_ns > frontier_ns)
+        }
+        return [a._replace(parent=_nearest(e.parent, found)) for e, a in found.values()]
 
     def _let_go(self, now: int) -> None:
         """Forget the executions that every pool has taken in."""
@@ -351,6 +347,27 @@ class Session:
                 still.append(execution)
         self._settling = still
 
+    def _anchor(self, now: int) -> None:
+        """Have the history keep what executions need that are about to outlive it, until their spans have gone on."""
+        for key, (execution, held) in list(self._anchored.items()):
+            if execution.end_ns and now - execution.end_ns > STREAM_S * NS_PER_S:
+                del self._anchored[key]
+                for anchored, start_ns in held:
+                    anchored.release(start_ns)
+        for execution in self._open:
+            if id(execution) in self._anchored:
+                continue
+            due = []
+            for device in self.devices_of(execution):
+                timeline, activity = self.sampler.timeline(device.uuid), execution.activity(device.uuid)
+                if timeline is not None and activity is not None and timeline.anchor_due(activity.start_ns):
+                    due.append((timeline, activity.start_ns))
+            if not due:
+                return  # those that began later are not due either
+            for anchored, start_ns in due:
+                anchored.anchor(start_ns)
+            self._anchored[id(execution)] = execution, due
+
     def covered(self, execution: Execution) -> bool:
         """Whether the pools of its devices have taken in all of an execution that has ended."""
         interval = execution.interval()
@@ -361,40 +378,21 @@ class Session:
 
     # ------------------------------------------------------------------ answers
 
-    def _judge(self, devices: list[Device], now: int) -> None:
-        self._judged_ns = now
-        for device in devices:
-            pool = self.pools.get(device.uuid)
-            for region in pool.regions if pool is not None else ():
-                self._judge_region(region, device.uuid)
-
-    def _judge_region(self, region: str, device: str) -> Judged | None:
-        pool = self.pools.get(device)
-        if pool is None or region not in self.durations or region not in pool.regions:
-            return None
-        durations, source = self._durations(region), self._sources.get(region, "host")
-        summary = summarise(pool, region, durations, interval_source=source)
-        judged = self._judged[region, device] = Judged(summary, classify(summary.evidence, self.thresholds))
-        return judged
-
-    def _durations(self, region: str) -> Durations:
-        stats = self.durations[region]
-        total_s, max_s, q = stats.total_ns / NS_PER_S, stats.max_ns / NS_PER_S, stats.quantile_s
-        return Durations(stats.calls, stats.errors, stats.items, total_s, q(0.5), q(0.95), max_s)
-
-    def _count_calls(self) -> None:
-        for (region, uuid), calls in self._uncounted.items():
-            judged = self._judged.get((region, uuid))
-            self.calls[region, str(judged.verdict.regime if judged else Regime.UNKNOWN), uuid] += calls
-        self._uncounted.clear()
-
     def verdict(self, region: str, device: str) -> Judged | None:
         """The newest verdict on a region on one device."""
         with self.lock:
-            return self._judged.get((region, device)) or self._judge_region(region, device)
+            return self.verdicts.newest(region, device)
 
     def regions(self) -> list[Judged]:
         """Every region on every device that it ran on, judged now, in order of first appearance."""
         with self.lock:
-            self._judge(self.devices(), self.clock.now_ns())
-            return list(self._judged.values())
+            self._judged_ns = self.clock.now_ns()
+            self.verdicts.judge(device.uuid for device in self.devices())
+            return self.verdicts.every()
+
+
+def _nearest(ancestor: Execution | None, present: Container[int]) -> int | None:
+    """The innermost ancestor that is active on the device too: those between may be elsewhere, or over."""
+    while ancestor is not None and id(ancestor) not in present:
+        ancestor = ancestor.parent
+    return None if ancestor is None else id(ancestor)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from pooling_world import BUSY, DEVICE, MS, NAMES, T0, WATTS, World, known
 
+from gpu_profile.activities import Activity
+from gpu_profile.attribution import MOST_REGIONS, OTHER
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.signals import (
     DRAM,
@@ -17,8 +19,7 @@ from gpu_profile.catalogue.signals import (
     SM,
     UTILIZATION,
 )
-from gpu_profile.join import Activity
-from gpu_profile.pooling import MOST_REGIONS, OTHER, Pool
+from gpu_profile.pooling import Pool
 from gpu_profile.samples import Sample
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
@@ -61,10 +62,10 @@ def test_readings_that_lag_by_40_ms_are_set_beside_what_ran_40_ms_earlier() -> N
     world = World(lag_ns=40 * MS)
     pool = world.run(10)
     for signal in (GRAPHICS, ENERGY):
-        timing = pool.timing(signal)
-        assert timing is not None
+        sensor = pool.sensor(signal)
+        assert sensor is not None
         stamps = np.array([sample[0].t_end_ns for sample in world.samples])
-        lags = stamps - timing.moments(stamps)
+        lags = stamps - sensor.moments(stamps)
         assert abs(lags - 40 * MS).max() <= 2 * MS
     for name, busy in zip(NAMES, BUSY, strict=True):
         assert pool.pooled(name).rates[GRAPHICS].value == pytest.approx(busy, rel=0.05)
@@ -171,7 +172,7 @@ def test_a_device_that_tells_nothing_has_no_rates_and_no_shares() -> None:
     assert (dict(pooled.rates), pooled.busy_s, pooled.energy_j, pooled.memory_max) == ({}, None, None, None)
     assert (pooled.busy_counter_s, pooled.energy_counter_j) == (None, None)
     assert (pool.busy_source(), pool.energy_source()) == (None, None)
-    assert (pool.mean(GRAPHICS), pool.timing(GRAPHICS), pool.rest(GRAPHICS)) == (None, None, None)
+    assert (pool.mean(GRAPHICS), pool.sensor(GRAPHICS), pool.rest(GRAPHICS)) == (None, None, None)
     assert pool.coverage(GRAPHICS) == 0.0
     assert (pooled.executions, pooled.active_s) == (1, 1.0)
 
@@ -240,8 +241,13 @@ def test_the_best_source_that_a_device_has_is_used(
     assert (pool.busy_source(), pool.energy_source()) == (busy, energy)
 
 
-def test_a_source_that_a_better_one_makes_superfluous_is_not_taken_in() -> None:
-    pool = Pool(Timeline(DEVICE, [GRAPHICS, UTILIZATION, ENERGY, POWER_AVERAGE]), start_ns=T0)
+def test_a_source_that_a_better_one_makes_superfluous_is_not_taken_in_once_that_has_readings() -> None:
+    timeline = Timeline(DEVICE, [GRAPHICS, UTILIZATION, ENERGY, POWER_AVERAGE])
+    pool = Pool(timeline, start_ns=T0)
+    assert pool.joined == [GRAPHICS, UTILIZATION, ENERGY, POWER_AVERAGE]
+    timeline.append([Sample(GRAPHICS, T0, T0 + 100 * MS, 5000)])
+    timeline.append(Sample(ENERGY, T0 + i * 100 * MS, T0 + i * 100 * MS, i * 1000) for i in range(2))
+    pool.advance([], T0 + NS_PER_S)
     assert pool.joined == [GRAPHICS, ENERGY]
 
 

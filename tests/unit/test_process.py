@@ -88,7 +88,7 @@ def test_configuring_again_ends_the_session_and_the_next_region_starts_another(s
     found = process.session()
     assert found is not stage.session
     found.settle(final=True)
-    assert set(found.durations) == {"after"}
+    assert set(found.verdicts.durations) == {"after"}
 
 
 def test_stream_can_be_named_while_regions_run(stage: Stage) -> None:
@@ -189,7 +189,7 @@ def test_signal_handler_may_run_a_region_at_any_moment() -> None:
     assert len(seen) == 51
     found = process.session()
     found.settle(final=True)
-    assert (found.durations["main"].calls, found.durations["handler"].calls) == (50, 51)
+    assert (found.verdicts.durations["main"].calls, found.verdicts.durations["handler"].calls) == (50, 51)
 
 
 # ------------------------------------------------------------------ fork
@@ -231,14 +231,14 @@ def test_fork_inside_a_region_leaves_the_parent_as_it_was_and_the_child_ends_qui
             stage.provider.force_flush()
             counted = process.session()
             counted.settle(final=True)
-            return f"{stage.names()} {sorted(counted.durations)}"
+            return f"{stage.names()} {sorted(counted.verdicts.durations)}"
 
         in_child(write, say)  # type: ignore[arg-type]
     os.close(write)
     assert of_child(child, read) == "['child'] ['child']"
     stage.flush()
     assert sorted(stage.names()) == ["around", "parent"]
-    assert sorted(stage.session.durations) == ["around", "parent"]
+    assert sorted(stage.session.verdicts.durations) == ["around", "parent"]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -257,7 +257,7 @@ def test_forked_child_starts_a_session_of_its_own_with_threads(clean: None) -> N
                 pass
             own = process.session()
             own.stop()
-            return f"{before} {own is mine} {own.forked} {dict(own.calls)}"
+            return f"{before} {own is mine} {own.forked} {dict(own.verdicts.calls)}"
 
         in_child(write, say)  # type: ignore[arg-type]
     os.close(write)
@@ -282,7 +282,7 @@ def child():
     session = process.session()
     session.flush()
     assert session.sampler.states, session.sampler.problem
-    assert list(session.durations) == ["child"], session.durations
+    assert list(session.verdicts.durations) == ["child"], session.durations
 
 if __name__ == "__main__":
     with region("parent", strict=True):
@@ -293,7 +293,7 @@ if __name__ == "__main__":
         assert started.exitcode == 0, started.exitcode
     session = process.session()
     session.flush()
-    assert list(session.durations) == ["parent"], session.durations
+    assert list(session.verdicts.durations) == ["parent"], session.durations
     print("done")
 """
 

@@ -58,7 +58,7 @@ def test_items_add_up_over_an_execution(stage: Stage) -> None:
         other.add_items(7)
     stage.session.settle(final=True)
     assert [(e.name, e.items) for e in stage.ended] == [("decode", 5.5), ("decode", 2.0), ("prefill", 7.0)]
-    assert stage.session.durations["decode"].items == 7.5
+    assert stage.session.verdicts.durations["decode"].items == 7.5
     stage.flush()
     assert stage.attributes("prefill")["items"] == 7.0
 
@@ -173,7 +173,7 @@ def test_without_a_driver_regions_run_and_their_spans_say_why(tmp_path: Path, mo
         stage.flush()
         assert "/nowhere/at/all" in stage.attributes("step")["unjoined"]
         assert not [key for key in stage.attributes("step") if key not in ("region", "unjoined")]
-        assert stage.session.calls == {("step", "UNKNOWN", ""): 1}
+        assert stage.session.verdicts.calls == {("step", "UNKNOWN", ""): 1}
         assert stage.processor.unjoined == 1
 
 
@@ -200,7 +200,7 @@ def test_strict_region_says_in_one_line_what_was_looked_for(
         assert "\n" not in str(caught.value)
         assert current_name() is None
         stage.session.settle(final=True)
-        assert not stage.session.durations
+        assert not stage.session.verdicts.durations
 
 
 def test_strict_regions_run_where_a_driver_answers_even_if_it_is_lost_later(

@@ -183,7 +183,7 @@ def test_exception_passes_through_and_is_recorded(stage: Stage) -> None:
     span = stage.span("bad")
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "ValueError: boom")
     assert [event.name for event in span.events] == ["exception"]
-    assert stage.session.durations["bad"].errors == 1
+    assert stage.session.verdicts.durations["bad"].errors == 1
     assert current_name() is None
 
 

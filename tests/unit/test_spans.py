@@ -88,7 +88,7 @@ def test_first_span_waits_for_the_driver_to_be_opened(on_host: Stage) -> None:
     on_host.run(1.0)
     assert on_host.names() == ["step"]
     assert on_host.attributes("step")["device.ids"] == (on_host.uuid,)
-    assert set(on_host.session.calls) == {("step", "UNKNOWN", on_host.uuid)}
+    assert set(on_host.session.verdicts.calls) == {("step", "UNKNOWN", on_host.uuid)}
 
 
 def test_spans_that_are_no_regions_pass_straight_through(on_host: Stage) -> None:
@@ -289,7 +289,7 @@ def test_sampling_of_traces_never_changes_the_numbers(
         stage.flush()
         assert len(stage.spans) < 40
         assert stage.calls("decode") == 400
-        assert stage.session.durations["decode"].items == 800
+        assert stage.session.verdicts.durations["decode"].items == 800
         pooled = stage.session.pools[stage.uuid].pooled("decode")
         assert pooled.executions == 400
         assert pooled.busy_counter_s == pytest.approx(2.0, rel=0.1)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpu_profile.activities import Activity
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
@@ -22,7 +23,6 @@ from gpu_profile.catalogue.signals import (
     THROTTLES,
     UTILIZATION,
 )
-from gpu_profile.join import Activity
 from gpu_profile.pooling import Pool
 from gpu_profile.samples import Device, Interval, Sample
 from gpu_profile.summary import Durations, read_span, span_evidence, summarise

@@ -8,11 +8,22 @@ import numpy as np
 import pytest
 
 from gpu_profile.timeline import Floats, Ints
-from gpu_profile.unmix import WORST_CONDITION, Rate, Unmixer
+from gpu_profile.unmix import WORST_CONDITION, Z95, Rate, Unmixer
 
 WINDOW_MS = 100.0
 K = 6
 SEEDS = range(12)
+
+
+def solve(unmixer: Unmixer, output: int = 0, swing: Floats | None = None, repeats: float = 1.0) -> list[Rate]:
+    fit = unmixer.fit(output, swing, repeats)
+    return [fit.rate(column) for column in np.eye(len(fit.rates))]
+
+
+def of(shares: Floats, values: Floats, most: float = np.inf) -> Unmixer:
+    unmixer = Unmixer(most)
+    unmixer.add(shares, values)
+    return unmixer
 
 
 class Experiment(NamedTuple):
@@ -21,9 +32,7 @@ class Experiment(NamedTuple):
     truth: Floats
 
     def solve(self) -> list[Rate]:
-        unmixer = Unmixer()
-        unmixer.add(self.shares, self.values)
-        return unmixer.solve()
+        return solve(of(self.shares, self.values))
 
     def overlap_means(self) -> Floats:
         """What an exact time-weighted join answers: every window's value, weighed by its overlap with the region."""
@@ -137,7 +146,7 @@ def test_windows_that_come_in_pieces_weigh_the_same_as_all_at_once() -> None:
     pieces = Unmixer()
     for part in np.array_split(np.arange(len(trial.values)), 17):
         pieces.add(trial.shares[part], trial.values[part])
-    for a, b in zip(pieces.solve(), trial.solve(), strict=True):
+    for a, b in zip(solve(pieces), trial.solve(), strict=True):
         assert (a.value, a.half_width) == pytest.approx((b.value, b.half_width))
         assert a.n == b.n
 
@@ -149,8 +158,8 @@ def test_a_region_that_appears_later_joins_the_equations() -> None:
     unmixer.add(np.column_stack([1 - early, early]), 100 * (1 - early) + 300 * early)
     late = rng.dirichlet([1, 1, 1], 50)
     unmixer.add(late, late @ [100, 300, 500])
-    assert [rate.value for rate in unmixer.solve()] == [pytest.approx(v) for v in (100, 300, 500)]
-    assert [rate.n for rate in unmixer.solve()] == [100, 100, 50]
+    assert [rate.value for rate in solve(unmixer)] == [pytest.approx(v) for v in (100, 300, 500)]
+    assert [rate.n for rate in solve(unmixer)] == [100, 100, 50]
 
 
 def test_signals_that_share_their_windows_are_solved_side_by_side() -> None:
@@ -158,8 +167,8 @@ def test_signals_that_share_their_windows_are_solved_side_by_side() -> None:
     shares = rng.dirichlet([1, 1], 100)
     unmixer = Unmixer()
     unmixer.add(shares, np.column_stack([shares @ [1, 2], shares @ [30, 0]]))
-    assert [rate.value for rate in unmixer.solve(0)] == [pytest.approx(1), pytest.approx(2)]
-    assert [rate.value for rate in unmixer.solve(1)] == [pytest.approx(30), pytest.approx(0, abs=1e-9)]
+    assert [rate.value for rate in solve(unmixer, 0)] == [pytest.approx(1), pytest.approx(2)]
+    assert [rate.value for rate in solve(unmixer, 1)] == [pytest.approx(30), pytest.approx(0, abs=1e-9)]
 
 
 def test_ratios_end_at_their_bound() -> None:
@@ -167,7 +176,7 @@ def test_ratios_end_at_their_bound() -> None:
     shares = rng.dirichlet([1, 1], 200)
     unmixer = Unmixer(1.0)
     unmixer.add(shares, np.minimum(1, shares @ [0.0, 1.0] + rng.normal(0, 0.05, 200)))
-    assert all(0 <= rate.value <= 1 for rate in unmixer.solve())
+    assert all(0 <= rate.value <= 1 for rate in solve(unmixer))
 
 
 # ---------------------------------------------------------------------- nothing to go by
@@ -175,7 +184,7 @@ def test_ratios_end_at_their_bound() -> None:
 
 def test_without_windows_there_is_no_rate_but_a_reason() -> None:
     assert Unmixer().residual == float("inf")
-    assert [rate.reason for rate in Unmixer().solve()] == ["no samples yet"]
+    assert [rate.reason for rate in solve(Unmixer())] == ["no samples yet"]
 
 
 def test_an_empty_slice_of_windows_changes_nothing() -> None:
@@ -184,29 +193,29 @@ def test_an_empty_slice_of_windows_changes_nothing() -> None:
     assert (unmixer.n, unmixer.residual) == (0, float("inf"))
     unmixer.add(np.eye(2)[[0, 1] * 10], np.array([3.0, 5.0] * 10))
     unmixer.add(np.zeros((0, 2)), np.zeros((0, 1)))
-    assert [rate.value for rate in unmixer.solve()] == [pytest.approx(3), pytest.approx(5)]
+    assert [rate.value for rate in solve(unmixer)] == [pytest.approx(3), pytest.approx(5)]
 
 
 def test_a_handful_of_windows_is_too_few() -> None:
     unmixer = Unmixer()
     unmixer.add(np.array([[0.0, 1.0], [0.5, 0.5], [0.2, 0.8]]), np.array([1.0, 2.0, 3.0]))
-    assert all(rate.reason.startswith("too few samples") for rate in unmixer.solve())
+    assert all(rate.reason.startswith("too few samples") for rate in solve(unmixer))
 
 
 def test_a_region_that_was_hardly_met_is_too_rare_even_among_many_windows() -> None:
     shares = np.zeros((100, 2))
     shares[:, 0] = 1
-    shares[:3] = [0.5, 0.5]
+    shares[:3] = [0.8, 0.2]
     unmixer = Unmixer()
     unmixer.add(shares, shares @ [100, 300])
-    assert unmixer.solve()[1].reason == "too few samples (3)"
+    assert solve(unmixer)[1].reason == "too few samples (3)"
 
 
 def test_a_region_that_never_ran_has_no_rate() -> None:
     shares = np.random.default_rng(0).dirichlet([1, 1], 50)
     unmixer = Unmixer()
     unmixer.add(np.column_stack([shares, np.zeros(50)]), shares @ [1, 2])
-    known, _, never = unmixer.solve()
+    known, _, never = solve(unmixer)
     assert not known.reason
     assert never.reason == "too few samples (0)"
     assert never.half_width == float("inf")
@@ -217,27 +226,47 @@ def test_noise_that_hides_a_rate_leaves_it_not_identifiable_yet() -> None:
     shares = np.column_stack([1 - (rare := rng.uniform(0, 0.02, 100)), rare])
     unmixer = Unmixer()
     unmixer.add(shares, shares @ [100, 300] + rng.normal(0, 30, 100))
-    assert unmixer.solve()[1].reason.startswith("not identifiable yet: ±")
+    assert solve(unmixer)[1].reason.startswith("not identifiable yet: ±")
 
 
 def test_one_region_that_never_stops_needs_no_rest() -> None:
     unmixer = Unmixer()
     unmixer.add(np.column_stack([np.zeros(50), np.ones(50)]), np.full(50, 7.0) + np.tile([-1, 1], 25))
-    rest, region = unmixer.solve()
+    rest, region = solve(unmixer)
     assert rest.reason
     assert not region.reason
     assert region.value == pytest.approx(7)
 
 
-def test_doubt_about_the_timing_widens_the_intervals() -> None:
+def test_doubt_about_the_timing_widens_the_intervals_by_what_each_rate_would_move() -> None:
     trial = experiment(1)
-    unmixer = Unmixer()
-    unmixer.add(trial.shares, trial.values)
-    sure, doubtful = unmixer.solve(), unmixer.solve(doubt=np.full(K + 1, 0.1))
-    largest = max(rate.value for rate in sure)
-    for a, b in zip(sure, doubtful, strict=True):
-        assert b.half_width == pytest.approx(np.hypot(a.half_width, 0.1 * largest))
-        assert a.value == b.value
+    unmixer, swing = of(trial.shares, trial.values), np.linspace(-20.0, 20.0, K + 1)
+    for sure, doubtful, moves in zip(solve(unmixer), solve(unmixer, swing=swing), swing, strict=True):
+        assert doubtful.half_width == pytest.approx(np.hypot(sure.half_width, Z95 * abs(moves)))
+        assert sure.value == doubtful.value
+
+
+def test_rates_that_the_timing_moves_against_each_other_are_sure_together() -> None:
+    trial = experiment(1)
+    fit = of(trial.shares, trial.values).fit(swing=np.array([0.0, 30.0, -30.0, 0, 0, 0, 0]))
+    sure = of(trial.shares, trial.values).fit()
+    both = np.array([0.0, 0.5, 0.5, 0, 0, 0, 0])
+    assert fit.rate(both).half_width == pytest.approx(sure.rate(both).half_width)
+
+
+def test_windows_that_repeat_each_other_widen_the_intervals_as_fewer_windows_would() -> None:
+    trial = experiment(1)
+    unmixer = of(trial.shares, trial.values)
+    for sure, repeated in zip(solve(unmixer), solve(unmixer, repeats=9.0), strict=True):
+        assert repeated.half_width == pytest.approx(3 * sure.half_width)
+        assert repeated.value == sure.value
+
+
+def test_a_swing_of_fewer_columns_than_there_are_now_is_none_for_the_others() -> None:
+    trial = experiment(1)
+    unmixer = of(trial.shares, trial.values)
+    short, long = solve(unmixer, swing=np.array([5.0, 5.0])), solve(unmixer, swing=np.array([5.0, 5, 0, 0, 0, 0, 0, 9]))
+    assert [rate.half_width for rate in short] == [rate.half_width for rate in long]
 
 
 def test_the_worst_condition_is_one_that_distinguishable_loops_stay_below() -> None:

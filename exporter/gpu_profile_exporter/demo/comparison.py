@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gpu_profile.activities import Activity, segments
 from gpu_profile.executions import Execution
-from gpu_profile.join import Activity, segments
 from gpu_profile.pooling import Pool, Pooled
 from gpu_profile.session import Session
 

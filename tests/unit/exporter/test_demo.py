@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from exporter_support import step_for
 
+from gpu_profile.activities import Activity
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.executions import Execution
-from gpu_profile.join import Activity
 from gpu_profile.pooling import Pool
 from gpu_profile.sampler import Sampler
 from gpu_profile.session import Session

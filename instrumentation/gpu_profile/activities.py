@@ -1,0 +1,230 @@
+"""Whose work a device did: executions on it, and the stretches of time in which each of them was the innermost. Pure.
+
+At every moment the device's time belongs, in equal parts, to the activities that run with none of their descendants
+running (*exclusive*). Their shares and what nobody was active for add up to the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_profile.timeline import Column, Ints
+
+#: Generations that are followed: a circle of parents is a caller's mistake that must not hang a service.
+MOST_DEEP: Final = 1000
+
+
+class Activity(NamedTuple):
+    """One execution on one device: when it was active there, whose it is, and inside which execution it ran.
+
+    `end_ns` None: it still runs.
+    """
+
+    key: Hashable
+    parent: Hashable | None
+    region: str
+    start_ns: int
+    end_ns: int | None
+
+
+class Activities(NamedTuple):
+    """Many activities as columns of int64, in any order.
+
+    `parents` holds the index of the activity around each, -1 for none; `columns` numbers their regions.
+    """
+
+    starts: Ints
+    ends: Ints
+    parents: Ints
+    columns: Ints
+
+    @classmethod
+    def of(cls, activities: Iterable[Activity], column: Callable[[str], int], until_ns: int) -> Activities:
+        """From one object each; what still runs ends at `until_ns`. Of several with one key, the last counts."""
+        every = list(activities)
+        if not every:
+            return cls(*(np.zeros(0, np.int64),) * 4)
+        keys, parents, regions, starts, ends = zip(*every, strict=True)
+        place: dict[Hashable, int] = dict(zip(keys, range(len(keys)), strict=True))
+        if len(place) < len(keys):
+            # A key stands for one execution, also where a caller met it twice while it moved from running to ended.
+            return cls.of([every[i] for i in place.values()], column, until_ns)
+        if None in ends:
+            ends = tuple(until_ns if end is None else end for end in ends)
+        # In their order: which regions find a column while there is room must not be a matter of chance.
+        columns = {region: column(region) for region in dict.fromkeys(regions)}
+        around = np.full(len(keys), -1)
+        if parents.count(None) < len(parents):
+            place[None] = -1
+            around = np.array([place.get(parent, -1) for parent in parents])
+        return cls(np.array(starts), np.array(ends), around, np.array([columns[region] for region in regions]))
+
+    def during(self, start_ns: int, end_ns: int) -> Activities:
+        """Those that overlap `[start, end)`, cut to it. A parent that does not is replaced by the nearest that does."""
+        return self._cut(np.flatnonzero(self._overlap(slice(None), start_ns, end_ns)), start_ns, end_ns)
+
+    def slices(self, edges: Sequence[int]) -> Iterator[Activities]:
+        """What is `during` each stretch from one edge to the next, without a look at everything for each."""
+        order = np.argsort(self.starts, kind="stable")
+        began = np.searchsorted(self.starts[order], np.array(edges, np.int64)).tolist()
+        running = order[: began[0]]
+        for (a, b), (old, new) in zip(pairwise(edges), pairwise(began), strict=True):
+            running = np.concatenate((running[self.ends[running] > a], order[old:new]))
+            yield self._cut(np.sort(running[self._overlap(running, a, b)]), a, b)
+
+    def _overlap(self, which: Ints | slice, start_ns: int, end_ns: int) -> npt.NDArray[np.bool_]:
+        return np.maximum(self.starts[which], start_ns) < np.minimum(self.ends[which], end_ns)
+
+    def _cut(self, chosen: Ints, start_ns: int, end_ns: int) -> Activities:
+        """Only the chosen ones, which are all that overlap `[start, end)`."""
+        starts, ends = np.maximum(self.starts[chosen], start_ns), np.minimum(self.ends[chosen], end_ns)
+        parents = self.parents[chosen]
+        if len(chosen) < len(self.starts) and (parents >= 0).any():
+            for _ in range(MOST_DEEP):
+                gone = (parents >= 0) & ~self._overlap(parents, start_ns, end_ns)
+                if not gone.any():
+                    break
+                parents = np.where(gone, self.parents[parents], parents)
+            else:
+                parents = np.where(gone, -1, parents)
+            parents = np.where(parents >= 0, np.searchsorted(chosen, parents), -1)
+        return Activities(starts, ends, parents, self.columns[chosen])
+
+    def ancestors(self) -> Iterator[tuple[Ints, Ints]]:
+        """Pairs of indices `(activity, ancestor)`, one generation after the other."""
+        of = behind = np.nonzero(self.parents >= 0)[0]
+        at = self.parents[of]
+        for generation in range(MOST_DEEP):
+            if not len(of):
+                return
+            yield of, at
+            # Whoever meets one that goes half as fast is in a circle, and has been all around it (Floyd).
+            on = (self.parents[at] >= 0) & (at != behind)
+            of, at, behind = of[on], self.parents[at[on]], behind[on]
+            if generation % 2:
+                behind = self.parents[behind]
+
+
+class Pieces(NamedTuple):
+    """Stretches in which an activity was innermost, by start: `owners` are indices into the activities."""
+
+    owners: Ints
+    starts: Ints
+    ends: Ints
+
+
+def pieces(activities: Activities) -> Pieces:
+    """When each activity ran with none of its descendants running."""
+    everyone = np.arange(len(activities.starts))
+    below = [(at, activities.starts[of], activities.ends[of]) for of, at in activities.ancestors()]
+    if not below:
+        return _by_start(everyone, activities.starts, activities.ends)
+    owners, starts, ends = (np.concatenate(part) for part in zip(*below, strict=True))
+    # What of a descendant lies outside its ancestor does not concern it.
+    starts = np.maximum(starts, activities.starts[owners])
+    ends = np.minimum(ends, activities.ends[owners])
+    inside = ends > starts
+    owners, starts, ends = owners[inside], starts[inside], ends[inside]
+    order = np.lexsort((starts, owners))
+    owners, starts, ends = owners[order], starts[order], ends[order]
+    # Between the descendants of one activity lie its own pieces: before each, from the furthest end so far.
+    first = np.ones(len(owners), bool)
+    first[1:] = owners[1:] != owners[:-1]
+    reached = _running_max(ends, first)
+    since = np.where(first, activities.starts[owners], np.concatenate(([0], reached[:-1])))
+    last = np.ones(len(owners), bool)
+    last[:-1] = first[1:]
+    childless = np.ones(len(everyone), bool)
+    childless[owners] = False
+    alone = everyone[childless]
+    return _by_start(
+        np.concatenate((owners, owners[last], alone)),
+        np.concatenate((since, reached[last], activities.starts[alone])),
+        np.concatenate((starts, activities.ends[owners[last]], activities.ends[alone])),
+    )
+
+
+def _running_max(values: Ints, first: npt.NDArray[np.bool_]) -> Ints:
+    """The largest value so far, anew from every `first`."""
+    if not len(values):
+        return values
+    low = int(values.min())
+    width = int(values.max()) - low + 1
+    if width * int(np.count_nonzero(first)) >= 1 << 62:
+        # Months in which many have descendants: what comes after what is enough to know, and takes less room.
+        known, place = np.unique(values, return_inverse=True)
+        return known[_running_max(place, first)]
+    # Lifting each group above the ones before it makes one running maximum serve them all.
+    lift = (np.cumsum(first) - 1) * width - low
+    result: Ints = np.maximum.accumulate(values + lift) - lift
+    return result
+
+
+def _by_start(owners: Ints, starts: Ints, ends: Ints) -> Pieces:
+    keep = ends > starts
+    if not keep.all():
+        owners, starts, ends = owners[keep], starts[keep], ends[keep]
+    if len(starts) > 1 and (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        owners, starts, ends = owners[order], starts[order], ends[order]
+    return Pieces(owners, starts, ends)
+
+
+class Segment(NamedTuple):
+    """A stretch of time during which the same innermost activities ran; an empty tuple: nobody's."""
+
+    start_ns: int
+    end_ns: int
+    innermost: tuple[Activity, ...]
+
+
+def segments(activities: Iterable[Activity], start_ns: int, end_ns: int) -> list[Segment]:
+    """Cut `[start, end)` wherever the set of innermost activities changes. Covers all of it, oldest first."""
+    by_key = {activity.key: activity for activity in activities}
+    every = list(by_key.values())
+    numbered = Activities.of(every, lambda _: 0, end_ns)
+    # Cut to the stretch, an activity keeps its number only if it is carried along: as its column.
+    numbered = numbered._replace(columns=np.arange(len(every))).during(start_ns, end_ns)
+    found = pieces(numbered)
+    owners = numbered.columns[found.owners].tolist()
+    edges = [(t, 1, k) for t, k in zip(found.starts.tolist(), owners, strict=True)]
+    edges += [(t, 0, k) for t, k in zip(found.ends.tolist(), owners, strict=True)]
+    edges.sort()
+    result: list[Segment] = []
+    active: dict[int, None] = {}
+    at = start_ns
+    for t, opens, k in edges:
+        if t > at:
+            result.append(Segment(at, t, tuple(every[i] for i in sorted(active))))
+            at = t
+        if opens:
+            active[k] = None
+        else:
+            del active[k]
+    if at < end_ns:
+        result.append(Segment(at, end_ns, tuple(every[i] for i in sorted(active))))
+    return result
+
+
+def exclusive(column: Column, cuts: Sequence[Segment]) -> tuple[dict[Hashable, int], int]:
+    """Split a column's mass over `cuts` among their innermost activities, equally; returns (by activity, the rest).
+
+    Masses are whole quanta·ns; what does not divide goes, one by one, to the first activities of the segment, so that
+    all shares and the rest add up to the column's own integral exactly.
+    """
+    result: dict[Hashable, int] = {}
+    rest = 0
+    for cut in cuts:
+        mass = column.integral(cut.start_ns, cut.end_ns).mass
+        if not cut.innermost:
+            rest += mass
+            continue
+        each, left = divmod(mass, len(cut.innermost))
+        for i, activity in enumerate(cut.innermost):
+            result[activity.key] = result.get(activity.key, 0) + each + (i < left)
+    return result, rest

@@ -1,0 +1,79 @@
+"""What is known of every region of a process: its counts, its durations, and the newest verdict on each device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from gpu_profile.attribution import OTHER
+from gpu_profile.durations import DurationStats
+from gpu_profile.executions import Execution
+from gpu_profile.pooling import Pool
+from gpu_profile.regimes import Judged, Regime, Thresholds, classify
+from gpu_profile.summary import Durations, summarise
+from gpu_profile.units import NS_PER_S
+
+#: Names that are counted apart; more, as when a program puts a request's id into the name, are counted as `other`.
+MOST_NAMES: Final = 1_000
+
+
+class Verdicts:
+    """Regions by name; `pools` by a device's UUID are what they are judged by."""
+
+    def __init__(self, pools: Mapping[str, Pool], thresholds: Thresholds) -> None:
+        self.thresholds = thresholds
+        self.durations: dict[str, DurationStats] = {}
+        #: Executions by region, the regime that it was in, and device.
+        self.calls: Counter[tuple[str, str, str]] = Counter()
+        self._pools = pools
+        self._uncounted: Counter[tuple[str, str]] = Counter()
+        self._sources: dict[str, str] = {}
+        self._judged: dict[tuple[str, str], Judged] = {}
+
+    def take(self, execution: Execution, devices: Sequence[str]) -> None:
+        """Count an execution that has ended; `devices` are the UUIDs of those that it is joined with."""
+        name = execution.name if execution.name in self.durations or len(self.durations) < MOST_NAMES else OTHER
+        if name not in self.durations:
+            self.durations[name] = DurationStats()
+        length_ns = execution.end_ns - execution.start_ns
+        self.durations[name].add(length_ns, items=execution.items, failed=execution.failed)
+        self._sources[name] = "host" if execution.stream is None else "device"
+        for uuid in devices or [""]:
+            self._uncounted[name, uuid] += 1
+
+    def count_calls(self) -> None:
+        """Count the executions that were taken under the regimes of now."""
+        for (region, uuid), calls in self._uncounted.items():
+            judged = self._judged.get((region, uuid))
+            self.calls[region, str(judged.verdict.regime if judged else Regime.UNKNOWN), uuid] += calls
+        self._uncounted.clear()
+
+    def judge(self, devices: Iterable[str]) -> None:
+        """Judge every region on each of the devices anew."""
+        for uuid in devices:
+            pool = self._pools.get(uuid)
+            for region in pool.regions if pool is not None else ():
+                self._judge(region, uuid)
+
+    def _judge(self, region: str, device: str) -> Judged | None:
+        pool = self._pools.get(device)
+        if pool is None or region not in self.durations or region not in pool.regions:
+            return None
+        durations, source = self._durations(region), self._sources.get(region, "host")
+        summary = summarise(pool, region, durations, interval_source=source)
+        judged = self._judged[region, device] = Judged(summary, classify(summary.evidence, self.thresholds))
+        return judged
+
+    def _durations(self, region: str) -> Durations:
+        stats = self.durations[region]
+        total_s, max_s, q = stats.total_ns / NS_PER_S, stats.max_ns / NS_PER_S, stats.quantile_s
+        return Durations(stats.calls, stats.errors, stats.items, total_s, q(0.5), q(0.95), max_s)
+
+    def newest(self, region: str, device: str) -> Judged | None:
+        """The newest verdict on a region on one device."""
+        return self._judged.get((region, device)) or self._judge(region, device)
+
+    def every(self) -> list[Judged]:
+        """The newest verdict on every region on every device that it ran on, in order of first appearance."""
+        return list(self._judged.values())

@@ -1,0 +1,415 @@
+"""The study of unmixing: how right it is, whether it knows how right it is, and what it costs.
+
+`python -m benchmarks.unmixing [ROW ...]` prints the rows with these numbers, all by default, each when it is there.
+Worlds and their truth are made up (`unmixing_worlds`). A seed's error is the mean over its regions, where a refusal
+counts as 100 %; a row's is the median over its seeds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from benchmarks.rows import HEADER, Row
+from benchmarks.unmixing_worlds import MS, ORIGIN_NS, Feed, World, activities, bytes_held, bytes_of_arrays
+from gpu_profile.activities import Activities
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE
+from gpu_profile.pooling import Pool
+from gpu_profile.samples import Device, Sample
+from gpu_profile.timeline import Timeline
+from gpu_profile.units import NS_PER_S
+
+SEEDS: Final = 10
+FEWER_SEEDS: Final = 6
+_KIB: Final = 1024
+
+
+# ---------------------------------------------------------------------- from a world to rates
+
+
+class Estimate(NamedTuple):
+    """One region's rate in W as the pool gives it (None: refused, `reason` says why), and the truth."""
+
+    value: float | None
+    half_width: float
+    true: float
+    reason: str
+
+    @property
+    def error(self) -> float:
+        """Relative error; a refusal is wrong altogether."""
+        return 1.0 if self.value is None else abs(self.value / self.true - 1)
+
+    @property
+    def covers(self) -> bool:
+        """Whether the truth lies in the interval."""
+        return self.value is not None and abs(self.value - self.true) <= self.half_width
+
+
+class Outcome(NamedTuple):
+    """What a pool made of a world: a rate per region, and what it found the sensor to be."""
+
+    regions: list[Estimate]
+    sensor: Any
+
+    @property
+    def error(self) -> float:
+        """Mean relative error over the regions."""
+        return float(np.mean([region.error for region in self.regions]))
+
+
+def estimate(world: World) -> Outcome:
+    """What a session would say of a world."""
+    feed = Feed(world)
+    end = ORIGIN_NS + world.seconds * NS_PER_S
+    for piece in feed.slices():
+        feed.advance(piece, final=piece.until_ns >= end)
+    found = []
+    for k, true in enumerate(world.truth.tolist()):
+        pooled = feed.pool.pooled(f"r{k}")
+        rate = pooled.alone.get(world.signal, pooled.rates.get(world.signal))
+        if rate is None:
+            found.append(Estimate(None, np.inf, true, "no rate"))
+        else:
+            found.append(Estimate(None if rate.reason else rate.value, rate.half_width, true, rate.reason))
+    return Outcome(found, feed.pool.sensor(world.signal))
+
+
+def _runs(seeds: int, **options: Any) -> tuple[list[World], list[Outcome]]:
+    worlds = [World(seed, **options) for seed in range(seeds)]
+    return worlds, [estimate(world) for world in worlds]
+
+
+def _percent(value: float) -> str:
+    return f"{value * 100:.3g} %"
+
+
+def _error(found: Sequence[Outcome]) -> float:
+    return float(np.median([outcome.error for outcome in found]))
+
+
+def _refused(found: Sequence[Outcome]) -> str:
+    """How often which reason was given, in its first words."""
+    reasons = [region.reason.split(":")[-1 if "lock" in region.reason else 0] for o in found for region in o.regions]
+    counts = {reason.strip(): reasons.count(reason) for reason in sorted(set(reasons)) if reason}
+    return ", ".join(f"{reason} {n}x" for reason, n in counts.items())
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def _accuracy(name: str, reach: float, *, whole: bool = False, **options: Any) -> Row:
+    """Error against the overlap mean's; `whole`: also the share answered and the half-widths have to be right."""
+    worlds, found = _runs(SEEDS, **options)
+    error = _error(found)
+    naive = float(np.median([np.mean(np.abs(w.overlap_mean() / w.truth - 1)) for w in worlds]))
+    regions = [region for outcome in found for region in outcome.regions]
+    given = [region for region in regions if region.value is not None]
+    can = np.concatenate([world.identifiable() for world in worlds])
+    answered = sum(c and region.value is not None for c, region in zip(can, regions, strict=True)) / max(1, can.sum())
+    width = float(np.median([region.half_width / region.true for region in given])) if given else np.inf
+    figure = (
+        f"{_percent(error)} median error, {_percent(answered)} of {can.sum()} identifiable answered, "
+        f"median half-width {_percent(width)}"
+    )
+    if given:
+        figure += f" ({width / max(error, 1e-9):.1f}x the error), {_percent(_covered(found))} of intervals cover"
+    if len(given) < len(regions):
+        figure += f"; refused: {_refused(found)}"
+    ok = error <= reach and (not whole or (answered >= 0.95 and width <= 3 * error))
+    wanted = f"<={_percent(reach)}" + (", >=95 % answered, half-width <=3x the error" if whole else "")
+    return Row(name, figure, f"overlap mean {_percent(naive)}", f"{naive / max(error, 1e-9):.0f}x", wanted, ok)
+
+
+def _covered(found: Sequence[Outcome]) -> float:
+    given = [region for outcome in found for region in outcome.regions if region.value is not None]
+    return float(np.mean([region.covers for region in given])) if given else 0.0
+
+
+def random_order() -> Iterator[Row]:
+    """Row 1."""
+    for signal in (POWER_AVERAGE, ENERGY):
+        name = f"unmix {_sensor(signal)}, 6 regions of 2-20 ms, 100 ms window, random order, 60 s, ±1 ms, {SEEDS} seeds"
+        yield _accuracy(name, 0.02, whole=True, signal=signal)
+
+
+def fixed_order() -> Iterator[Row]:
+    """Row 2."""
+    for signal in (POWER_AVERAGE, ENERGY):
+        name = f"unmix {_sensor(signal)}, 100 ms window, fixed order with 5 % jitter, 120 s"
+        yield _accuracy(name, 0.07, whole=True, order="fixed", jitter=0.05, seconds=120, signal=signal)
+
+
+def long_window() -> Iterator[Row]:
+    """Row 3."""
+    yield _accuracy("unmix mean power, 1 s window, random order, 100 s", 0.05, window_ns=NS_PER_S, seconds=100)
+
+
+def coverage() -> Iterator[Row]:
+    """Row 4."""
+    for signal in (POWER_AVERAGE, ENERGY):
+        shares, answered, errors = [], [], []
+        for error_ms in (1, 5, 20, 50):
+            _, found = _runs(FEWER_SEEDS, seconds=300, stamp_error_ns=error_ms * MS, signal=signal)
+            shares.append(_covered(found))
+            answered.append(float(np.mean([r.value is not None for o in found for r in o.regions])))
+            errors.append(_error(found))
+        yield Row(
+            f"95 % intervals cover, {_sensor(signal)}, stamps ±1/5/20/50 ms, random order, 300 s, {FEWER_SEEDS} seeds",
+            f"{_list(shares)} % cover; answered {_list(answered)} %, median error {_list(errors)} %",
+            reach=">=88 % each",
+            ok=all(share >= 0.88 for share in shares),
+        )
+
+
+def phase_locked() -> Iterator[Row]:
+    """Row 5."""
+    for signal in (POWER_AVERAGE, ENERGY):
+        _, found = _runs(SEEDS, order="fixed", jitter=0.0, loop_ns=50 * MS, seconds=120, signal=signal)
+        given = [region for outcome in found for region in outcome.regions if region.value is not None]
+        worst = f", the worst {_percent(max(region.error for region in given))} wrong" if given else ""
+        yield Row(
+            f"phase-locked loop of 50 ms, {_sensor(signal)}, 100 ms window, 120 s, {SEEDS} seeds",
+            f"{len(given)} numbers given of {6 * SEEDS}{worst}",
+            reach="0 numbers",
+            ok=not given,
+        )
+
+
+def near_lock_step() -> Iterator[Row]:
+    """Row 10: loops that hardly vary, near the length at which nothing can be told."""
+    for signal, lengths, seeds in ((ENERGY, (45.0, 49.0, 49.5, 50.5, 53.7), 2), (POWER_AVERAGE, (49.0, 53.7), 1)):
+        shares, off = [], [0.0]
+        for loop_ms in lengths:
+            given = []
+            for jitter in (0.0, 0.005, 0.02):
+                loop = {"order": "fixed", "jitter": jitter, "loop_ns": int(loop_ms * MS)}
+                regions = [r for o in _runs(seeds, seconds=120, signal=signal, **loop)[1] for r in o.regions]
+                given += [abs(r.value - r.true) / r.half_width for r in regions if r.value is not None]
+            shares.append(len(given) / (18 * seeds))
+            off += given
+        yield Row(
+            f"loops of {'/'.join(f'{ms:g}' for ms in lengths)} ms with 0-2 % jitter, {_sensor(signal)}, 100 ms window",
+            f"{_list(shares)} % given, at most {max(off):.1f} half-widths from the truth",
+            reach="none further than 3 half-widths",
+            ok=max(off) <= 3,
+        )
+
+
+def sensor_found() -> Iterator[Row]:
+    """Row 6."""
+    sensors = [("boxcar", 25), ("boxcar", 100), ("boxcar", 1000), ("exponential", 50), ("exponential", 100)]
+    for shape, window_ms in sensors:
+        for lag_ms in (0, 5, 20):
+            seconds = 100 if window_ms == 1000 else 60
+            worlds, found = _runs(
+                FEWER_SEEDS, shape=shape, window_ns=window_ms * MS, lag_ns=lag_ms * MS, seconds=seconds
+            )
+            known = float(np.median([np.mean(np.abs(w.known_sensor() / w.truth - 1)) for w in worlds]))
+            error = _error(found)
+            yield Row(
+                f"sensor found from the data: {shape} of {window_ms} ms, lag {lag_ms} ms, {seconds} s",
+                f"{_percent(error)} median error; found {_found([outcome.sensor for outcome in found])}",
+                f"known sensor {_percent(known)}",
+                f"{known / max(error, 1e-9):.2f}x",
+                "<=2x the known sensor's error or <=5 %",
+                error <= 2 * known or error <= 0.05,
+            )
+
+
+def _found(sensors: Sequence[Any]) -> str:
+    """Every field of the sensors, over the seeds, in ms where it is a time."""
+    present = [sensor for sensor in sensors if sensor is not None]
+    if not present:
+        return "nothing"
+    parts = []
+    for name in getattr(present[0], "_fields", None) or present[0].__dataclass_fields__:
+        values = [getattr(sensor, name) for sensor in present]
+        if name.endswith("_ns"):
+            numbers = np.array(values) / MS
+            parts.append(f"{name[:-3]} {np.median(numbers):g} ({numbers.min():g} to {numbers.max():g}) ms")
+        else:
+            parts.append(f"{name} {'/'.join(sorted({str(value) for value in values}))}")
+    return ", ".join(parts)
+
+
+def concurrency() -> Iterator[Row]:
+    """Row 7."""
+    for signal in (POWER_AVERAGE, ENERGY):
+        name = f"power alone of 2 streams' regions on a device that saturates at 600 W, {_sensor(signal)}, 120 s"
+        yield _accuracy(name, 0.05, streams=2, limit_w=600.0, gap_ns=4 * MS, seconds=120, signal=signal)
+
+
+def backlog() -> Iterator[Row]:
+    """Row 9."""
+    _, ideal = _runs(FEWER_SEEDS, seconds=60, signal=ENERGY)
+    _, found = _runs(FEWER_SEEDS, seconds=60, backlog_ns=3 * MS, signal=ENERGY)
+    given = float(np.mean([r.value is not None for o in found for r in o.regions]))
+    yield Row(
+        "known limit: random backlog on the device (exponential, 3 ms), intervals of the host, energy counter, 60 s",
+        f"{_percent(_error(found))} median error, {_percent(given)} answered, {_percent(_covered(found))} cover",
+        f"intervals of the device {_percent(_error(ideal))}",
+    )
+
+
+def _sensor(signal: Signal) -> str:
+    return "energy counter" if signal is ENERGY else "mean power"
+
+
+def _list(shares: Sequence[float]) -> str:
+    return "/".join(f"{share * 100:.3g}" for share in shares)
+
+
+# ---------------------------------------------------------------------- cost
+
+
+def cost() -> Iterator[Row]:
+    """Row 8."""
+    for signal in (ENERGY, POWER_AVERAGE):
+        yield from _running_cost(signal)
+    yield _hour()
+    yield _names()
+
+
+def _running_cost(signal: Signal, *, searched_s: int = 120, block_s: int = 10, blocks: int = 5) -> Iterator[Row]:
+    feed = Feed(World(0, regions=10, seconds=searched_s + block_s * blocks, signal=signal))
+    most = whole = 0
+    for piece in feed.slices(0, searched_s):
+        feed.advance(piece)
+        if not _locked(feed.pool):
+            most, whole = max(most, _state(feed.pool)), max(whole, bytes_held(feed.pool))
+    locked = _locked(feed.pool)
+    pieces = list(feed.slices(searched_s))
+    times = []
+    for piece in pieces:
+        feed.append(piece.until_ns)
+        started = time.perf_counter()
+        feed.advance(piece)
+        times.append(time.perf_counter() - started)
+    # The mean of a block, so that no second is left out; the best block, as others use the machine too.
+    micros = float(np.reshape(times, (blocks, block_s)).mean(axis=1).min()) * 1e6
+    state, spans = _state(feed.pool), sum(piece.n for piece in pieces) / len(pieces)
+    yield Row(
+        f"cost of unmixing, {_sensor(signal)}, 10 regions, locked",
+        f"{micros:.0f} us per GPU-second of {spans:.0f} spans ({'locked' if locked else 'NOT locked'}); "
+        f"state {state / _KIB:.1f} KiB, the whole pool {bytes_held(feed.pool) / _KIB:.0f} KiB",
+        reach="<=200 us, <=8 KiB",
+        ok=locked and micros <= 200 and state <= 8 * _KIB,
+    )
+    yield Row(
+        f"cost of unmixing, {_sensor(signal)}, 10 regions, while lag and window are looked for",
+        f"the whole pool {whole / _KIB:.0f} KiB at most, of it the mixture's arrays {most / _KIB:.1f} KiB",
+        reach="<=512 KiB for the whole pool",
+        ok=whole <= 512 * _KIB,
+    )
+
+
+def _hour(spans: int = 440_000, step_s: int = 60) -> Row:
+    """An hour that was recorded, handed to a pool by the minute; what makes the input is not timed."""
+    feed = Feed(World(3, regions=10, seconds=3600, signal=ENERGY))
+    taken, times = 0, []
+    for piece in feed.slices(step_s=step_s):
+        taken += piece.n
+        feed.append(piece.until_ns)
+        running = Activities.of(piece.running, feed.pool.attribution.column, piece.until_ns)
+        started = time.perf_counter()
+        feed.pool.take(running, piece.until_ns)
+        times.append(time.perf_counter() - started)
+    took = sum(times) * spans / taken
+    return Row(
+        f"one GPU-hour, {spans:,} spans, 100 ms windows, 10 regions",
+        f"{took:.2f} s (of {taken:,} spans, scaled); the longest of {len(times)} slices {max(times):.2f} s",
+        reach="<0.3 s",
+        ok=took < 0.3,
+    )
+
+
+def _names(first: int = 100_000, last: int = 1_000_000, block: int = 1000) -> Row:
+    """Memory that grows with the number of distinct names, of executions of 1 ms each."""
+    timeline = Timeline(Device("GPU-bench"), [ENERGY])
+    pool = Pool(timeline, start_ns=ORIGIN_NS)
+    started, before = time.perf_counter(), 0
+    for at in range(0, last, block):
+        if at == first:
+            tracemalloc.start()
+        # What is let go of between the start and here was not traced: a settled pool is what to compare with.
+        if at == first + 10 * block:
+            before = tracemalloc.get_traced_memory()[0]
+        _names_slice(pool, at, block)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    took = time.perf_counter() - started
+    return Row(
+        f"{last:,} distinct region names",
+        f"memory grows by {grown / _KIB:.0f} KiB from {first:,} names on; {took:.0f} s, most of it traced",
+        reach="<100 KiB",
+        ok=grown < 100 * _KIB,
+    )
+
+
+def _names_slice(pool: Pool, at: int, block: int) -> None:
+    moments = [ORIGIN_NS + (at + i) * MS for i in range(block + 1)]
+    names = [f"r{at + i}" for i in range(block)]
+    pool.timeline.append([Sample(ENERGY, t, t, (t - ORIGIN_NS) // MS * 300) for t in moments[100::100]])
+    for name in names:
+        pool.count(name)
+    pool.advance(activities(at, names, moments[:-1], [*moments[1:]]), moments[-1])
+
+
+def _mixtures(pool: Pool) -> list[Any]:
+    return list(pool._mixtures)
+
+
+def _locked(pool: Pool) -> bool:
+    return all(mixture.locked for mixture in _mixtures(pool))
+
+
+def _state(pool: Pool) -> int:
+    return sum(bytes_of_arrays(mixture) for mixture in _mixtures(pool))
+
+
+ROWS: Final[dict[str, Callable[[], Iterator[Row]]]] = {
+    "1": random_order,
+    "2": fixed_order,
+    "3": long_window,
+    "4": coverage,
+    "5": phase_locked,
+    "6": sensor_found,
+    "7": concurrency,
+    "8": cost,
+    "9": backlog,
+    "10": near_lock_step,
+}
+
+
+def rows() -> Iterator[Row]:
+    """All rows of the study."""
+    for group in ROWS.values():
+        yield from group()
+
+
+def main(arguments: list[str]) -> int:
+    """Print the rows that are asked for; 1 if one falls short."""
+    unknown = [number for number in arguments if number not in ROWS]
+    if unknown:
+        sys.stderr.write(f"no rows {', '.join(unknown)}: one of {', '.join(ROWS)}\n")
+        return 2
+    short = 0
+    print(HEADER, flush=True)
+    for number in arguments or ROWS:
+        started = time.perf_counter()
+        for row in ROWS[number]():
+            short += not row.ok
+            print(f"{number} | {row} | {time.perf_counter() - started:.1f} s", flush=True)
+            started = time.perf_counter()
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

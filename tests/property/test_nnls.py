@@ -1,0 +1,121 @@
+"""Least squares within bounds against every way to hold its columns, tried in turn."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gpu_profile.nnls import bounded, nnls
+from gpu_profile.timeline import Floats
+
+
+class Problem:
+    """Windows as mixtures of a few rates, with any noise."""
+
+    def __init__(self, shares: Floats, values: Floats) -> None:
+        self.shares, self.values = shares, values
+        self.gram, self.moment = shares.T @ shares, shares.T @ values
+
+    def cost(self, rates: Floats) -> float:
+        return float(np.sum((self.shares @ rates - self.values) ** 2))
+
+    def least(self, most: float = np.inf) -> float:
+        """The least cost over every way to hold columns at 0 or at `most` and leave the others free."""
+        states = (0, 1, 2) if np.isfinite(most) else (0, 2)
+        best = np.inf
+        for held in product(states, repeat=len(self.moment)):
+            state = np.array(held)
+            rates = np.where(state == 1, most if np.isfinite(most) else 0.0, 0.0)
+            free = state == 2
+            if free.any():
+                rest = self.values - self.shares @ rates
+                rates[free] = np.linalg.lstsq(self.shares[:, free], rest, rcond=None)[0]
+            if (rates >= -1e-9).all() and (rates <= most + 1e-9).all():
+                best = min(best, self.cost(np.clip(rates, 0, most)))
+        return best
+
+
+@st.composite
+def problems(draw: st.DrawFn, largest: float = 3.0) -> Problem:
+    k, n = draw(st.integers(1, 4)), draw(st.integers(1, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    shares = rng.random((n, k)) * (rng.random((n, k)) < draw(st.sampled_from([0.4, 0.7, 1.0])))
+    noise = draw(st.sampled_from([0.0, 0.1, 3.0]))
+    return Problem(shares, shares @ rng.uniform(0, largest, k) + rng.normal(0, noise, n))
+
+
+@given(problems())
+def test_non_negative_least_squares_equal_the_best_of_all_active_sets(problem: Problem) -> None:
+    rates = nnls(problem.gram, problem.moment)
+    assert (rates >= 0).all()
+    assert problem.cost(rates) == pytest.approx(problem.least(), rel=1e-6, abs=1e-6)
+
+
+@given(problems())
+def test_bounded_rates_stay_within_their_bounds_and_beat_clipping(problem: Problem) -> None:
+    rates = bounded(problem.gram, problem.moment, 1.0)
+    assert (rates >= 0).all()
+    assert (rates <= 1).all()
+    assert problem.cost(rates) >= problem.least(1.0) - 1e-6
+
+
+@given(problems(largest=1.0))
+def test_rates_within_the_bounds_are_found_where_the_bounds_hold_no_one(problem: Problem) -> None:
+    free = nnls(problem.gram, problem.moment)
+    assume((free <= 1).all())
+    assert bounded(problem.gram, problem.moment, 1.0).tolist() == free.tolist()
+
+
+@given(problems())
+def test_a_unit_changes_nothing_but_the_unit(problem: Problem) -> None:
+    rates = nnls(problem.gram, problem.moment)
+    scaled = nnls(problem.gram, problem.moment * 2.0**40)
+    assert problem.cost(scaled / 2.0**40) == pytest.approx(problem.cost(rates), rel=1e-6, abs=1e-6)
+
+
+@given(problems(), st.integers(-10, 10))
+def test_columns_of_very_different_sizes_are_found_as_well(problem: Problem, power: int) -> None:
+    size = np.ones(len(problem.moment))
+    size[0] = 2.0**power
+    rates = nnls(problem.gram * np.outer(size, size), problem.moment * size) * size
+    assert problem.cost(rates) == pytest.approx(problem.least(), rel=1e-4, abs=1e-4)
+
+
+@given(problems(), st.integers(0, 3))
+def test_a_column_that_is_there_twice_makes_the_fit_no_worse(problem: Problem, which: int) -> None:
+    twice = np.column_stack([problem.shares, problem.shares[:, which % len(problem.moment)]])
+    both = Problem(twice, problem.values)
+    rates = nnls(both.gram, both.moment)
+    assert (rates >= 0).all()
+    assert both.cost(rates) == pytest.approx(problem.least(), rel=1e-6, abs=1e-6)
+
+
+@given(problems(), st.permutations(range(4)))
+def test_the_order_of_columns_changes_no_fit(problem: Problem, order: list[int]) -> None:
+    place = [i for i in order if i < len(problem.moment)]
+    rates = bounded(problem.gram[np.ix_(place, place)], problem.moment[place], 1.0)
+    back = np.empty(len(place))
+    back[place] = rates
+    assert problem.cost(back) == pytest.approx(problem.cost(bounded(problem.gram, problem.moment, 1.0)), abs=1e-6)
+
+
+def test_without_columns_there_are_no_rates() -> None:
+    assert nnls(np.zeros((0, 0)), np.zeros(0)).shape == (0,)
+    assert bounded(np.zeros((0, 0)), np.zeros(0), 1.0).shape == (0,)
+
+
+def test_columns_that_were_never_active_stay_at_nothing() -> None:
+    assert nnls(np.zeros((2, 2)), np.zeros(2)).tolist() == [0.0, 0.0]
+    assert bounded(np.diag([2.0, 0.0]), np.array([1.0, 0.0]), 1.0).tolist() == [0.5, 0.0]
+
+
+def test_a_rate_above_its_bound_is_held_there_and_the_others_take_the_rest() -> None:
+    shares = np.array([[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]])
+    rates = bounded(shares.T @ shares, shares.T @ (shares @ [2.0, 0.4]), 1.0)
+    assert rates[0] == 1.0
+    left = shares @ [2.0, 0.4] - shares[:, 0]
+    assert rates[1] == pytest.approx(min(1.0, shares[:, 1] @ left / (shares[:, 1] @ shares[:, 1])))

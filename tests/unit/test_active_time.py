@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu_profile.active_time import ActiveTime, concurrency
+from gpu_profile.activities import Pieces
+from gpu_profile.timeline import Ints
+from gpu_profile.units import NS_PER_S
+
+T0 = 1_700_000_000 * NS_PER_S
+
+
+def active(*stretches: tuple[int, int, int]) -> ActiveTime:
+    """From (column, start, end), by start; shared time is of the tenth column after."""
+    column, starts, ends = (np.array([s[i] for s in stretches], np.int64) for i in range(3))
+    alone = column.astype(np.int16)
+    return ActiveTime.of(Pieces(column, starts, ends), alone, alone + np.int16(10))
+
+
+def between(time: ActiveTime, *moments: int, columns: int = 20) -> dict[int, list[float]]:
+    sums = np.diff(time.until(np.array(moments), columns))
+    return {column: found for column, found in enumerate(sums.tolist()) if any(found)}
+
+
+def test_time_of_nothing_is_nobodys() -> None:
+    assert between(active(), 0, 10) == {}
+    assert [part.tolist() for part in active().lengths()] == [[], []]
+
+
+def test_no_moments_have_no_sums() -> None:
+    none: Ints = np.zeros(0, np.int64)
+    assert active((1, 0, 10)).until(none, 3).shape == (3, 0)
+
+
+def test_one_after_the_other_is_all_alone() -> None:
+    assert between(active((1, 0, 10), (2, 10, 15), (1, 20, 30)), 0, 5, 12, 25, 99) == {1: [5, 5, 5, 5], 2: [0, 2, 3, 0]}
+
+
+def test_what_coincides_is_shared_equally_and_the_rest_is_alone() -> None:
+    time = active((1, 0, 30), (2, 10, 20), (3, 15, 40))
+    found = {column: length for column, (length,) in between(time, 0, 40).items()}
+    assert found == pytest.approx({1: 10, 3: 10, 11: 5 / 2 + 5 / 3 + 10 / 2, 12: 5 / 2 + 5 / 3, 13: 5 / 3 + 10 / 2})
+
+
+def test_two_pieces_of_one_column_that_coincide_share_with_each_other() -> None:
+    assert between(active((1, 0, 10), (1, 0, 10)), 0, 10) == {11: [10]}
+
+
+def test_a_piece_long_before_the_moments_counts_if_it_still_runs_then() -> None:
+    assert between(active((1, 0, 1000), (2, 5, 6), (2, 7, 8)), 500, 600) == {1: [100]}
+
+
+def test_moments_that_are_equal_or_outside_have_nothing_between() -> None:
+    time = active((1, 10, 20), (2, 12, 14))
+    assert between(time, 0, 5, 10) == {}
+    assert between(time, 15, 15) == {}
+    assert between(time, 20, 30, 99) == {}
+
+
+def test_digits_hold_for_a_nanosecond_in_a_day_of_stamps_of_today() -> None:
+    day = 24 * 3600 * NS_PER_S
+    time = active((1, T0, T0 + day), (2, T0 + day, T0 + day + 1), (1, T0 + day + 1, T0 + 2 * day))
+    assert between(time, T0 + day - 3, T0 + day, T0 + day + 1, T0 + day + 4) == {1: [3, 0, 3], 2: [0, 1, 0]}
+    shared = active((1, T0, T0 + day), (2, T0 + day - 2, T0 + day))
+    found = between(shared, T0 + day - 4, T0 + day - 2, T0 + day)
+    assert found == {1: [2, 0], 11: [0, 1], 12: [0, 1]}
+
+
+def test_the_highest_number_of_a_column_in_two_bytes_finds_its_row() -> None:
+    most = np.iinfo(np.int16).max
+    alone = np.array([most], np.int16)
+    time = ActiveTime.of(Pieces(alone.astype(np.int64), np.array([0]), np.array([10])), alone, alone)
+    sums = time.until(np.array([0, 2, 7, 10]), most + 1)
+    assert sums[most].tolist() == [0, 2, 7, 10]
+    assert not sums[:most].any()
+
+
+def test_lengths_are_one_for_each_piece_alone_and_shared() -> None:
+    alone, shared = active((1, 0, 30), (2, 10, 20)).lengths()
+    assert (alone.tolist(), shared.tolist()) == ([20, 0], [5, 5])
+
+
+def test_a_sampled_look_is_exact_at_its_steps() -> None:
+    time = active((1, 0, 30), (2, 10, 20))
+    rough = time.sampled(0, 40, 10, 20)
+    sums = np.diff(rough.until(np.array([0, 10, 20, 30, 40]), 20))
+    assert (sums[1].tolist(), sums[11].tolist(), sums[12].tolist()) == ([10, 0, 10, 0], [0, 5, 0, 0], [0, 5, 0, 0])
+
+
+def test_moments_beyond_a_sampled_look_have_nothing_between() -> None:
+    rough = active((1, 0, 1000)).sampled(100, 200, 10, 2)
+    found = rough.until(np.array([-50, 0, 100, 500, 900]), 2)[1]
+    assert (found[1] - found[0], found[2] - found[1], found[4] - found[3]) == (0, 0, 0)
+
+
+def test_of_several_changes_at_one_moment_the_last_one_counts() -> None:
+    found = Pieces(np.arange(3), np.array([0, 5, 5]), np.array([5, 9, 7]))
+    changes, counts = concurrency(found)
+    assert list(zip(changes.tolist(), counts.tolist(), strict=True)) == [(0, 1), (5, 2), (7, 1), (9, 0)]
