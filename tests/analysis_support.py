@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 
+from gpu_profile.analysis import Analysis, RegionUse
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.signals import DRAM, ENERGY, GRAPHICS, SM, TENSOR
 from gpu_profile.recording import Columns, DeviceInterval, ProcessInfo, Recording, RecordingWriter, SpanRecord
@@ -16,8 +17,12 @@ from gpu_profile.samples import Device, Sample
 MS = 1_000_000
 T0 = 1_767_225_600_000_000_000
 GPU = Device("GPU-a", index=0, name="NVIDIA H200", clock_max_hz=1_980_000_000)
+#: Another device.
+B = Device("GPU-b", index=1, name="NVIDIA A10G")
 ITEMS = 32.0
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+EMPTY = Recording((), (), {}, (), (), ())
 
 #: While each region is the innermost: busy, SM, tensor and DRAM activity, and watts. "" is nobody's time.
 RATES = {
@@ -124,3 +129,14 @@ class Run:
 
 def to_columns(samples: list[Sample]) -> Columns:
     return Columns(*(np.array([sample[i] for sample in samples], np.int64) for i in (1, 2, 3)))
+
+
+def one(analysis: Analysis, region: str) -> RegionUse:
+    (use,) = analysis.of(region)
+    return use
+
+
+def two_devices(run: Run) -> Recording:
+    recording = run.recording()
+    columns = recording.samples[GPU.uuid]
+    return replace(recording, devices=(B, GPU), samples={B.uuid: columns, GPU.uuid: columns})

@@ -1,16 +1,18 @@
-"""Keeps what a sampler and a session see: samples as they are read, spans once their device intervals are known."""
+"""Keeps what a sampler and a session see: samples as they are read, executions once it is known when they ran."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 from pathlib import Path
 
 from gpu_profile.errors import RecordingError
 from gpu_profile.executions import Execution
 from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord
-from gpu_profile.samples import Device, Event, Sample
+from gpu_profile.samples import Device, Event, Interval, Sample
 from gpu_profile.session import Session
 
 _log = logging.getLogger("gpu_profile")
@@ -21,7 +23,7 @@ class Recorder:
 
     With `strict` a failing disk raises RecordingError in the caller; else it ends the recording with one log line, and
     the process goes on. `samples` and `spans` count what was taken, `problem` says why the recording ended early. What
-    comes after `close()` starts another file.
+    comes after `close()` starts another file. `devices_of` says where an execution ran that names no device.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Recorder:
         now_ns: Callable[[], int],
         driver: Callable[[], tuple[str, str]],
         strict: bool = False,
+        devices_of: Callable[[Execution], Iterable[Device]] = lambda _: (),
     ) -> None:
         self.directory = directory
         self.samples = 0
@@ -39,6 +42,9 @@ class Recorder:
         self._now_ns = now_ns
         self._driver = driver
         self._strict = strict
+        self._devices_of = devices_of
+        #: Executions that have ended, but whose stream has not passed their marks.
+        self._waiting: deque[Execution] = deque()
         self._writer: RecordingWriter | None = None
         self._lock = threading.Lock()
 
@@ -83,28 +89,56 @@ class Recorder:
         """A sampler's event."""
         self._write(lambda writer: writer.event(event))
 
-    def take_span(self, execution: Execution) -> None:
-        """A session's settled execution."""
-        interval = execution.interval()
+    def take_ended(self, execution: Execution) -> None:
+        """A session's execution that has ended: written at once, or after its stream has passed its marks.
+
+        Samples that the join waits for matter nothing here, and what is written survives the process.
+        """
+        self._waiting.append(execution)
+        while self._waiting and (interval := self._waiting[0].interval()) is not None:
+            self._write_span(self._waiting.popleft(), interval)
+
+    def take_settled(self, execution: Execution) -> None:
+        """A session's execution that nobody waits for any more: written, if it was not, with what is known."""
+        if execution in self._waiting:
+            self._waiting.remove(execution)
+            self._write_span(execution, execution.interval())
+
+    def _write_span(self, execution: Execution, interval: Interval | None) -> None:
         on_device: tuple[DeviceInterval, ...] = ()
+        devices: tuple[str, ...] = ()
         if execution.stream is not None and interval is not None and interval.source == "device":
             on_device = (DeviceInterval(execution.stream.device_uuid, 0, interval.start_ns, interval.end_ns),)
+        elif execution.device is not None:
+            devices = (execution.device,)
+        else:
+            devices = tuple(device.uuid for device in self._devices_of(execution))
         parent = execution.parent
+        # An execution without a span is in its parent's trace, if that has one.
+        trace_id = execution.trace_id or (parent.trace_id if parent is not None else 0)
         span = SpanRecord(
             name=execution.name,
             start_ns=execution.start_ns,
             end_ns=execution.end_ns,
-            trace_id=f"{execution.trace_id:032x}" if execution.trace_id else "",
+            trace_id=f"{trace_id:032x}" if trace_id else "",
             span_id=f"{execution.span_id:016x}" if execution.span_id else "",
             parent_span_id=f"{parent.span_id:016x}" if parent is not None and parent.span_id else None,
             device_intervals=on_device,
             items=execution.items,
+            id="" if execution.span_id else _identifier(execution),
+            parent=None if parent is None or parent.span_id else _identifier(parent),
+            failed=execution.failed,
+            devices=devices,
+            assumed=bool(devices) and execution.device is None,
         )
         if self._write(lambda writer: writer.span(span)):
             self.spans += 1
 
     def close(self) -> None:
         """Write what is kept and the end mark. Closing twice is fine."""
+        while self._waiting:
+            execution = self._waiting.popleft()
+            self._write_span(execution, execution.interval())
         with self._lock:
             writer, self._writer = self._writer, None
             try:
@@ -115,6 +149,15 @@ class Recorder:
                     self._fail(error)
 
 
+def _identifier(execution: Execution) -> str:
+    """16 hex digits that stay the same as long as the execution exists, and that no other execution has.
+
+    Made from its place in memory and its start: no two have both. So a child can name a parent that still runs, or that
+    was written long ago, and nothing has to be kept for it.
+    """
+    return blake2b(b"%d %d" % (id(execution), execution.start_ns), digest_size=8).hexdigest()
+
+
 def record_session(session: Session, directory: Path) -> Recorder:
     """Record everything that `session` sees from now on into `directory`."""
 
@@ -122,9 +165,10 @@ def record_session(session: Session, directory: Path) -> Recorder:
         opened = session.sampler.driver
         return (opened.name, opened.version) if opened is not None else ("", "")
 
-    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver)
+    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=session.devices_of)
     session.sampler.sinks.append(recorder.take)
     session.sampler.event_sinks.append(recorder.take_event)
-    session.on_settled.append(recorder.take_span)
+    session.on_end.append(recorder.take_ended)
+    session.on_settled.append(recorder.take_settled)
     session.on_stop.append(recorder.close)
     return recorder

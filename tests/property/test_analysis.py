@@ -33,6 +33,12 @@ SPANS = st.builds(
         st.builds(DeviceInterval, st.sampled_from([GPU.uuid, "GPU-z"]), st.just(0), TIMES, TIMES), max_size=2
     ).map(tuple),
     items=st.none() | st.floats() | st.integers(0, 9),
+    id=IDS,
+    parent=st.none() | IDS,
+    failed=st.none() | st.booleans(),
+    devices=st.lists(st.sampled_from([GPU.uuid, "GPU-z"]), max_size=2).map(tuple),
+    assumed=st.booleans(),
+    attributes=st.just({}),
 )
 SAMPLES = Run(calls=8).recording().samples
 

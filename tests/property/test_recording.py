@@ -42,6 +42,11 @@ spans = st.builds(
     st.lists(intervals, max_size=2).map(tuple),
     st.none() | st.integers() | st.floats(allow_nan=False),
     objects,
+    text,
+    st.none() | text,
+    st.none() | st.booleans(),
+    st.lists(uuids, max_size=2).map(tuple),
+    st.booleans(),
 )
 events = st.builds(Event, uuids, int64, text, st.none() | int64, text)
 entries = st.lists(

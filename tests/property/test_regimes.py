@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import get_args
 
 from hypothesis import given
@@ -8,7 +10,9 @@ from hypothesis import strategies as st
 from gpu_profile.regimes import BEST_CONFIDENCE, Regime, Verdict, classify
 from gpu_profile.summary import ACTIVITIES, Basis, Evidence
 
-KEYS = ["busy", "device_busy", *ACTIVITIES, "power", "clock", "pcie", "nvlink", "gap"]
+OPERATION = ["compute", "memory", "growth"]
+TRACED = ["work", "communication", "transfer", "host_wait", "launch", "other_wait"]
+KEYS = ["busy", "device_busy", *ACTIVITIES, "power", "clock", "pcie", "nvlink", "throttled", *TRACED, *OPERATION]
 ratios = st.floats(0, 1)
 #: Noise can take a regressed rate a little over 1, and a broken source can say anything.
 anything = st.one_of(ratios, st.floats(0, 1.5), st.floats())
@@ -20,8 +24,8 @@ def evidence(draw: st.DrawFn, values: st.SearchStrategy[float] = anything) -> Ev
         basis=draw(st.sampled_from(get_args(Basis))),
         values=draw(st.dictionaries(st.sampled_from(KEYS), values)),
         n=draw(st.integers(0, 1000)),
-        coverage=draw(st.one_of(ratios, st.floats(allow_nan=False))),
-        half_width=draw(st.none() | st.floats(0)),
+        coverage=draw(st.one_of(ratios, st.floats())),
+        half_width=draw(st.none() | st.floats()),
         reason=draw(st.sampled_from(["", "not identifiable"])),
     )
 
@@ -39,6 +43,40 @@ def test_any_evidence_gets_a_verdict_with_a_reason(given_evidence: Evidence) -> 
     assert verdict.runner_up is not verdict.regime
     assert (verdict.regime is Regime.UNKNOWN) <= (verdict.confidence == 0)
     assert (verdict.regime is not Regime.UNKNOWN) <= bool(verdict.advice)
+
+
+#: What no device can have measured.
+nonsense = st.one_of(st.just(math.nan), st.just(math.inf), st.floats(max_value=-0.11))
+
+
+@given(evidence(nonsense))
+def test_nonsense_alone_gives_no_verdict(given_evidence: Evidence) -> None:
+    assert classify(given_evidence).regime is Regime.UNKNOWN
+
+
+@given(evidence(ratios), st.dictionaries(st.sampled_from(KEYS), nonsense))
+def test_nonsense_says_no_more_than_absence(sane: Evidence, broken: dict[str, float]) -> None:
+    without = {key: value for key, value in sane.values.items() if key not in broken}
+    given, left = classify(replace(sane, values={**sane.values, **broken})), classify(replace(sane, values=without))
+    assert (given.regime, given.confidence, given.scores) == (left.regime, left.confidence, left.scores)
+
+
+@given(evidence(ratios), st.sampled_from(KEYS))
+def test_no_score_is_made_of_what_was_not_measured(e: Evidence, key: str) -> None:
+    scores = classify(replace(e, values={k: v for k, v in e.values.items() if k != key})).scores
+    if scores is not None:
+        behind = {
+            "pcie": [scores.pcie, scores.copying],
+            "nvlink": [scores.nvlink, scores.exchanging],
+            "dram": [scores.memory] if e.basis != "operation" else [],
+            "sm": [scores.sm, scores.breadth],
+            "device_busy": [scores.device_busy],
+            "power": [scores.power],
+            "clock": [scores.clock],
+            "memory_controller": [scores.controller],
+            "growth": [scores.growth],
+        }
+        assert all(score is None for score in behind.get(key, []))
 
 
 @given(evidence())
@@ -85,9 +123,9 @@ def test_less_busy_time_never_leads_out_of_waiting(sm: float, dram: float, fp32:
     assert names[-1] is Regime.IDLE
 
 
-@given(evidence(ratios), st.floats(0, 1))
+@given(evidence(ratios), st.floats(0.01, 1))
 def test_less_coverage_and_wider_intervals_never_make_a_verdict_surer(e: Evidence, share: float) -> None:
     sure = classify(Evidence(e.basis, e.values, e.n, 1.0, 0.0))
-    doubtful = classify(Evidence(e.basis, e.values, e.n, share, e.half_width))
+    doubtful = classify(Evidence(e.basis, e.values, e.n, share, abs(e.half_width or 0.0)))
     assert doubtful.regime is sure.regime
     assert doubtful.confidence <= sure.confidence

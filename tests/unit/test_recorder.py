@@ -1,50 +1,21 @@
 from __future__ import annotations
 
-import json
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from exporter_process import environment
 
-from gpu_profile import process
 from gpu_profile.catalogue.signals import ENERGY
-from gpu_profile.driver import simulated
 from gpu_profile.errors import RecordingError
 from gpu_profile.executions import Execution
 from gpu_profile.recorder import Recorder
 from gpu_profile.recording import DeviceInterval, Recording, read_recording
-from gpu_profile.regions import region
 from gpu_profile.samples import Device, Sample
 from gpu_profile.testing import START_NS, FakeClock
 
 GPU = Device("GPU-A", index=0, name="A100")
-
-#: Records into its second argument, if there is one, else where the environment says; tells what it did.
-SERVICE = """
-import json, sys
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from gpu_profile import configure, region
-from gpu_profile.driver.simulated import SimulatedQueue, Work, create
-
-node = create(sys.argv[1])
-queue = SimulatedQueue(node)
-trace.set_tracer_provider(TracerProvider())
-configure(backend=f"simulated:{node}", stream=queue, interval_s=0.02, record=sys.argv[2] if sys.argv[2:] else None)
-contexts = []
-with region("request", strict=True):  # not before the driver is there
-    contexts.append(trace.get_current_span().get_span_context())
-    with region("step", items=3):
-        contexts.append(trace.get_current_span().get_span_context())
-        queue.launch(Work(seconds=0.05, flops=1e9))
-queue.synchronize()
-print(json.dumps([queue.device_uuid, *((f"{c.trace_id:032x}", f"{c.span_id:016x}") for c in contexts)]))
-"""
 
 
 def energy(at_s: float, joules: int) -> Sample:
@@ -116,8 +87,8 @@ def test_an_execution_comes_back_as_a_span_with_its_parent_and_items(tmp_path: P
     parent.trace_id, parent.span_id = 0xABC, 0x1
     child = execution("step", START_NS + 2, START_NS + 5, parent)
     child.trace_id, child.span_id, child.items = 0xABC, 0x2, 4.0
-    mine.take_span(child)
-    mine.take_span(parent)
+    mine.take_ended(child)
+    mine.take_ended(parent)
     mine.close()
     step, request = intact(tmp_path).spans
     assert (step.name, step.start_ns, step.end_ns, step.items) == ("step", START_NS + 2, START_NS + 5, 4.0)
@@ -126,12 +97,94 @@ def test_an_execution_comes_back_as_a_span_with_its_parent_and_items(tmp_path: P
     assert mine.spans == 2
 
 
-def test_an_execution_without_a_span_has_no_identifiers(tmp_path: Path) -> None:
+def test_executions_without_spans_keep_who_ran_inside_whom_in_whatever_order_they_end(tmp_path: Path) -> None:
     mine = recorder(tmp_path, FakeClock())
-    mine.take_span(execution("step", START_NS, START_NS + 1, execution("request", START_NS, START_NS + 2)))
+    request = execution("request", START_NS, START_NS + 9)
+    other = execution("request", START_NS, START_NS + 9)
+    steps = [execution("step", START_NS + i, START_NS + i + 1, whose) for i, whose in enumerate((request, other))]
+    late = execution("late", START_NS + 8, START_NS + 20, request)
+    for each in (*steps, request, other, late):
+        mine.take_ended(each)
     mine.close()
-    (step,) = intact(tmp_path).spans
-    assert (step.trace_id, step.span_id, step.parent_span_id) == ("", "", None)
+    found = intact(tmp_path).spans
+    assert {(span.trace_id, span.span_id, span.parent_span_id) for span in found} == {("", "", None)}
+    assert len({span.id for span in found}) == 5
+    first, second, theirs, others, last = found
+    assert (first.parent, second.parent, last.parent) == (theirs.id, others.id, theirs.id)
+    assert (theirs.parent, others.parent) == (None, None)
+
+
+def test_an_execution_without_a_span_inside_one_with_a_span_is_in_its_trace_and_the_reverse(tmp_path: Path) -> None:
+    mine = recorder(tmp_path, FakeClock())
+    outer = execution("outer", START_NS, START_NS + 9)
+    outer.trace_id, outer.span_id = 0xABC, 0x1
+    between = execution("between", START_NS + 1, START_NS + 8, outer)
+    inner = execution("inner", START_NS + 2, START_NS + 7, between)
+    inner.trace_id, inner.span_id = 0xABC, 0x2
+    for each in (inner, between, outer):
+        mine.take_ended(each)
+    mine.close()
+    inner_span, between_span, outer_span = intact(tmp_path).spans
+    assert (inner_span.parent, inner_span.parent_span_id, inner_span.id) == (between_span.id, None, "")
+    assert (between_span.parent, between_span.parent_span_id) == (None, outer_span.span_id)
+    assert (between_span.trace_id, between_span.span_id) == (outer_span.trace_id, "")
+
+
+def test_an_execution_says_whether_it_failed_and_where_it_ran(tmp_path: Path) -> None:
+    guess = Device("GPU-B")
+    mine = Recorder(tmp_path, now_ns=FakeClock().now_ns, driver=lambda: ("nvml", ""), devices_of=lambda _: (guess,))
+    told, untold = execution("told", START_NS, START_NS + 1), execution("untold", START_NS, START_NS + 1)
+    told.device, told.failed = GPU.uuid, True
+    mine.take_ended(told)
+    mine.take_ended(untold)
+    mine.close()
+    found = [(span.name, span.devices, span.assumed, span.failed) for span in intact(tmp_path).spans]
+    assert found == [("told", (GPU.uuid,), False, True), ("untold", (guess.uuid,), True, False)]
+
+
+class Stream:
+    """A stream whose marks are passed when the test says so."""
+
+    device_uuid = GPU.uuid
+
+    def __init__(self) -> None:
+        self.passed: dict[object, int] = {}
+
+    def record(self) -> object:
+        return object()
+
+    def resolve(self, mark: object) -> int | None:
+        return self.passed.get(mark)
+
+
+def on_stream(stream: Stream, start_ns: int) -> Execution:
+    made = execution("step", 0, 0)
+    made.mark_start(stream)
+    made.start_ns, made.end_ns, made.end_mark = start_ns, start_ns + 5, stream.record()
+    return made
+
+
+def test_an_execution_on_a_stream_is_written_once_its_marks_are_passed_or_nobody_waits_any_more(tmp_path: Path) -> None:
+    mine, stream = recorder(tmp_path, FakeClock()), Stream()
+    first, second, third = (on_stream(stream, START_NS + i) for i in range(3))
+    for each in (first, second):
+        mine.take_ended(each)
+    assert mine.spans == 0
+    stream.passed = {first.start_mark: START_NS + 3, first.end_mark: START_NS + 30}
+    mine.take_ended(third)
+    assert mine.spans == 1
+    for each in (first, second):
+        mine.take_settled(each)
+    assert mine.spans == 2, "each is written once"
+    mine.close()
+    found = intact(tmp_path).spans
+    assert [span.start_ns for span in found] == [START_NS, START_NS + 1, START_NS + 2]
+    assert [span.device_intervals for span in found] == [
+        (DeviceInterval(GPU.uuid, 0, START_NS + 3, START_NS + 30),),
+        (),
+        (),
+    ]
+    assert [span.devices for span in found] == [(), (GPU.uuid,), (GPU.uuid,)]
 
 
 def test_what_comes_after_the_end_starts_another_file(tmp_path: Path) -> None:
@@ -170,7 +223,7 @@ def test_a_failing_disk_ends_the_recording_with_one_log_line(tmp_path: Path, cap
         for i in range(1, 50):
             clock.advance(0.1)
             mine.take(GPU, [energy(i / 10, 5 + i)])
-            mine.take_span(execution("step", START_NS, START_NS + 1))
+            mine.take_ended(execution("step", START_NS, START_NS + 1))
         mine.close()
     assert caplog.messages == [f"gpu-profile: the recording ends here: {path}: cannot be written: File too large"]
     assert mine.problem == f"{path}: cannot be written: File too large"
@@ -211,57 +264,3 @@ def test_a_directory_that_cannot_be_made_is_told_when_it_is_opened(tmp_path: Pat
     else:
         mine.open()
     assert "cannot be created" in mine.problem
-
-
-# ---------------------------------------------------------------------- a process that records itself
-
-
-@pytest.mark.parametrize("by", ["environment", "configure"])
-def test_a_process_records_its_samples_and_spans_where_it_is_told_to(by: str, tmp_path: Path) -> None:
-    node, directory = tmp_path / "node", tmp_path / "recording"
-    arguments = [str(node)] if by == "environment" else [str(node), str(directory)]
-    env = {"GPU_PROFILE_RECORD": str(directory)} if by == "environment" else {}
-    done = subprocess.run(
-        [sys.executable, "-c", SERVICE, *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(**env),
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    uuid, (trace_id, request_id), (_, step_id) = json.loads(done.stdout)
-    found = intact(directory)
-    (info,) = found.processes
-    assert info.driver.startswith("simulated:")
-    assert info.end_ns is not None
-    assert uuid in [device.uuid for device in found.devices]
-    assert len(found.samples[uuid]["energy"].value) >= 1
-    spans = {span.name: span for span in found.spans}
-    assert set(spans) == {"request", "step"}
-    request, step = spans["request"], spans["step"]
-    assert {request.trace_id, step.trace_id} == {trace_id}
-    assert (request.span_id, step.span_id, step.parent_span_id) == (request_id, step_id, request_id)
-    assert (request.parent_span_id, step.items) == (None, 3)
-    (interval,) = step.device_intervals
-    assert interval == DeviceInterval(uuid, 0, interval.start_ns, interval.end_ns)
-    assert interval.end_ns - interval.start_ns == pytest.approx(50e6, rel=0.05)
-    assert interval.end_ns > step.end_ns, "the GPU runs behind the host"
-
-
-def test_a_full_disk_does_not_disturb_the_process_that_records(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = simulated.create(tmp_path / "node")
-    (tmp_path / "file").touch()
-    process.configure(backend=f"simulated:{node}", interval_s=0.02, record=tmp_path / "file")
-    try:
-        with region("step", span=False, strict=True):
-            process.session().flush()
-    finally:
-        process.stop()
-        process.configure()
-    told = [message for message in caplog.messages if "the recording ends here" in message]
-    assert len(told) == 1
-    assert "cannot be created" in told[0]
-    assert "Traceback" not in caplog.text

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import fields
 
 import pytest
 
@@ -28,7 +30,7 @@ def judge_on(basis: Basis, **values: float) -> Verdict:
 #: What each regime looks like on a GPU with counters.
 EXAMPLES = {
     # Nobody uses the GPU, here or anywhere.
-    Regime.IDLE: {"busy": 0.0, "device_busy": 0.01},
+    Regime.IDLE: {"busy": 0.0, "device_busy": 0.01, "pcie": 0.0},
     # A data loader that cannot keep up: the GPU is busy elsewhere, or in short bursts.
     Regime.HOST_BOUND: {"busy": 0.15, "device_busy": 0.15, "sm": 0.1, "dram": 0.05, "fp32": 0.05, "pcie": 0.1},
     # Batches are copied from pageable memory while the GPU waits.
@@ -69,6 +71,10 @@ def test_the_examples_and_unknown_are_all_regimes() -> None:
         (Regime.COMPUTE_BOUND, {"busy": 1.0, "power": 0.9, "memory_controller": 0.2}),
         (Regime.MEMORY_BOUND, {"busy": 1.0, "power": 0.6, "memory_controller": 0.9}),
         (Regime.UNKNOWN, {"busy": 0.7, "power": 0.6, "memory_controller": 0.3}),
+        # A stalled kernel on a hot device, or arithmetic held back: power alone does not tell.
+        (Regime.UNKNOWN, {"busy": 1.0, "power": 0.6, "memory_controller": 0.2}),
+        # At the limit, what touches memory all the time may be either.
+        (Regime.UNKNOWN, {"busy": 1.0, "power": 0.95, "memory_controller": 0.9}),
     ],
     ids=str,
 )
@@ -76,6 +82,12 @@ def test_utilisation_alone_gives_a_verdict_of_low_confidence(regime: Regime, val
     verdict = classify(Evidence("coarse", values, 100, 1.0))
     assert (verdict.regime, verdict.basis) == (regime, "coarse")
     assert verdict.confidence <= 0.6
+
+
+def test_long_waits_are_as_plain_in_utilisation_as_in_counters() -> None:
+    values = {"busy": 0.1, "device_busy": 0.4, "pcie": 0.02}
+    assert judge_on("coarse", **values).confidence >= 0.7
+    assert judge_on("coarse", **{**values, "busy": 0.3}).confidence < 0.7
 
 
 def test_full_sm_activity_is_no_evidence_of_compute() -> None:
@@ -114,10 +126,18 @@ def test_activity_is_judged_over_the_busy_time() -> None:
     assert judge(busy=1.0, sm=0.55, dram=0.37, fp32=0.1).regime is Regime.LATENCY_BOUND
 
 
-def test_a_lowered_clock_lowers_what_pipe_activity_proves() -> None:
+def test_a_pipe_that_is_busy_all_the_time_bounds_the_work_at_any_clock_and_the_clock_is_told() -> None:
     values = {"busy": 1.0, "sm": 0.9, "dram": 0.1, "fp32": 0.8}
-    assert judge(**values).regime is Regime.COMPUTE_BOUND
-    assert judge(**values, clock=0.5).regime is Regime.LATENCY_BOUND
+    full, held = judge(**values, clock=1.0), judge(**values, clock=0.5)
+    assert full.regime is held.regime is Regime.COMPUTE_BOUND
+    assert full.confidence == held.confidence
+    assert "50 % of its highest clock" in held.advice
+    assert "highest clock" not in full.advice
+
+
+def test_a_lowered_clock_moves_no_verdict_on_memory_whose_clock_is_its_own() -> None:
+    values = {"busy": 1.0, "sm": 0.9, "dram": 0.75, "fp32": 0.3}
+    assert judge(**values, clock=0.5).regime is Regime.MEMORY_BOUND
 
 
 def test_too_few_windows_say_nothing() -> None:
@@ -135,11 +155,31 @@ def test_without_samples_the_reason_is_the_evidences_own_or_a_plain_one() -> Non
     assert classify(Evidence("counters", {}, 50, 0.0, reason=why)).rule == why
 
 
-def test_bases_that_have_no_rules_yet_are_unknown_with_a_reason() -> None:
+def test_evidence_of_another_basis_is_not_read() -> None:
     bases: tuple[Basis, ...] = ("kernels", "operation")
     for basis in bases:
         verdict = judge_on(basis, busy=1.0, sm=0.9, dram=0.9, fp32=0.1)
         assert (verdict.regime, bool(verdict.rule)) == (Regime.UNKNOWN, True)
+
+
+@pytest.mark.parametrize(
+    ("regime", "values"),
+    [
+        (Regime.COMPUTE_BOUND, {"busy": 0.98, "compute": 0.8, "memory": 0.2}),
+        (Regime.MEMORY_BOUND, {"busy": 0.98, "compute": 0.01, "memory": 0.9}),
+        (Regime.BALANCED, {"busy": 1.0, "compute": 0.8, "memory": 0.82}),
+        (Regime.OVERHEAD_BOUND, {"busy": 0.2, "compute": 0.15, "memory": 0.01}),
+        (Regime.OVERHEAD_BOUND, {"busy": 1.0, "compute": 0.1, "memory": 0.2, "growth": 0.05}),
+        (Regime.LATENCY_BOUND, {"busy": 1.0, "compute": 0.1, "memory": 0.2, "growth": 1.0}),
+        (Regime.UNKNOWN, {"busy": 1.0, "compute": 0.1, "memory": 0.2}),
+        (Regime.UNKNOWN, {"busy": 1.0, "memory": 0.9}),
+    ],
+    ids=str,
+)
+def test_an_operation_is_judged_by_what_it_reaches_of_measured_ceilings(
+    regime: Regime, values: dict[str, float]
+) -> None:
+    assert judge_on("operation", **values).regime is regime
 
 
 # ---------------------------------------------------------------------- confidence
@@ -158,12 +198,13 @@ def test_at_a_threshold_nothing_is_said_but_what_it_is_between() -> None:
 
 
 def test_far_from_every_threshold_a_verdict_is_as_sure_as_its_basis_allows() -> None:
-    assert judge(busy=0.1).confidence == BEST_CONFIDENCE["counters"]
-    assert judge_on("coarse", busy=0.1).confidence == BEST_CONFIDENCE["coarse"]
+    assert judge(busy=0.1, pcie=0.0).confidence == BEST_CONFIDENCE["counters"]
+    assert judge_on("coarse", busy=0.1, pcie=0.0).confidence == BEST_CONFIDENCE["coarse"]
 
 
 def test_a_rule_with_little_room_can_be_sure_too() -> None:
-    assert judge(busy=0.0, device_busy=0.0).confidence == pytest.approx(BEST_CONFIDENCE["counters"])
+    sure = judge(busy=0.0, device_busy=0.0, pcie=0.0)
+    assert sure.confidence == pytest.approx(BEST_CONFIDENCE["counters"])
 
 
 def test_two_scores_that_agree_are_no_proof_of_balance_for_ceilings_are_only_known_to_some_points() -> None:
@@ -208,6 +249,17 @@ def test_a_threshold_that_is_not_positive_is_refused(value: float) -> None:
         Thresholds(ceiling=value)
 
 
+@pytest.mark.parametrize("value", [1.01, 60, math.inf])
+def test_a_ratio_above_1_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="ceiling is at most 1"):
+        Thresholds(ceiling=value)
+
+
+def test_each_threshold_is_documented_with_its_source() -> None:
+    told = set(re.findall(r"`(\w+)`(?=[:,])", Thresholds.__doc__ or ""))
+    assert told == {field.name for field in fields(Thresholds)}
+
+
 def test_thresholds_are_data() -> None:
     evidence = Evidence("counters", {"busy": 0.6, "sm": 0.9, "dram": 0.1, "fp32": 0.1}, 100, 1.0)
     assert classify(evidence).regime is Regime.LATENCY_BOUND
@@ -218,7 +270,8 @@ def test_scores_are_shares_of_practical_ceilings_while_busy() -> None:
     values = {"busy": 0.5, "dram": 0.2, "tensor": 0.93 / 4, "fp32": 0.1, "clock": 0.8, "sm": 0.4, "pcie": 0.1}
     scores = Scores.of(Evidence("counters", values, 9, 1.0), DEFAULT_THRESHOLDS)
     assert scores.memory == pytest.approx(0.5)
-    assert scores.compute == pytest.approx(0.25 * 0.8 / 0.5)
+    assert scores.compute == pytest.approx(0.25 / 0.5)
+    assert scores.clock == 0.8
     assert scores.sm == pytest.approx(0.8)
     assert (scores.pcie, scores.nvlink, scores.controller) == (0.1, None, None)
 
@@ -275,11 +328,11 @@ def test_the_smaller_of_breadth_and_of_what_each_multiprocessor_reaches_is_the_c
 
 
 def test_waits_between_kernels_that_do_not_fill_the_gpu_may_be_launches_and_are_less_sure() -> None:
-    values = {"busy": 0.2, "dram": 0.02, "fp32": 0.02}
+    values = {"busy": 0.2, "dram": 0.02, "fp32": 0.02, "pcie": 0.0}
     small, large = judge(**values, sm=0.05), judge(**values, sm=0.19)
     assert small.regime is large.regime is Regime.HOST_BOUND
     assert small.confidence < 0.7 < large.confidence
-    assert judge(busy=0.01, sm=0.001, dram=0.001, fp32=0.001).confidence > 0.8
+    assert judge(busy=0.01, sm=0.001, dram=0.001, fp32=0.001, pcie=0.0).confidence > 0.8
 
 
 def test_throttling_is_told_with_the_advice_and_changes_no_verdict() -> None:
@@ -287,3 +340,70 @@ def test_throttling_is_told_with_the_advice_and_changes_no_verdict() -> None:
     held, free = judge(**values, throttled=0.4), judge(**values, throttled=0.0)
     assert (held.regime, held.confidence) == (free.regime, free.confidence)
     assert held.advice == free.advice + "; its clocks were held down 40 % of the time"
+
+
+# ---------------------------------------------------------------------- what is no measurement, and what is near
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.5, 37.0, 1e300])
+@pytest.mark.parametrize("key", ["busy", "device_busy", "sm", "dram", "fp32", "pcie"])
+def test_what_cannot_be_a_measurement_counts_as_unknown(key: str, value: float) -> None:
+    values = {"busy": 0.9, "device_busy": 0.9, "sm": 0.95, "dram": 0.75, "fp32": 0.1, "pcie": 0.0}
+    given = judge(**{**values, key: value})
+    without = judge(**{k: v for k, v in values.items() if k != key})
+    assert (given.regime, given.confidence) == (without.regime, without.confidence)
+
+
+def test_a_busy_share_that_cannot_be_is_named() -> None:
+    assert judge(busy=math.nan).rule == "the busy share cannot be nan"
+    assert judge(busy=37.0).rule == "the busy share cannot be 37"
+
+
+def test_a_rate_a_little_below_zero_is_zero() -> None:
+    assert judge(busy=-0.01, device_busy=0.0, pcie=-0.02) == judge(busy=0.0, device_busy=0.0, pcie=0.0)
+
+
+@pytest.mark.parametrize("coverage", [0.0, -1.0, math.nan])
+def test_without_coverage_nothing_is_known(coverage: float) -> None:
+    assert classify(Evidence("counters", {"busy": 0.1}, 100, coverage)).regime is Regime.UNKNOWN
+
+
+def test_shares_of_a_traces_time_that_add_up_to_more_than_all_of_it_say_nothing() -> None:
+    values = {"busy": 0.2, "work": 0.2, "communication": 0.0, "transfer": 0.0, "launch": 0.1, "other_wait": 0.0}
+    assert judge_on("kernels", **values, host_wait=0.8).regime is Regime.HOST_BOUND
+    assert judge_on("kernels", **values, host_wait=0.9).regime is Regime.UNKNOWN
+
+
+def test_copies_that_nobody_measured_may_be_what_a_gpu_waits_for() -> None:
+    measured, not_measured = judge(busy=0.1, pcie=0.0), judge(busy=0.1)
+    assert measured.regime is not_measured.regime is Regime.HOST_BOUND
+    assert not_measured.confidence < 0.7 < measured.confidence
+
+
+def test_a_verdict_is_no_surer_than_a_rule_before_it_was_far_from_firing() -> None:
+    values = {"sm": 0.5, "dram": 0.02, "fp32": 0.49, "pcie": 0.0}
+    far, near = judge(busy=0.8, **{**values, "fp32": 0.79}), judge(busy=0.53, **values)
+    assert far.regime is near.regime is Regime.COMPUTE_BOUND
+    assert near.runner_up is Regime.HOST_BOUND
+    assert near.margin == pytest.approx(0.03)
+    assert near.confidence < far.confidence
+
+
+def test_idle_and_host_bound_are_told_apart_by_what_the_whole_device_does() -> None:
+    assert judge(busy=0.02, device_busy=0.02, pcie=0.01).regime is Regime.IDLE
+    assert judge(busy=0.02, device_busy=0.2, pcie=0.01).regime is Regime.HOST_BOUND
+    assert judge(busy=0.12, device_busy=0.02, pcie=0.01).regime is Regime.HOST_BOUND
+
+
+def test_on_few_multiprocessors_nothing_is_laid_on_latency() -> None:
+    assert judge(busy=1.0, sm=0.37, dram=0.33, fp32=0.1).regime is Regime.UNKNOWN
+    assert judge(busy=1.0, sm=0.9, dram=0.33, fp32=0.1).regime is Regime.LATENCY_BOUND
+
+
+def test_what_is_too_close_to_call_says_what_it_would_be() -> None:
+    assert judge(busy=0.4999, sm=0.99, dram=0.01, fp32=0.4, pcie=0.0).runner_up is Regime.HOST_BOUND
+
+
+@pytest.mark.parametrize("regime", EXAMPLES, ids=str)
+def test_each_next_step_has_a_number(regime: Regime) -> None:
+    assert re.search(r"\d %", judge(**EXAMPLES[regime]).advice)

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
+from gpu_profile.activities import Activities
 from gpu_profile.analysis.runs import LATEST_NS, DeviceWork, Runs, Work, gather, printable
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, signal
-from gpu_profile.durations import DurationStats
 from gpu_profile.errors import UsageError
-from gpu_profile.join import Activity
 from gpu_profile.pooling import Pool
 from gpu_profile.recording import Columns, ProcessInfo, Recording
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds, Verdict, classify
@@ -19,10 +21,10 @@ from gpu_profile.summary import Durations, RegionSummary, summarise
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
 
-#: Pools take a recording in by the minute: enough windows to find the sensors' timing, and bounded memory. A recording
-#: with a stray time stamp is cut into no more slices than this.
-_SLICE_NS: Final = 60 * NS_PER_S
-_MOST_SLICES: Final = 1_000
+#: Executions that reach further than a day from a device's samples, or a month from the middle one where it has none,
+#: are counted and timed, but not joined.
+_FAR_NS: Final = 24 * 3600 * NS_PER_S
+_UNSAMPLED: Final = "the device was not sampled while it ran"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,15 @@ class RegionUse:
     """A region on one device, with the verdict on it.
 
     `items_per_s` are units of work per second of the time that was joined, `item_energy_j` what one costs on this
-    device, regions inside included; what it costs in all is the sum over the region's devices. None: not known;
-    `reasons` say why.
+    device, regions inside included; what it costs in all is the sum over the region's devices. `failures` are the
+    executions that an exception ended. None: not known; `reasons` say why.
     """
 
     summary: RegionSummary
     verdict: Verdict
     items_per_s: float | None
     item_energy_j: float | None
+    failures: int | None
     reasons: tuple[str, ...] = ()
 
 
@@ -91,23 +94,26 @@ def analyse(
 ) -> Analysis:
     """Join, pool and judge what was recorded.
 
-    `devices` are UUIDs: where executions ran that name no device. Without them it is the recording's first GPU, as for
-    a process that says nothing. UsageError if the recording has no samples of one of them.
+    `devices` are UUIDs: where executions ran that name no device. Without them it is where their process took them to
+    run, or else the recording's first GPU. UsageError if the recording has no samples of one of them.
     """
-    timelines = {device.uuid: _timeline(device, recording.samples[device.uuid]) for device in _devices(recording)}
+    impossible: list[str] = []
+    timelines = {
+        device.uuid: _timeline(device, recording.samples[device.uuid], impossible) for device in _devices(recording)
+    }
     unknown = [uuid for uuid in devices if uuid not in timelines]
     if unknown:
         there = ", ".join(timelines) or "no device"
         raise UsageError(f"the recording has no samples of {', '.join(unknown)}; it has {there}")
-    defaults = tuple(devices) or tuple(timelines)[:1]
-    work = gather(recording.spans, defaults)
-    notes = [*recording.problems, *work.notes]
+    work = gather(recording.spans, next(iter(timelines), ""), devices=devices)
+    notes = [*recording.problems, *impossible, *work.notes]
     if not timelines:
         notes.append("no samples: nothing is known of any device")
     if not work.runs:
         notes.append("no executions of regions: only devices are shown")
-    elif work.homeless and not devices and len(timelines) > 1:
-        notes.append(f"{work.homeless:,} executions name no device: taken to have run on {defaults[0]} (see --device)")
+    elif not devices and len(timelines) > 1:
+        for where, count in work.homeless.items():
+            notes.append(f"{count:,} executions name no device: taken to have run on {', '.join(where)} (see --device)")
     uses, regions = [], []
     for uuid, mine in work.devices.items():
         timeline = timelines.get(uuid) or Timeline(Device(uuid))
@@ -115,6 +121,8 @@ def analyse(
     for timeline in timelines.values():
         own = [use.summary for use in regions if use.summary.device == timeline.device]
         uses.append(_device_use(timeline, own))
+    for uuid, mine in work.devices.items():
+        notes += _uncovered(timelines.get(uuid), mine)
     order = {name: place for place, name in enumerate(work.runs)}
     rank = {uuid: place for place, uuid in enumerate(timelines)}
     regions.sort(key=lambda use: (order[use.summary.region], rank.get(use.summary.device.uuid, len(rank))))
@@ -141,14 +149,23 @@ def _devices(recording: Recording) -> list[Device]:
     return sorted(clean, key=lambda d: (d.kind is not DeviceKind.GPU, none if d.index is None else d.index, d.uuid))
 
 
-def _timeline(device: Device, columns: Mapping[str, Columns]) -> Timeline:
+def _timeline(device: Device, columns: Mapping[str, Columns], impossible: list[str]) -> Timeline:
     """The device's history as the sampler would have kept it, with room for all of it."""
     capacity = 1 + max(len(column.value) for column in columns.values())
     timeline = Timeline(device, map(signal, columns), capacity=max(2, capacity))
-    for key, (starts, ends, values) in columns.items():
+    for key, column in columns.items():
         row = signal(key)
-        edges = zip(starts.tolist(), ends.tolist(), values.tolist(), strict=True)
-        timeline.append(Sample(row, a, b, value) for a, b, value in edges if 0 <= a <= b < LATEST_NS)
+        starts, ends, _ = column
+        right = (starts >= 0) & (starts <= ends) & (ends < LATEST_NS)
+        wrong = len(right) - int(np.count_nonzero(right))
+        if wrong:
+            impossible.append(
+                f"{wrong:,} samples of {key} of {device.uuid} left out: they end before they start, or lie beyond all "
+                "calendars"
+            )
+        timeline.append(
+            Sample(row, a, b, value) for a, b, value in zip(*(each[right].tolist() for each in column), strict=True)
+        )
     return timeline
 
 
@@ -161,39 +178,64 @@ def _extent(uses: Sequence[DeviceUse], work: Work) -> tuple[int, int]:
 
 def _regions(timeline: Timeline, mine: DeviceWork, work: Work, thresholds: Thresholds) -> Iterator[RegionUse]:
     pool = _pool(timeline, mine)
+    known = _known(timeline)
+    seen = None if known is None else {mine.regions[i] for i in mine.activities.during(*known).columns.tolist()}
     for region, executions in mine.executions.items():
         source = "device" if mine.marked[region] == executions else "host"
-        durations = _durations(work.stats[region])
-        summary = summarise(pool, region, durations, interval_source=source)
+        runs = work.runs[region]
+        summary = summarise(pool, region, _durations(runs), interval_source=source)
         if not timeline.columns:
             summary = replace(summary, reason="the recording has no samples of this device")
+        elif seen is not None and region not in seen and summary.interval_s > 0:
+            summary = _unsampled(summary)
         verdict = classify(summary.evidence, thresholds)
-        yield _region_use(summary, verdict, whole=work.runs[region].items is not None)
+        yield _region_use(summary, verdict, runs)
+
+
+def _unsampled(summary: RegionSummary) -> RegionSummary:
+    """Without what was measured at other times."""
+    evidence = replace(summary.evidence, values={}, n=0, coverage=0.0, half_width=None, reason=_UNSAMPLED)
+    return replace(
+        summary,
+        busy=None,
+        busy_half_width=None,
+        busy_s=None,
+        power_w=None,
+        power_half_width=None,
+        energy_j=None,
+        call_energy_j=None,
+        memory_max=None,
+        evidence=evidence,
+        reason=_UNSAMPLED,
+        rates={},
+    )
 
 
 def _pool(timeline: Timeline, mine: DeviceWork) -> Pool:
-    edges = [(a.start_ns, a.end_ns or a.start_ns) for a in mine.activities]
+    activities = mine.activities
     known = _known(timeline)
-    edges += [known] if known else []
-    start_ns, end_ns = min(edge[0] for edge in edges), max(edge[1] for edge in edges)
+    near = _near(known, activities)
+    edges = [known] if known else []
+    if near.any():
+        edges.append((int(activities.starts[near].min()), int(activities.ends[near].max())))
+    start_ns, end_ns = min((a for a, _ in edges), default=0), max((b for _, b in edges), default=0)
     pool = Pool(timeline, start_ns=start_ns)
     for region, executions in mine.executions.items():
         for _ in range(executions):
             pool.count(region)
-    step = max(_SLICE_NS, (end_ns - start_ns) // _MOST_SLICES)
-    waiting = iter(mine.activities)
-    following = next(waiting, None)
-    running: list[Activity] = []
-    at = start_ns
-    while at < end_ns:
-        until = min(at + step, end_ns)
-        running = [activity for activity in running if (activity.end_ns or 0) > at]
-        while following is not None and following.start_ns < until:
-            running.append(following)
-            following = next(waiting, None)
-        pool.advance(running, until, final=until == end_ns)
-        at = until
+    columns = np.array([pool.attribution.column(region) for region in mine.regions], np.int64)
+    # What is left out has no length, and so overlaps nothing.
+    ends = np.where(near, activities.ends, activities.starts)
+    pool.take(activities._replace(ends=ends, columns=columns[activities.columns]), end_ns, final=True)
     return pool
+
+
+def _near(known: tuple[int, int] | None, activities: Activities) -> npt.NDArray[np.bool_]:
+    """Which executions are joined: a stray time stamp must not stretch time to decades."""
+    if known is None:
+        middle = int(np.median(activities.starts))
+        known = middle - 29 * _FAR_NS, middle + 29 * _FAR_NS
+    return (activities.starts >= known[0] - _FAR_NS) & (activities.ends <= known[1] + _FAR_NS)
 
 
 def _known(timeline: Timeline) -> tuple[int, int] | None:
@@ -210,19 +252,32 @@ def _known(timeline: Timeline) -> tuple[int, int] | None:
     return None
 
 
-def _durations(stats: DurationStats) -> Durations:
+def _uncovered(timeline: Timeline | None, mine: DeviceWork) -> Iterator[str]:
+    """A line if executions lie where the device was not sampled: nothing of them is in its shares and rates."""
+    known = None if timeline is None else _known(timeline)
+    if timeline is None or known is None:
+        return
+    starts, ends = mine.activities.starts, mine.activities.ends
+    outside = int(np.count_nonzero((ends <= known[0]) | (starts >= known[1])))
+    if outside:
+        yield f"{outside:,} executions ran on {timeline.device.uuid} before its first sample or after its last"
+
+
+def _durations(runs: Runs) -> Durations:
+    lengths = runs.durations_s
+    p50, p95 = np.quantile(lengths, (0.5, 0.95)).tolist()
     return Durations(
-        calls=stats.calls,
-        errors=stats.errors,
-        items=stats.items,
-        total_s=stats.total_ns / NS_PER_S,
-        p50_s=stats.quantile_s(0.5),
-        p95_s=stats.quantile_s(0.95),
-        max_s=stats.max_ns / NS_PER_S,
+        calls=len(lengths),
+        errors=runs.failures or 0,
+        items=runs.told,
+        total_s=int((runs.ends_ns - runs.starts_ns).sum()) / NS_PER_S,
+        p50_s=p50,
+        p95_s=p95,
+        max_s=float(lengths.max()),
     )
 
 
-def _region_use(summary: RegionSummary, verdict: Verdict, *, whole: bool) -> RegionUse:
+def _region_use(summary: RegionSummary, verdict: Verdict, runs: Runs) -> RegionUse:
     reasons = []
     if summary.busy is None:
         reasons.append(f"GPU busy: {summary.reason or 'not measured'}")
@@ -230,19 +285,41 @@ def _region_use(summary: RegionSummary, verdict: Verdict, *, whole: bool) -> Reg
         reasons.append(f"energy per call: {_no_energy(summary)}")
     items, seconds = summary.durations.items, summary.interval_s
     rate = cost = None
-    if items and whole:
+    if items and runs.items is not None:
         rate = items * summary.executions / summary.durations.calls / seconds if seconds > 0 else None
         if summary.call_energy_j is not None:
             cost = summary.call_energy_j * summary.executions / items
     elif items:
         reasons.append("per item: only some of the executions told their items")
-    return RegionUse(summary, verdict, rate, cost, tuple(reasons))
+    return RegionUse(summary, verdict, rate, cost, runs.failures, tuple(reasons))
 
 
 def _no_energy(summary: RegionSummary) -> str:
     if not summary.energy_source:
         return "the recording has neither energy nor power of this device"
     return summary.reason or "the mean power while the region ran cannot be told apart from its neighbours'"
+
+
+def _rest(whole: float, parts: float) -> float:
+    """What is left, without what rounding leaves of nothing."""
+    rest = whole - parts
+    return rest if rest > 1e-9 * whole else 0.0
+
+
+#: Why a sample is not in the history, in words. A value that a driver's buffer repeats is no loss.
+_LEFT_OUT: Final = {
+    "late": "are older than what came before them",
+    "implausible": "have values that the device cannot have",
+    "reset": "begin a counter anew: its growth in between is not known",
+    "clock set back": "are from before the clock was set back",
+}
+
+
+def _left_out(timeline: Timeline) -> Iterator[str]:
+    for row, column in timeline.columns.items():
+        for why, words in _LEFT_OUT.items():
+            if column.dropped[why]:
+                yield f"{row.key}: {column.dropped[why]:,} samples {words}"
 
 
 def _device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUse:
@@ -268,7 +345,8 @@ def _device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceU
             watts = joules * NS_PER_S / covered
         else:
             reasons.append(f"energy: {len(energy)} samples of {energy.signal.key} cover no time")
-    shares = [summary.energy_j for summary in regions]
+    reasons += _left_out(timeline)
+    shares = [summary.energy_j for summary in regions if summary.reason != _UNSAMPLED]
     known = [share for share in shares if share is not None]
     return DeviceUse(
         device=timeline.device,
@@ -281,6 +359,6 @@ def _device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceU
         energy_j=joules,
         energy_source=energy.signal.key if energy else "",
         power_w=watts,
-        unattributed_j=max(0.0, joules - sum(known)) if joules is not None and len(known) == len(shares) else None,
+        unattributed_j=None if joules is None or len(known) < len(shares) else _rest(joules, sum(known)),
         reasons=tuple(reasons),
     )

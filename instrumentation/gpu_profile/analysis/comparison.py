@@ -1,9 +1,11 @@
 """Two recordings, region by region: what became more, what became less, and how sure that is.
 
 Durations: 95 % percentile intervals of a seeded bootstrap over executions (Efron and Tibshirani, *An Introduction to
-the Bootstrap*, 1993, ch. 13). GPU-busy time and energy are rates recovered over all executions, which cannot be drawn
-anew one by one: their intervals are normal approximations, from the half-width of the rate and, for the time that a
-call was on its devices, the spread of its bootstrapped mean. Executions are taken to be independent of one another.
+the Bootstrap*, 1993, ch. 13). Failures: the interval for two shares of Newcombe (*Statistics in Medicine* 17, 1998,
+method 10), which also holds where neither side failed. GPU-busy time and energy are rates recovered over all
+executions, which cannot be drawn anew one by one: their intervals are normal approximations, from the half-width of the
+rate and, for the time that a call was on its devices, the spread of its bootstrapped mean; those of their ratios are
+Fieller's. Executions are taken to be independent of one another.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import hypot, isfinite
+from math import hypot, isfinite, sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,7 +25,7 @@ from gpu_profile.timeline import Floats
 from gpu_profile.units import NS_PER_S
 from gpu_profile.unmix import Z95
 
-#: What is compared, and its unit. `x/item` is x per unit of work.
+#: What is compared, and its unit (1: a share). `x/item` is x per unit of work.
 QUANTITIES: Final = {
     "duration": "s",
     "p50": "s",
@@ -33,6 +35,7 @@ QUANTITIES: Final = {
     "duration/item": "s",
     "busy/item": "s",
     "energy/item": "J",
+    "failures": "1",
 }
 #: Time on the devices, of which only the spread is used.
 _JOINED: Final = "joined"
@@ -73,6 +76,13 @@ class Difference:
         """`b / a - 1`."""
         return None if self.a is None or self.b is None or self.a <= 0 else self.b / self.a - 1
 
+    @property
+    def no_ratio(self) -> str:
+        """Why a difference that has an interval has none for its ratio; empty if it has one, or neither."""
+        if self.interval is None or self.relative_interval is not None:
+            return ""
+        return "A may be 0: the ratio has no interval" if self.a else "A is 0: there is no ratio"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -92,11 +102,12 @@ class _Drawn(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A quantity of one side: its value and either draws or the half-width of a 95 % interval, or why there is none."""
+    """A quantity of one side: its value, with draws, half-width or edges of a 95 % interval, or why there is none."""
 
     value: float | None
     draws: Floats | None = None
     half_width: float | None = None
+    edges: Edges | None = None
     reason: str = ""
 
 
@@ -161,15 +172,19 @@ def _intervals(a: _Known, b: _Known) -> tuple[Edges | None, Edges | None]:
     if a.draws is not None and b.draws is not None:
         positive = bool((a.draws > 0).all())
         return _percentiles(b.draws - a.draws), _percentiles(b.draws / a.draws - 1) if positive else None
+    if a.edges is not None and b.edges is not None:
+        low = hypot(b.value - b.edges[0], a.edges[1] - a.value)
+        high = hypot(b.edges[1] - b.value, a.value - a.edges[0])
+        return (b.value - a.value - low, b.value - a.value + high), None
     if a.half_width is None or b.half_width is None:
         return None, None
     change, width = b.value - a.value, hypot(a.half_width, b.half_width)
     relative = None
-    if a.value > 0:
-        ratio = b.value / a.value
-        # The delta method, written so that it also holds where b is 0.
-        spread = hypot(b.half_width / a.value, ratio * a.half_width / a.value)
-        relative = (ratio - 1 - spread, ratio - 1 + spread)
+    if a.value > a.half_width:
+        # Fieller's interval for a ratio (1954): unlike the delta method's, it does not shrink where b is near 0.
+        ratio, g = b.value / a.value, (a.half_width / a.value) ** 2
+        spread = hypot(b.half_width * sqrt(1 - g), ratio * a.half_width) / a.value
+        relative = ((ratio - spread) / (1 - g) - 1, (ratio + spread) / (1 - g) - 1)
     return (change - width, change + width), relative
 
 
@@ -207,6 +222,7 @@ def _side(analysis: Analysis, region: str, side: int) -> dict[str, _Known]:
         some = bool(uses and uses[0].summary.durations.items)
         reason = "only some of the executions told their items" if some else ""
         known |= {f"{name}/item": _Known(None, reason=reason) for name in ("duration", "busy", "energy")}
+    known["failures"] = _failures(runs, few)
     return known
 
 
@@ -215,28 +231,53 @@ def _draw(rng: np.random.Generator, runs: Runs) -> dict[str, _Drawn]:
     n = len(durations)
     m = min(n, _MOST_DRAWN)
     shrink = float(np.sqrt(m / n))
-    means, p50s, p95s, per_item, joined, joined_per_item = (np.empty(_DRAWS) for _ in range(6))
+    means, per_item, joined, joined_per_item = (np.empty(_DRAWS) for _ in range(4))
     for i in range(_DRAWS):
         chosen = rng.integers(n, size=m)
-        taken = durations[chosen]
-        means[i] = taken.mean()
-        p50s[i], p95s[i] = np.quantile(taken, (0.5, 0.95))
-        joined[i] = on_device[chosen].mean()
+        means[i], joined[i] = durations[chosen].mean(), on_device[chosen].mean()
         if items is not None:
             # A draw without any work has no cost per unit; the mean of a unit's worth stands in for so rare a thing.
             work = float(items[chosen].sum()) or float(items.mean())
-            per_item[i], joined_per_item[i] = taken.sum() / work, joined[i] * m / work
-    p50, p95 = (float(value) for value in np.quantile(durations, (0.5, 0.95)))
+            per_item[i], joined_per_item[i] = means[i] * m / work, joined[i] * m / work
+    ordered = np.sort(durations)
     found = {
         "duration": (float(durations.mean()), means),
-        "p50": (p50, p50s),
-        "p95": (p95, p95s),
+        "p50": (float(np.quantile(ordered, 0.5)), _quantile_draws(rng, ordered, m, 0.5)),
+        "p95": (float(np.quantile(ordered, 0.95)), _quantile_draws(rng, ordered, m, 0.95)),
         _JOINED: (float(on_device.mean()), joined),
     }
     if items is not None:
         found["duration/item"] = (float(durations.sum() / items.sum()), per_item)
         found[f"{_JOINED}/item"] = (float(on_device.sum() / items.sum()), joined_per_item)
     return {key: _Drawn(value, value + (draws - value) * shrink) for key, (value, draws) in found.items()}
+
+
+def _quantile_draws(rng: np.random.Generator, ordered: Floats, m: int, q: float) -> Floats:
+    """Quantiles of bootstrap samples of size `m`, without the samples.
+
+    The k-th smallest of m draws with replacement lies where the k-th smallest of m uniform numbers does, which is a
+    beta variable (Hutson and Ernst, *J. R. Statist. Soc. B* 62, 2000); the next one is the least of the m - k above it.
+    """
+    rank = q * (m - 1)
+    k = int(rank)
+    below = rng.beta(k + 1, m - k, _DRAWS)
+    above = 1.0 - (1.0 - below) * rng.random(_DRAWS) ** (1.0 / max(1, m - k - 1))
+    low, high = (ordered[np.minimum(len(ordered) - 1, (u * len(ordered)).astype(np.int64))] for u in (below, above))
+    return np.asarray(low + (rank - k) * (high - low), np.float64)
+
+
+def _failures(runs: Runs, few: str) -> _Known:
+    """The share of executions that failed, with Wilson's interval."""
+    if runs.failures is None:
+        return _Known(None, reason="the recording does not say which executions failed")
+    n = len(runs.starts_ns)
+    share = runs.failures / n
+    if few:
+        return _Known(share, reason=few)
+    centre, spread = share + Z95**2 / (2 * n), Z95 * sqrt(share * (1 - share) / n + (Z95 / (2 * n)) ** 2)
+    scale = 1 + Z95**2 / n
+    # Rounding must not lift the lower edge of no failures at all above none.
+    return _Known(share, edges=(min(share, (centre - spread) / scale), max(share, (centre + spread) / scale)))
 
 
 def _spread(rate: _Known, time: _Drawn, few: str) -> _Known:

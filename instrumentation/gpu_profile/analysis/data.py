@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from typing import Final
 
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
 from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.text import reasons
 from gpu_profile.regimes import Regime, Verdict
+
+#: Of all that is printed as JSON. Keys are added without a change of it; it changes if one goes or changes its meaning.
+SCHEMA_VERSION: Final = 1
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 
@@ -33,11 +37,20 @@ def _finite(value: Value) -> Value:
 def of_analysis(analysis: Analysis) -> Value:
     """All of an analysis."""
     return {
+        "schema_version": SCHEMA_VERSION,
         "start_ns": analysis.start_ns,
         "end_ns": analysis.end_ns,
         "lost_bytes": analysis.lost_bytes,
         "processes": [
-            {"host": p.host, "pid": p.pid, "driver": p.driver, "driver_version": p.driver_version, "version": p.version}
+            {
+                "host": p.host,
+                "pid": p.pid,
+                "start_ns": p.start_ns,
+                "end_ns": p.end_ns,
+                "driver": p.driver or None,
+                "driver_version": p.driver_version or None,
+                "version": p.version,
+            }
             for p in analysis.processes
         ],
         "devices": [_device(use) for use in analysis.devices],
@@ -78,6 +91,7 @@ def _region(use: RegionUse) -> Value:
         "device": summary.device.uuid or None,
         "calls": durations.calls,
         "executions": summary.executions,
+        "failures": use.failures,
         "total_s": durations.total_s,
         "mean_s": mean,
         "p50_s": durations.p50_s,
@@ -118,14 +132,32 @@ def _verdict(verdict: Verdict) -> Value:
     }
 
 
+def of_verdicts(before: Analysis, after: Sequence[Verdict]) -> Value:
+    """The verdicts by default and by other thresholds."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "regions": [
+            {
+                "region": use.summary.region,
+                "device": use.summary.device.uuid or None,
+                "by_default": _verdict(use.verdict),
+                "by_rules": _verdict(verdict),
+                "changed": verdict.regime is not use.verdict.regime,
+            }
+            for use, verdict in zip(before.regions, after, strict=True)
+        ],
+    }
+
+
 def of_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Difference, Outcome]]) -> Value:
     """All of a comparison."""
     return {
+        "schema_version": SCHEMA_VERSION,
         "differences": [_difference(found) for found in comparison.differences],
         "only_a": list(comparison.only_a),
         "only_b": list(comparison.only_b),
         "fail_on": [
-            {"condition": gate.text, "outcome": outcome.name.lower(), "reason": found.reason or None}
+            {"condition": gate.text, "outcome": outcome.name.lower(), "reason": gate.reason(found) or None}
             for gate, found, outcome in judged
         ],
         "untold": list(comparison.notes),
@@ -143,5 +175,5 @@ def _difference(found: Difference) -> Value:
         "change_interval": found.interval,
         "relative": found.relative,
         "relative_interval": found.relative_interval,
-        "reason": found.reason or None,
+        "reason": found.reason or found.no_ratio or None,
     }

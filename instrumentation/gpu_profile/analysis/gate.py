@@ -2,8 +2,8 @@
 
 condition = region "." quantity (">" | "<") change
 region    = a name without dots, spaces and quotes, or any name in single or double quotes
-quantity  = ("duration" | "p50" | "p95" | "busy" | "energy"), after the first, "busy" and "energy" also "/item"
-change    = a signed number with "%", or with s or J (prefixes n, u, µ, m, k, M)
+quantity  = "duration" | "p50" | "p95" | "busy" | "energy" | "failures" | "duration/item" | "busy/item" | "energy/item"
+change    = a signed number with "%", or with s or J (prefixes n, u, µ, m, k, M); of failures with "pp", points in %
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Outcome(Enum):
 class Gate:
     """A condition on how a quantity of a region changed: `sign` 1 for more than `bound`, -1 for less.
 
-    `bound` is in `unit`, s or J; with no unit it is a ratio, such as 0.05.
+    `bound` is in `unit`, s, J or 1 (a share); with no unit it is a ratio, such as 0.05.
     """
 
     text: str
@@ -60,6 +60,14 @@ class Gate:
         low, high = interval
         beyond = low > self.bound if self.sign > 0 else high < self.bound
         return Outcome.HOLDS if beyond else Outcome.NOT
+
+    def reason(self, found: Difference) -> str:
+        """Why it cannot be judged, and what to do; empty if it can."""
+        if self.judge(found) is not Outcome.UNTOLD:
+            return ""
+        if found.interval is not None:
+            return f"{found.no_ratio}; write the change in {found.unit}, not in %"
+        return found.reason or "there is no interval"
 
     def find(self, comparison: Comparison) -> Difference:
         """The difference that it is about. UsageError if the region is not in both recordings."""
@@ -111,6 +119,10 @@ def parse_gate(text: str) -> Gate:
 
 def _unit(text: str, match: re.Match[str], base: str) -> tuple[float, str]:
     unit = match[1]
+    if base == "1":
+        if unit == "pp":
+            return 0.01, base
+        raise _error(text, match.start(1), f"no unit {unit!r} here; it is pp (points in %)")
     if unit == "%":
         return 0.01, ""
     prefix = unit.removesuffix(base)

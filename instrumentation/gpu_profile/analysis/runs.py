@@ -9,10 +9,10 @@ from math import isfinite
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from gpu_profile.durations import DurationStats
-from gpu_profile.join import Activity
-from gpu_profile.pooling import MOST_REGIONS, OTHER
+from gpu_profile.activities import Activities
+from gpu_profile.attribution import MOST_REGIONS, OTHER
 from gpu_profile.recording import SpanRecord
 from gpu_profile.samples import Interval
 from gpu_profile.timeline import Floats, Ints
@@ -27,7 +27,8 @@ class Runs(NamedTuple):
 
     `on_starts_ns` and `on_ends_ns` are the edges on its devices, `joined_ns` its time there, all of them together;
     by the host's clock where an execution did not say.
-    `items` is None unless every execution said its own: a sum over some of them has nothing to be set beside.
+    `items` is None unless every execution said its own: a sum over some of them has nothing to be set beside. `told`
+    is that sum. `failed` is None unless the recording says of every execution whether it failed.
     """
 
     starts_ns: Ints
@@ -36,21 +37,32 @@ class Runs(NamedTuple):
     on_ends_ns: Ints
     joined_ns: Ints
     items: Floats | None
+    told: float | None
+    failed: npt.NDArray[np.bool_] | None
 
     @property
     def durations_s(self) -> Floats:
         """How long each took, in seconds."""
         return (self.ends_ns - self.starts_ns) / NS_PER_S
 
+    @property
+    def failures(self) -> int | None:
+        """How many failed."""
+        return None if self.failed is None else int(self.failed.sum())
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class DeviceWork:
-    """What ran on one device: activities in order of their start, and executions by region."""
+    """What ran on one device: activities in order of their start, and executions by region.
 
-    activities: list[Activity] = field(default_factory=list)
-    executions: Counter[str] = field(default_factory=Counter)
-    #: Executions by region whose interval is the device's own.
-    marked: Counter[str] = field(default_factory=Counter)
+    The activities' `columns` are places in `regions`. `marked` counts the executions whose interval is the device's
+    own.
+    """
+
+    activities: Activities
+    regions: tuple[str, ...]
+    executions: Mapping[str, int]
+    marked: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -58,11 +70,10 @@ class Work:
     """All that ran, by region and by device (UUID; empty where no device is known), with what could not be used."""
 
     runs: dict[str, Runs] = field(default_factory=dict)
-    stats: dict[str, DurationStats] = field(default_factory=dict)
     devices: dict[str, DeviceWork] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    #: Executions that name no device.
-    homeless: int = 0
+    #: Executions that name no device, by the devices that they are taken to have run on.
+    homeless: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
 
 def printable(text: str) -> str:
@@ -70,50 +81,105 @@ def printable(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
-def gather(spans: Sequence[SpanRecord], defaults: Sequence[str]) -> Work:
-    """Sort the spans out. Those without device intervals count, by the host's clock, on each device of `defaults`.
+def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = ()) -> Work:
+    """Sort the spans out.
 
-    A span with several streams on one device counts there from its first mark to its last.
+    Those that name no device count, by the host's clock, on each of `devices`; without these where their process took
+    them to run, or else on the `first` device. A span with several streams on one device counts there from its first
+    mark to its last.
     """
     work = Work()
     usable = _usable(spans, work.notes)
     names = _names(usable, work.notes)
     parents = _parents(usable, work.notes)
-    by_region: dict[str, list[SpanRecord]] = {}
-    joined: dict[str, list[tuple[int, int, int]]] = {}
+    places: dict[str, _Places] = {}
+    on_starts, on_ends, joined = ([0] * len(usable) for _ in range(3))
     broken = 0
     for key, span in enumerate(usable):
-        region = names[span.name]
-        by_region.setdefault(region, []).append(span)
-        marked = _marked(span)
-        broken += bool(span.device_intervals) and not marked
-        work.homeless += not marked
-        places = marked or dict.fromkeys(defaults or ("",), Interval(span.start_ns, span.end_ns))
-        there = list(places.values())
-        edges = min(place.start_ns for place in there), max(place.end_ns for place in there)
-        joined.setdefault(region, []).append((*edges, sum(b - a for a, b, _ in there)))
-        for uuid, interval in places.items():
-            device = work.devices.setdefault(uuid, DeviceWork())
-            device.executions[region] += 1
-            device.marked[region] += bool(marked)
-            device.activities.append(Activity(key, parents[key], region, interval.start_ns, interval.end_ns))
+        marked = _marked(span) if span.device_intervals else None
+        if marked:
+            on_starts[key] = min(place.start_ns for place in marked.values())
+            on_ends[key] = max(place.end_ns for place in marked.values())
+            joined[key] = sum(b - a for a, b, _ in marked.values())
+            for uuid, interval in marked.items():
+                places.setdefault(uuid, _Places()).add(key, interval, marked=True)
+            continue
+        broken += marked is not None
+        if span.assumed or not span.devices:
+            where = (*devices,) or span.devices or (first,)
+            work.homeless[where] += 1
+        else:
+            where = span.devices
+        on_starts[key], on_ends[key] = start, end = span.start_ns, span.end_ns
+        joined[key] = (end - start) * len(where)
+        for uuid in where:
+            places.setdefault(uuid, _Places()).add(key, Interval(start, end), marked=False)
     if broken:
         work.notes.append(f"device intervals of {broken:,} executions end before they start: the host's were used")
-    for device in work.devices.values():
-        device.activities.sort(key=lambda activity: activity.start_ns)
-    for region, found in by_region.items():
-        work.runs[region], work.stats[region] = _runs(found, joined[region]), _stats(found)
+    number = {region: i for i, region in enumerate(dict.fromkeys(names.values()))}
+    columns = np.array([number[names[span.name]] for span in usable], np.int64)
+    within = np.array(parents, np.int64)
+    for uuid, found in places.items():
+        work.devices[uuid] = found.work(columns, tuple(number), within)
+    hosts = [span.start_ns for span in usable], [span.end_ns for span in usable]
+    edges = [np.array(column, np.int64) for column in (*hosts, on_starts, on_ends, joined)]
+    for column in dict.fromkeys(columns.tolist()):
+        mine = np.flatnonzero(columns == column)
+        starts, ends, began, ended, there = (each[mine] for each in edges)
+        told = _told([usable[key] for key in mine.tolist()])
+        work.runs[tuple(number)[column]] = Runs(starts, ends, began, ended, there, *told)
     return work
+
+
+class _Places:
+    """Where on one device executions lay: one entry in each list for each of them."""
+
+    __slots__ = ("ends", "keys", "marked", "starts")
+
+    def __init__(self) -> None:
+        self.keys: list[int] = []
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.marked: list[bool] = []
+
+    def add(self, key: int, interval: Interval, *, marked: bool) -> None:
+        self.keys.append(key)
+        self.starts.append(interval.start_ns)
+        self.ends.append(interval.end_ns)
+        self.marked.append(marked)
+
+    def work(self, columns: Ints, regions: tuple[str, ...], within: Ints) -> DeviceWork:
+        """`columns` and `within` are of all executions: each one's region, and the place of the one around it."""
+        keys, starts, ends = (np.array(column, np.int64) for column in (self.keys, self.starts, self.ends))
+        marked = np.array(self.marked, np.bool_)
+        if marked.any():  # else they are in order already
+            order = np.argsort(starts, kind="stable")
+            keys, starts, ends, marked = keys[order], starts[order], ends[order], marked[order]
+        here = np.full(len(within) + 1, -1, np.int64)
+        here[keys] = np.arange(len(keys))
+        parents = within[keys]
+        while (elsewhere := (parents >= 0) & (here[parents] < 0)).any():
+            # The one around ran on another device: whom that was inside counts.
+            parents = np.where(elsewhere, within[parents], parents)
+        counts = (np.bincount(columns[which], minlength=len(regions)).tolist() for which in (keys, keys[marked]))
+        executions, own = (dict(zip(regions, count, strict=True)) for count in counts)
+        return DeviceWork(
+            Activities(starts, ends, here[parents], columns[keys]),
+            regions,
+            {region: executions[region] for region in regions if executions[region]},
+            own,
+        )
 
 
 def _usable(spans: Sequence[SpanRecord], notes: list[str]) -> list[SpanRecord]:
     """Spans with a possible interval, in order of their start, whatever order they were recorded in."""
     usable = [span for span in spans if 0 <= span.start_ns <= span.end_ns < LATEST_NS]
-    wrong = Counter(printable(s.name) for s in spans if not 0 <= s.start_ns <= s.end_ns < LATEST_NS)
-    for name, count in wrong.items():
-        notes.append(
-            f"{count:,} executions of {name} left out: they end before they start, or lie beyond all calendars"
-        )
+    if len(usable) < len(spans):
+        wrong = Counter(printable(s.name) for s in spans if not 0 <= s.start_ns <= s.end_ns < LATEST_NS)
+        for name, count in wrong.items():
+            notes.append(
+                f"{count:,} executions of {name} left out: they end before they start, or lie beyond all calendars"
+            )
     return sorted(usable, key=lambda span: (span.start_ns, -span.end_ns))
 
 
@@ -130,24 +196,32 @@ def _names(spans: Iterable[SpanRecord], notes: list[str]) -> Mapping[str, str]:
     return {name: kept.get(name, OTHER) for name in time}
 
 
-def _parents(spans: Sequence[SpanRecord], notes: list[str]) -> list[int | None]:
-    """For each span, the place of the one that it ran inside. A parent always comes before its children: no rings."""
+def _parents(spans: Sequence[SpanRecord], notes: list[str]) -> list[int]:
+    """For each span, the place of the one that it ran inside, or -1. Parents come before their children: no rings."""
     place = {(span.trace_id, span.span_id): i for i, span in reversed(list(enumerate(spans))) if span.span_id}
-    result: list[int | None] = []
+    place |= {("", span.id): i for i, span in reversed(list(enumerate(spans))) if span.id}
+    result: list[int] = []
     unnamed: list[int] = []
-    nameless = 0
+    nameless = orphans = 0
     for i, span in enumerate(spans):
-        if span.span_id:
-            parent = place.get((span.trace_id, span.parent_span_id or ""))
-            result.append(parent if parent is not None and parent < i else None)
+        if span.span_id or span.id:
+            parent = -1
+            if span.parent or span.parent_span_id:
+                whose = ("", span.parent) if span.parent else (span.trace_id, span.parent_span_id or "")
+                parent = place.get(whose, -1)
+                orphans += parent < 0
+            # Of what began at the same moment, the one around may stand behind: it is left alone.
+            result.append(parent if parent < i else -1)
             continue
         nameless += 1
         unnamed = [other for other in unnamed if spans[other].end_ns > span.start_ns]
         around = (other for other in reversed(unnamed) if spans[other].end_ns >= span.end_ns)
-        result.append(next(around, None))
+        result.append(next(around, -1))
         unnamed.append(i)
     if nameless:
-        notes.append(f"{nameless:,} executions have no span id: one that lies within another is taken to be inside it")
+        notes.append(f"{nameless:,} executions have no id: one that lies within another is taken to be inside it")
+    if orphans:
+        notes.append(f"{orphans:,} executions ran inside one that is not recorded: it had not ended, or was lost")
     return result
 
 
@@ -167,21 +241,13 @@ def _items(span: SpanRecord) -> float | None:
     return span.items if span.items is not None and isfinite(span.items) and span.items >= 0 else None
 
 
-def _runs(spans: Sequence[SpanRecord], joined: Sequence[tuple[int, int, int]]) -> Runs:
+def _told(spans: Sequence[SpanRecord]) -> tuple[Floats | None, float | None, npt.NDArray[np.bool_] | None]:
+    """The last three fields of `Runs`."""
     items = [known for span in spans if (known := _items(span)) is not None]
+    failed = [span.failed for span in spans if span.failed is not None]
     whole = len(items) == len(spans) and sum(items) > 0
-    return Runs(
-        np.array([span.start_ns for span in spans], np.int64),
-        np.array([span.end_ns for span in spans], np.int64),
-        np.array([start for start, _, _ in joined], np.int64),
-        np.array([end for _, end, _ in joined], np.int64),
-        np.array([length for _, _, length in joined], np.int64),
+    return (
         np.array(items, np.float64) if whole else None,
+        sum(items) if items else None,
+        np.array(failed, np.bool_) if len(failed) == len(spans) else None,
     )
-
-
-def _stats(spans: Sequence[SpanRecord]) -> DurationStats:
-    stats = DurationStats()
-    for span in spans:
-        stats.add(span.end_ns - span.start_ns, items=_items(span))
-    return stats

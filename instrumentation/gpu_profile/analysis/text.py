@@ -84,14 +84,20 @@ def device_row(use: DeviceUse, label: str) -> tuple[str, ...]:
 def region_columns(uses: Sequence[RegionUse]) -> tuple[str, ...]:
     """Which columns there is something to say in."""
     items = ("items/s", "J/item") if any(use.items_per_s is not None for use in uses) else ()
-    first, *rest = REGION_COLUMNS
-    return (first, "device", *rest[:-2], *items, *rest[-2:])
+    failed = ("failed",) if any(use.failures for use in uses) else ()
+    there = ("on GPU",) if any(use.summary.interval_source == "device" for use in uses) else ()
+    first, calls, mean, p95, *rest = REGION_COLUMNS
+    return (first, "device", calls, *failed, mean, p95, *there, *rest[:-2], *items, *rest[-2:])
 
 
 def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[str, ...]:
     """One region on one device, in the order of `columns`."""
     cells = dict(zip(REGION_COLUMNS, region_row(use.summary, use.verdict), strict=True))
     cells["device"] = label or UNKNOWN
+    summary = use.summary
+    marked = summary.interval_source == "device" and summary.executions
+    cells["on GPU"] = si(summary.interval_s / summary.executions, "s") if marked else UNKNOWN
+    cells["failed"] = UNKNOWN if use.failures is None else f"{use.failures:,}"
     cells["items/s"] = UNKNOWN if use.items_per_s is None else si(use.items_per_s, "").strip()
     cells["J/item"] = known(use.item_energy_j, "J")
     return tuple(cells[column] for column in columns)
@@ -105,7 +111,10 @@ def reasons(analysis: Analysis) -> list[str]:
     for use in analysis.regions:
         label = names.get(use.summary.device.uuid, use.summary.device.uuid) or "not known"
         place = f"{use.summary.region} on device {label}"
-        lines += [f"{place}: {reason}" for reason in use.reasons]
+        by_reason: dict[str, list[str]] = {}
+        for what, _, why in (reason.partition(": ") for reason in use.reasons):
+            by_reason.setdefault(why, []).append(what)
+        lines += [f"{place}: {' and '.join(whats)}: {why}" for why, whats in by_reason.items()]
         if use.verdict.regime is Regime.UNKNOWN and not use.reasons:
             lines.append(f"{place}: regime: {use.verdict.rule}")
     return list(dict.fromkeys(lines))
@@ -190,26 +199,37 @@ def _judged(verdict: Verdict) -> tuple[str, str]:
 def render_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Difference, Outcome]]) -> str:
     """Every difference, what stands on one side only, and what became of the conditions."""
     columns = ("region", "per call", "A", "B", "change", "95 % interval", "")
-    parts = [text_table(columns, map(_difference_row, comparison.differences), left=2)]
+    # Failures are told where there are any.
+    differences = [found for found in comparison.differences if found.unit != "1" or found.a or found.b]
+    parts = [text_table(columns, map(_difference_row, differences), left=2)]
     lines = [f"only in A: {region}" for region in comparison.only_a]
     lines += [f"only in B: {region}" for region in comparison.only_b]
     parts += ["\n".join(lines)] if lines else []
-    parts += _section("What could not be told", [*comparison.notes, *_gaps(comparison)])
-    parts += (
-        ["\n".join(f"{outcome}: {gate.text} ({shown(found)})" for gate, found, outcome in judged)] if judged else []
-    )
+    parts += _section("What could not be told", [*comparison.notes, *_gaps(differences)])
+    if judged:
+        parts.append("\n".join(judgement(*each) for each in judged))
     return "\n\n".join(parts)
 
 
+def judgement(gate: Gate, found: Difference, outcome: Outcome) -> str:
+    """What became of a condition, in one line."""
+    return f"{outcome}: {gate.text} ({gate.reason(found) or _shown(found)})"
+
+
 def _difference_row(found: Difference) -> tuple[str, ...]:
-    change = UNKNOWN if found.relative is None else _signed(found.relative)
-    word = ""
-    interval = found.relative_interval or found.interval
-    if interval is not None:
-        low, high = interval
+    change, interval, word = _change(found), _interval(found), ""
+    edges = found.relative_interval or found.interval
+    if edges is not None:
+        low, high = edges
         word = "more" if low > 0 else "less" if high < 0 else "no difference shown"
-    cells = (known(found.a, found.unit), known(found.b, found.unit), change, _interval(found), word)
-    return (found.region, found.quantity, *cells)
+    values = (percent(v) if found.unit == "1" and v is not None else known(v, found.unit) for v in (found.a, found.b))
+    return (found.region, found.quantity, *values, change, interval, word)
+
+
+def _change(found: Difference) -> str:
+    if found.unit == "1":
+        return UNKNOWN if found.change is None else _points(found.change)
+    return UNKNOWN if found.relative is None else _signed(found.relative)
 
 
 def _interval(found: Difference) -> str:
@@ -219,21 +239,24 @@ def _interval(found: Difference) -> str:
         return f"{_signed(low)} to {_signed(high)}"
     if found.interval is not None:
         low, high = found.interval
+        if found.unit == "1":
+            return f"{_points(low)} to {_points(high)}"
         return f"{si(low, found.unit)} to {si(high, found.unit)}"
     return UNKNOWN
 
 
-def shown(found: Difference) -> str:
-    """A difference in a few words."""
-    if found.relative_interval is None and found.interval is None:
-        return found.reason or "there is no interval"
-    change = "" if found.relative is None else f"{_signed(found.relative)}, "
-    return change + _interval(found)
+def _shown(found: Difference) -> str:
+    change = _change(found)
+    return _interval(found) if change == UNKNOWN else f"{change}, {_interval(found)}"
 
 
 def _signed(ratio: float) -> str:
     return f"{ratio * 100:+.1f} %"
 
 
-def _gaps(comparison: Comparison) -> list[str]:
-    return [f"{found.region} {found.quantity}: {found.reason}" for found in comparison.differences if found.reason]
+def _points(share: float) -> str:
+    return f"{share * 100:+.1f} pp"
+
+
+def _gaps(differences: Sequence[Difference]) -> list[str]:
+    return [f"{found.region} {found.quantity}: {found.reason}" for found in differences if found.reason]

@@ -43,7 +43,7 @@ def record(
 ) -> None:
     """Record every GPU of this node into DIRECTORY.
 
-    A process with regions records its spans there too if it runs with GPU_PROFILE_RECORD=DIRECTORY.
+    A process with regions that runs with GPU_PROFILE_RECORD=DIRECTORY records itself, its own GPUs included.
     """
     sampler = Sampler(
         lambda: open_driver(driver_spec),

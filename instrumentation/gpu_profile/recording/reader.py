@@ -135,8 +135,14 @@ def _cut(path: Path, end: int) -> None:
 def _files(directory: Path) -> list[Path]:
     try:
         paths = sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
-    except OSError as error:
+    except NotADirectoryError as error:
+        raise RecordingError(
+            f"{directory}: not a recording but a file; give the directory that holds it: {directory.parent}"
+        ) from error
+    except FileNotFoundError as error:
         raise RecordingError(f"{directory}: not a recording: {error.strerror}") from error
+    except OSError as error:
+        raise RecordingError(f"{directory}: cannot be read: {error.strerror}") from error
     if not paths:
         raise RecordingError(f"{directory}: not a recording: no {SUFFIX} file in it")
     return paths

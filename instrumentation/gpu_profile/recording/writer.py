@@ -107,7 +107,7 @@ class RecordingWriter:
 
     def span(self, span: SpanRecord) -> None:
         """Keep one execution of a region for the next flush."""
-        self._fact(RecordType.SPANS, {**to_fields(span), "attributes": dict(span.attributes)})
+        self._fact(RecordType.SPANS, to_fields(span))
 
     def event(self, event: Event) -> None:
         """Keep an event of a device for the next flush."""

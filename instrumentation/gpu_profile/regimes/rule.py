@@ -10,6 +10,7 @@ from enum import Enum
 from gpu_profile.regimes.scores import Scores
 from gpu_profile.regimes.thresholds import Thresholds
 from gpu_profile.summary import Basis
+from gpu_profile.units import percent
 
 
 class Regime(Enum):
@@ -52,3 +53,28 @@ def least(*margins: float | None) -> float | None:
     """The smallest of some margins; None if one is missing."""
     known = [margin for margin in margins if margin is not None and not math.isnan(margin)]
     return min(known) if len(known) == len(margins) else None
+
+
+def below(score: float | None, limits: Thresholds) -> float | None:
+    """How far a score is from taking half of the time: above that, something else is no larger cause."""
+    return None if score is None else limits.half - score
+
+
+def above(score: float | None, other: float | None, limits: Thresholds) -> float | None:
+    """How far `score` is above its ceiling and above the other; unknown if either is: what is absent is not 0."""
+    if score is None or other is None:
+        return None
+    return min(score - limits.ceiling, score - other - limits.balanced)
+
+
+def both_near(s: Scores, limits: Thresholds) -> float | None:
+    """How far both scores are above the ceiling, and closer together than what tells them apart."""
+    if s.compute is None or s.memory is None:
+        return None
+    apart = abs(s.compute - s.memory)
+    return min(s.compute - limits.ceiling, s.memory - limits.ceiling, limits.balanced - apart)
+
+
+def of_ceiling(score: float | None) -> str:
+    """A score in per cent; what noise takes over the ceiling is at it."""
+    return percent(min(1.0, score or 0.0), 0)

@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from gpu_profile.regimes.thresholds import Thresholds
 from gpu_profile.summary import Evidence
+
+#: A rate that regression gives can be a little outside of 0 to 1; from here on it is no measurement.
+_LOWEST, _HIGHEST = -0.1, 1.5
+#: Shares of one time that add up to more than this do not belong together.
+_WHOLE: Final = 1.05
+#: What can be any positive number: seconds, and how much longer twice the work takes.
+_UNBOUNDED: Final = frozenset({"kernel_s", "growth"})
+_SHARES: Final = ("work", "communication", "transfer", "host_wait", "other_wait")
+
+
+def sound(evidence: Evidence) -> Evidence:
+    """The evidence without what cannot be: NaN, infinities, ratios far outside of 0 to 1. What is left out is unknown.
+
+    What is slightly below 0 is 0. Shares of a trace's time that add up to more than it are all left out.
+    """
+    values = {key: max(0.0, value) for key, value in evidence.values.items() if _possible(key, value)}
+    if evidence.basis == "kernels" and sum(values.get(key, 0.0) for key in _SHARES) > _WHOLE:
+        values = {key: value for key, value in values.items() if key not in _SHARES}
+    return evidence if values == evidence.values else replace(evidence, values=values)
+
+
+def _possible(key: str, value: float) -> bool:
+    return _LOWEST <= value <= (math.inf if key in _UNBOUNDED else _HIGHEST) and math.isfinite(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +56,7 @@ class Waits:
             return None
         keys = ("work", "communication", "transfer", "host_wait", "launch", "other_wait", "kernel_s")
         values = (evidence.get(key) for key in keys)
-        return Waits(*(None if value is None or not math.isfinite(value) else value for value in values))
+        return Waits(*values)
 
     def hungry(self, limits: Thresholds) -> float | None:
         """How far work is below what a well-fed GPU does; None if the trace does not hold what it waits for."""
@@ -52,11 +76,18 @@ class Scores:
     collectives run as kernels that keep the GPU busy and do nothing else, so their time is taken out of the busy time,
     unless a pipe or the memory was at work meanwhile. `copying` over PCIe is what fits beside the busy time.
 
-    While the GPU works, `compute` is the busiest pipe over its ceiling times the clock ratio (pipe activity is
-    counted per cycle: at half the clock, half of the peak), `memory` the DRAM activity over its practical ceiling
-    without what the exchanges themselves read and write, `sm` the share of the multiprocessors in use, and
-    `breadth` how much of the nearer of the two ceilings these could reach. `throttled` is the share of time for
-    which the driver held the clocks down: a modifier, no cause.
+    While the GPU works, `compute` is the busiest pipe over its ceiling, `memory` the DRAM activity over its practical
+    ceiling without what the exchanges themselves read and write, `sm` the share of the multiprocessors in use, and
+    `breadth` how much of the nearer of the two ceilings these could reach.
+
+    `compute` is not multiplied by `clock`, the clock over the highest: pipe activity counts cycles, and so does what
+    the pipe can do. A pipe that issues in nine cycles of ten takes nine tenths of the time at any clock, and DRAM,
+    whose clock is its own, is no nearer to its ceiling because of a lower one. The product is another quantity, how
+    much of the data sheet's peak is reached (arXiv 2605.20799 calls it OFU). `clock` and `throttled`, the share of time
+    for which the driver held the clocks down, are modifiers, no causes.
+
+    Of the basis `operation`, `compute` and `memory` are the FLOPs and bytes per second over measured ceilings, and
+    `growth` is how much longer twice the work takes, as a share of the time of once.
     """
 
     busy: float
@@ -73,6 +104,8 @@ class Scores:
     nvlink: float | None
     power: float | None
     controller: float | None
+    growth: float | None
+    clock: float | None
     throttled: float | None
     trace: Waits | None = None
 
@@ -86,10 +119,11 @@ class Scores:
         if tensor is not None:
             pipes.append(tensor / limits.tensor_ceiling)
         known = [pipe for pipe in pipes if pipe is not None]
-        clock = evidence.get("clock")
-        compute = max(known) * (1.0 if clock is None else clock) if known else None
+        compute = max(known) if known else None
         own = None if dram is None else max(0.0, dram - (nvlink or 0.0) * limits.nvlink_memory)
         memory = None if own is None else own / limits.dram_ceiling
+        if evidence.basis == "operation":
+            compute, memory = evidence.get("compute"), evidence.get("memory")
         at_ceiling = max(compute or 0.0, memory or 0.0)
         exchanging = None if nvlink is None else max(0.0, min(nvlink / limits.nvlink_ceiling, 1.0 - at_ceiling))
         taken = max(busy, exchanging or 0.0)
@@ -114,6 +148,8 @@ class Scores:
             nvlink=nvlink,
             power=evidence.get("power"),
             controller=_over(evidence.get("memory_controller"), scale),
+            growth=evidence.get("growth"),
+            clock=evidence.get("clock"),
             throttled=evidence.get("throttled"),
             trace=Waits.of(evidence),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gpu_profile.regimes.rule import Regime, Rule, least
+from gpu_profile.regimes.rule import Regime, Rule, above, below, both_near, least, of_ceiling
 from gpu_profile.regimes.scores import Scores
 from gpu_profile.regimes.thresholds import Thresholds
 from gpu_profile.summary import Basis
@@ -16,18 +16,27 @@ _COUNTERS: Final[frozenset[Basis]] = frozenset({"counters"})
 _COARSE: Final[frozenset[Basis]] = frozenset({"coarse"})
 #: The gap before a kernel, in kernels of the shortest kind.
 _LONGEST_LAUNCH: Final = 5
-#: Of a rule whose evidence other causes give as well, such as the time in which memory was touched.
+#: Of a rule whose evidence other causes give as well, such as a wait that launches explain too.
 _HINT: Final = 0.6
+#: Of a rule on power and on the time in which memory was touched: neither measures what bounds the work.
+_TRACES: Final = 0.45
+
+
+def _copies(s: Scores, _limits: Thresholds) -> float:
+    """Less, if nothing tells whether copies fill the time: what is not measured is not 0."""
+    return 1.0 if s.pcie is not None else _HINT
 
 
 def _launches(s: Scores, limits: Thresholds) -> float:
     """Less, if the wait may be the launches of kernels: counters cannot tell these from other waits of the host.
 
-    Kernels for which launches matter are too short to keep the multiprocessors occupied, and a launch takes at most
-    some five times as long as the shortest of them (2-4 µs; 1-20 µs).
+    It may be copies as well where these are not measured. Kernels for which launches matter are too short to keep the
+    multiprocessors occupied, and a launch takes at most some five times as long as the shortest of them (2-4 µs; 1-20
+    µs).
     """
-    small = s.sm is not None and s.sm < limits.broad_sm
-    return _HINT if small and s.waiting < _LONGEST_LAUNCH * s.working else 1.0
+    small = s.sm is None or s.sm < limits.broad_sm
+    launches = small and s.waiting < _LONGEST_LAUNCH * s.working
+    return _HINT if launches else _copies(s, limits)
 
 
 SENSOR_RULES: Final[tuple[Rule, ...]] = (
@@ -40,9 +49,10 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
             # A copy is something to do, and it keeps no multiprocessor busy.
             t.idle_busy - max(s.pcie or 0.0, s.nvlink or 0.0),
         ),
-        lambda _: "nothing runs on this GPU: give it work, or give it up",
+        lambda s: f"this GPU is busy {percent(s.device_busy or 0, 1)} of the time: give it work, or give it up",
         _ALL,
         lambda t: t.idle_busy,
+        hint=_copies,
     ),
     Rule(
         "copies over PCIe take longest",
@@ -62,9 +72,9 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
         "exchanges over NVLink take longest, if no kernel hides them",
         Regime.COMMUNICATION_BOUND,
         lambda s, t: _longest(s.exchanging, s, t, s.copying, s.waiting),
-        lambda _: "NVLink is in use for most of the time: see whether exchanges overlap with computation",
+        lambda s: f"NVLink is in use {percent(s.exchanging or 0, 0)} of the time: see whether computation overlaps it",
         _COARSE,
-        hint=lambda _s, _t: _HINT,
+        hint=lambda _s, _t: _TRACES,
     ),
     Rule(
         "waits of another kind take longest",
@@ -77,66 +87,85 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "memory and compute >= ceiling, close together",
         Regime.BALANCED,
-        lambda s, t: (
-            None
-            if s.compute is None or s.memory is None
-            else min(s.compute - t.ceiling, s.memory - t.ceiling, t.balanced - abs(s.compute - s.memory))
+        both_near,
+        lambda s: (
+            f"a pipe runs at {of_ceiling(s.compute)} of its ceiling and memory at {of_ceiling(s.memory)}:"
+            " only less work, or another precision, makes this faster"
         ),
-        lambda _: "both ceilings are near: only less work, or another precision, makes this faster",
         _COUNTERS,
     ),
     Rule(
         "memory >= ceiling, above compute",
         Regime.MEMORY_BOUND,
-        lambda s, t: _above(s.memory, s.compute, t),
-        lambda s: (
-            f"memory runs at {percent(s.memory or 0, 0)} of its ceiling: fuse kernels, or use a smaller data type"
-        ),
+        lambda s, t: above(s.memory, s.compute, t),
+        lambda s: f"memory runs at {of_ceiling(s.memory)} of its ceiling: fuse kernels, or use a smaller data type",
         _COUNTERS,
     ),
     Rule(
         "compute >= ceiling, above memory",
         Regime.COMPUTE_BOUND,
-        lambda s, t: _above(s.compute, s.memory, t),
-        lambda s: f"a pipe runs at {percent(s.compute or 0, 0)} of its ceiling: a lower precision or fewer FLOPs help",
+        lambda s, t: above(s.compute, s.memory, t),
+        lambda s: (
+            f"a pipe runs at {of_ceiling(s.compute)} of its ceiling{_at_clock(s)}:"
+            " a lower precision or fewer FLOPs help"
+        ),
         _COUNTERS,
     ),
     Rule(
         "no ceiling near, for want of multiprocessors in use",
         Regime.OVERHEAD_BOUND,
-        lambda s, t: least(_narrowness(s, t), _below(s.compute, t), _below(s.memory, t)),
+        lambda s, t: least(_narrowness(s, t), below(s.compute, t), below(s.memory, t)),
         lambda s: f"kernels fill {percent(s.sm or 0, 0)} of the GPU: batch more, fuse, or capture a CUDA graph",
         _COUNTERS,
     ),
     Rule(
         "no ceiling near, on multiprocessors that are in use",
         Regime.LATENCY_BOUND,
-        lambda s, t: least(_minus(0.0, _narrowness(s, t)), _below(s.compute, t), _below(s.memory, t)),
-        lambda _: "warps wait on latency: more parallelism per kernel, fewer dependent steps",
+        lambda s, t: least(
+            _minus(s.sm, t.used_sm), _minus(0.0, _narrowness(s, t)), below(s.compute, t), below(s.memory, t)
+        ),
+        lambda s: (
+            f"{of_ceiling(s.sm)} of the GPU is in use, but no ceiling is reached to more than"
+            f" {of_ceiling(max(s.compute or 0.0, s.memory or 0.0))}:"
+            " more parallelism per kernel, fewer dependent steps"
+        ),
         _COUNTERS,
     ),
     Rule(
         "busy, high power, low memory-controller time",
         Regime.COMPUTE_BOUND,
+        lambda s, t: least(s.busy - t.broad_sm, _minus(s.power, t.full_power), _minus(t.ceiling, s.controller)),
+        lambda s: (
+            f"it draws {percent(s.power or 0, 0)} of its power limit, as arithmetic does: try a lower precision; GPM"
+            " counters (Hopper or newer) or a trace would tell for sure"
+        ),
+        _COARSE,
+        hint=lambda _s, _t: _TRACES,
+    ),
+    Rule(
+        "busy, power high but below the limit, memory-controller time >= ceiling",
+        Regime.MEMORY_BOUND,
+        # A kernel that waits touches memory all the time as well, but moving data at the ceiling takes power; and
+        # arithmetic touches memory all the time too, but takes all the power that there is.
         lambda s, t: least(
             s.busy - t.broad_sm,
             _minus(s.power, t.hot_power),
-            None if s.controller is None else t.ceiling - s.controller,
+            _minus(t.limit_power, s.power),
+            _minus(s.controller, t.ceiling),
         ),
-        lambda _: "it draws the power of arithmetic; GPM counters (Hopper or newer) or a trace would tell for sure",
+        lambda s: (
+            f"memory is touched {of_ceiling(s.controller)} of the time: fuse kernels; GPM counters (Hopper or newer)"
+            " or a trace would tell for sure"
+        ),
         _COARSE,
-        hint=lambda _s, _t: _HINT,
-    ),
-    Rule(
-        "busy, high power, memory-controller time >= ceiling",
-        Regime.MEMORY_BOUND,
-        # A kernel that waits touches memory all the time as well, but moving data at the ceiling takes power.
-        lambda s, t: least(s.busy - t.broad_sm, _minus(s.power, t.hot_power), _minus(s.controller, t.ceiling)),
-        lambda _: "memory is touched most of the time; GPM counters (Hopper or newer) or a trace would tell for sure",
-        _COARSE,
-        hint=lambda _s, _t: _HINT,
+        hint=lambda _s, _t: _TRACES,
     ),
 )
+
+
+def _at_clock(s: Scores) -> str:
+    """How much of the highest clock there is, where that is less than all."""
+    return "" if s.clock is None or s.clock > 0.95 else f", at {percent(s.clock, 0)} of its highest clock"
 
 
 def _longest(time: float | None, s: Scores, limits: Thresholds, *others: float | None) -> float | None:
@@ -160,15 +189,3 @@ def _narrowness(s: Scores, limits: Thresholds) -> float | None:
 
 def _minus(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
-
-
-def _below(score: float | None, limits: Thresholds) -> float | None:
-    """How far a score is from taking half of the time: above that, something else is no larger cause."""
-    return None if score is None else limits.half - score
-
-
-def _above(score: float | None, other: float | None, limits: Thresholds) -> float | None:
-    """How far `score` is above its ceiling and above the other; unknown if either is: what is absent is not 0."""
-    if score is None or other is None:
-        return None
-    return min(score - limits.ceiling, score - other - limits.balanced)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final, NamedTuple
 
+from gpu_profile.regimes.operation_rules import OPERATION_RULES
 from gpu_profile.regimes.rule import Regime, Rule
-from gpu_profile.regimes.scores import Scores
+from gpu_profile.regimes.scores import Scores, sound
 from gpu_profile.regimes.sensor_rules import SENSOR_RULES
 from gpu_profile.regimes.thresholds import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.regimes.trace_rules import TRACE_RULES
@@ -14,12 +15,16 @@ from gpu_profile.summary import Basis, Evidence, RegionSummary
 from gpu_profile.units import percent
 
 #: THE table: the first rule that fires gives the verdict.
-RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES)
+RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES, *OPERATION_RULES)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A regime with what it rests on. `confidence` is 0-1; `advice` is one next step in plain words."""
+    """A regime with what it rests on. `confidence` is 0-1; `advice` is one next step in plain words.
+
+    `margin` is how far the evidence is from another answer: from this rule's thresholds, or from those of a rule that
+    is tried before it. `runner_up` is that other answer; of `UNKNOWN`, what it would be most likely.
+    """
 
     regime: Regime
     confidence: float
@@ -41,25 +46,38 @@ class Judged(NamedTuple):
 
 
 def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
-    """Judge a region by the first rule that fires. Confidence grows with the margin up to what the basis allows."""
-    busy = evidence.get("busy")
-    if busy is None:
-        return _unknown(evidence, evidence.reason or "no samples cover the region")
+    """Judge a region by the first rule that fires. Confidence grows with the margin up to what the basis allows.
+
+    Total: what cannot be a measurement counts as unknown, and there is an answer to any evidence.
+    """
+    given, evidence = evidence, sound(evidence)
+    if evidence.get("busy") is None or not evidence.coverage > 0:
+        nonsense = evidence.get("busy") is None and "busy" in given.values
+        reason = f"the busy share cannot be {given.values['busy']:g}" if nonsense else evidence.reason
+        return _unknown(evidence, reason or "no samples cover the region")
     if evidence.n < thresholds.least_n:
         windows = "GPU operations" if evidence.basis == "kernels" else "sensor windows"
         return _unknown(evidence, f"only {evidence.n} {windows}, {thresholds.least_n} are needed")
     scores = Scores.of(evidence, thresholds)
     margins = [(rule, rule.margin(scores, thresholds)) for rule in RULES if evidence.basis in rule.bases]
-    fired = next(((rule, margin) for rule, margin in margins if margin is not None and margin >= 0), None)
-    if fired is None:
-        return _unknown(evidence, _unfit(scores), scores)
-    rule, margin = fired
+    first = next((i for i, (_, margin) in enumerate(margins) if margin is not None and margin >= 0), None)
+    if first is None:
+        nearest = max(((m, r.regime) for r, m in margins if m is not None), key=lambda near: near[0], default=None)
+        return _unknown(evidence, _unfit(scores), scores, nearest[1] if nearest else None)
+    rule, own = margins[first]
+    # A rule further up that nearly fired is as near a threshold as the rule's own.
+    missed = [
+        -m * thresholds.sure_margin / min(thresholds.sure_margin, r.widest(thresholds))
+        for r, m in margins[:first]
+        if m is not None and r.regime is not rule.regime
+    ]
+    margin = min([own or 0.0, *missed])
     others = [(m, r.regime) for r, m in margins if m is not None and r.regime is not rule.regime]
     # The nearest other answer: what it would be if the numbers were a little different.
     runner_up = max(others, key=lambda other: min(other[0], 0.0), default=(0.0, None))[1]
     enough = min(thresholds.sure_margin, rule.widest(thresholds))
     if scores.trace is None and margin < thresholds.least_margin and rule.regime is not Regime.IDLE:
-        return _unknown(evidence, f"too close to call: {rule.regime}, or {runner_up or 'another'}", scores)
+        return _unknown(evidence, f"too close to call: {rule.regime}, or {runner_up or 'another'}", scores, rule.regime)
     return Verdict(
         regime=rule.regime,
         confidence=rule.hint(scores, thresholds) * _confidence(evidence, margin, enough, thresholds),
@@ -68,7 +86,7 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
         margin=margin,
         n=evidence.n,
         coverage=evidence.coverage,
-        advice=rule.advice(scores) + _throttling(scores, thresholds),
+        advice=rule.advice(scores) + _modifiers(scores, thresholds),
         runner_up=runner_up,
         scores=scores,
     )
@@ -77,14 +95,18 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
 def _confidence(evidence: Evidence, margin: float, enough: float, limits: Thresholds) -> float:
     """Half at a threshold, all of what the basis allows `enough` away from it; less where values are uncertain."""
     sure = min(1.0, margin / enough)
-    doubt = min(1.0, (evidence.half_width or 0.0) / limits.sure_margin)
+    doubt = min(1.0, max(0.0, evidence.half_width or 0.0) / limits.sure_margin)
     best = BEST_CONFIDENCE[evidence.basis]
     return best * (0.5 + 0.5 * sure * (1.0 - 0.5 * doubt)) * min(1.0, max(0.0, evidence.coverage))
 
 
-def _throttling(scores: Scores, limits: Thresholds) -> str:
-    share = scores.throttled or 0.0
-    return f"; its clocks were held down {percent(share, 0)} of the time" if share >= limits.idle_busy else ""
+def _modifiers(scores: Scores, limits: Thresholds) -> str:
+    share = scores.throttled
+    return (
+        ""
+        if share is None or share < limits.idle_busy
+        else f"; its clocks were held down {percent(share, 0)} of the time"
+    )
 
 
 def _unfit(scores: Scores) -> str:
@@ -96,5 +118,15 @@ def _unfit(scores: Scores) -> str:
     return "no rule fits the evidence" + (f" (unknown: {', '.join(missing)})" if missing else "")
 
 
-def _unknown(evidence: Evidence, reason: str, scores: Scores | None = None) -> Verdict:
-    return Verdict(Regime.UNKNOWN, 0.0, evidence.basis, reason, 0.0, evidence.n, evidence.coverage, scores=scores)
+def _unknown(evidence: Evidence, reason: str, scores: Scores | None = None, runner_up: Regime | None = None) -> Verdict:
+    return Verdict(
+        regime=Regime.UNKNOWN,
+        confidence=0.0,
+        basis=evidence.basis,
+        rule=reason,
+        margin=0.0,
+        n=evidence.n,
+        coverage=evidence.coverage,
+        runner_up=runner_up,
+        scores=scores,
+    )

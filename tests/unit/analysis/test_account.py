@@ -5,25 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis_support import GPU, ITEMS, RATES, T0, Run, to_columns
+from analysis_support import EMPTY, GPU, ITEMS, RATES, T0, B, Run, one, to_columns, two_devices
 
-from gpu_profile.analysis import Analysis, RegionUse, analyse
+from gpu_profile.analysis import analyse
 from gpu_profile.analysis.text import reasons, render
+from gpu_profile.attribution import MOST_REGIONS, OTHER
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, TEMPERATURE
 from gpu_profile.errors import RecordingError, UsageError
-from gpu_profile.pooling import MOST_REGIONS, OTHER
-from gpu_profile.recording import DeviceInterval, Recording, SpanRecord, read_recording
+from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord, read_recording
 from gpu_profile.regimes import Regime, Thresholds
-from gpu_profile.samples import Device, Event, Sample
+from gpu_profile.samples import Event, Sample
 
-B = Device("GPU-b", index=1, name="NVIDIA A10G")
-EMPTY = Recording((), (), {}, (), (), ())
 NAMES = ("load", "step", "forward")
-
-
-def one(analysis: Analysis, region: str) -> RegionUse:
-    (use,) = analysis.of(region)
-    return use
 
 
 @pytest.mark.parametrize("identified", [True, False])
@@ -71,7 +64,7 @@ def test_units_of_work_are_told_per_second_of_the_region_and_in_joules() -> None
 def test_items_that_only_some_executions_told_are_set_beside_nothing() -> None:
     run = Run()
     first = next(i for i, span in enumerate(run.spans) if span.name == "step")
-    run.spans[first] = replace(run.spans[first], items=None)
+    run.spans[first] = run.spans[first]._replace(items=None)
     step = one(analyse(run.recording()), "step")
     assert (step.items_per_s, step.item_energy_j) == (None, None)
     assert step.summary.durations.items == ITEMS * (run.calls - 1)
@@ -163,7 +156,7 @@ def test_spans_that_end_before_they_start_are_left_out_and_counted() -> None:
 def test_a_device_interval_that_ends_before_it_starts_gives_way_to_the_hosts() -> None:
     run = Run()
     broken = DeviceInterval(GPU.uuid, 0, T0 + 9, T0 + 3)
-    run.spans = [replace(span, device_intervals=(broken,)) for span in run.spans]
+    run.spans = [span._replace(device_intervals=(broken,)) for span in run.spans]
     analysis = analyse(run.recording())
     assert {use.summary.interval_source for use in analysis.regions} == {"host"}
     assert any("180 executions end before they start" in note for note in analysis.notes)
@@ -186,6 +179,58 @@ def test_a_stray_time_stamp_does_not_take_for_ever() -> None:
     assert one(analyse(run.recording()), "stray").summary.durations.calls == 1
 
 
+def test_executions_outside_the_samples_are_told() -> None:
+    run = Run()
+    run.spans += [
+        SpanRecord("early", T0 - 9_000_000_000, T0 - 8_000_000_000),
+        SpanRecord("late", T0 + 10**12, T0 + 2 * 10**12),
+    ]
+    analysis = analyse(run.recording())
+    assert "2 executions ran on GPU-a before its first sample or after its last" in analysis.notes
+    early = one(analysis, "early")
+    assert (early.summary.durations.calls, early.summary.energy_j, early.summary.busy_s) == (1, None, None)
+    assert early.verdict.regime is Regime.UNKNOWN
+    assert "GPU busy: the device was not sampled while it ran" in early.reasons
+    assert analysis.devices[0].unattributed_j is not None
+    assert one(analysis, "step").summary.busy is not None
+
+
+def test_samples_out_of_order_give_what_they_give_in_order(tmp_path: Path) -> None:
+    run = Run()
+    with RecordingWriter(tmp_path) as writer:
+        for samples in run.samples.values():
+            half = len(samples) // 2
+            for part in (samples[half:], samples[:half], samples[3:5]):
+                writer.samples(GPU.uuid, part)
+                writer.flush()
+    there, back = analyse(run.recording()), analyse(replace(run.recording(), samples=read_recording(tmp_path).samples))
+    assert [use.summary for use in back.regions] == [use.summary for use in there.regions]
+    assert back.devices[0].reasons == ()
+
+
+def test_samples_that_cannot_be_are_left_out_and_counted() -> None:
+    run = Run()
+    recording = run.recording()
+    backwards = [Sample(GRAPHICS, s.t_end_ns, s.t_start_ns, s.value) for s in run.samples[GRAPHICS][10:13]]
+    wild = Sample(GRAPHICS, T0 + 10**8, T0 + 2 * 10**8 + 7, 1 << 40)
+    samples = {
+        **recording.samples[GPU.uuid],
+        "graphics": to_columns(sorted([*run.samples[GRAPHICS], *backwards, wild], key=lambda s: s.t_end_ns)),
+    }
+    analysis = analyse(replace(recording, samples={GPU.uuid: samples}))
+    assert "3 samples of graphics of GPU-a left out: they end before they start, or lie beyond all calendars" in (
+        analysis.notes
+    )
+    assert "graphics: 1 samples have values that the device cannot have" in analysis.devices[0].reasons
+
+
+def test_items_that_are_no_numbers_count_as_not_told() -> None:
+    run = Run()
+    run.spans = [span._replace(items=float("nan") if span.name == "step" else None) for span in run.spans]
+    step = one(analyse(run.recording()), "step")
+    assert (step.summary.durations.items, step.items_per_s, step.item_energy_j) == (None, None, None)
+
+
 def test_samples_beyond_all_calendars_are_left_out() -> None:
     run = Run()
     recording = run.recording()
@@ -205,12 +250,6 @@ def test_more_regions_than_can_be_told_apart_are_pooled_by_time_and_counted() ->
 
 
 # ---------------------------------------------------------------------- several devices
-
-
-def two_devices(run: Run) -> Recording:
-    recording = run.recording()
-    columns = recording.samples[GPU.uuid]
-    return replace(recording, devices=(B, GPU), samples={B.uuid: columns, GPU.uuid: columns})
 
 
 def test_executions_that_name_no_device_are_on_the_first_gpu_unless_the_caller_knows_better() -> None:

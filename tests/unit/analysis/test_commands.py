@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -14,6 +16,8 @@ from analysis_support import Run
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.page import render_page
 from gpu_profile.cli import run
+from gpu_profile.recording import VERSION, RecordingWriter, SpanRecord
+from gpu_profile.recording.format import header
 
 Capture = pytest.CaptureFixture[str]
 
@@ -43,14 +47,24 @@ def test_the_json_is_valid_and_says_null_for_what_is_not_known(
         raise AssertionError(constant)
 
     found = json.loads(capsys.readouterr().out, parse_constant=refuse)
-    assert set(found) == {"start_ns", "end_ns", "lost_bytes", "processes", "devices", "regions", "events", "untold"}
+    assert set(found) == {
+        "schema_version",
+        "start_ns",
+        "end_ns",
+        "lost_bytes",
+        "processes",
+        "devices",
+        "regions",
+        "events",
+        "untold",
+    }
     by_name = {row["region"]: row for row in found["regions"]}
     assert by_name["load"]["items"] is None
     assert by_name["step"]["items"] == 60 * 32
     assert by_name["forward"]["verdict"]["regime"] == "COMPUTE_BOUND"
 
 
-def test_every_key_of_the_json_is_explained(recorded: Callable[[str], str], capsys: Capture) -> None:
+def test_every_key_of_the_json_is_explained(recorded: Callable[[str], str], tmp_path: Path, capsys: Capture) -> None:
     page = (Path(__file__).parents[3] / "docs" / "analysis.md").read_text(encoding="utf-8")
 
     def keys(value: Any) -> set[str]:
@@ -61,6 +75,9 @@ def test_every_key_of_the_json_is_explained(recorded: Callable[[str], str], caps
     assert run(["analyze", recorded("a"), "--json"]) == 0
     used = keys(json.loads(capsys.readouterr().out))
     assert run(["compare", recorded("a"), recorded("b"), "--json", "--fail-on", "load.p95 > 500%"]) == 0
+    used |= keys(json.loads(capsys.readouterr().out))
+    (tmp_path / "rules.toml").touch()
+    assert run(["classify", recorded("a"), "--json", "--rules", str(tmp_path / "rules.toml")]) == 0
     used |= keys(json.loads(capsys.readouterr().out))
     assert {key for key in used if f"`{key}`" not in page} == set()
 
@@ -114,7 +131,7 @@ def test_the_page_is_one_file_that_loads_nothing(
 def test_names_cannot_break_out_of_the_page_or_into_the_terminal(capsys: Capture) -> None:
     evil = "<script>alert(1)</script>\x1b[31m\ud800\n"
     made = Run()
-    made.spans = [replace(span, name=evil if span.name == "load" else span.name) for span in made.spans]
+    made.spans = [span._replace(name=evil if span.name == "load" else span.name) for span in made.spans]
     recording = made.recording()
     recording = replace(recording, devices=(replace(recording.devices[0], name="<b>\x07"),))
     text = render_page(analyse(recording), title="<i>")
@@ -172,11 +189,33 @@ def test_compare_ends_with_what_the_conditions_say(
     assert all(condition in out for condition in conditions)
 
 
+def newer_header() -> bytes:
+    head = header()[:8] + (VERSION + 1).to_bytes(2, "little") + bytes(2)
+    return head + zlib.crc32(head).to_bytes(4, "little")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["analyze", "{tmp}/missing"], "{tmp}/missing: not a recording: No such file or directory"),
         (["analyze", "{tmp}"], "{tmp}: not a recording: no .gpr file in it"),
+        (
+            ["analyze", "{a}/node-a-42-1767225600000000000.gpr"],
+            "not a recording but a file; give the directory that holds",
+        ),
+        (
+            ["analyze", "{tmp}/empty"],
+            "{tmp}/empty: no samples and no executions in it: {tmp}/empty/x.gpr: byte 0: cut off",
+        ),
+        (["analyze", "{tmp}/idle"], "{tmp}/idle: no samples and no executions in it: its processes recorded nothing"),
+        (["analyze", "{tmp}/newer"], "x.gpr: byte 8: version 2, but this gpu-profile reads version 1; use a newer"),
+        (["analyze", "{tmp}/other"], "x.gpr: byte 0: not a recording of gpu-profile (wrong magic)"),
+        (["analyze", "{tmp}/nested"], "x.gpr: cannot be read: Is a directory"),
+        (["compare", "{a}", "{tmp}/empty"], "{tmp}/empty: no samples and no executions in it"),
+        (
+            ["compare", "{a}", "{tmp}/foreign"],
+            "no region in common: the first has load, step, forward, the second other",
+        ),
         (["analyze", "{a}", "--device", "GPU-x"], "no samples of GPU-x; it has GPU-a"),
         (["classify", "{a}"], "Missing option '--rules'"),
         (["classify", "{a}", "--rules", "{tmp}/none"], "{tmp}/none: cannot be read"),
@@ -190,8 +229,70 @@ def test_a_slip_of_the_users_is_one_line_and_exit_code_2(
     arguments: list[str], says: str, recorded: Callable[[str], str], tmp_path: Path, capsys: Capture
 ) -> None:
     places = {"tmp": tmp_path, "a": recorded("a"), "b": recorded("b")}
+    for name, content in (("empty", b""), ("newer", newer_header()), ("other", b"PK\x03\x04 something else")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.gpr").write_bytes(content)
+    (tmp_path / "nested" / "x.gpr").mkdir(parents=True)
+    RecordingWriter(tmp_path / "idle").close()
+    with RecordingWriter(tmp_path / "foreign") as writer:
+        writer.span(SpanRecord("other", 1, 2))
     assert run([argument.format(**places) for argument in arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
     assert says.format(**places) in err
+
+
+@pytest.mark.parametrize("what", ["directory", "file"])
+def test_a_recording_that_may_not_be_read_is_one_line(
+    what: str, recorded: Callable[[str], str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir" if what == "directory" else "read_bytes", refuse)
+    assert run(["analyze", recorded("a")]) == 2
+    place = recorded("a") if what == "directory" else f"{recorded('a')}/node-a-42-1767225600000000000.gpr"
+    assert capsys.readouterr() == ("", f"gpu-profile: {place}: cannot be read: Permission denied\n")
+
+
+def test_a_recording_that_never_ended_and_lost_its_tail_is_analysed_and_says_so(
+    recorded: Callable[[str], str], tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "x.gpr"
+    (whole,) = Path(recorded("a")).iterdir()
+    path.write_bytes(whole.read_bytes()[:-100])
+    assert run(["analyze", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert re.search(rf"{path}: byte \d+: \d+ bytes lost: the file is cut off or damaged there", out)
+    assert "no end mark: the process was killed or still records" in out
+    assert re.search(r"^forward +0 ", out, re.MULTILINE)
+
+
+def test_what_makes_a_build_fail_is_told_where_errors_are(recorded: Callable[[str], str], capsys: Capture) -> None:
+    conditions = ["forward.energy > +5%", "load.duration > +50%", "load.duration/item > +5%"]
+    arguments = [part for condition in conditions for part in ("--fail-on", condition)]
+    assert run(["compare", recorded("a"), recorded("b"), "--json", *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert [line.partition(" (")[0] for line in err.splitlines()] == [
+        "gpu-profile: holds: forward.energy > +5%",
+        "gpu-profile: cannot be told: load.duration/item > +5%",
+    ]
+    judged = json.loads(out)["fail_on"]
+    assert [each["outcome"] for each in judged] == ["holds", "not", "untold"]
+    assert [each["reason"] is None for each in judged] == [True, True, False]
+
+
+def test_classify_prints_json_too(recorded: Callable[[str], str], tmp_path: Path, capsys: Capture) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[thresholds]\nleast_n = 1000000\n")
+    assert run(["classify", recorded("a"), "--rules", str(rules), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema_version"] == 1
+    regions = {row["region"]: row for row in found["regions"]}
+    assert (regions["forward"]["by_default"]["regime"], regions["forward"]["by_rules"]["regime"]) == (
+        "COMPUTE_BOUND",
+        "UNKNOWN",
+    )
+    assert regions["forward"]["changed"] is True

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 import pytest
 from analysis_support import GPU, T0, Run
 
-from gpu_profile.analysis import Comparison, Difference, analyse, compare
-from gpu_profile.analysis.comparison import LEAST_CALLS, LEAST_FOR_P95
+from gpu_profile.analysis import Comparison, Difference, Outcome, analyse, compare, parse_gate
+from gpu_profile.analysis.comparison import LEAST_CALLS, LEAST_FOR_P95, _intervals, _Known, _quantile_draws
 from gpu_profile.analysis.runs import LATEST_NS
+from gpu_profile.analysis.text import render_comparison
 from gpu_profile.errors import UsageError
 from gpu_profile.recording import Recording, SpanRecord
 
@@ -37,8 +40,9 @@ def spans_of(durations_s: np.ndarray, items: float | None = None) -> Recording:
 def test_a_recording_compared_with_itself_differs_in_nothing() -> None:
     analysis = analyse(Run().recording())
     comparison = compare(analysis, analysis)
-    assert {found.change for found in comparison.differences} == {0.0}
-    for found in comparison.differences:
+    measured = [found for found in comparison.differences if found.quantity != "failures"]
+    assert {found.change for found in measured} == {0.0}
+    for found in measured:
         assert found.interval is not None
         assert found.interval[0] <= 0 <= found.interval[1]
 
@@ -150,3 +154,97 @@ def test_the_last_moment_that_a_span_may_have_can_be_compared() -> None:
     spans = tuple(SpanRecord("work", 0, LATEST_NS - 1) for _ in range(9))
     analysis = analyse(replace(EMPTY, spans=spans))
     assert of(compare(analysis, analysis), "work", "duration").relative == 0.0
+
+
+def failing(calls: int, failures: int | None) -> Recording:
+    recording = spans_of(np.random.default_rng(5).uniform(0.1, 0.2, calls))
+    known = () if failures is None else [i < failures for i in range(calls)]
+    return replace(
+        recording,
+        spans=tuple(s._replace(failed=failed) for s, failed in zip_longest(recording.spans, known)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [
+        ((100, 0), (100, 20), Outcome.HOLDS),
+        ((100, 0), (100, 0), Outcome.NOT),
+        ((100, 0), (100, 3), Outcome.NOT),
+        ((1000, 20), (1000, 100), Outcome.HOLDS),
+        ((7, 0), (100, 90), Outcome.UNTOLD),
+        ((100, None), (100, 50), Outcome.UNTOLD),
+        ((100, 0), (100, None), Outcome.UNTOLD),
+    ],
+)
+def test_more_failures_are_found_even_where_there_were_none(
+    before: tuple[int, int | None], after: tuple[int, int | None], outcome: Outcome
+) -> None:
+    comparison = compare(analyse(failing(*before)), analyse(failing(*after)))
+    gate = parse_gate("work.failures > +2 pp")
+    found = gate.find(comparison)
+    assert gate.judge(found) is outcome
+    assert bool(gate.reason(found)) is (outcome is Outcome.UNTOLD)
+
+
+def test_the_interval_of_failures_is_the_published_one() -> None:
+    """Newcombe 1998, table II, example (a): 56/70 and 48/80 differ by 0.0524 to 0.3339."""
+    comparison = compare(analyse(failing(80, 48)), analyse(failing(70, 56)))
+    found = of(comparison, "work", "failures")
+    assert found.change == pytest.approx(0.2)
+    assert found.interval == pytest.approx((0.0524, 0.3339), abs=1e-4)
+
+
+def test_failures_appear_in_the_text_where_there_are_any() -> None:
+    none, some = analyse(failing(50, 0)), analyse(failing(50, 5))
+    assert "failures" not in render_comparison(compare(none, none), ())
+    text = render_comparison(compare(none, some), ())
+    assert re.search(r"^work +failures +0\.0 % +10\.0 % +\+10\.0 pp +\+", text, re.MULTILINE)
+
+
+def test_one_execution_a_side_gives_values_and_no_interval() -> None:
+    one = analyse(spans_of(np.array([0.2])))
+    found = of(compare(one, one), "work", "duration")
+    assert (found.a, found.b, found.change) == (0.2, 0.2, 0.0)
+    assert found.interval is None
+    gate = parse_gate("work.duration > +5%")
+    assert gate.judge(found) is Outcome.UNTOLD
+    assert "only 1 executions, 8 are needed" in gate.reason(found)
+
+
+def test_a_baseline_of_zero_has_no_ratio_and_says_what_to_write_instead() -> None:
+    a, b = analyse(spans_of(np.zeros(30))), analyse(spans_of(np.full(30, 0.1)))
+    found = of(compare(a, b), "work", "duration")
+    assert (found.relative, found.relative_interval) == (None, None)
+    relative, absolute = parse_gate("work.duration > +5%"), parse_gate("work.duration > +5ms")
+    assert relative.judge(found) is Outcome.UNTOLD
+    assert relative.reason(found) == "A is 0: there is no ratio; write the change in s, not in %"
+    assert absolute.judge(found) is Outcome.HOLDS
+
+
+def test_quantiles_are_drawn_as_whole_samples_would_be() -> None:
+    rng = np.random.default_rng(11)
+    durations = np.sort(rng.lognormal(0.0, 0.7, 60))
+    for q in (0.5, 0.95):
+        drawn = _quantile_draws(rng, durations, 60, q)
+        samples = np.quantile(durations[rng.integers(60, size=(20_000, 60))], q, axis=1)
+        for part in (0.1, 0.5, 0.9):
+            assert np.quantile(drawn, part) == pytest.approx(np.quantile(samples, part), rel=0.1)
+
+
+def test_a_ratio_to_what_may_be_nothing_has_no_interval() -> None:
+    unsure, sure, none = _Known(0.8, half_width=1.7), _Known(0.8, half_width=0.1), _Known(0.0, half_width=0.0)
+    interval, relative = _intervals(unsure, none)
+    assert relative is None
+    assert interval is not None
+    assert interval[0] < 0 < interval[1]
+    assert _intervals(sure, none)[1] == pytest.approx((-1.0, -1.0))
+
+
+def test_the_interval_of_a_ratio_holds_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(9)
+    hits = 0
+    for a, b in zip(rng.normal(5.0, 1.0, 2000), rng.normal(2.0, 0.5, 2000), strict=True):
+        _, relative = _intervals(_Known(a, half_width=1.96), _Known(b, half_width=0.98))
+        hits += relative is None or relative[0] <= -0.6 <= relative[1]
+    assert hits >= 0.94 * 2000

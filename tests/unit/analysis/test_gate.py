@@ -18,6 +18,7 @@ from gpu_profile.errors import UsageError
         ("decode.energy/item > .5 kJ", ("decode", "energy/item", 1, 500.0, "J")),
         ('"train step.v1".busy > 0%', ("train step.v1", "busy", 1, 0.0, "")),
         ("'a \"b\"'.energy < -1 J", ('a "b"', "energy", -1, -1.0, "J")),
+        ("decode.failures > +1.5 pp", ("decode", "failures", 1, 0.015, "1")),
         ("modèle.energy > 1%", ("modèle", "energy", 1, 0.01, "")),
     ],
 )
@@ -45,6 +46,8 @@ def test_a_condition_is_read(text: str, expected: tuple[object, ...]) -> None:
         ("decode.energy > +5", 19, "'%' or one unit expected"),
         ("decode.energy > +5% now", 19, "'%' or one unit expected"),
         ("decode.energy > +5 s", 20, "no unit 's' here; it is % or J (mJ, kJ, ...)"),
+        ("decode.failures > +5%", 21, "no unit '%' here; it is pp (points in %)"),
+        ("decode.energy > +5pp", 19, "no unit 'pp' here; it is % or J"),
         ("decode.duration > +5 min", 22, "no unit 'min' here; it is % or s (ms, ks, ...)"),
     ],
 )

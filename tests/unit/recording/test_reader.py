@@ -17,6 +17,7 @@ from gpu_profile.recording import (
     Columns,
     Recording,
     RecordingWriter,
+    SpanRecord,
     format,  # noqa: A004 - the module's name
     read_recording,
     repair,
@@ -37,6 +38,10 @@ class Now:
 
 def power(at: int, value: int = 250_000) -> Sample:
     return Sample(rows.POWER, T + at - 25, T + at, value)
+
+
+def fields_of(fact: Any) -> dict[str, Any]:
+    return dict(fact._asdict()) if isinstance(fact, SpanRecord) else asdict(fact)
 
 
 def triples(columns: Columns) -> list[list[int]]:
@@ -70,7 +75,7 @@ def test_version_1_stays_readable_for_ever() -> None:
 
     def as_then(facts: Sequence[Any], name: str) -> list[dict[str, Any]]:
         """The fields that version 1 wrote: later ones have their defaults."""
-        return [{key: asdict(fact)[key] for key in expected[name][0]} for fact in facts]
+        return [{key: fields_of(fact)[key] for key in expected[name][0]} for fact in facts]
 
     assert {
         "processes": as_then(recording.processes, "processes"),

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -179,7 +178,7 @@ def test_a_number_beyond_64_bits_is_refused_and_the_rest_kept(tmp_path: Path) ->
 
 def test_what_json_cannot_hold_is_kept_as_text(tmp_path: Path) -> None:
     with RecordingWriter(tmp_path, now_ns=Now()) as writer:
-        writer.span(replace(SPAN, attributes={"path": Path("a"), "tuple": (1, 2)}))
+        writer.span(SPAN._replace(attributes={"path": Path("a"), "tuple": (1, 2)}))
     assert read_recording(tmp_path).spans[0].attributes == {"path": "a", "tuple": [1, 2]}
 
 
