@@ -34,6 +34,10 @@ _GROWTH: Final = 1.5
 _GROWTH_AT_LAST: Final = 1.25
 #: The search starts with this many windows per unknown.
 _LEAST_PER_COLUMN: Final = 3
+#: A signal that has readings, but for none of so many windows, does not belong to them.
+_SILENT: Final = 10
+#: Active time is not kept any longer than this for a signal that says nothing.
+_LONGEST_SILENCE_NS: Final = 10 * NS_PER_S
 #: Once the timing is locked, windows of so much time are taken in together: the cost is hardly more than for one.
 PATIENCE_NS: Final = 3 * NS_PER_S
 #: Readings wait for this long while stamps may be early: what ran after them is then known too.
@@ -203,8 +207,7 @@ class Mixture:
     def _fetch(self, until_ns: int) -> Windows:
         columns = [c for s in self.signals if (c := self.timeline.column(s)) is not None]
         starts, ends, masses = columns[0].edges(self._seen_ns, until_ns)
-        if len(ends):
-            self._seen_ns = int(ends[-1])
+        self._seen_ns = int(ends[-1]) if len(ends) else max(self._seen_ns, until_ns - _LONGEST_SILENCE_NS)
         keep = (starts >= self.start_ns) & (ends > starts)
         taken = np.zeros((len(ends), len(columns)))
         taken[:, 0] = masses
@@ -213,11 +216,11 @@ class Mixture:
             if not keep.any():
                 break
             place, fits = _places(column.edges(int(starts[0]), until_ns), starts, ends)
-            if fits.any():
+            if not fits.any() and (column.watermark_ns is None or len(ends) >= _SILENT):
+                absent.append(i)
+            else:
                 keep &= fits
                 taken[:, i] = place
-            else:
-                absent.append(i)
         if absent:
             # A signal that has no readings must not silence the others of its family: it leaves.
             self._leave(absent)

@@ -166,8 +166,8 @@ def test_a_driver_that_hangs_neither_stops_scrapes_nor_fails_liveness_nor_delays
     hang = '[[fault]]\nkind = "hang"\ndevice = 1\nfrom_s = 4\nhang_s = 600\n'
     node = simulated.create(tmp_path / "node", f"{NODE}\n{hang}")
     with exporter("--driver", f"simulated:{node}") as running:
-        until(lambda: running.get("/-/ready")[0] == 503, "not ready")
-        assert b"the driver has not answered for" in running.get("/-/ready")[2]
+        until(lambda: b"the driver has not answered for" in running.get("/-/ready")[2], "not ready")
+        assert running.get("/-/ready")[0] == 503
         assert running.get("/-/healthy")[0] == 200
         found = series(running.get("/metrics")[2].decode())
         assert found["gpu_profile_driver_up"] == 0
