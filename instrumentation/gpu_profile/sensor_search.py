@@ -41,6 +41,8 @@ _STARTS: Final = 12
 #: that is not followed which is so much less likely (difference of log likelihoods, doubled).
 _CERTAIN: Final = 20.0
 _HOPELESS: Final = 60.0
+#: ... on the coarse grid, where a neighbour's is all that is known.
+_FAR_OFF: Final = 200.0
 #: ... and a sensor that renews itself, but with a lag of its own besides, is as unlikely to begin with.
 _STRANGE: Final = 20.0
 #: How far from the minimum its curvature is measured, and the most that a lag is said to be off.
@@ -214,11 +216,12 @@ class Search:
                 every = sorted(every, key=least.__getitem__)[:_SHAPES]
             tried += ranked(renewing(every, self.lead, self.windows.ends))
         apart: list[Sensor] = []
-        for _, _, sensor in sorted(tried):
+        first = min(tried)[0]
+        for score, _, sensor in sorted(tried):
+            if len(apart) == _STARTS or score > first + _FAR_OFF:
+                break
             if all(_apart(sensor, other) for other in apart):
                 apart.append(sensor)
-            if len(apart) == _STARTS:
-                break
         # In a loop that hardly varies, what is right and what is wrong are few milliseconds apart.
         nearer = [min(ranked([*start.around(FINE_STEPS_NS[0])])) for start in apart]
         most = min(nearer)[0] + _HOPELESS

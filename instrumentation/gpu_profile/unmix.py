@@ -84,7 +84,9 @@ class Unmixer:
         values = values[:, None] if values.ndim == 1 else values
         columns, outputs = shares.shape[1], values.shape[1]
         if self.n == 0:
-            self._moment = np.zeros((len(self._gram), outputs))
+            size = max(columns, len(self._gram))
+            self._gram, self._seen = np.zeros((size, size)), np.zeros(size, np.int64)
+            self._moment = np.zeros((size, outputs))
             self._sum, self._square = np.zeros(outputs), np.zeros(outputs)
         grow = columns - len(self._gram)
         if grow > 0:

@@ -101,11 +101,11 @@ def test_kill_9_leaves_a_recording_that_can_be_read(node: str, tmp_path: Path) -
 
 
 def test_a_driver_that_hangs_does_not_keep_it_from_ending(tmp_path: Path) -> None:
-    hang = '[[fault]]\nkind = "hang"\ndevice = 1\nfrom_s = 0.5\nhang_s = 600\n'
+    hang = '[[fault]]\nkind = "hang"\ndevice = 1\nfrom_s = 4\nhang_s = 600\n'
     node = simulated.create(tmp_path / "node", f"{NODE}\n{hang}")
     directory = tmp_path / "recording"
-    with recording(directory, "--driver", f"simulated:{node}", "--seconds", "1.5") as process:
-        _, err = process.communicate(timeout=20)
+    with recording(directory, "--driver", f"simulated:{node}", "--seconds", "6") as process:
+        _, err = process.communicate(timeout=30)
         assert process.returncode == 0
     assert " samples in " in err
     assert read_recording(directory).problems == ()
