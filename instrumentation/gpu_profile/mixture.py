@@ -39,7 +39,7 @@ _SILENT: Final = 10
 #: Active time is not kept any longer than this for a signal that says nothing.
 _LONGEST_SILENCE_NS: Final = 10 * NS_PER_S
 #: Once the timing is locked, windows of so much time are taken in together: the cost is hardly more than for one.
-PATIENCE_NS: Final = 3 * NS_PER_S
+PATIENCE_NS: Final = 5 * NS_PER_S
 #: Readings wait for this long while stamps may be early: what ran after them is then known too.
 _AHEAD_NS: Final = 60_000_000
 #: How far back any lag that is tried may look: a renewal, or the error of the stamps, comes on top of the grid's.

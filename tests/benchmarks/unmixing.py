@@ -9,25 +9,19 @@ from __future__ import annotations
 
 import sys
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from benchmarks.rows import HEADER, Row
-from benchmarks.unmixing_worlds import MS, ORIGIN_NS, Feed, World, activities, bytes_held, bytes_of_arrays
-from gpu_profile.activities import Activities
-from gpu_profile.catalogue import Signal
+from benchmarks.unmixing_cost import cost
+from benchmarks.unmixing_worlds import MS, ORIGIN_NS, Feed, World, sensor_of
 from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE
-from gpu_profile.pooling import Pool
-from gpu_profile.samples import Device, Sample
-from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
 
 SEEDS: Final = 10
 FEWER_SEEDS: Final = 6
-_KIB: Final = 1024
 
 
 # ---------------------------------------------------------------------- from a world to rates
@@ -135,14 +129,14 @@ def _covered(found: Sequence[Outcome]) -> float:
 def random_order() -> Iterator[Row]:
     """Row 1."""
     for signal in (POWER_AVERAGE, ENERGY):
-        name = f"unmix {_sensor(signal)}, 6 regions of 2-20 ms, 100 ms window, random order, 60 s, ±1 ms, {SEEDS} seeds"
+        name = f"unmix {sensor_of(signal)}, 6 regions of 2-20 ms, 100 ms window, random order, 60 s, ±1 ms"
         yield _accuracy(name, 0.02, whole=True, signal=signal)
 
 
 def fixed_order() -> Iterator[Row]:
     """Row 2."""
     for signal in (POWER_AVERAGE, ENERGY):
-        name = f"unmix {_sensor(signal)}, 100 ms window, fixed order with 5 % jitter, 120 s"
+        name = f"unmix {sensor_of(signal)}, 100 ms window, fixed order with 5 % jitter, 120 s"
         yield _accuracy(name, 0.07, whole=True, order="fixed", jitter=0.05, seconds=120, signal=signal)
 
 
@@ -161,7 +155,7 @@ def coverage() -> Iterator[Row]:
             answered.append(float(np.mean([r.value is not None for o in found for r in o.regions])))
             errors.append(_error(found))
         yield Row(
-            f"95 % intervals cover, {_sensor(signal)}, stamps ±1/5/20/50 ms, random order, 300 s, {FEWER_SEEDS} seeds",
+            f"95 % intervals cover, {sensor_of(signal)}, stamps ±1/5/20/50 ms, random order, 300 s",
             f"{_list(shares)} % cover; answered {_list(answered)} %, median error {_list(errors)} %",
             reach=">=88 % each",
             ok=all(share >= 0.88 for share in shares),
@@ -175,7 +169,7 @@ def phase_locked() -> Iterator[Row]:
         given = [region for outcome in found for region in outcome.regions if region.value is not None]
         worst = f", the worst {_percent(max(region.error for region in given))} wrong" if given else ""
         yield Row(
-            f"phase-locked loop of 50 ms, {_sensor(signal)}, 100 ms window, 120 s, {SEEDS} seeds",
+            f"phase-locked loop of 50 ms, {sensor_of(signal)}, 100 ms window, 120 s, {SEEDS} seeds",
             f"{len(given)} numbers given of {6 * SEEDS}{worst}",
             reach="0 numbers",
             ok=not given,
@@ -195,7 +189,7 @@ def near_lock_step() -> Iterator[Row]:
             shares.append(len(given) / (18 * seeds))
             off += given
         yield Row(
-            f"loops of {'/'.join(f'{ms:g}' for ms in lengths)} ms with 0-2 % jitter, {_sensor(signal)}, 100 ms window",
+            f"loops of {_list([ms / 100 for ms in lengths])} ms with 0-2 % jitter, {sensor_of(signal)}, 100 ms window",
             f"{_list(shares)} % given, at most {max(off):.1f} half-widths from the truth",
             reach="none further than 3 half-widths",
             ok=max(off) <= 3,
@@ -242,7 +236,7 @@ def _found(sensors: Sequence[Any]) -> str:
 def concurrency() -> Iterator[Row]:
     """Row 7."""
     for signal in (POWER_AVERAGE, ENERGY):
-        name = f"power alone of 2 streams' regions on a device that saturates at 600 W, {_sensor(signal)}, 120 s"
+        name = f"power alone of 2 streams' regions on a device that saturates at 600 W, {sensor_of(signal)}, 120 s"
         yield _accuracy(name, 0.05, streams=2, limit_w=600.0, gap_ns=4 * MS, seconds=120, signal=signal)
 
 
@@ -258,120 +252,11 @@ def backlog() -> Iterator[Row]:
     )
 
 
-def _sensor(signal: Signal) -> str:
-    return "energy counter" if signal is ENERGY else "mean power"
-
-
 def _list(shares: Sequence[float]) -> str:
     return "/".join(f"{share * 100:.3g}" for share in shares)
 
 
-# ---------------------------------------------------------------------- cost
-
-
-def cost() -> Iterator[Row]:
-    """Row 8."""
-    for signal in (ENERGY, POWER_AVERAGE):
-        yield from _running_cost(signal)
-    yield _hour()
-    yield _names()
-
-
-def _running_cost(signal: Signal, *, searched_s: int = 120, block_s: int = 10, blocks: int = 5) -> Iterator[Row]:
-    feed = Feed(World(0, regions=10, seconds=searched_s + block_s * blocks, signal=signal))
-    most = whole = 0
-    for piece in feed.slices(0, searched_s):
-        feed.advance(piece)
-        if not _locked(feed.pool):
-            most, whole = max(most, _state(feed.pool)), max(whole, bytes_held(feed.pool))
-    locked = _locked(feed.pool)
-    pieces = list(feed.slices(searched_s))
-    times = []
-    for piece in pieces:
-        feed.append(piece.until_ns)
-        started = time.perf_counter()
-        feed.advance(piece)
-        times.append(time.perf_counter() - started)
-    # The mean of a block, so that no second is left out; the best block, as others use the machine too.
-    micros = float(np.reshape(times, (blocks, block_s)).mean(axis=1).min()) * 1e6
-    state, spans = _state(feed.pool), sum(piece.n for piece in pieces) / len(pieces)
-    yield Row(
-        f"cost of unmixing, {_sensor(signal)}, 10 regions, locked",
-        f"{micros:.0f} us per GPU-second of {spans:.0f} spans ({'locked' if locked else 'NOT locked'}); "
-        f"state {state / _KIB:.1f} KiB, the whole pool {bytes_held(feed.pool) / _KIB:.0f} KiB",
-        reach="<=200 us, <=8 KiB",
-        ok=locked and micros <= 200 and state <= 8 * _KIB,
-    )
-    yield Row(
-        f"cost of unmixing, {_sensor(signal)}, 10 regions, while lag and window are looked for",
-        f"the whole pool {whole / _KIB:.0f} KiB at most, of it the mixture's arrays {most / _KIB:.1f} KiB",
-        reach="<=512 KiB for the whole pool",
-        ok=whole <= 512 * _KIB,
-    )
-
-
-def _hour(spans: int = 440_000, step_s: int = 60) -> Row:
-    """An hour that was recorded, handed to a pool by the minute; what makes the input is not timed."""
-    feed = Feed(World(3, regions=10, seconds=3600, signal=ENERGY))
-    taken, times = 0, []
-    for piece in feed.slices(step_s=step_s):
-        taken += piece.n
-        feed.append(piece.until_ns)
-        running = Activities.of(piece.running, feed.pool.attribution.column, piece.until_ns)
-        started = time.perf_counter()
-        feed.pool.take(running, piece.until_ns)
-        times.append(time.perf_counter() - started)
-    took = sum(times) * spans / taken
-    return Row(
-        f"one GPU-hour, {spans:,} spans, 100 ms windows, 10 regions",
-        f"{took:.2f} s (of {taken:,} spans, scaled); the longest of {len(times)} slices {max(times):.2f} s",
-        reach="<0.3 s",
-        ok=took < 0.3,
-    )
-
-
-def _names(first: int = 100_000, last: int = 1_000_000, block: int = 1000) -> Row:
-    """Memory that grows with the number of distinct names, of executions of 1 ms each."""
-    timeline = Timeline(Device("GPU-bench"), [ENERGY])
-    pool = Pool(timeline, start_ns=ORIGIN_NS)
-    started, before = time.perf_counter(), 0
-    for at in range(0, last, block):
-        if at == first:
-            tracemalloc.start()
-        # What is let go of between the start and here was not traced: a settled pool is what to compare with.
-        if at == first + 10 * block:
-            before = tracemalloc.get_traced_memory()[0]
-        _names_slice(pool, at, block)
-    grown = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    took = time.perf_counter() - started
-    return Row(
-        f"{last:,} distinct region names",
-        f"memory grows by {grown / _KIB:.0f} KiB from {first:,} names on; {took:.0f} s, most of it traced",
-        reach="<100 KiB",
-        ok=grown < 100 * _KIB,
-    )
-
-
-def _names_slice(pool: Pool, at: int, block: int) -> None:
-    moments = [ORIGIN_NS + (at + i) * MS for i in range(block + 1)]
-    names = [f"r{at + i}" for i in range(block)]
-    pool.timeline.append([Sample(ENERGY, t, t, (t - ORIGIN_NS) // MS * 300) for t in moments[100::100]])
-    for name in names:
-        pool.count(name)
-    pool.advance(activities(at, names, moments[:-1], [*moments[1:]]), moments[-1])
-
-
-def _mixtures(pool: Pool) -> list[Any]:
-    return list(pool._mixtures)
-
-
-def _locked(pool: Pool) -> bool:
-    return all(mixture.locked for mixture in _mixtures(pool))
-
-
-def _state(pool: Pool) -> int:
-    return sum(bytes_of_arrays(mixture) for mixture in _mixtures(pool))
+# ---------------------------------------------------------------------- which rows there are
 
 
 ROWS: Final[dict[str, Callable[[], Iterator[Row]]]] = {

@@ -356,3 +356,7 @@ def _walk(root: object) -> Iterator[tuple[int, bool]]:
         elif type(thing).__module__.startswith("gpu_profile") and "catalogue" not in type(thing).__module__:
             slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
             todo += [*getattr(thing, "__dict__", {}).values(), *(getattr(thing, name, None) for name in slots)]
+
+
+def sensor_of(signal: Signal) -> str:
+    return "energy counter" if signal is ENERGY else "mean power"
