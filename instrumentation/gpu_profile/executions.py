@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from gpu_profile.activities import Activity
 from gpu_profile.samples import Interval
 from gpu_profile.streams import Stream
@@ -83,3 +85,10 @@ class Execution:
         if self.stream is not None:
             return None if known is None else Activity(id(self), parent, self.name, known[0], known[1])
         return Activity(id(self), parent, self.name, self.start_ns, self.end_ns or None)
+
+    def nearest(self, present: Container[int]) -> int | None:
+        """The innermost ancestor whose `id` is among those present: those between may be elsewhere, or over."""
+        ancestor = self.parent
+        while ancestor is not None and id(ancestor) not in present:
+            ancestor = ancestor.parent
+        return None if ancestor is None else id(ancestor)

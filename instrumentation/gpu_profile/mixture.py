@@ -300,8 +300,9 @@ class Mixture:
         """Time goes on from an earlier moment than it had reached."""
         self.start_ns = self._seen_ns = since_ns
         self._kept, self._waiting = [], []
-        # Windows that are gone find no timing.
+        # Windows that are gone find no timing; what they said stands, under the one that is known so far.
         self._judged_n = self._searched_n = 0
+        self._settled = self._unmixer.copy()
 
     def _watch(self, design: Floats, values: Floats) -> npt.NDArray[np.bool_]:
         """Which new windows are near what the rates say; looks for the timing again if they are not any more."""

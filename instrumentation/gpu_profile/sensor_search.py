@@ -37,13 +37,13 @@ _AT_ONCE: Final = 512
 _SHAPES: Final = 2
 #: So many points of the coarse grid are followed to their minimum.
 _STARTS: Final = 12
-#: A timing is certain if the windows are so much more likely with it than with any other one that was followed, and
-#: that is not followed which is so much less likely (difference of log likelihoods, doubled).
+#: Scores are differences of log likelihoods, doubled. A timing is a rival of the best one if it is less than this away,
+#: not followed to its minimum if it is further away than this, and not looked at more closely than on the coarse grid,
+#: where a neighbour's score is all that is known, beyond this.
 _CERTAIN: Final = 20.0
 _HOPELESS: Final = 60.0
-#: ... on the coarse grid, where a neighbour's is all that is known.
 _FAR_OFF: Final = 200.0
-#: ... and a sensor that renews itself, but with a lag of its own besides, is as unlikely to begin with.
+#: A sensor that renews itself, but with a lag of its own besides, has this much against it to begin with.
 _STRANGE: Final = 20.0
 #: How far from the minimum its curvature is measured, and the most that a lag is said to be off.
 _NEAR_NS: Final = 1_000_000

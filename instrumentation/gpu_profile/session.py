@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from gpu_profile.activities import Activity
@@ -257,17 +257,24 @@ class Session:
                 if pool is not None:
                     mark = pool.timeline.watermark_ns(pool.joined)
                     until = max(now if mark is None else mark, now - nanoseconds(DEADLINE_S))
-                    if final or until - pool.frontier_ns >= nanoseconds(SLICE_S):
-                        pool.advance(self._activities(pool), until, final=final)
+                    if final or not 0 <= until - pool.frontier_ns < nanoseconds(SLICE_S):
+                        self._advance(pool, until, final=final)
                     frontier = min(frontier, pool.frontier_ns)
             if frontier != self._frontier_ns:
                 self._frontier_ns = frontier
                 self._let_go(now)
-            if final or now - self._judged_ns >= JUDGE_S * NS_PER_S:
+            if final or not 0 <= now - self._judged_ns < JUDGE_S * NS_PER_S:
                 self._judged_ns = now
                 self.verdicts.judge(device.uuid for device in devices)
                 self._anchor(now)
             self.verdicts.count_calls()
+
+    def _advance(self, pool: Pool, until_ns: int, *, final: bool) -> None:
+        times = pool.set_back
+        pool.advance(self._activities(pool), until_ns, final=final)
+        if pool.set_back > times:
+            self.counts["clock set back"] += 1
+            _log.warning("gpu-profile: the clock was set back; the join of %s starts anew", pool.timeline.device.uuid)
 
     def _answered(self, now: int) -> bool:
         """Whether the driver has said which devices there are, or has had the time to."""
@@ -302,9 +309,8 @@ class Session:
             self._asked.add(execution.device)
         devices = defaults if execution.device is None else [execution.device]
         self.verdicts.take(execution, devices)
-        for uuid in devices:
-            if uuid in self.pools:
-                self.pools[uuid].count(execution.name)
+        for pool in (self.pools[uuid] for uuid in devices if uuid in self.pools):
+            pool.count(execution.name)
         for hook in self.on_end:
             hook(execution)
 
@@ -331,15 +337,18 @@ class Session:
             for e in self._executions(uuid)
             if (a := e.activity(uuid)) is not None and (a.end_ns is None or a.end_ns > frontier_ns)
         }
-        return [a._replace(parent=_nearest(e.parent, found)) for e, a in found.values()]
+        return [a._replace(parent=e.nearest(found)) for e, a in found.values()]
 
     def _let_go(self, now: int) -> None:
         """Forget the executions that every pool has taken in."""
         still: list[Execution] = []
         for execution in self._settling:
             interval = execution.interval()
-            if (interval is not None and interval.end_ns <= self._frontier_ns) or (
-                interval is None and now - execution.end_ns > STREAM_S * NS_PER_S
+            # What ended in what is now the future, before the clock was set back, will not be covered.
+            if (
+                now - execution.end_ns > STREAM_S * NS_PER_S
+                if interval is None
+                else not self._frontier_ns < interval.end_ns <= now + DEADLINE_S * NS_PER_S
             ):
                 for hook in self.on_settled:
                     hook(execution)
@@ -389,10 +398,3 @@ class Session:
             self._judged_ns = self.clock.now_ns()
             self.verdicts.judge(device.uuid for device in self.devices())
             return self.verdicts.every()
-
-
-def _nearest(ancestor: Execution | None, present: Container[int]) -> int | None:
-    """The innermost ancestor that is active on the device too: those between may be elsewhere, or over."""
-    while ancestor is not None and id(ancestor) not in present:
-        ancestor = ancestor.parent
-    return None if ancestor is None else id(ancestor)

@@ -138,7 +138,9 @@ class GpuSpanProcessor(SpanProcessor):
         with self._lock:
             for passed in range(1, 1 + (len(self._held) if final else min(BATCH, len(self._held)))):
                 held = self._held[0]
-                due = final or held.session.clock.now_ns() >= held.deadline_ns
+                left_ns = held.deadline_ns - held.session.clock.now_ns()
+                # More is left than there ever was if the clock was set back meanwhile.
+                due = final or not 0 < left_ns <= self._deadline_ns
                 if not due and not held.session.covered(held.execution):
                     break
                 self._held.popleft()

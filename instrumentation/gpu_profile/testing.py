@@ -12,7 +12,7 @@ START_NS: Final = 1_767_225_600 * NS_PER_S
 
 
 class FakeClock:
-    """A `Clock` whose time moves only by `advance` and `wait`. Safe to share between threads."""
+    """A `Clock` whose time moves only by `advance`, `wait` and `set_back`. Safe to share between threads."""
 
     def __init__(self, now_ns: int = START_NS) -> None:
         self._now_ns = now_ns
@@ -29,6 +29,11 @@ class FakeClock:
             raise ValueError(f"time does not go back: {seconds} s")
         with self._lock:
             self._now_ns += nanoseconds(seconds)
+
+    def set_back(self, seconds: float) -> None:
+        """Go back, as a system's clock does that somebody sets."""
+        with self._lock:
+            self._now_ns -= nanoseconds(seconds)
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """True at once if `event` is set; else `timeout_s` has passed when this returns, without anyone waiting."""

@@ -7,26 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from column_support import T0, THROTTLE, reading, window
 
-from gpu_profile.catalogue import Signal, signal
 from gpu_profile.catalogue.signals import (
     UTILIZATION,
 )
-from gpu_profile.samples import Sample
 from gpu_profile.timeline import Column, Cumulative
-from gpu_profile.units import NS_PER_S
-
-T0 = 1_700_000_000 * NS_PER_S
-THROTTLE = signal("throttle_sw_power_cap")
-
-
-def window(start: int, end: int, value: int, row: Signal = UTILIZATION) -> Sample:
-    return Sample(row, start, end, value)
-
-
-def reading(t: int, value: int, row: Signal = THROTTLE) -> Sample:
-    return Sample(row, t, t, value)
-
 
 # ---------------------------------------------------------------------- eviction, readers, buffers
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from column_support import MS, T0, THROTTLE, column, reading, window
 
 from gpu_profile.catalogue import Signal, signal
 from gpu_profile.catalogue.signals import (
@@ -19,27 +20,6 @@ from gpu_profile.catalogue.signals import (
 from gpu_profile.samples import Sample
 from gpu_profile.timeline import LONGEST_HOLD_NS, Column, Cumulative
 from gpu_profile.units import NS_PER_S
-
-MS = 1_000_000
-T0 = 1_700_000_000 * NS_PER_S
-THROTTLE = signal("throttle_sw_power_cap")
-
-
-def window(start: int, end: int, value: int, row: Signal = UTILIZATION) -> Sample:
-    return Sample(row, start, end, value)
-
-
-def reading(t: int, value: int, row: Signal = THROTTLE) -> Sample:
-    return Sample(row, t, t, value)
-
-
-def column(row: Signal, *samples: tuple[int, int], capacity: int = 64) -> Column:
-    """A column of readings `(t, value)` of a counter or an instant."""
-    result = Column(row, capacity)
-    for t, value in samples:
-        result.append(reading(t, value, row))
-    return result
-
 
 # ---------------------------------------------------------------------- nothing, and the edges of what is known
 

@@ -1,24 +1,21 @@
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from prometheus_support import until
 from region_support import ONE_GPU, Stage
 
 from gpu_profile import process, region, session, verdicts
 from gpu_profile.attribution import OTHER
 from gpu_profile.driver import simulated
-from gpu_profile.driver.null import NullDriver
 from gpu_profile.driver.simulated import Work
-from gpu_profile.errors import GpuBackendError
 from gpu_profile.executions import Execution
 from gpu_profile.session import Session
-from gpu_profile.testing import START_NS, FakeClock
+from gpu_profile.testing import FakeClock
+from gpu_profile.units import NS_PER_S
 
 
 @pytest.fixture
@@ -39,13 +36,16 @@ def execution(name: str, start_ns: int, end_ns: int, **fields: Any) -> Execution
 
 
 def test_shares_of_regions_and_the_rest_add_up_to_the_device(stage: Stage) -> None:
-    start = stage.clock.now_ns()
-    for i in range(60):
-        with region("prefill"):
-            stage.work(0.04, "prefill", share=0.9)
-        with region("decode"):
-            stage.work(0.07, "decode", share=0.5)
-        stage.run(0.003 * (i % 7))
+    start, rng = stage.clock.now_ns(), np.random.default_rng(1)
+    truly_busy_s = 0.0
+    for _ in range(60):
+        # Lengths that vary: a loop in step with the sensor would tell nothing.
+        for name, longest_s, share in (("prefill", 0.08, 0.9), ("decode", 0.14, 0.5)):
+            length_s = rng.uniform(0.01, longest_s)
+            truly_busy_s += length_s * share
+            with region(name):
+                stage.work(length_s, name, share=share)
+        stage.run(rng.uniform(0, 0.02))
     stage.session.flush()
     pool = stage.session.pools[stage.uuid]
     source = pool.energy_source()
@@ -55,8 +55,48 @@ def test_shares_of_regions_and_the_rest_add_up_to_the_device(stage: Stage) -> No
     truth = stage.truth().device(0, start, stage.clock.now_ns()).energy_j
     assert sum(part or 0.0 for part in parts) == pytest.approx(truth, rel=0.05)
     busy = [pool.pooled(name).busy_s or 0.0 for name in ("prefill", "decode")]
-    # Work that fills the first part of a region alone, under windows of nearly the loop's length: little can be told.
-    assert sum(busy) == pytest.approx(60 * (0.04 * 0.9 + 0.07 * 0.5), rel=0.1)
+    assert sum(busy) == pytest.approx(truly_busy_s, rel=0.05)
+
+
+def test_region_that_outlives_the_history_has_values_of_its_own_for_all_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path, monkeypatch, retention_s=5) as stage:
+        start = stage.clock.now_ns()
+        with region("train"):
+            for _ in range(60):
+                stage.work(1.0, "train", share=0.4)
+        energy_j = stage.truth().device(0, start, stage.clock.now_ns()).energy_j
+        timeline = stage.session.pools[stage.uuid].timeline
+        assert len(timeline.anchors) == 1
+        stage.flush()
+        found = stage.attributes("train")
+        assert (found["scope"], found["coverage"]) == ("span", pytest.approx(1.0, abs=0.01))
+        assert found["busy.ratio"] == pytest.approx(0.4, rel=0.02)
+        assert found["energy.joules"] == pytest.approx(energy_j, rel=0.02)
+        stage.run(session.STREAM_S + 2)
+        assert not timeline.anchors
+
+
+def test_clock_that_is_set_back_delays_no_span_and_the_join_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
+        stage.run(40)
+        with region("before"):
+            stage.work(0.2, "before")
+        stage.clock.set_back(20)
+        stage.run(1.5)
+        assert stage.names() == ["before"]
+        stage.run(6)
+        pool = stage.session.pools[stage.uuid]
+        assert stage.clock.now_ns() - pool.frontier_ns < 2 * session.DEADLINE_S * NS_PER_S
+        assert stage.session.counts["clock set back"] == pool.set_back == 1
+        assert "the clock was set back" in caplog.text
+        with region("after"):
+            stage.run(3)
+        stage.flush()
+        assert stage.attributes("after")["coverage"] > 0.95
 
 
 def test_nested_regions_are_charged_once(stage: Stage) -> None:
@@ -223,151 +263,6 @@ def test_regions_tells_every_region_with_a_verdict(stage: Stage) -> None:
     assert train.summary.durations.calls == 20
     assert train.summary.durations.items == 80
     assert load.summary.interval_source == "device"
-
-
-# ------------------------------------------------------------------ life
-
-
-class Opening:
-    """Opens drivers without devices, and counts them."""
-
-    def __init__(self) -> None:
-        self.opened: list[NullDriver] = []
-        self.closed = 0
-
-    def __call__(self) -> NullDriver:
-        opening = self
-
-        class Driver(NullDriver):
-            def close(self) -> None:
-                opening.closed += 1
-
-        self.opened.append(Driver())
-        return self.opened[-1]
-
-
-@pytest.fixture
-def opening() -> Opening:
-    return Opening()
-
-
-class FastClock:
-    """A clock by which 30 s pass in a tenth of one."""
-
-    speed = 300
-
-    def now_ns(self) -> int:
-        return START_NS + self.speed * time.monotonic_ns()
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        return event.wait(max(0.0, timeout_s) / self.speed)
-
-
-@pytest.fixture
-def live(opening: Opening, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    """A process's session with threads of its own, which soon is idle."""
-    process.configure(clock=FastClock())
-    live = Session(opening, clock=process.settings().clock, interval_s=1.0)
-    monkeypatch.setattr(process, "current", live)
-    yield live
-    live.stop()
-    process.configure()
-
-
-def test_session_samples_from_the_first_region_until_it_is_idle_and_again_from_the_next(
-    live: Session, opening: Opening
-) -> None:
-    assert opening.opened == []
-    with region("first", span=False):
-        until(lambda: live.active and opening.opened, "sampling")
-        started = live.clock.now_ns()
-        until(lambda: live.clock.now_ns() - started > 100e9, "a long region")
-        assert live.active
-    until(lambda: not live.active, "idle")
-    assert live.verdicts.calls == {("first", "UNKNOWN", ""): 1}
-    before = len(opening.opened)
-    assert opening.closed == before
-    with region("second", span=False):
-        until(lambda: live.active and len(opening.opened) > before, "sampling again")
-    until(lambda: not live.active, "idle again")
-    assert opening.closed == len(opening.opened)
-    assert live.verdicts.calls == {("first", "UNKNOWN", ""): 1, ("second", "UNKNOWN", ""): 1}
-
-
-def test_region_that_begins_while_sampling_ends_is_found(live: Session, opening: Opening) -> None:
-    """It saw a running session, and so did not wake it."""
-    with region("first", span=False):
-        pass
-    stopping, slow = threading.Event(), threading.Event()
-    stop = live.sampler.stop
-
-    def slowly(timeout_s: float = 2.0) -> None:
-        stopping.set()
-        slow.wait(10)
-        stop(timeout_s)
-
-    live.sampler.stop = slowly  # type: ignore[method-assign]
-    try:
-        assert stopping.wait(30)
-        assert live.active
-        before = len(opening.opened)
-        with region("meanwhile", span=False):
-            slow.set()
-            until(lambda: len(opening.opened) > before, "sampling again")
-    finally:
-        live.sampler.stop = stop  # type: ignore[method-assign]
-    until(lambda: ("meanwhile", "UNKNOWN", "") in live.verdicts.calls, "counted")
-
-
-def test_stop_ends_both_threads_and_closes_the_driver(live: Session, opening: Opening) -> None:
-    stopped: list[str] = []
-    live.on_stop.append(lambda: stopped.append("stopped"))
-    with region("step", span=False):
-        until(lambda: opening.opened, "sampling")
-    live.stop()
-    assert stopped == ["stopped"]
-    assert opening.closed == len(opening.opened)
-    assert not {"gpu-profile-join", "gpu-profile-sampler"} & {thread.name for thread in threading.enumerate()}
-    assert live.verdicts.calls == {("step", "UNKNOWN", ""): 1}
-
-
-def test_pause_does_not_end_a_recording(live: Session, opening: Opening) -> None:
-    stopped: list[str] = []
-    live.on_stop.append(lambda: stopped.append("stopped"))
-    with region("step", span=False):
-        pass
-    until(lambda: not live.active, "idle")
-    assert stopped == []
-
-
-def test_process_that_may_have_no_more_threads_runs_its_regions_unmeasured(
-    live: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    for _ in range(3):
-        with region("step", span=False) as running:
-            pass
-        assert running.end_ns
-    assert live.ignoring
-    assert len(live.began) == 0
-    assert [r.message for r in caplog.records] == ["gpu-profile: regions are not measured: can't start new thread"]
-
-
-def test_missing_driver_is_told_after_its_first_answer() -> None:
-    def refuse() -> NullDriver:
-        raise GpuBackendError("no GPU driver. Looked for NVML")
-
-    clock = FakeClock()
-    missing = Session(refuse, clock=clock)
-    assert missing.missing_driver() == "the driver has not answered within 10 s"
-    missing.sampler.step()
-    assert missing.missing_driver() == "no GPU driver. Looked for NVML"
-    there = Session(NullDriver, clock=clock)
-    there.sampler.step()
-    assert there.missing_driver() == ""
 
 
 def test_named_devices_are_the_only_ones_that_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from column_support import MS, T0, THROTTLE, reading, window
 
-from gpu_profile.catalogue import Kind, Signal, signal
+from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
     ENERGY,
@@ -19,18 +20,7 @@ from gpu_profile.samples import Device, Interval, Sample
 from gpu_profile.timeline import Column, Cumulative, Timeline
 from gpu_profile.units import NS_PER_S
 
-MS = 1_000_000
 STEP = 100 * MS
-T0 = 1_700_000_000 * NS_PER_S
-THROTTLE = signal("throttle_sw_power_cap")
-
-
-def window(start: int, end: int, value: int, row: Signal = UTILIZATION) -> Sample:
-    return Sample(row, start, end, value)
-
-
-def reading(t: int, value: int, row: Signal = THROTTLE) -> Sample:
-    return Sample(row, t, t, value)
 
 
 # ---------------------------------------------------------------------- large batches

@@ -198,7 +198,8 @@ def _run(options: argparse.Namespace, stopped: list[bool]) -> int:
     provider.force_flush()
     session.flush()
     last = status(session, spans)
-    comparison = compare(session, twin, work.truth()) if options.directory and twin.complete else None
+    truth = work.truth()
+    comparison = compare(session, twin, truth) if truth is not None and twin.complete else None
     final = Status(last.rows, last.joined, spans.exported, last.problem, _span_facts(spans, "decode"), comparison)
     click.echo(final.line())
     provider.shutdown()

@@ -42,6 +42,8 @@ class Buffer:
 
     def fetch(self, handle: Any, now_ns: int) -> list[Sample]:
         """Samples since the last fetch, oldest first. Raises the binding's error; NOT_FOUND means none."""
+        if self._last_us * 1000 > now_ns + _AHEAD_NS:
+            self._last_us = 0  # the clock was set back, and nothing new would be later than that
         kind, raw = self.ask(handle)
         decode = self._decoders[kind]
         signal = self.reader.signal

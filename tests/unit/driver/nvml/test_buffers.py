@@ -47,6 +47,19 @@ def test_what_was_drained_is_not_given_again_and_the_next_joins_on(stub: Any, cl
     assert [(one.t_start_ns, one.value) for one in again] == [(T0 * 1000, 40)] * 2
 
 
+def test_a_clock_that_is_set_back_does_not_silence_a_buffer(stub: Any, clock: FakeClock) -> None:
+    _buffered(stub, (T0 - STEP, 20), (T0, 30))
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    driver.drain(device)
+    clock.set_back(60)
+    earlier = T0 - 60_000_000
+    for rows in stub.gpus[0].buffers.values():
+        rows.append((earlier, 40))
+    again = [one for one in driver.drain(device) if one.signal is signal("utilization")]
+    assert [(one.t_end_ns, one.value) for one in again] == [(earlier * 1000, 40)]
+
+
 def test_a_drained_signal_is_never_polled(stub: Any, clock: FakeClock) -> None:
     _buffered(stub, (T0, 30))
     stub.gpus[0].buffers[MEM] = pynvml.NVML_ERROR_NOT_SUPPORTED
