@@ -14,9 +14,12 @@ PIP := $(PY) -m pip --disable-pip-version-check
 PYTHON ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
+# The tests of the frameworks skip without these. This version, for others pull in gigabytes of CUDA.
+TORCH := torch==2.13.0
+FRAMEWORKS := $(TORCH) lightning transformers accelerate
 DEBIAN_PACKAGES := prometheus chromium chromium-driver
 
-.PHONY: help demo test lint format types imports check bench image-test dashboards wheel clean
+.PHONY: help demo test lint format types imports check bench image-test dashboards wheel frameworks clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -24,7 +27,8 @@ help:  ## list the targets
 demo: $(VENV)/demo.stamp  ## a small service on this machine's GPUs, or on simulated ones, and what it costs [SECONDS=20]
 	@exec $(BIN)/gpu-profile-exporter demo $(if $(SECONDS),--seconds $(SECONDS))
 
-# With no way to install Debian's programs, the tests that need them are left out, and said so. CI leaves nothing out.
+# With no way to install Debian's programs, the tests that need them are left out, and said so; so are those of PyTorch,
+# which is large. CI leaves nothing out.
 test: $(VENV)/dev.stamp  ## every test that this machine can run [WORKERS=2] [PYTEST_ARGS=...]
 	@without=()
 	if ! command -v promtool >/dev/null || ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
@@ -46,6 +50,7 @@ test: $(VENV)/dev.stamp  ## every test that this machine can run [WORKERS=2] [PY
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [[ "$$(ldconfig -p)" != *"$$library.so"* ]]; then
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$library </dev/null >/dev/null || true
 	fi
+	[ -z "$${CI:-}" ] || $(MAKE) $(VENV)/frameworks.stamp
 	$(PY) -m pytest -n $(WORKERS) "$${without[@]}" $(PYTEST_ARGS)
 
 lint: $(VENV)/dev.stamp  ## style: ruff's rules and its formatting
@@ -76,6 +81,8 @@ dashboards: $(VENV)/dev.stamp  ## write the Grafana dashboards and the docs' tab
 
 wheel: $(VENV)/dev.stamp  ## the source distribution and the wheel, in dist/
 	@$(PY) -m build --outdir dist
+
+frameworks: $(VENV)/frameworks.stamp  ## install PyTorch (CPU), Lightning and Transformers, so that their tests run
 
 clean:  ## remove everything that make made
 	@rm -rf $(VENV) dist build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -118,6 +125,12 @@ $(VENV)/made.stamp:
 $(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
 	@echo "Installing gpu-profile into $(VENV)."
 	$(PIP) install --quiet --editable .
+	touch $@
+
+$(VENV)/frameworks.stamp: $(VENV)/dev.stamp
+	@echo "Installing $(FRAMEWORKS) into $(VENV)."
+	$(PIP) install --quiet $(TORCH)
+	$(PIP) install --quiet $(FRAMEWORKS)
 	touch $@
 
 $(VENV)/dev.stamp: pyproject.toml $(VENV)/made.stamp

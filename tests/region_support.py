@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Sampler as TraceSampler
 
-from gpu_profile import GpuSpanProcessor, process, regions
+from gpu_profile import GpuSpanProcessor, process, running
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.executions import Execution
@@ -61,7 +61,7 @@ class Stage:
         if joined:
             self.provider.add_span_processor(self.processor)
         self.tracer = self.provider.get_tracer("gpu_profile")
-        monkeypatch.setattr(regions, "_tracer", self.tracer)
+        monkeypatch.setattr(running, "tracer", self.tracer)
         self.session = process._make()
         self.session.active = True
         process.current = self.session

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from exporter_support import step_for
 
 from gpu_profile.catalogue import SIGNALS, Signal, Tier
-from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER
+from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER, SM
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.sampler import DRAIN_S, Sampler
@@ -35,7 +35,7 @@ class FakeDriver:
     broken: set[str] = field(default_factory=set)
     takes_s: float = 0.0
     closed: int = 0
-    available: frozenset[Signal] = frozenset({ENERGY, POWER, MEMORY_USED})
+    available: frozenset[Signal] = frozenset({ENERGY, POWER, MEMORY_USED, SM})
     waiting: list[Event] = field(default_factory=list)
     #: Set while `read` may go on, and set by `read` once it waits.
     free: threading.Event = field(default_factory=threading.Event)

@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.signals import ECC_UNCORRECTED
-from gpu_profile.sampler import GPM_S, SLOW_S, DeviceState, Sampler
+from gpu_profile.device_state import DeviceState
+from gpu_profile.sampler import GPM_S, SLOW_S, Sampler
 from gpu_profile.samples import Sample
 from gpu_profile.timeline import Column, Timeline
 from gpu_profile.units import NS_PER_S, nanoseconds

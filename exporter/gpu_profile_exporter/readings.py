@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 from gpu_profile.catalogue import BUSY_SOURCES, Metric, Signal, metric_of
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue.signals import MEMORY_USED
-from gpu_profile.sampler import DeviceState, Sampler
+from gpu_profile.device_state import DeviceState
+from gpu_profile.sampler import Sampler
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.health import STATES, down_reason, fresh, newest_ns, silence, status
 

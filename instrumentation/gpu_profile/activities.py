@@ -46,23 +46,7 @@ class Activities(NamedTuple):
     @classmethod
     def of(cls, activities: Iterable[Activity], column: Callable[[str], int], until_ns: int) -> Activities:
         """From one object each; what still runs ends at `until_ns`. Of several with one key, the last counts."""
-        every = list(activities)
-        if not every:
-            return cls(*(np.zeros(0, np.int64),) * 4)
-        keys, parents, regions, starts, ends = zip(*every, strict=True)
-        place: dict[Hashable, int] = dict(zip(keys, range(len(keys)), strict=True))
-        if len(place) < len(keys):
-            # A key stands for one execution, also where a caller met it twice while it moved from running to ended.
-            return cls.of([every[i] for i in place.values()], column, until_ns)
-        if None in ends:
-            ends = tuple(until_ns if end is None else end for end in ends)
-        # In their order: which regions find a column while there is room must not be a matter of chance.
-        columns = {region: column(region) for region in dict.fromkeys(regions)}
-        around = np.full(len(keys), -1)
-        if parents.count(None) < len(parents):
-            place[None] = -1
-            around = np.array([place.get(parent, -1) for parent in parents])
-        return cls(np.array(starts), np.array(ends), around, np.array([columns[region] for region in regions]))
+        return Named.of(activities, until_ns).numbered(column)
 
     def during(self, start_ns: int, end_ns: int) -> Activities:
         """Those that overlap `[start, end)`, cut to it. A parent that does not is replaced by the nearest that does."""
@@ -108,6 +92,44 @@ class Activities(NamedTuple):
             of, at, behind = of[on], self.parents[at[on]], behind[on]
             if generation % 2:
                 behind = self.parents[behind]
+
+
+class Named(NamedTuple):
+    """Many activities as columns of int64, in any order, with the names of their regions.
+
+    `parents` holds the index of the activity around each, -1 for none.
+    """
+
+    regions: Sequence[str]
+    starts: Ints
+    ends: Ints
+    parents: Ints
+
+    @classmethod
+    def of(cls, activities: Iterable[Activity], until_ns: int) -> Named:
+        """From one object each; what still runs ends at `until_ns`. Of several with one key, the last counts."""
+        every = list(activities)
+        if not every:
+            return cls((), *(np.zeros(0, np.int64),) * 3)
+        keys, parents, regions, starts, ends = zip(*every, strict=True)
+        place: dict[Hashable, int] = dict(zip(keys, range(len(keys)), strict=True))
+        if len(place) < len(keys):
+            # A key stands for one execution, also where a caller met it twice while it moved from running to ended.
+            return cls.of([every[i] for i in place.values()], until_ns)
+        if None in ends:
+            ends = tuple(until_ns if end is None else end for end in ends)
+        around = np.full(len(keys), -1)
+        if parents.count(None) < len(parents):
+            place[None] = -1
+            around = np.array([place.get(parent, -1) for parent in parents])
+        return cls(regions, np.array(starts), np.array(ends), around)
+
+    def numbered(self, column: Callable[[str], int]) -> Activities:
+        """With each region's column in the place of its name."""
+        # In their order: which regions find a column while there is room must not be a matter of chance.
+        columns = {region: column(region) for region in dict.fromkeys(self.regions)}
+        numbers = np.array([columns[region] for region in self.regions], np.int64)
+        return Activities(self.starts, self.ends, self.parents, numbers)
 
 
 class Pieces(NamedTuple):

@@ -77,6 +77,8 @@ def _sum(values: Ints, weights: Ints) -> int:
 class AnchoredColumn(Column):
     """A column whose rows are not lost on the `anchors` (moments, and how many regions begin there)."""
 
+    __slots__ = ("_absorbed", "_anchors", "_next")
+
     def __init__(
         self,
         signal: Signal,

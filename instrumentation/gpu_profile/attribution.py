@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.active_time import ActiveTime, Columns
-from gpu_profile.activities import Activities, Activity, Pieces, pieces
+from gpu_profile.activities import Activities, Named, Pieces, pieces
 from gpu_profile.timeline import Floats, Ints
 from gpu_profile.units import NS_PER_S
 
@@ -85,23 +85,21 @@ class Attribution:
 
     # ------------------------------------------------------------------ taking in
 
-    def watch(self, activities: Iterable[Activity], since_ns: int, until_ns: int) -> None:
+    def watch(self, activities: Named, since_ns: int, until_ns: int) -> None:
         """Note how long activities of regions without equations of their own last.
 
         A bounded list on which whatever is frequent stays: Misra and Gries, *Finding repeated elements*, 1982.
         """
         if len(self._index) < MOST_REGIONS:
             return
-        for activity in {each.key: each for each in activities}.values():
-            if activity.region == OTHER or self.name(activity.region) != OTHER:
+        lengths = np.minimum(activities.ends, until_ns) - np.maximum(activities.starts, since_ns)
+        for region, active_ns in zip(activities.regions, lengths.tolist(), strict=True):
+            if active_ns <= 0 or region == OTHER or self.name(region) != OTHER:
                 continue
-            end_ns = until_ns if activity.end_ns is None else min(activity.end_ns, until_ns)
-            active_ns = end_ns - max(activity.start_ns, since_ns)
-            if active_ns > 0:
-                self._watched[activity.region] = self._watched.get(activity.region, 0) + active_ns
-                if len(self._watched) > _MOST_WATCHED:
-                    middle = sorted(self._watched.values())[_MOST_WATCHED // 2]
-                    self._watched = {name: ns - middle for name, ns in self._watched.items() if ns > middle}
+            self._watched[region] = self._watched.get(region, 0) + active_ns
+            if len(self._watched) > _MOST_WATCHED:
+                middle = sorted(self._watched.values())[_MOST_WATCHED // 2]
+                self._watched = {name: ns - middle for name, ns in self._watched.items() if ns > middle}
 
     def take(self, activities: Activities) -> None:
         """Take in a slice of time; `activities` are cut to it."""

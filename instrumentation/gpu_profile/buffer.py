@@ -12,7 +12,10 @@ excluded there.
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import sub
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -32,6 +35,7 @@ TORN: Final = 10_000
 _FIELDS: Final = 5
 _HEADER: Final = 8
 _LENGTH, _FIRST, _GENERATION = 0, 1, 2
+_WRAPS: Final = 1 << 63
 
 
 class Buffer:
@@ -41,6 +45,28 @@ class Buffer:
     With `older`, all rows that are there can be read, and rows that have to leave go on in a history: of at least
     `older` rows, and of none that ended more than `retention_ns` before the newest. `name` is for messages.
     """
+
+    # A sampler comes by ten times a second; by then the processor has forgotten where everything is, and what lies
+    # together is found sooner.
+    __slots__ = (
+        "_counter",
+        "_ends",
+        "_header",
+        "_history",
+        "_last_end",
+        "_masses",
+        "_older",
+        "_retention_ns",
+        "_rows",
+        "_sum",
+        "_sum_ns",
+        "_words",
+        "capacity",
+        "late",
+        "name",
+        "take_in",
+        "when_full",
+    )
 
     def __init__(
         self,
@@ -62,18 +88,23 @@ class Buffer:
         words = np.frombuffer(memory, np.int64, count=self.size(capacity) // 8)
         self._header: Ints = words[:_HEADER]
         self._rows: Ints = words[_HEADER:].reshape(_FIELDS, 2 * capacity)
-        self._start, self._end, self._value, self._mass, self._covered = self._rows
+        _, self._ends, _, self._masses, covered = self._rows
+        # The writer's way in: a memoryview takes half of numpy's time for a word, and stores it whole too.
+        self._words: Any = words.data
         self._counter = counter
         self._older = older
         self._retention_ns = retention_ns
         self._history = History.empty(counter=counter)
         #: Called when the buffer is full, with the moment up to which rows should leave it.
         self.when_full: Callable[[int], None] = self.seal
+        #: What is there and not yet in rows; whoever reads has it taken in first.
+        self.late: Sequence[object] = ()
+        self.take_in: Callable[[], None] = _nothing
         # A writer may take over a buffer with rows in it: its sums go on, modulo 2^64.
         last = int(self._header[_LENGTH]) - 1
-        self._last_end = int(self._end[last]) if last >= 0 else None
-        self.total_mass = int(self._mass[last]) if last >= 0 else 0
-        self.total_covered_ns = int(self._covered[last]) if last >= 0 else 0
+        self._last_end = int(self._ends[last]) if last >= 0 else None
+        self._sum = int(self._masses[last]) if last >= 0 else 0
+        self._sum_ns = int(covered[last]) if last >= 0 else 0
 
     @staticmethod
     def size(capacity: int) -> int:
@@ -83,27 +114,49 @@ class Buffer:
     # ------------------------------------------------------------------ writing
 
     def _push(self, start: int, end: int, value: int, mass: int) -> None:
-        header = self._header
-        length = int(header[_LENGTH])
-        if length == 2 * self.capacity:
-            self.when_full(int(self._end[self.capacity - 1]))
-            length = int(header[_LENGTH])
-        self.total_mass += mass
-        self.total_covered_ns += end - start
-        self._start[length] = start
-        self._end[length] = end
-        self._value[length] = value
-        self._mass[length] = wrap(self.total_mass)
-        self._covered[length] = wrap(self.total_covered_ns)
-        header[_LENGTH] = length + 1
-        if self._older is None:
-            header[_FIRST] = max(int(header[_FIRST]), length + 1 - self.capacity)
+        words, room = self._words, 2 * self.capacity
+        length = words[_LENGTH]
+        if length == room:
+            self.when_full(self._ends.item(self.capacity - 1))
+            length = words[_LENGTH]
+        self._sum = mass = self._sum + mass
+        self._sum_ns = covered = self._sum_ns + end - start
+        place = _HEADER + length
+        words[place] = start
+        place += room
+        words[place] = end
+        place += room
+        words[place] = value
+        place += room
+        words[place] = mass if -_WRAPS <= mass < _WRAPS else wrap(mass)
+        place += room
+        words[place] = covered if covered < _WRAPS else wrap(covered)
+        words[_LENGTH] = length + 1
+        if self._older is None and length >= self.capacity:
+            words[_FIRST] = max(words[_FIRST], length + 1 - self.capacity)
         self._last_end = end
+
+    def _push_all(self, starts: list[int], ends: list[int], values: list[int], masses: list[int]) -> None:
+        """As `_push` for each row: all are written before their number is told."""
+        length, rows = self._words[_LENGTH], len(ends)
+        sums = list(accumulate(masses, initial=self._sum))
+        covered = list(accumulate(map(sub, ends, starts), initial=self._sum_ns))
+        fits = -_WRAPS <= min(sums) <= max(sums) < _WRAPS and covered[-1] < _WRAPS
+        if not (rows and fits and self._older is not None and length + rows <= 2 * self.capacity):
+            for row in zip(starts, ends, values, masses, strict=True):
+                self._push(*row)
+            return
+        self._sum, self._sum_ns, self._last_end = sums[-1], covered[-1], ends[-1]
+        place = _HEADER + length
+        for field in (starts, ends, values, sums[1:], covered[1:]):
+            self._words[place : place + rows] = array(self._words.format, field)
+            place += 2 * self.capacity
+        self._words[_LENGTH] = length + rows
 
     @property
     def full(self) -> bool:
         """Whether rows must leave before another one comes."""
-        return int(self._header[_LENGTH]) == 2 * self.capacity
+        return self._header.item(_LENGTH) == 2 * self.capacity
 
     def ready(self, until_ns: int) -> int:
         """How many rows in the buffer end by `until_ns`."""
@@ -138,7 +191,7 @@ class Buffer:
 
     def _take_rows(self, keep: int, length: int) -> None:
         self._rows[:, : length - keep] = self._rows[:, keep:length]
-        self._header[_FIRST], self._header[_LENGTH] = 1, length - keep
+        self._words[_FIRST], self._words[_LENGTH] = 1, length - keep
 
     def _restart(self, end_ns: int) -> None:
         """Forget all rows; the next one is the first of a new count of time."""
@@ -149,21 +202,21 @@ class Buffer:
 
         def clear() -> None:
             # The first row's sums go on from one before it that is never read.
-            self._rows[:, 0] = (end_ns, end_ns, 0, wrap(self.total_mass), wrap(self.total_covered_ns))
-            self._header[_FIRST] = self._header[_LENGTH] = 1
+            self._rows[:, 0] = (end_ns, end_ns, 0, wrap(self._sum), wrap(self._sum_ns))
+            self._words[_FIRST] = self._words[_LENGTH] = 1
 
         self._move(clear, History.empty(counter=self._counter))
         self._last_end = None
 
     def _move(self, move: Callable[[], None], history: History) -> None:
         """Change rows that readers may be looking at."""
-        self._header[_GENERATION] += 1
+        self._words[_GENERATION] += 1
         try:
             move()
             self._history = history
             self._left()
         finally:
-            self._header[_GENERATION] += 1
+            self._words[_GENERATION] += 1
 
     def _watched(self) -> bool:
         """Whether anybody wants the rows that are let go of."""
@@ -179,7 +232,7 @@ class Buffer:
 
     def _hot(self) -> Table:
         first, length = self._header.item(_FIRST), self._header.item(_LENGTH)
-        before = self._mass.item(first - 1) if first else 0
+        before = self._masses.item(first - 1) if first else 0
         starts, ends, values, masses, covered = self._rows[:, first:length]
         return Table(starts, ends, values, masses, covered, before, self._counter)
 
@@ -188,6 +241,8 @@ class Buffer:
 
         Raises TimelineError if the writer seems to have died between its two marks.
         """
+        if self.late:
+            self.take_in()
         header, torn = self._header, 0
         for _ in range(PATIENCE):
             before = int(header[_GENERATION])
@@ -215,6 +270,20 @@ class Buffer:
         )
 
     @property
+    def total_mass(self) -> int:
+        """The mass of all rows that there ever were."""
+        if self.late:
+            self.take_in()
+        return self._sum
+
+    @property
+    def total_covered_ns(self) -> int:
+        """How much time all rows that there ever were cover."""
+        if self.late:
+            self.take_in()
+        return self._sum_ns
+
+    @property
     def generation(self) -> int:
         """Changes whenever rows are moved; odd meanwhile."""
         return self._header.item(_GENERATION)
@@ -225,10 +294,12 @@ class Buffer:
     @property
     def watermark_ns(self) -> int | None:
         """The end of the newest row; None while there is none."""
+        if self.late:
+            self.take_in()
         header = self._header
         before, first, length = int(header[_GENERATION]), int(header[_FIRST]), int(header[_LENGTH])
         if first < length:
-            end = int(self._end[length - 1])
+            end = int(self._ends[length - 1])
             if not before & 1 and before == int(header[_GENERATION]):
                 return end
         return self.consistent(lambda hot, _: int(hot.ends[-1]) if len(hot.ends) else None)
@@ -236,13 +307,16 @@ class Buffer:
 
 def together(buffers: Sequence[Buffer], read: Callable[[list[State]], T]) -> T:
     """`read` the rows of several buffers without any of them moving meanwhile."""
+    for buffer in buffers:
+        if buffer.late:
+            buffer.take_in()
     headers = [buffer._header for buffer in buffers]
     for _ in range(TORN):
         # Waits for a writer that is moving rows just now.
         before = [header.item(_GENERATION) for header in headers]
         if [generation for generation in before if generation & 1]:
             for buffer in buffers:
-                buffer.consistent(_nothing)
+                buffer.consistent(_look)
             continue
         try:
             result = read([(buffer._hot(), buffer._history) for buffer in buffers])
@@ -255,5 +329,9 @@ def together(buffers: Sequence[Buffer], read: Callable[[list[State]], T]) -> T:
     raise buffers[0]._stuck()
 
 
-def _nothing(_: Table, __: History) -> None:
+def _look(_: Table, __: History) -> None:
+    pass
+
+
+def _nothing() -> None:
     pass

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
+
+from gpu_profile.timeline import Ints
 from gpu_profile.units import NS_PER_S
 
 #: Upper edges, in seconds, of the published histogram: 100 µs to 10 min, about three per decade.
@@ -16,6 +19,12 @@ BUCKETS_S: Final = (
 #: Neighbouring buckets of the sketch differ by 2 %, so a quantile is within 1 % of a value that occurred (the idea of
 #: DDSketch, Masson et al., VLDB 2019).
 _GAMMA: Final = math.log(1.02)
+_EDGES_S: Final = np.array(BUCKETS_S)
+
+
+def _counted(keys: Ints) -> Iterable[tuple[int, int]]:
+    found, counts = np.unique(keys, return_counts=True)
+    return zip(found.tolist(), counts.tolist(), strict=True)
 
 
 class DurationStats:
@@ -34,16 +43,25 @@ class DurationStats:
 
     def add(self, duration_ns: int, *, items: float | None = None, failed: bool = False) -> None:
         """One execution has ended."""
-        duration_ns = max(0, duration_ns)
-        self.calls += 1
+        self.add_many([duration_ns])
         self.errors += failed
-        self.total_ns += duration_ns
-        self.max_ns = max(self.max_ns, duration_ns)
         if items is not None:
-            self.items = (self.items or 0.0) + items
-        self.counts[bisect_left(BUCKETS_S, duration_ns / NS_PER_S)] += 1
-        key = math.ceil(math.log(max(1, duration_ns)) / _GAMMA)
-        self._sketch[key] = self._sketch.get(key, 0) + 1
+            self.add_items(items)
+
+    def add_items(self, items: float) -> None:
+        """Units of work that an execution did."""
+        self.items = (self.items or 0.0) + items
+
+    def add_many(self, durations_ns: Sequence[int]) -> None:
+        """Executions have ended."""
+        lengths = np.maximum(np.array(durations_ns, np.int64), 0)
+        self.calls += len(lengths)
+        self.total_ns += int(lengths.sum())
+        self.max_ns = max(self.max_ns, int(lengths.max(initial=0)))
+        for bucket, count in _counted(np.searchsorted(_EDGES_S, lengths / NS_PER_S)):
+            self.counts[bucket] += count
+        for key, count in _counted(np.ceil(np.log(np.maximum(lengths, 1)) / _GAMMA).astype(np.int64)):
+            self._sketch[key] = self._sketch.get(key, 0) + count
 
     def quantile_s(self, q: float) -> float | None:
         """The `q` quantile (0-1) in seconds, within 1 % of an execution's duration; None without executions."""

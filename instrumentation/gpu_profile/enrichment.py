@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple
 
 from gpu_profile.attribution import MOST_REGIONS
+from gpu_profile.busy import Busy, busy_time, widest_window_ns
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import signals as rows
@@ -17,48 +18,140 @@ from gpu_profile.samples import Device, Interval
 from gpu_profile.session import Session
 from gpu_profile.summary import SpanReading, read_span, span_evidence
 from gpu_profile.timeline import Timeline
+from gpu_profile.units import NS_PER_S
 
 AttributeValues = str | bool | int | float | Sequence[str]
 _DIGITS: Final = 6
+#: Executions from this length on may have readings of their own where their region has none yet.
+SHORTEST_S: Final = 0.3
+#: Regions whose common values are kept at once.
+_MOST_KEPT: Final = 4_096
+#: What own values and pooled ones have in common.
+_SHARED: Final = tuple(row.name for row in (names.REGION, names.DEVICE_IDS, names.RANK, names.LOCAL_RANK))
+_SOURCE: Final = names.INTERVAL_SOURCE.name
+_LENGTH: Final = names.INTERVAL_S.name
+_ENERGY: Final = names.ENERGY.name
+_ENERGY_HALF_WIDTH: Final = names.ENERGY_HALF_WIDTH.name
+
+
+class _Region(NamedTuple):
+    """What the spans of one region have in common until its verdict is renewed."""
+
+    devices: Sequence[Device]
+    timelines: tuple[Timeline, ...]
+    #: Pooled values, and whether there are any.
+    fixed: dict[str, AttributeValues]
+    known: bool
+    power_w: float | None
+    power_half_width: float
+    #: Intervals shorter than this have no readings of their own.
+    resolved_ns: float
+
+
+class Enricher:
+    """The joined attributes of one session's executions. What a region's spans share is looked up once a second."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._regions: dict[tuple[str, Hashable], _Region] = {}
+        self._at = (-1, -1)
+
+    def attributes(self, execution: Execution) -> dict[str, AttributeValues]:
+        """An execution's own values where samples resolve it, else its region's pooled ones.
+
+        With several devices the values are of the one that was busiest, and energy is the sum. Nothing that was not
+        measured is among them; `gpu_profile.unjoined` says why there is nothing at all.
+        """
+        region = self._region(execution)
+        if not region.devices:
+            reason = self.session.sampler.problem or self.session.placement.why(execution.device)
+            return {names.REGION.name: execution.name, names.UNJOINED.name: reason}
+        if execution.stream is None:
+            start_ns, end_ns, source = execution.start_ns, execution.end_ns, "host"
+        else:
+            interval = execution.interval()
+            if interval is None:
+                # The host's interval would be joined with other regions' work: the GPU is still behind.
+                return {
+                    names.REGION.name: execution.name,
+                    names.DEVICE_IDS.name: tuple(device.uuid for device in region.devices),
+                    names.UNJOINED.name: "the GPU had not finished the region when its span had to go on",
+                }
+            start_ns, end_ns, source = interval
+        length_s = (end_ns - start_ns) / NS_PER_S
+        if end_ns - start_ns >= region.resolved_ns or (not region.known and length_s >= SHORTEST_S):
+            own = self._own(region, Interval(start_ns, end_ns))
+            if own is not None:
+                result = {key: region.fixed[key] for key in _SHARED if key in region.fixed}
+                result |= {_SOURCE: source, _LENGTH: length_s}
+                _add_own(result, self.session, own)
+                return result
+        result = {**region.fixed, _SOURCE: source, _LENGTH: length_s}
+        if region.power_w is not None:
+            # A pooled rate is of the time while the region is active; this execution was for `length_s`.
+            result[_ENERGY] = round(region.power_w * length_s, _DIGITS)
+            result[_ENERGY_HALF_WIDTH] = round(region.power_half_width * length_s, _DIGITS)
+        if not region.known:
+            session = self.session
+            result[names.UNJOINED.name] = session.sampler.problem or _why(session, execution.name, region.devices)
+        return result
+
+    def _own(self, region: _Region, interval: Interval) -> list[tuple[SpanReading, Busy | None]] | None:
+        """An execution's own readings on each of its devices, if they describe it and not its neighbourhood."""
+        if not region.timelines or len(region.timelines) < len(region.devices):
+            return None
+        long = interval.end_ns - interval.start_ns >= region.resolved_ns
+        result: list[tuple[SpanReading, Busy | None]] = []
+        for timeline in region.timelines:
+            reading = read_span(timeline, interval)
+            # What a sensor's windows hide of an interval can often be worked out, at ten times the cost.
+            busy = None if long and reading.resolved else busy_time(timeline, interval)
+            if not (long and reading.resolved) and (busy is None or not busy.sure):
+                return None
+            result.append((reading, busy))
+        return result
+
+    def _region(self, execution: Execution) -> _Region:
+        session = self.session
+        at = session.judged_ns, session.placement.version
+        if at != self._at or len(self._regions) > _MOST_KEPT:
+            self._regions.clear()
+            self._at = at
+        key = execution.name, execution.device
+        found = self._regions.get(key)
+        if found is None:
+            found = self._regions[key] = self._look_up(execution)
+        return found
+
+    def _look_up(self, execution: Execution) -> _Region:
+        session = self.session
+        devices = session.devices_of(execution)
+        timelines = tuple(t for device in devices if (t := session.sampler.timeline(device.uuid)) is not None)
+        fixed: dict[str, AttributeValues] = {
+            names.REGION.name: execution.name,
+            names.DEVICE_IDS.name: tuple(device.uuid for device in devices),
+        }
+        rank = session.placement.rank
+        if rank is not None:
+            told = ((names.RANK, rank.rank), (names.LOCAL_RANK, rank.local_rank))
+            fixed.update({attribute.name: value for attribute, value in told if value is not None})
+        judged = [j for d in devices if (j := session.verdict(execution.name, d.uuid)) is not None]
+        power_w, half_width = _add_pooled(fixed, judged, of=len(devices))
+        resolved_ns = (
+            max(map(_resolves_ns, timelines), default=math.inf) if len(timelines) == len(devices) else math.inf
+        )
+        return _Region(devices, timelines, fixed, names.SCOPE.name in fixed, power_w, half_width, resolved_ns)
 
 
 def attributes_of(session: Session, execution: Execution) -> dict[str, AttributeValues]:
-    """The joined attributes of an execution: its own values where samples resolve it, else its region's pooled ones.
-
-    With several devices the values are of the one that was busiest, and energy is the sum. Nothing that was not
-    measured is among them; `gpu_profile.unjoined` says why there is nothing at all.
-    """
-    devices = session.devices_of(execution)
-    if not devices:
-        return {names.UNJOINED.name: session.sampler.problem or "the region's device is not sampled"}
-    interval = execution.interval()
-    if interval is None:
-        # The host's interval would be joined with other regions' work: the GPU is still behind.
-        return {
-            names.DEVICE_IDS.name: tuple(device.uuid for device in devices),
-            names.UNJOINED.name: "the GPU had not finished the region when its span had to go on",
-        }
-    result: dict[str, AttributeValues] = {
-        names.DEVICE_IDS.name: tuple(device.uuid for device in devices),
-        names.INTERVAL_SOURCE.name: interval.source,
-        names.INTERVAL_S.name: (interval.end_ns - interval.start_ns) / 1e9,
-    }
-    timelines = [t for device in devices if (t := session.sampler.timeline(device.uuid)) is not None]
-    own = [read_span(t, interval) for t in timelines] if all(_may_resolve(t, interval) for t in timelines) else []
-    if len(own) == len(devices) and all(reading.resolved for reading in own):
-        _add_own(result, session, own)
-    else:
-        judged = [j for d in devices if (j := session.verdict(execution.name, d.uuid)) is not None]
-        _add_pooled(result, judged, of=len(devices))
-    if names.SCOPE.name not in result:
-        result[names.UNJOINED.name] = session.sampler.problem or _why(session, execution.name, devices)
-    return result
+    """The joined attributes of one execution: see `Enricher.attributes`."""
+    return Enricher(session).attributes(execution)
 
 
-def _may_resolve(timeline: Timeline, interval: Interval) -> bool:
-    """Whether the interval is long enough for readings of its own, which cost a millisecond."""
-    widest_ns = WIDEST_WINDOW * (interval.end_ns - interval.start_ns)
-    return any(max(s.window_ns, s.refresh_ns) <= widest_ns for s in BUSY_SOURCES if timeline.column(s) is not None)
+def _resolves_ns(timeline: Timeline) -> float:
+    """How long an interval must be for readings of its own, which cost a millisecond."""
+    window_ns = widest_window_ns(timeline)
+    return math.inf if window_ns is None else window_ns / WIDEST_WINDOW
 
 
 def _why(session: Session, region: str, devices: Sequence[Device]) -> str:
@@ -74,40 +167,45 @@ def _why(session: Session, region: str, devices: Sequence[Device]) -> str:
     return "no samples cover the region"
 
 
-def _add_own(result: dict[str, AttributeValues], session: Session, own: list[SpanReading]) -> None:
-    first = max(own, key=_busy)
+def _add_own(result: dict[str, AttributeValues], session: Session, own: list[tuple[SpanReading, Busy | None]]) -> None:
+    first, bounds = max(own, key=lambda pair: _busy(*pair))
     result[names.SCOPE.name] = "span"
     busy = first.get(BUSY_SOURCES)
     if busy is not None:
         result[names.COVERAGE.name] = round(busy.coverage, _DIGITS)
-        result[names.BUSY_RATIO.name] = round(min(1.0, busy.mean), _DIGITS)
-        result[names.BUSY_SOURCE.name] = busy.signal.key
-    energies = [e for reading in own if (e := reading.get(ENERGY_SOURCES)) is not None]
+        result[names.BUSY_RATIO.name] = round(min(1.0, _busy(first, bounds)), _DIGITS)
+        result[names.BUSY_SOURCE.name] = busy.signal.key if bounds is None else bounds.source.key
+        if bounds is not None:
+            result[names.BUSY_HALF_WIDTH.name] = round(bounds.half_width_s / bounds.length_s, _DIGITS)
+    energies = [e for reading, _ in own if (e := reading.get(ENERGY_SOURCES)) is not None]
     if len(energies) == len(own):
         result[names.ENERGY.name] = round(sum(e.total for e in energies), _DIGITS)
         result[names.ENERGY_SOURCE.name] = energies[0].signal.key
         result[names.ENERGY_RESOLUTION.name] = round(max(e.resolution for e in energies), _DIGITS)
         result[names.POWER_MEAN.name] = round(sum(e.mean for e in energies), _DIGITS)
-    memory = [m for reading in own if (m := reading.readings.get(rows.MEMORY_USED)) is not None]
+    memory = [m for reading, _ in own if (m := reading.readings.get(rows.MEMORY_USED)) is not None]
     if memory:
         result[names.MEMORY_MAX.name] = int(max(m.maximum for m in memory))
     timeline = session.sampler.timeline(first.device.uuid)
     pool = session.pools.get(first.device.uuid)
-    if timeline is not None:
+    if timeline is not None and bounds is None:
         source = busy.signal if busy is not None else None
         overall = pool.mean(source) if pool is not None and source is not None else None
         _add_verdict(result, classify(span_evidence(timeline, first, overall), session.verdicts.thresholds))
 
 
-def _busy(reading: SpanReading) -> float:
+def _busy(reading: SpanReading, bounds: Busy | None) -> float:
+    if bounds is not None:
+        return bounds.share
     busy = reading.get(BUSY_SOURCES)
     return busy.mean if busy is not None else 0.0
 
 
-def _add_pooled(result: dict[str, AttributeValues], judged: list[Judged], *, of: int) -> None:
+def _add_pooled(result: dict[str, AttributeValues], judged: list[Judged], *, of: int) -> tuple[float | None, float]:
+    """What all executions of a region share; returns the power and its half-width, if all devices tell it."""
     known = [j for j in judged if j.summary.busy is not None or j.summary.power_w is not None]
     if not known:
-        return
+        return None, 0.0
     summary, verdict = max(known, key=lambda j: j.summary.busy or 0.0)
     result[names.SCOPE.name] = "pooled"
     result[names.POOLED_N.name] = summary.executions
@@ -116,20 +214,17 @@ def _add_pooled(result: dict[str, AttributeValues], judged: list[Judged], *, of:
         result[names.BUSY_SOURCE.name] = summary.busy_source
         if summary.busy_half_width is not None:
             result[names.BUSY_HALF_WIDTH.name] = round(summary.busy_half_width, _DIGITS)
-    powers = [j.summary for j in known if j.summary.power_w is not None]
-    length = result[names.INTERVAL_S.name]
-    if len(powers) == of and isinstance(length, float):
-        # A pooled rate is of the time while the region is active; this execution was for `length`.
-        power = sum(s.power_w or 0.0 for s in powers)
-        half_width = math.hypot(*(s.power_half_width or 0.0 for s in powers))
-        result[names.ENERGY.name] = round(power * length, _DIGITS)
-        result[names.ENERGY_HALF_WIDTH.name] = round(half_width * length, _DIGITS)
-        result[names.ENERGY_SOURCE.name] = powers[0].energy_source
-        result[names.POWER_MEAN.name] = round(power, _DIGITS)
     memory = [j.summary.memory_max for j in known if j.summary.memory_max is not None]
     if memory:
         result[names.MEMORY_MAX.name] = int(max(memory))
     _add_verdict(result, verdict)
+    powers = [j.summary for j in known if j.summary.power_w is not None]
+    if len(powers) != of:
+        return None, 0.0
+    power = sum(s.power_w or 0.0 for s in powers)
+    result[names.ENERGY_SOURCE.name] = powers[0].energy_source
+    result[names.POWER_MEAN.name] = round(power, _DIGITS)
+    return power, math.hypot(*(s.power_half_width or 0.0 for s in powers))
 
 
 def _add_verdict(result: dict[str, AttributeValues], verdict: Verdict) -> None:

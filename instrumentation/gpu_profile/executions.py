@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Hashable
 
-from gpu_profile.activities import Activity
 from gpu_profile.samples import Interval
 from gpu_profile.streams import Stream
 
@@ -12,35 +11,49 @@ from gpu_profile.streams import Stream
 class Execution:
     """Mutable while it runs, written by the thread that runs it; read by the join afterwards.
 
-    `start_ns` is 0 before the region has begun and `end_ns` until it has ended. `device` is the UUID of the device that
-    is known to be used, None for the process's default. `stream` is None where nobody can tell device intervals; only
-    with a stream are there marks, and `on_device_ns`, the moments at which they were passed as far as they are known.
+    `start_ns` is 0 before the region has begun and `end_ns` until it has ended. `device` names the devices that are
+    known to be used, as `Visible.resolve` takes them; None for the process's default. `stream` is None where nobody can
+    tell device intervals; only with a stream are there marks, and `on_device_ns`, the moments at which they were passed
+    as far as they are known.
     """
 
-    __slots__ = (
-        "device", "end_mark", "end_ns", "failed", "items", "name", "on_device_ns", "parent", "span_id",
-        "start_mark", "start_ns", "stream", "trace_id",
-    )  # fmt: skip
+    # What most executions never have is a default of the class: setting it would be a good part of what a region costs.
+    __slots__ = ("__dict__", "end_ns", "name", "parent", "start_ns", "stream")
 
-    def __init__(self, name: str, parent: Execution | None, items: float | None, device: str | None) -> None:
+    items: float | None = None
+    device: Hashable = None
+    failed: bool = False
+    span_id: int = 0
+    trace_id: int = 0
+    #: Whether a span of it is exported.
+    sampled: bool = False
+    start_mark: object
+    end_mark: object
+    on_device_ns: tuple[int | None, int | None]
+
+    name: str
+    parent: Execution | None
+    start_ns: int
+    end_ns: int
+    stream: Stream | None
+
+    def __init__(
+        self, name: str, parent: Execution | None = None, items: float | None = None, device: Hashable = None
+    ) -> None:
         self.name = name
         self.parent = parent
-        self.items = items
-        self.device = device
-        self.start_ns = 0
-        self.end_ns = 0
-        self.failed = False
-        self.span_id = 0
-        self.trace_id = 0
-        self.stream: Stream | None = None
-        self.start_mark: object
-        self.end_mark: object
-        self.on_device_ns: tuple[int | None, int | None]
+        self.start_ns = self.end_ns = 0
+        self.stream = None
+        if items is not None:
+            self.items = items
+        if device is not None:
+            self.device = device
 
     def mark_start(self, stream: Stream) -> None:
-        """Mark the stream's place now as the execution's start on its device."""
+        """Mark the stream's place now as the execution's start on its device, which is that of one that names none."""
         self.start_mark, self.end_mark, self.on_device_ns = stream.record(), None, (None, None)
-        self.device = stream.device_uuid
+        if self.device is None:
+            self.device = stream.device_uuid
         self.stream = stream
 
     @property
@@ -76,15 +89,13 @@ class Execution:
             return self.host
         return None if known is None or known[1] is None else Interval(known[0], known[1], "device")
 
-    def activity(self, device: str) -> Activity | None:
-        """Its activity on `device` as far as it is known now; None if it was, or is so far, not active there."""
-        if self.device is not None and self.device != device:
-            return None
-        parent = None if self.parent is None else id(self.parent)
+    def active(self) -> tuple[int, int | None] | None:
+        """When it was active as far as it is known now: the end is None while it is; None if it was not, so far."""
         known = self.on_device()
         if self.stream is not None:
-            return None if known is None else Activity(id(self), parent, self.name, known[0], known[1])
-        return Activity(id(self), parent, self.name, self.start_ns, self.end_ns or None)
+            return known
+        start_ns, end_ns = self.start_ns, self.end_ns
+        return (start_ns, end_ns or None) if start_ns else None
 
     def nearest(self, present: Container[int]) -> int | None:
         """The innermost ancestor whose `id` is among those present: those between may be elsewhere, or over."""

@@ -198,6 +198,10 @@ class Mixture:
     def take(self, active: ActiveTime, columns: int, *, final: bool = False) -> None:
         """Take the windows that were fetched in. `active` reaches back to `needs_ns`, and has `columns` columns."""
         fresh, self._waiting = self._waiting, []
+        if self.locked and fresh and self.sensor.refuted(self.lead, np.concatenate([w.ends for w in fresh])):
+            # Who asks more often than before is shown more.
+            self.locked, self._judged_n, self._searched_n = False, 0, 0
+            self._settled = self._unmixer.copy()
         if not self.locked:
             self._kept += fresh
             self._searched_n += sum(len(windows.ends) for windows in fresh)

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.activities import Activities, Activity
+from gpu_profile.activities import Activities, Activity, Named
 from gpu_profile.attribution import OTHER, Attribution
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
@@ -101,20 +101,21 @@ class Pool:
         """Executions that were pooled under `OTHER`."""
         return self._executions.get(OTHER, 0)
 
-    def count(self, region: str) -> None:
-        """One execution of `region` has ended on this device."""
+    def count(self, region: str, times: int = 1) -> None:
+        """Executions of `region` have ended on this device."""
         self.attribution.column(region)
         name = self.attribution.name(region)
-        self._executions[name] = self._executions.get(name, 0) + 1
+        self._executions[name] = self._executions.get(name, 0) + times
 
-    def advance(self, activities: Sequence[Activity], until_ns: int, *, final: bool = False) -> None:
+    def advance(self, activities: Named | Sequence[Activity], until_ns: int, *, final: bool = False) -> None:
         """Take in the slice from the frontier to `until_ns`; `activities` are all that overlap it.
 
         Slices of less than half a second wait for more, unless it is the `final` one.
         """
         if self._due(until_ns, final=final):
-            self.attribution.watch(activities, self.frontier_ns, until_ns)
-            self.take(Activities.of(activities, self.attribution.column, until_ns), until_ns, final=final)
+            named = activities if isinstance(activities, Named) else Named.of(activities, until_ns)
+            self.attribution.watch(named, self.frontier_ns, until_ns)
+            self.take(named.numbered(self.attribution.column), until_ns, final=final)
 
     def _due(self, until_ns: int, *, final: bool) -> bool:
         if until_ns < self.frontier_ns - _SET_BACK_NS:

@@ -16,10 +16,10 @@ from typing import Final
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver
 from gpu_profile.driver.grammar import check_spec, open_driver
+from gpu_profile.entrance import StreamSetting
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.session import Session
-from gpu_profile.streams import Stream
 
 _log = logging.getLogger("gpu_profile")
 
@@ -27,6 +27,8 @@ _log = logging.getLogger("gpu_profile")
 BACKEND_VARIABLE: Final = "GPU_PROFILE_BACKEND"
 #: The variable that names the directory to record into where the code does not.
 RECORD_VARIABLE: Final = "GPU_PROFILE_RECORD"
+#: The variable that switches regions off where the code does not say: any value but an empty one and 0.
+DISABLED_VARIABLE: Final = "GPU_PROFILE_DISABLED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +39,32 @@ class Settings:
     interval_s: float = 0.05
     retention_s: float = 600.0
     devices: tuple[str, ...] | None = None
-    stream: Stream | Callable[[], Stream] | None = None
+    stream: StreamSetting = "auto"
     thresholds: Thresholds = DEFAULT_THRESHOLDS
     record: str | None = None
+    spans: bool = True
     clock: Clock = SYSTEM_CLOCK
+
+    @property
+    def spec(self) -> str:
+        """The name of the driver, from these settings or else from the environment."""
+        return self.backend or os.environ.get(BACKEND_VARIABLE) or "auto"
 
     def open_driver(self) -> Driver:
         """Open the driver that these settings name."""
-        return open_driver(self.backend or os.environ.get(BACKEND_VARIABLE) or "auto", clock=self.clock)
+        return open_driver(self.spec, clock=self.clock)
 
 
 #: The session in force, for those who cannot afford a call; `session()` for all others.
 current: Session | None = None
+
+
+def _disabled() -> bool:
+    return os.environ.get(DISABLED_VARIABLE, "0") not in ("", "0")
+
+
+#: Whether regions do nothing at all.
+disabled: bool = _disabled()
 
 _settings = Settings()
 _lock = threading.RLock()  # a signal's handler may run a region while one is being started
@@ -61,9 +77,11 @@ def configure(
     interval_s: float = 0.05,
     retention_s: float = 600.0,
     devices: Iterable[str] | None = None,
-    stream: Stream | Callable[[], Stream] | None = None,
+    stream: StreamSetting = "auto",
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     record: str | os.PathLike[str] | None = None,
+    enabled: bool | None = None,
+    spans: bool = True,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
     """Set how regions of this process are measured; a session that runs is ended and the next region starts another.
@@ -72,11 +90,15 @@ def configure(
 
     `backend`: `auto|nvml|smi|none|simulated[:DIR]|replay:DIR`, else the environment's GPU_PROFILE_BACKEND, else `auto`.
     `interval_s`: how often counters are read. `retention_s`: how much history is kept. `devices`: UUIDs to join
-    regions with, by default the GPU that a CUDA process uses by default. `stream`: whose marks give device intervals.
+    regions with, by default the GPU that a CUDA process uses by default. `stream`: whose marks give device intervals,
+    `auto` those of PyTorch, CuPy or Numba as soon as the program uses a GPU with one of them.
     `record`: a directory that samples and spans are recorded into, else the environment's GPU_PROFILE_RECORD.
+    `enabled`: False makes every region a plain call, without a span; by default only GPU_PROFILE_DISABLED=1 does.
+    `spans`: False leaves the span processors of the service's tracer provider alone; wrap those in a `GpuSpanProcessor`
+    that are to get joined spans.
     Raises GpuBackendError for a backend that is none, ValueError for an interval that is not positive.
     """
-    global _settings  # noqa: PLW0603 - one process, one NVML, one sampler
+    global _settings, disabled  # noqa: PLW0603 - one process, one NVML, one sampler
     if backend is not None:
         check_spec(backend)
     if not (0 < interval_s < inf and 0 < retention_s < inf):
@@ -84,6 +106,7 @@ def configure(
     if isinstance(devices, str):
         devices = (devices,)
     stop()
+    disabled = _disabled() if enabled is None else not enabled
     _settings = Settings(
         backend=backend,
         interval_s=interval_s,
@@ -92,6 +115,7 @@ def configure(
         stream=stream,
         thresholds=thresholds,
         record=None if record is None else os.fspath(record),
+        spans=spans,
         clock=clock,
     )
 
@@ -101,13 +125,13 @@ def settings() -> Settings:
     return _settings
 
 
-def use_stream(stream: Stream | Callable[[], Stream] | None) -> None:
+def use_stream(stream: StreamSetting) -> None:
     """Take device intervals from this stream (or from what the function returns in the calling thread) from now on."""
     global _settings  # noqa: PLW0603 - as above
     with _lock:
         _settings = replace(_settings, stream=stream)
         if current is not None:
-            current.stream = stream
+            current.use_stream(stream)
 
 
 def session() -> Session:
@@ -127,10 +151,10 @@ def _start() -> Session:
         if current is None:
             current = _make()
         if not current.active:
-            if _exiting or _in_dataloader_worker():
-                current.ignore()
-            else:
+            if may_sample():
                 current.start()
+            else:
+                current.ignore()
         return current
 
 
@@ -199,6 +223,11 @@ def _stop_for_good() -> None:
     global _exiting  # noqa: PLW0603 - as above
     _exiting = True
     stop()
+
+
+def may_sample() -> bool:
+    """Whether this process samples at all: not while it ends, and not as a worker of another."""
+    return not (_exiting or _in_dataloader_worker())
 
 
 def _in_dataloader_worker() -> bool:

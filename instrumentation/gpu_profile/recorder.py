@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import Final
 
 from gpu_profile.errors import RecordingError
 from gpu_profile.executions import Execution
@@ -17,13 +19,18 @@ from gpu_profile.session import Session
 
 _log = logging.getLogger("gpu_profile")
 
+#: The directory to record into where the code does not say.
+RECORD_VARIABLE: Final = "GPU_PROFILE_RECORD"
+#: The driver, as `--backend` names it, whose samples a parent process records into that directory.
+SAMPLED_VARIABLE: Final = "GPU_PROFILE_SAMPLED"
+
 
 class Recorder:
     """Writes into `directory`. `driver()` gives the driver's name and version once it is known.
 
     With `strict` a failing disk raises RecordingError in the caller; else it ends the recording with one log line, and
     the process goes on. `samples` and `spans` count what was taken, `problem` says why the recording ended early. What
-    comes after `close()` starts another file. `devices_of` says where an execution ran that names no device.
+    comes after `close()` starts another file. `devices_of` says where an execution ran that has no marks of a device.
     """
 
     def __init__(
@@ -39,6 +46,8 @@ class Recorder:
         self.samples = 0
         self.spans = 0
         self.problem = ""
+        #: The file that was begun last.
+        self.path: Path | None = None
         self._now_ns = now_ns
         self._driver = driver
         self._strict = strict
@@ -58,6 +67,7 @@ class Recorder:
                     self._writer = RecordingWriter(
                         self.directory, now_ns=self._now_ns, driver=name, driver_version=version
                     )
+                    self.path = self._writer.path
                 action(self._writer)
                 self._writer.maybe_flush()
             except RecordingError as error:
@@ -109,10 +119,10 @@ class Recorder:
         devices: tuple[str, ...] = ()
         if execution.stream is not None and interval is not None and interval.source == "device":
             on_device = (DeviceInterval(execution.stream.device_uuid, 0, interval.start_ns, interval.end_ns),)
-        elif execution.device is not None:
-            devices = (execution.device,)
         else:
             devices = tuple(device.uuid for device in self._devices_of(execution))
+            if not devices and isinstance(execution.device, str):
+                devices = (execution.device,)  # not known here, but perhaps to whoever samples
         parent = execution.parent
         # An execution without a span is in its parent's trace, if that has one.
         trace_id = execution.trace_id or (parent.trace_id if parent is not None else 0)
@@ -159,16 +169,35 @@ def _identifier(execution: Execution) -> str:
 
 
 def record_session(session: Session, directory: Path) -> Recorder:
-    """Record everything that `session` sees from now on into `directory`."""
+    """Record everything that `session` sees from now on into `directory`.
+
+    Samples are left out where a parent process (`gpu-profile run`) reads the same devices into the same place.
+    """
 
     def driver() -> tuple[str, str]:
         opened = session.sampler.driver
         return (opened.name, opened.version) if opened is not None else ("", "")
 
     recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=session.devices_of)
-    session.sampler.sinks.append(recorder.take)
-    session.sampler.event_sinks.append(recorder.take_event)
+
+    def take(device: Device, samples: Sequence[Sample]) -> None:
+        if not _sampled_by_parent(directory, driver()[0]):
+            recorder.take(device, samples)
+
+    def take_event(event: Event) -> None:
+        if not _sampled_by_parent(directory, driver()[0]):
+            recorder.take_event(event)
+
+    session.sampler.sinks.append(take)
+    session.sampler.event_sinks.append(take_event)
     session.on_end.append(recorder.take_ended)
     session.on_settled.append(recorder.take_settled)
     session.on_stop.append(recorder.close)
     return recorder
+
+
+def _sampled_by_parent(directory: Path, driver: str) -> bool:
+    spec = os.environ.get(SAMPLED_VARIABLE)
+    if spec is None or os.environ.get(RECORD_VARIABLE) != str(directory):
+        return False
+    return spec == driver or (spec == "auto" and driver in ("nvml", "smi"))

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import errno
 import logging
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from opentelemetry.trace import format_span_id, format_trace_id
 
 from gpu_profile import process
 from gpu_profile.catalogue import Metric
 from gpu_profile.catalogue import metrics as rows
 from gpu_profile.catalogue.metrics import label
+from gpu_profile.durations import BUCKETS_S, DurationStats
 from gpu_profile.errors import UsageError
+from gpu_profile.executions import Execution
 from gpu_profile.session import Session
 from gpu_profile.units import NS_PER_S
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
     from prometheus_client.registry import CollectorRegistry
+    from prometheus_client.samples import Exemplar
 
 _log = logging.getLogger("gpu_profile")
 
@@ -25,8 +32,60 @@ _log = logging.getLogger("gpu_profile")
 PORT: Final = 9464
 
 
+class _Example(NamedTuple):
+    trace_id: int
+    span_id: int
+    seconds: float
+    ended_s: float
+
+
+class _Examples:
+    """The newest execution of each bucket of a region's durations whose span is kept by the sampler of traces."""
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str, int], _Example] = {}
+        self._wanted = False
+
+    def want(self) -> None:
+        """Remember them from now on."""
+        if not self._wanted:
+            self._wanted = True
+            process.on_start(self._attach)
+
+    def _attach(self, session: Session) -> None:
+        self._newest = {}  # another session's buckets do not have them
+        session.on_end.append(partial(self._remember, session))
+
+    def _remember(self, session: Session, execution: Execution) -> None:
+        # A name that was one too many is counted as `other`, which is no one region: it has no examples.
+        if execution.sampled and execution.name in session.verdicts.durations:
+            seconds = max(0, execution.end_ns - execution.start_ns) / NS_PER_S
+            self._newest[execution.name, bisect_left(BUCKETS_S, seconds)] = _Example(
+                execution.trace_id, execution.span_id, seconds, execution.end_ns / NS_PER_S
+            )
+
+    def of(self, region: str, bucket: int) -> Exemplar | None:
+        """The exemplar of one bucket, None if no execution in it has a span that is kept."""
+        from prometheus_client.samples import Exemplar
+
+        newest = self._newest.get((region, bucket))
+        if newest is None:
+            return None
+        labels = {"trace_id": format_trace_id(newest.trace_id), "span_id": format_span_id(newest.span_id)}
+        return Exemplar(labels, newest.seconds, newest.ended_s)
+
+
+_examples: Final = _Examples()
+
+
 class RegionCollector:
-    """Collects the region metrics of this process's session; of none while no region has run."""
+    """Collects the region metrics of this process's session; of none while no region has run.
+
+    Durations have exemplars, which scrapers get that ask for OpenMetrics: the newest execution with a sampled span.
+    """
+
+    def __init__(self) -> None:
+        _examples.want()
 
     def describe(self) -> Iterable[CounterMetricFamily]:
         """Nothing is known before the first region."""
@@ -51,8 +110,7 @@ def families(session: Session) -> Iterator[CounterMetricFamily | HistogramMetric
         rows.REGION_DURATION.prometheus, rows.REGION_DURATION.brief, labels=_labels(rows.REGION_DURATION)
     )
     for region, durations in stats:
-        buckets = [("+Inf" if edge == float("inf") else repr(edge), n) for edge, n in durations.cumulative()]
-        histogram.add_metric([region], buckets, durations.total_ns / NS_PER_S)
+        histogram.add_metric([region], list(_buckets(region, durations)), durations.total_ns / NS_PER_S)
     yield histogram
     shares = [(region, uuid, pool.pooled(region)) for uuid, pool in session.pools.items() for region in pool.regions]
     busy = (((r, u), p.busy_counter_s) for r, u, p in shares)
@@ -61,6 +119,13 @@ def families(session: Session) -> Iterator[CounterMetricFamily | HistogramMetric
     yield _counter(rows.REGION_ENERGY, ((key, value) for key, value in energy if value is not None))
     yield _counter(rows.REGION_ITEMS, (((r,), d.items) for r, d in stats if d.items is not None))
     yield _counter(rows.REGION_ERRORS, (((r,), d.errors) for r, d in stats))
+
+
+def _buckets(region: str, durations: DurationStats) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:
+    for i, (edge, count) in enumerate(durations.cumulative()):
+        name = "+Inf" if edge == float("inf") else repr(edge)
+        example = _examples.of(region, i)
+        yield (name, count) if example is None else (name, count, example)
 
 
 def _labels(metric: Metric) -> list[str]:

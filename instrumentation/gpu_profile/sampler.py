@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpu_profile.catalogue import Signal, Tier
+from gpu_profile.catalogue import Tier
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.driver import Capability, Driver
+from gpu_profile.device_state import DeviceState
+from gpu_profile.driver import Driver
 from gpu_profile.errors import DeviceLost, GpuBackendError, GpuProfileError
 from gpu_profile.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.timeline import Timeline
@@ -29,6 +30,8 @@ RETRY_S: Final = 1.0
 #: What the driver buffers is fetched this often; the shortest buffer known holds about 2 s.
 DRAIN_S: Final = 0.25
 SLOW_S: Final = 1.0
+#: Who asks for an interval of their own sums up one run: memory in use and temperature are then read this often.
+ASKED_SLOW_S: Final = 0.2
 #: Devices come and go (hot-plug, MIG): they are listed anew this often.
 DEVICES_S: Final = 5.0
 #: Events that are kept for whoever asks.
@@ -38,33 +41,18 @@ GPM_S: Final = 0.105
 
 #: What is read device by device.
 _READS: Final = frozenset({Tier.FAST, Tier.SLOW, Tier.GPM, "drain"})
+#: What is read in a round that somebody waits for who has had a whole one.
+_QUICK: Final = _READS - {Tier.SLOW}
 
 #: Called in the sampler's thread with what was just read.
 Sink = Callable[[Device, Sequence[Sample]], None]
 
 
 @dataclass(slots=True)
-class DeviceState:
-    """What the sampler knows of one device."""
-
-    device: Device
-    timeline: Timeline
-    capabilities: Mapping[Signal, Capability]
-    up: bool = True
-    reason: str = ""
-    retry_ns: int = 0
-    samples: int = 0
-
-    def renew(self, driver: Driver) -> None:
-        """Ask again what the device can do: it was away, or the driver may be a newer one."""
-        self.capabilities = driver.capabilities(self.device)
-        self.timeline.add(_available(self.capabilities))
-
-
-@dataclass(slots=True)
 class SamplerStats:
     """What sampling costs: `busy_ns` by tier is time spent inside the driver, `late_ns` how far behind the last round
-    started. `turned_ns` is when the last `step()` ended, with a driver or without."""
+    started. `turned_ns` is when the last `step()` ended, with a driver or without. `samples` are all that drivers gave,
+    new or not."""
 
     rounds: int = 0
     turned_ns: int = 0
@@ -77,8 +65,9 @@ class SamplerStats:
 class Sampler:
     """Reads the devices of the driver that `open_driver` gives, every `interval_s`, into timelines.
 
-    `retention_s` bounds the history. `wanted` narrows the devices down to those UUIDs. `sinks` see every sample too
-    (a recording). Nothing is read before `start()` or the first `step()`.
+    `retention_s` bounds the history. `choose` says which of the driver's devices are read, by their UUIDs; without it,
+    all are. `sinks` see every sample too (a recording). Nothing is read before `start()` or the first `step()`. While
+    there is anyone who `ask`s for a shorter interval, that one is kept.
     """
 
     def __init__(
@@ -87,7 +76,7 @@ class Sampler:
         *,
         interval_s: float = 0.1,
         retention_s: float = 600.0,
-        wanted: Iterable[str] | None = None,
+        choose: Callable[[Driver, Sequence[Device]], Container[str]] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         sinks: Iterable[Sink] = (),
     ) -> None:
@@ -98,27 +87,45 @@ class Sampler:
         self.states: dict[str, DeviceState] = {}
         self.driver: Driver | None = None
         self.problem = "not started"
+        #: Every device of the driver, whether it is read or not.
+        self.listed: tuple[Device, ...] = ()
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._open_driver = open_driver
-        self._wanted = None if wanted is None else frozenset(wanted)
+        self._choose = choose
         self.sinks = list(sinks)
         #: Called in the sampler's thread with every event.
         self.event_sinks: list[Callable[[Event], None]] = []
-        self._interval_ns = nanoseconds(interval_s)
-        self._capacity = max(64, min(1 << 20, int(retention_s / interval_s)))
+        self._own_ns = nanoseconds(interval_s)
+        self._asked: list[int] = []
+        self._retention_s = retention_s
         self._due: dict[str, int] = {}
         self._retry_ns = 0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._wake = threading.Event()
+        #: Whether the round that `_wake` asks for reads everything, and whether one is under way.
+        self._whole = self._in_round = False
         self._round = threading.Condition()
 
     # ------------------------------------------------------------------ the outside
 
     @property
     def interval_s(self) -> float:
-        """How often counters are read."""
-        return self._interval_ns / NS_PER_S
+        """How often counters are read now."""
+        return min([self._own_ns, *self._asked]) / NS_PER_S
+
+    def ask(self, interval_s: float) -> None:
+        """Read counters at least this often from the next round on, until as much is released."""
+        self._asked.append(nanoseconds(interval_s))
+
+    def release(self, interval_s: float) -> None:
+        """Take one `ask` for this interval back."""
+        self._asked.remove(nanoseconds(interval_s))
+
+    def look_again(self) -> None:
+        """List the devices in the next round, and have that now: others are to be read."""
+        self._due.pop("devices", None)
+        self.wake(quick=True)
 
     @property
     def timelines(self) -> list[Timeline]:
@@ -143,9 +150,10 @@ class Sampler:
     def start(self) -> None:
         """Sample in a thread of its own until `stop()`."""
         # One event per thread: one that hung when it was stopped must not come back to life beside its successor.
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="gpu-profile-sampler", daemon=True)
-        self._thread.start()
+        stop = threading.Event()
+        thread = threading.Thread(target=self._run, args=(stop,), name="gpu-profile-sampler", daemon=True)
+        thread.start()
+        self._thread, self._stop = thread, stop
 
     @property
     def running(self) -> bool:
@@ -173,10 +181,27 @@ class Sampler:
             self.step(force=True)
             return self.driver is not None
         with self._round:
-            target = self.stats.rounds + 2  # the round that may be under way does not count
-            self._wake.set()
+            target = self.next_round()
             self._round.wait_for(lambda: self.stats.rounds >= target or self._refused or self._nudge(), timeout_s)
             return self.stats.rounds >= target
+
+    def next_round(self) -> int:
+        """What `stats.rounds` is once a round has ended that begins after this call."""
+        with self._round:
+            return self.stats.rounds + (2 if self._in_round else 1)
+
+    def wake(self, *, quick: bool = False) -> None:
+        """As `flush` without waiting; `quick`: not what changes slowly."""
+        if self.running and threading.current_thread() is not self._thread:
+            self._whole |= not quick
+            self._wake.set()
+        elif not self._stop.is_set():
+            self.step(force=True)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called and nothing started it again."""
+        return self._stop.is_set()
 
     @property
     def _refused(self) -> bool:
@@ -184,7 +209,7 @@ class Sampler:
         return self.driver is None and self.stats.turned_ns > 0
 
     def _nudge(self) -> bool:
-        self._wake.set()
+        self.wake()
         return False
 
     # ------------------------------------------------------------------ the thread
@@ -196,22 +221,25 @@ class Sampler:
             if stop.is_set():
                 return
             self._wake.clear()
+            whole, self._whole = self._whole, False
             try:
-                delay = self.step(force=forced)
+                delay = self.step(force=forced and whole, quick=forced)
             except Exception:  # noqa: BLE001 - the host's process must not lose its sampling to our defect
+                self._in_round = False
                 self.stats.errors["internal"] += 1
                 _log.exception("gpu-profile: the sampler failed; it goes on")
                 delay = RETRY_S
 
-    def step(self, *, force: bool = False) -> float:
-        """Read what is due (all, if `force`) and return the seconds until something is due again."""
+    def step(self, *, force: bool = False, quick: bool = False) -> float:
+        """Read what is due (all if `force`, what changes fast if `quick`) and return the seconds until more is due."""
         now = self.clock.now_ns()
         if self.driver is None and not self._reopen(now):
             self.stats.turned_ns = self.clock.now_ns()
             with self._round:
                 self._round.notify_all()
             return max(0.0, (self._retry_ns - now) / NS_PER_S)
-        tiers = [tier for tier, period in self._periods() if self._is_due(tier, period, now, force=force)]
+        self._in_round, must = True, _QUICK if quick else ()
+        tiers = [t for t, period in self._periods() if self._is_due(t, period, now, force=force or t in must)]
         driver = self.driver
         if tiers and driver is not None:
             try:
@@ -225,6 +253,7 @@ class Sampler:
                 self._lose_driver(str(error), now)
         self.stats.turned_ns = self.clock.now_ns()
         with self._round:
+            self._in_round = False
             self.stats.rounds += 1
             self._round.notify_all()
         return max(0.0, (min(self._due.values(), default=now) - self.clock.now_ns()) / NS_PER_S)
@@ -237,11 +266,15 @@ class Sampler:
                 sink(event)
 
     def _periods(self) -> tuple[tuple[str, int], ...]:
+        interval = nanoseconds(self.interval_s)
+        gpm = any(state.has_gpm for state in self.states.values())
+        if not gpm:  # its rounds, which no others fall in with, would be half of what sampling costs
+            self._due.pop(Tier.GPM, None)
         return (
-            (Tier.FAST, self._interval_ns),
-            (Tier.GPM, max(self._interval_ns, nanoseconds(GPM_S))),
+            (Tier.FAST, interval),
+            *(((Tier.GPM, max(interval, nanoseconds(GPM_S))),) if gpm else ()),
             ("drain", nanoseconds(DRAIN_S)),
-            (Tier.SLOW, max(self._interval_ns, nanoseconds(SLOW_S))),
+            (Tier.SLOW, max(interval, nanoseconds(ASKED_SLOW_S if self._asked else SLOW_S))),
             ("events", nanoseconds(SLOW_S)),
             ("devices", nanoseconds(DEVICES_S)),
         )
@@ -249,7 +282,8 @@ class Sampler:
     def _is_due(self, tier: str, period: int, now: int, *, force: bool) -> bool:
         due = self._due.get(tier, now)
         if due - now > period:
-            due = now  # the clock was set back: waiting until it has caught up could take hours
+            # A shorter interval was asked for, or the clock was set back: catching up with it could take hours.
+            due -= (due - now) // period * period
         if now < due and not force:
             return False
         if tier == Tier.FAST:
@@ -266,9 +300,7 @@ class Sampler:
             tiers = [Tier.FAST]
         try:
             samples: list[Sample] = []
-            for tier in tiers:
-                if tier not in _READS:
-                    continue
+            for tier in filter(_READS.__contains__, tiers):
                 started = self.clock.now_ns()
                 if tier in (Tier.FAST, Tier.SLOW):
                     samples += driver.read(state.device, Tier(tier))
@@ -288,10 +320,9 @@ class Sampler:
             _log.warning("gpu-profile: %s is back", state.device.uuid)
             state.up, state.reason = True, ""
             state.renew(driver)
-        taken = state.timeline.append(samples)
-        state.samples += taken
-        self.stats.samples += taken
-        for sink in self.sinks:
+        state.timeline.put(samples)
+        self.stats.samples += len(samples)
+        for sink in list(self.sinks):
             sink(state.device, samples)
 
     def _reopen(self, now: int) -> bool:
@@ -317,7 +348,9 @@ class Sampler:
 
     def _enumerate(self, driver: Driver) -> None:
         """Take in devices that are new, and let go of MIG instances that were reconfigured away."""
-        present = {d.uuid: d for d in driver.devices() if self._wanted is None or d.uuid in self._wanted}
+        self.listed = tuple(driver.devices())
+        chosen = None if self._choose is None else self._choose(driver, self.listed)
+        present = {device.uuid: device for device in self.listed if chosen is None or device.uuid in chosen}
         for uuid, state in list(self.states.items()):
             if uuid not in present and state.device.kind is DeviceKind.MIG:
                 del self.states[uuid]
@@ -325,8 +358,8 @@ class Sampler:
             known = self.states.get(device.uuid)
             if known is None:
                 capabilities = driver.capabilities(device)
-                timeline = Timeline(device, _available(capabilities), capacity=self._capacity)
-                self.states[device.uuid] = DeviceState(device, timeline, capabilities)
+                capacity = max(64, min(1 << 20, int(self._retention_s / self.interval_s)))
+                self.states[device.uuid] = DeviceState.of(device, capabilities, capacity)
             elif self.driver is not driver:
                 known.device = device
                 known.renew(driver)
@@ -339,10 +372,6 @@ class Sampler:
                 driver.close()
             except GpuProfileError as error:
                 _log.debug("gpu-profile: closing the driver: %s", error)
-
-
-def _available(capabilities: Mapping[Signal, Capability]) -> list[Signal]:
-    return [signal for signal, capability in capabilities.items() if capability.available]
 
 
 def _waiting(retry_ns: int, now: int) -> bool:

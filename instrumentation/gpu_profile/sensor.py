@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.timeline import Floats, Ints
 
@@ -44,6 +44,20 @@ _STEPS: Final = 24
 _LAST_CORNER: Final = float(np.log(_STEPS)) + 2.0
 #: Moments at which an uncertain stamp is tried, at most.
 _MOST_TRIES: Final = 16
+#: New readings in a row that show how often a counter is renewed, and the fewest that do.
+_RUN: Final = 20
+_SHORTEST_RUN: Final = 4
+#: ... and in which their period is looked for at first.
+_LONG_RUN: Final = 100
+#: Periods that are tried over a stretch of time, from one turn less in it to one turn more.
+_TURNS: Final = 41
+#: Phases are counted in so many parts of a period, and all in all are worth as much as this share of the readings.
+_BINS: Final = 40
+_BREADTH: Final = 0.02
+#: Readings are told apart by renewals they are of if their phases are this much alike: within 80 % of the period.
+_CLEAR_STEP: Final = 0.2
+#: Readings come once a period if what lies between them is, on average, within this share of it.
+_ONCE: Final = 0.01
 
 
 class Sensor(NamedTuple):
@@ -53,6 +67,8 @@ class Sensor(NamedTuple):
     It is the mean since the reading before (`window_ns` 0), over the last `window_ns`, or, `smooth`, weighted by an
     exponential of that time constant. `blur_ns` is how far the search leaves the moment open, `jitter_ns` the
     half-width of the stamps' own error. `in_step`: readings come once a period, always at about the same phase of it.
+    `follows`: renewals are where the readings themselves show them, and `lag_ns` is how far they are before the
+    readings' mean phase, until `placed` has found that.
     """
 
     lag_ns: int = 0
@@ -63,6 +79,26 @@ class Sensor(NamedTuple):
     blur_ns: int = 0
     jitter_ns: int = 0
     in_step: bool = False
+    follows: bool = False
+
+    def placed(self, stamps: Ints) -> Sensor:
+        """The sensor with its renewals where readings stamped `stamps` show them, each of another one."""
+        if not self.follows or not len(stamps):
+            return self
+        period, phases = self.period_ns, stamps % self.period_ns
+        mean = float(np.angle(_turn(stamps, period))) / (2 * np.pi)
+        counts = np.bincount(phases * _BINS // period, minlength=_BINS)
+        near = sum(np.roll(counts, move) for move in (-1, 0, 1)) / len(stamps)
+        middles = (np.arange(_BINS) + 0.5) / _BINS
+        # Between the last reading of one renewal and the first of the next: where few are, far from their mean.
+        apart = float(middles[(near + _BREADTH * np.cos(2 * np.pi * (middles - mean))).argmin()])
+        phase = round(apart * period)
+        since = round(float(((stamps - phase) % period).mean()))
+        return self._replace(phase_ns=phase, lag_ns=self.lag_ns - since, follows=False)
+
+    def refuted(self, signal: Signal, stamps: Ints) -> bool:
+        """Whether new readings, stamped `stamps`, come faster than the renewals that this sensor was taken to have."""
+        return bool(self.period_ns) and not self.follows and renews_faster(signal, stamps)
 
     def moments(self, stamps: Ints) -> Ints:
         """The moments that the readings stamped `stamps` are of."""
@@ -87,6 +123,8 @@ class Sensor(NamedTuple):
     def ahead_ns(self) -> int:
         """How far after its stamp the moment of a reading may be: the stamp came late, or was off."""
         half = max(self.jitter_ns, self.blur_ns // 2)
+        if self.follows:
+            return max(0, -self.lag_ns) + half
         # In step, half a period lies between a renewal and the readings that are counted from it.
         return max(0, -self.lag_ns - (self.period_ns * 3 // 10 if self.in_step else 0)) + half
 
@@ -138,6 +176,41 @@ def shapes(signal: Signal) -> Iterator[Sensor]:
     yield from (Sensor(window_ns=window, smooth=True) for window in SMOOTHINGS_NS)
 
 
+def renews_faster(signal: Signal, stamps: Ints) -> bool:
+    """Whether new readings, stamped `stamps`, come faster than a counter is known to renew itself.
+
+    Of `m + 1` new readings, `m - 1` whole periods at least lie between the first and the last.
+    """
+    most = len(stamps) - 1
+    if signal.kind is not Kind.COUNTER or most < _SHORTEST_RUN:
+        return False
+    slack = 2 * unsteadiness_ns(stamps)
+    return any(
+        int((stamps[m:] - stamps[:-m]).min()) + slack < (m - 1) * signal.refresh_ns for m in {min(_RUN, most), most}
+    )
+
+
+def shown_period_ns(stamps: Ints) -> int:
+    """The period that new readings come once in, found where they come the fastest, and then over ever more of them.
+
+    It is the sensor's if it was asked more often than that, and the reader's if not.
+    """
+    m = min(_LONG_RUN, len(stamps) - 1)
+    spans = stamps[m:] - stamps[:-m]
+    low = int(spans.argmin())
+    high, period = low + m + 1, float(spans[low]) / m
+    while True:
+        at = stamps[low:high] - stamps[low]
+        # Phases of a period that is one turn off over all of them cancel out.
+        for turns in (1.0, 2 / _TURNS):
+            tried = 1 / (1 / period + np.linspace(-turns, turns, _TURNS) / max(1, int(at[-1])))
+            period = float(tried[np.abs([np.exp(2j * np.pi * at / each).mean() for each in tried]).argmax()])
+        if high - low == len(stamps):
+            return round(period)
+        more = high - low
+        low, high = max(0, low - more // 2), min(len(stamps), high + more)
+
+
 def in_step(signal: Signal, stamps: Ints) -> float:
     """How much readings come in step with the signal's renewals: from 0, for not at all or no renewals, to 1."""
     period = signal.refresh_ns
@@ -161,6 +234,25 @@ def unsteadiness_ns(stamps: Ints) -> int:
 def lagging(some: Iterable[Sensor]) -> list[Sensor]:
     """The grid of lags, for sensors of some shapes."""
     return [s._replace(lag_ns=lag, blur_ns=STEP_NS) for s, lag in product(some, _LAGS_NS)]
+
+
+def following(some: Iterable[Sensor], starts: Ints, stamps: Ints) -> list[Sensor]:
+    """The grid of lags behind the renewals that new readings show, which came at `stamps`, and the ones before each at
+    `starts`; none if they do not come once a period.
+
+    No phase is looked for: a clock that drifts by some millionths loses that of a period of 10 ms within minutes.
+    """
+    period = shown_period_ns(stamps)
+    # A reader that is hardly faster than the sensor is in step with itself, but now and then finds nothing new; or new
+    # readings come at every phase of the sensor's period, so that it is not clear which renewal they are of.
+    once = abs(float((stamps - starts).mean()) / period - 1) <= _ONCE + 1 / len(stamps)
+    if not once or abs(_turn(stamps, period)) < _CLEAR_STEP:
+        return []
+    step = min(STEP_NS, max(FINE_STEPS_NS[1], period // 5))
+    return [
+        s._replace(period_ns=period, lag_ns=lag, blur_ns=step, in_step=True, follows=True)
+        for s, lag in product(some, range(0, LONGEST_LAG_NS + 1, step))
+    ]
 
 
 def renewing(some: Iterable[Sensor], signal: Signal, stamps: Ints) -> list[Sensor]:

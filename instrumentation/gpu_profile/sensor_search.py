@@ -17,9 +17,11 @@ from gpu_profile.sensor import (
     LONGEST_LAG_NS,
     STEP_NS,
     Sensor,
+    following,
     in_step,
     lagging,
     renewing,
+    renews_faster,
     shapes,
     unsteadiness_ns,
 )
@@ -31,6 +33,12 @@ from gpu_profile.unmix import Z95, Unmixer
 _COARSE: Final = 500
 #: ... and on active time at moments so far apart.
 _ROUGH_NS: Final = 2_000_000
+#: More pieces of active time than this are searched by what is active of each half millisecond, which is less work and
+#: off by an eighth of one at a window's edges at most; unless they are few for so many cells, or cells are too many.
+_MANY_PIECES: Final = 4000
+_CELL_NS: Final = 500_000
+_CELLS_PER_PIECE: Final = 3
+_MOST_CELLS: Final = 1_000_000
 #: Windows whose equations are made at once: more would take room, fewer time.
 _AT_ONCE: Final = 512
 #: Of many shapes, so many are tried with renewals too.
@@ -71,8 +79,9 @@ class Windows(NamedTuple):
 
     def parts(self) -> Iterator[Windows]:
         """All of them, some at a time."""
-        for i in range(0, len(self.ends), _AT_ONCE):
-            cut = slice(i, i + _AT_ONCE)
+        n, count = len(self.ends), -(-len(self.ends) // _AT_ONCE)
+        for i in range(count):
+            cut = slice(i * n // count, (i + 1) * n // count)
             yield Windows(self.starts[cut], self.ends[cut], self.masses[cut])
 
 
@@ -83,9 +92,10 @@ def design_of(
 
     `counts`: the masses are a counter's growth. Windows of which it is unclear what they are of are left out.
     """
+    follows, sensor = sensor.follows, sensor.placed(windows.ends)
     starts, ends = sensor.moments(windows.starts), sensor.moments(windows.ends)
     keep = ends > starts
-    if sensor.period_ns:
+    if sensor.period_ns and not follows:
         clear = keep & sensor.clear(windows.starts) & sensor.clear(windows.ends)
         if clear.sum() * 2 >= keep.sum():
             keep = clear
@@ -95,6 +105,7 @@ def design_of(
     # A counter grew between the moments; a mean was taken by the driver over whatever it covered.
     lengths = ends - starts if counts else windows.ends - windows.starts
     values = windows.masses * NS_PER_S / lengths[:, None]
+    weights = np.sqrt(lengths / lengths.mean()) if counts and not sensor.period_ns and len(lengths) else None
     if sensor.window_ns:
         offsets, factors = sensor.kernel()
         shares = _weighted(active, ends[:, None] + offsets, factors, columns)
@@ -104,6 +115,8 @@ def design_of(
         edges = np.concatenate((ends[:, None] + spread, starts[:, None] + spread), axis=1)
         shares = _weighted(active, edges, factors, columns) / (ends - starts)[:, None]
     shares[:, 0] = np.clip(1.0 - shares[:, 1:].sum(axis=1), 0.0, 1.0)
+    if weights is not None:
+        shares, values = shares * weights[:, None], values * weights[:, None]
     return shares, values
 
 
@@ -152,14 +165,32 @@ class Search:
         self.windows = windows
         self.columns = columns
         self.most = most
-        self._active = active
+        self._reach_ns = LONGEST_LAG_NS + max(shape.reach_ns for shape in shapes(lead)) + 2 * lead.refresh_ns
+        self._pieces = active
+        self._active = self._coarse()
         self._known = known
         self._alone = windows._replace(masses=windows.masses[:, :1])
         self._unsteadiness_ns = unsteadiness_ns(windows.ends)
+        #: The catalogue's period is only nominal: what the readings show goes first.
+        self._faster = renews_faster(lead, windows.ends)
+        if self._faster:
+            # A reading may be as old as the sensor's period, which is no longer than what lies between two.
+            self._unsteadiness_ns += int(np.median(windows.ends - windows.starts)) // 4
         #: Sums of squares are not more exact than this, and no fit is better.
         means = self._alone.masses[:, 0] * NS_PER_S / (windows.ends - windows.starts)
         self._least = 1e-9 * float((means**2).mean()) + 1e-30
         self._variance = float(means.var())
+
+    def _coarse(self) -> ActiveTime | SampledTime:
+        """Active time as it is searched."""
+        active = self._pieces
+        if len(active.starts) <= _MANY_PIECES or not len(self.windows.ends):
+            return active
+        start, end = int(self.windows.starts[0]) - self._reach_ns, int(self.windows.ends[-1]) + self._reach_ns
+        cells = (end - start) // _CELL_NS
+        if cells > _CELLS_PER_PIECE * len(active.starts) or cells * self.columns > _MOST_CELLS:
+            return active
+        return active.sampled(start, end, _CELL_NS, self.columns)
 
     def _fitted(self, sensor: Sensor, windows: Windows, active: ActiveTime | SampledTime) -> Unmixer:
         unmixer = Unmixer(self.most)
@@ -178,7 +209,9 @@ class Search:
 
     def run(self) -> Found:
         """The timing under which the windows are the most likely."""
-        starts = [sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in self._known]
+        # A period that is looked for is found anew with every reading more.
+        known = [sensor for sensor in self._known if not (sensor.follows or (sensor.period_ns and self._faster))]
+        starts = [sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in known]
         starts += [start for start in self._starts() if all(_apart(start, known) for known in starts)]
         tried = [self._refined(start) for start in starts]
         best, left = min(tried, key=lambda t: self._score(*t))
@@ -191,15 +224,17 @@ class Search:
 
         A timing that is not how such sensors work has to be that much better.
         """
-        strange = self.lead.refresh_ns and not sensor.in_step and (sensor.lag_ns or not sensor.period_ns)
+        strange = (
+            self.lead.refresh_ns and not self._faster and not sensor.in_step and (sensor.lag_ns or not sensor.period_ns)
+        )
         return len(self.windows.ends) * float(np.log(left)) + (_STRANGE if strange else 0.0)
 
     def _starts(self) -> list[Sensor]:
         """The best points of the coarse grid that are not each other's neighbours, moved to the best near them."""
         alone = self._alone
         few = Windows(alone.starts[-_COARSE:], alone.ends[-_COARSE:], alone.masses[-_COARSE:])
-        reach = LONGEST_LAG_NS + max(shape.reach_ns for shape in shapes(self.lead))
-        rough = self._active.sampled(int(few.starts[0]) - reach, int(few.ends[-1]) + reach, _ROUGH_NS, self.columns)
+        start, end = int(few.starts[0]) - self._reach_ns, int(few.ends[-1]) + self._reach_ns
+        rough = self._pieces.sampled(start, end, _ROUGH_NS, self.columns)
 
         def ranked(grid: list[Sensor]) -> list[tuple[float, int, Sensor]]:
             left = [self._left(self._fitted(sensor, few, rough), len(few.ends)) for sensor in grid]
@@ -209,8 +244,10 @@ class Search:
 
         step, every = in_step(self.lead, self.windows.ends), list(shapes(self.lead))
         # What differs between stamps that are in step is the reader's doing: no lag behind a stamp is worth trying.
-        tried = ranked(lagging(every)) if step < IN_STEP else []
-        if self.lead.refresh_ns:
+        tried = ranked(lagging(every)) if step < IN_STEP or self._faster else []
+        if self._faster:
+            tried += ranked(following(every, self.windows.starts, self.windows.ends))
+        elif self.lead.refresh_ns:
             if tried and len(every) > _SHAPES:
                 least = {shape: min(score for score, _, s in tried if _shape(s) == shape) for shape in every}
                 every = sorted(every, key=least.__getitem__)[:_SHAPES]
@@ -308,9 +345,9 @@ def _shape(sensor: Sensor) -> Sensor:
 
 def _apart(one: Sensor, other: Sensor) -> bool:
     """Whether two timings are not just neighbours on the grid."""
-    if _shape(one) != _shape(other) or one.period_ns != other.period_ns:
+    if _shape(one) != _shape(other) or (one.period_ns, one.follows) != (other.period_ns, other.follows):
         return True
-    if one.period_ns:
+    if one.period_ns and not one.follows:
         turn = (one.phase_ns - one.lag_ns - other.phase_ns + other.lag_ns) % one.period_ns
         return min(turn, one.period_ns - turn) > STEP_NS
     return abs(one.lag_ns - other.lag_ns) > STEP_NS

@@ -9,30 +9,34 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
-from gpu_profile.activities import Activity
+from gpu_profile.backlog import Backlog
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.driver import Driver
+from gpu_profile.driver import Driver, own_process
+from gpu_profile.entrance import Entrance, StreamSetting
 from gpu_profile.executions import Execution
+from gpu_profile.placement import Placement
 from gpu_profile.pooling import Pool
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Judged, Thresholds
 from gpu_profile.sampler import Sampler, Sink
-from gpu_profile.samples import Device, DeviceKind
-from gpu_profile.streams import Stream
+from gpu_profile.samples import Device
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile.verdicts import Verdicts
 
 _log = logging.getLogger("gpu_profile")
 
+#: Drivers that read the GPUs which a framework's streams run on.
+_REAL: Final = frozenset({"nvml", "smi"})
 #: A span, or a slice of time, waits at most this long for samples; then what is there must do.
 DEADLINE_S: Final = 1.0
 #: How often ended executions are looked at.
 STEP_S: Final = 0.1
+#: The same while those who were told have more to do than they do in one step.
+HURRY_S: Final = 0.025
 #: Pools take time in by slices of at least this length.
 SLICE_S: Final = 0.5
 #: How often verdicts are renewed: they cost a fit per signal.
@@ -45,11 +49,9 @@ STREAM_S: Final = 60.0
 DRIVER_S: Final = 10.0
 #: Executions that may wait for the join. Beyond, the oldest are counted in calls and durations only.
 MOST_PENDING: Final = 200_000
-#: Executions that begin inside one another, each outliving the one before it, hold on to at most this many.
-MOST_DEEP: Final = 1_000
 
 
-class Session:
+class Session(Entrance):
     """Everything between a driver and the regions of one process.
 
     `devices` are UUIDs; None means the device that the process would use by default.
@@ -62,25 +64,22 @@ class Session:
         interval_s: float = 0.05,
         retention_s: float = 600.0,
         devices: Iterable[str] | None = None,
-        stream: Stream | Callable[[], Stream] | None = None,
+        stream: StreamSetting = None,
         clock: Clock = SYSTEM_CLOCK,
         thresholds: Thresholds = DEFAULT_THRESHOLDS,
         sinks: Iterable[Sink] = (),
     ) -> None:
-        self.clock = clock
-        #: The clock as regions call it: without a Python frame where it is the system's.
-        self.now_ns = time.time_ns if clock is SYSTEM_CLOCK else clock.now_ns
-        #: Whose marks give device intervals.
-        self.stream = stream
+        super().__init__(clock, stream)
         self.sampler = Sampler(
-            open_driver, interval_s=interval_s, retention_s=retention_s, wanted=devices, clock=clock, sinks=sinks
+            open_driver,
+            interval_s=interval_s,
+            retention_s=retention_s,
+            choose=self._choose,
+            clock=clock,
+            sinks=sinks,
         )
         self.pools: dict[str, Pool] = {}
         self.verdicts = Verdicts(self.pools, thresholds)
-        #: Executions as they begin; the join watches them until they have ended.
-        self.began: deque[Execution] = deque()
-        #: Whether regions can just go on: the session runs, or ignores them. Whoever drives it by hand sets it.
-        self.active = False
         #: Whether executions are forgotten at once: this process must not sample, or cannot.
         self.ignoring = False
         #: Whether this is a forked child's copy of its parent's session.
@@ -88,19 +87,25 @@ class Session:
         #: Executions whose spans are ending at this moment, by the span's id, for whoever holds spans back.
         self.ending: dict[int, Execution] = {}
         self.counts: Counter[str] = Counter()
-        self.on_step: list[Callable[[bool], None]] = []
+        #: How many monitors need the sampling to go on whether regions run or not.
+        self.holds = 0
+        #: Told of every step, and whether it is the last; they say whether they are behind.
+        self.on_step: list[Callable[[bool], bool]] = []
         self.on_end: list[Callable[[Execution], None]] = []
         self.on_settled: list[Callable[[Execution], None]] = []
         self.on_stop: list[Callable[[], None]] = []
         #: Held while pools and counts change.
         self.lock = threading.RLock()
-        self._named = devices is not None
-        self._asked: set[str] = set()
-        self._open: list[Execution] = []
-        self._settling: list[Execution] = []
+        self.placement = Placement(None if devices is None else list(devices))
+        self.backlog = Backlog(self._is_marked)
+        #: Devices that somebody named, and those names.
+        self._used: set[str] = set()
+        self._met: set[Hashable] = set()
+        self._ask_s, self._times_asked = 0.0, 0
+        self._behind = False
         #: The executions that outlive the history, and where it was anchored for them.
         self._anchored: dict[int, tuple[Execution, list[tuple[Timeline, int]]]] = {}
-        self._judged_ns = self._frontier_ns = 0
+        self.judged_ns = self.frontier_ns = 0
         self._started_ns = self._last_region_ns = clock.now_ns()
         self._stop, self._wake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -146,7 +151,7 @@ class Session:
             self._take_last_sample(DEADLINE_S)
             self._settle_safely(final=True)
             self.sampler.stop()
-        left, self._settling = self._settling, []
+        left = [*self.backlog.ended, *self.backlog.behind]
         for hook in self.on_settled:
             for execution in left:
                 hook(execution)
@@ -154,7 +159,7 @@ class Session:
             stopped()
 
     def _run(self) -> None:
-        while not self.clock.wait(self._stop, STEP_S):
+        while not self.clock.wait(self._stop, HURRY_S if self._behind else STEP_S):
             self._settle_safely()
             if self.idle:
                 self._pause()
@@ -167,7 +172,7 @@ class Session:
         self.active = False
         # The next region wakes this thread. One that began while the sampler was stopping did not know that it had to,
         # so it is looked for: now, and after a while.
-        while not (self.began or self._open or self._wake.wait(IDLE_S)):
+        while not (self.holds or self.began or self.backlog.running or self._wake.wait(IDLE_S)):
             pass
         if not self._stop.is_set():
             self.active = True
@@ -186,7 +191,7 @@ class Session:
     def idle(self) -> bool:
         """Whether no region has run for `IDLE_S`."""
         quiet_ns = self.clock.now_ns() - self._last_region_ns
-        return not self._open and not self.began and quiet_ns > IDLE_S * NS_PER_S
+        return not (self.holds or self.backlog.running or self.began) and quiet_ns > IDLE_S * NS_PER_S
 
     def missing_driver(self) -> str:
         """Why no driver can be used; empty if one can, or could once. Waits until that is known."""
@@ -200,27 +205,33 @@ class Session:
             self.clock.wait(self._stop, 0.005)
         return f"the driver has not answered within {DRIVER_S:g} s"
 
+    def _choose(self, driver: Driver, listed: Sequence[Device]) -> set[str]:
+        """In the sampler's thread: the devices that are read, which are those that regions are on."""
+        simulated, used = driver.name.startswith("simulated"), None
+        now_s = self.clock.now_ns() / NS_PER_S
+        if self.placement.asked is None and len(listed) > 1 and not simulated and not 0 <= now_s < self._ask_s:
+            used = own_process.uses(driver, listed, own_process.own_ids())
+            self._times_asked += 1
+            self._ask_s = now_s + own_process.pause_s(self._times_asked, found=bool(used))
+        self.placement.update(listed, used, simulated=simulated)
+        return {device.uuid for device in self.placement.defaults} | self._used
+
+    def read_devices(self, uuids: Iterable[str]) -> None:
+        """Have these devices read too, from the next round on."""
+        new = set(uuids) - self._used
+        if new:
+            self._used = self._used | new  # not in place: the sampler's thread may be looking at it
+            self.sampler.look_again()
+
     def devices(self) -> list[Device]:
         """The devices that regions are joined with."""
-        known, defaults = self._known(), self._defaults()
-        return [device for device in known if device in defaults or device.uuid in self._asked]
+        defaults = self.placement.defaults
+        known = (state.device for state in list(self.sampler.states.values()))
+        return [device for device in known if device in defaults or device.uuid in self._used]
 
-    def _known(self) -> list[Device]:
-        return [state.device for state in list(self.sampler.states.values())]
-
-    def _defaults(self) -> list[Device]:
-        known = self._known()
-        if self._named or not known:
-            return known
-        # A CUDA process that says nothing uses ordinal 0.
-        return [next((d for d in known if d.kind is DeviceKind.GPU), known[0])]
-
-    def devices_of(self, execution: Execution) -> list[Device]:
+    def devices_of(self, execution: Execution) -> Sequence[Device]:
         """The devices that an execution is joined with."""
-        if execution.device is None:
-            return self._defaults()
-        state = self.sampler.states.get(execution.device)
-        return [] if state is None else [state.device]
+        return self.placement.of(execution.device)
 
     # ------------------------------------------------------------------ the join
 
@@ -233,7 +244,7 @@ class Session:
         """Once the GPU has passed the ends of what has ended, if it gets there in time."""
         latest_ns = self.clock.now_ns() + nanoseconds(timeout_s)
         while self.clock.now_ns() < latest_ns and any(
-            e.end_ns and e.interval() is None for e in [*self._settling, *self._open, *self.began]
+            e.end_ns and e.interval() is None for e in [*self.backlog.everyone(), *self.began]
         ):
             self.clock.wait(threading.Event(), 0.005)
         if not self.ignoring:
@@ -241,9 +252,12 @@ class Session:
 
     def settle(self, *, final: bool = False) -> None:
         """Advance every pool to what samples cover, and pass the step on to whoever waits for it."""
+        driver = self.sampler.driver
+        if driver is not None and driver.name in _REAL:
+            self.seek_stream()
         self._join(final=final)
-        for step in list(self.on_step):
-            step(final)
+        told = [step(final) for step in list(self.on_step)]  # all of them
+        self._behind = any(told)
 
     def _join(self, *, final: bool) -> None:
         with self.lock:
@@ -260,18 +274,19 @@ class Session:
                     if final or not 0 <= until - pool.frontier_ns < nanoseconds(SLICE_S):
                         self._advance(pool, until, final=final)
                     frontier = min(frontier, pool.frontier_ns)
-            if frontier != self._frontier_ns:
-                self._frontier_ns = frontier
+            if frontier != self.frontier_ns:
+                self.frontier_ns = frontier
                 self._let_go(now)
-            if final or not 0 <= now - self._judged_ns < JUDGE_S * NS_PER_S:
-                self._judged_ns = now
+            if final or not 0 <= now - self.judged_ns < JUDGE_S * NS_PER_S:
+                self.judged_ns = now
                 self.verdicts.judge(device.uuid for device in devices)
                 self._anchor(now)
             self.verdicts.count_calls()
 
     def _advance(self, pool: Pool, until_ns: int, *, final: bool) -> None:
         times = pool.set_back
-        pool.advance(self._activities(pool), until_ns, final=final)
+        here = self._here(pool.timeline.device.uuid)
+        pool.advance(self.backlog.activities(here, pool.frontier_ns, until_ns), until_ns, final=final)
         if pool.set_back > times:
             self.counts["clock set back"] += 1
             _log.warning("gpu-profile: the clock was set back; the join of %s starts anew", pool.timeline.device.uuid)
@@ -280,81 +295,62 @@ class Session:
         """Whether the driver has said which devices there are, or has had the time to."""
         return self.sampler.stats.turned_ns > 0 or now - self._started_ns > DEADLINE_S * NS_PER_S
 
-    def _collect(self) -> None:
-        while self.began:
-            self._open.append(self.began.popleft())
-        still: list[Execution] = []
-        defaults = [device.uuid for device in self._defaults()]
-        for execution in self._open:
-            if execution.end_ns:
-                self._take(execution, defaults)
-            else:
-                still.append(execution)
-        self._open = still
-        over = len(self._settling) - MOST_PENDING
-        if over > 0:
-            del self._settling[:over]
-            self.counts["executions left out"] += over
+    def _here(self, uuid: str) -> Callable[[Hashable], bool]:
+        """Whether executions that name such devices are on this one."""
+        known: dict[Hashable, bool] = {}
 
-    def _take(self, execution: Execution, defaults: list[str]) -> None:
-        """Count an execution that has ended; it is joined with its device, or else with the `defaults`."""
-        self._last_region_ns = max(self._last_region_ns, execution.end_ns)
-        ancestor, depth = execution.parent, 0
-        while ancestor is not None and ancestor.end_ns and depth < MOST_DEEP:
-            ancestor, depth = ancestor.parent, depth + 1
-        if depth == MOST_DEEP:
-            execution.parent = None
-        self._settling.append(execution)
-        if execution.device is not None:
-            self._asked.add(execution.device)
-        devices = defaults if execution.device is None else [execution.device]
-        self.verdicts.take(execution, devices)
-        for pool in (self.pools[uuid] for uuid in devices if uuid in self.pools):
-            pool.count(execution.name)
+        def here(device: Hashable) -> bool:
+            if device not in known:
+                known[device] = any(found.uuid == uuid for found in self.placement.of(device))
+            return known[device]
+
+        return here
+
+    def _is_marked(self, execution: Execution) -> bool:
+        if execution.stream is None or execution.device == execution.stream.device_uuid:
+            return True
+        return [d.uuid for d in self.placement.of(execution.device)] == [execution.stream.device_uuid]
+
+    def _collect(self) -> None:
+        """Count the executions that have ended since the last time; each is joined with its devices."""
+        found = self.backlog.collect(self.began)
+        for device in self.backlog.named - self._met:
+            self._met.add(device)
+            self.read_devices(known.uuid for known in self.placement.of(device))
+        if not found:
+            return
+        self._last_region_ns = max(self._last_region_ns, *(execution.end_ns for execution in found))
+        where: dict[Hashable, list[str]] = {}
+        for device in {execution.device for execution in found}:
+            where[device] = [known.uuid for known in self.placement.of(device)]
+        for (name, device), times in self.verdicts.take(found, where).items():
+            for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
+                pool.count(name, times)
         for hook in self.on_end:
-            hook(execution)
+            for execution in found:
+                hook(execution)
+        if left_out := self.backlog.drop(MOST_PENDING):
+            self.counts["executions left out"] += left_out
 
     def _pool(self, device: Device, now: int) -> Pool | None:
         pool = self.pools.get(device.uuid)
         timeline = self.sampler.timeline(device.uuid)
         if pool is None and timeline is not None:
-            mine = self._executions(device.uuid)
-            pool = self.pools[device.uuid] = Pool(timeline, start_ns=min((e.start_ns for e in mine), default=now))
+            here = self._here(device.uuid)
+            mine = [execution for execution in self.backlog.everyone() if here(execution.device)]
+            starts = (execution.start_ns for execution in mine if execution.start_ns)
+            pool = self.pools[device.uuid] = Pool(timeline, start_ns=min(starts, default=now))
             for execution in mine:
                 if execution.end_ns:
                     pool.count(execution.name)
         return pool
 
-    def _executions(self, uuid: str) -> list[Execution]:
-        """What runs or waits for the join on one device."""
-        default = any(device.uuid == uuid for device in self._defaults())
-        return [e for e in (*self._settling, *self._open) if (default if e.device is None else e.device == uuid)]
-
-    def _activities(self, pool: Pool) -> list[Activity]:
-        uuid, frontier_ns = pool.timeline.device.uuid, pool.frontier_ns
-        found = {
-            id(e): (e, a)
-            for e in self._executions(uuid)
-            if (a := e.activity(uuid)) is not None and (a.end_ns is None or a.end_ns > frontier_ns)
-        }
-        return [a._replace(parent=e.nearest(found)) for e, a in found.values()]
-
     def _let_go(self, now: int) -> None:
         """Forget the executions that every pool has taken in."""
-        still: list[Execution] = []
-        for execution in self._settling:
-            interval = execution.interval()
-            # What ended in what is now the future, before the clock was set back, will not be covered.
-            if (
-                now - execution.end_ns > STREAM_S * NS_PER_S
-                if interval is None
-                else not self._frontier_ns < interval.end_ns <= now + DEADLINE_S * NS_PER_S
-            ):
-                for hook in self.on_settled:
-                    hook(execution)
-            else:
-                still.append(execution)
-        self._settling = still
+        gone = self.backlog.let_go(self.frontier_ns, now + nanoseconds(DEADLINE_S), now - nanoseconds(STREAM_S))
+        for hook in self.on_settled:
+            for execution in gone:
+                hook(execution)
 
     def _anchor(self, now: int) -> None:
         """Have the history keep what executions need that are about to outlive it, until their spans have gone on."""
@@ -363,14 +359,14 @@ class Session:
                 del self._anchored[key]
                 for anchored, start_ns in held:
                     anchored.release(start_ns)
-        for execution in self._open:
+        for execution in self.backlog.running:
             if id(execution) in self._anchored:
                 continue
-            due = []
-            for device in self.devices_of(execution):
-                timeline, activity = self.sampler.timeline(device.uuid), execution.activity(device.uuid)
-                if timeline is not None and activity is not None and timeline.anchor_due(activity.start_ns):
-                    due.append((timeline, activity.start_ns))
+            due, active = [], execution.active()
+            for device in self.devices_of(execution) if active is not None else ():
+                timeline = self.sampler.timeline(device.uuid)
+                if timeline is not None and active is not None and timeline.anchor_due(active[0]):
+                    due.append((timeline, active[0]))
             if not due:
                 return  # those that began later are not due either
             for anchored, start_ns in due:
@@ -379,6 +375,8 @@ class Session:
 
     def covered(self, execution: Execution) -> bool:
         """Whether the pools of its devices have taken in all of an execution that has ended."""
+        if execution.stream is None and execution.end_ns <= self.frontier_ns:
+            return True
         interval = execution.interval()
         if interval is None or not self._answered(self.clock.now_ns()):
             return False
@@ -395,6 +393,6 @@ class Session:
     def regions(self) -> list[Judged]:
         """Every region on every device that it ran on, judged now, in order of first appearance."""
         with self.lock:
-            self._judged_ns = self.clock.now_ns()
+            self.judged_ns = self.clock.now_ns()
             self.verdicts.judge(device.uuid for device in self.devices())
             return self.verdicts.every()

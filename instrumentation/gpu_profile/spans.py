@@ -13,14 +13,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from gpu_profile import process
+from gpu_profile import foreign, process
 from gpu_profile.catalogue import attributes as names
-from gpu_profile.enrichment import AttributeValues, attributes_of
+from gpu_profile.enrichment import AttributeValues, Enricher
 from gpu_profile.executions import Execution
 from gpu_profile.session import DEADLINE_S, Session
 from gpu_profile.units import NS_PER_S
@@ -62,11 +63,12 @@ class GpuSpanProcessor(SpanProcessor):
         self._held: deque[_Held] = deque()
         self._lock = threading.RLock()
         self._session: Session | None = None
+        self._enricher: Enricher | None = None
         _processors.add(self)
         process.on_start(self._attach)
 
     def _attach(self, session: Session) -> None:
-        self._session = session
+        self._session, self._enricher = session, Enricher(session)
         session.on_step.append(self._release)
 
     def _after_fork(self) -> None:
@@ -79,6 +81,9 @@ class GpuSpanProcessor(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Pass through."""
+        others = foreign.current
+        if others is not None:
+            others.started(span)
         self.inner.on_start(span, parent_context=parent_context)
 
     def _on_ending(self, span: Span) -> None:
@@ -88,23 +93,24 @@ class GpuSpanProcessor(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Hold a region's span until its samples are there; pass any other on."""
-        session = self._session
-        execution = None
+        session, others, execution = self._session, foreign.current, None
         if session is not None and span.context is not None:
             execution = session.ending.get(span.context.span_id)
+        if execution is None and others is not None:
+            execution = others.ended(span)
         if session is None or execution is None:
             self.inner.on_end(span)
         elif session.ignoring or not session.active:
-            self._pass_unjoined(span, "this process does not sample")
+            self._pass_unjoined(span, execution, "this process does not sample")
         elif len(self._held) >= self._queue:
             self.overflowed += 1
-            self._pass_unjoined(span, "the queue is full")
+            self._pass_unjoined(span, execution, "the queue is full")
         else:
             self._held.append(_Held(span, execution, session, session.clock.now_ns() + self._deadline_ns))
 
-    def _pass_unjoined(self, span: ReadableSpan, why: str) -> None:
+    def _pass_unjoined(self, span: ReadableSpan, execution: Execution, why: str) -> None:
         self.unjoined += 1
-        self.inner.on_end(JoinedSpan(span, {names.UNJOINED.name: why}))
+        self.inner.on_end(JoinedSpan(span, {names.REGION.name: execution.name, names.UNJOINED.name: why}))
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Take a last sample, join and pass on what waits, then flush the inner processor; False if time runs out."""
@@ -129,34 +135,45 @@ class GpuSpanProcessor(SpanProcessor):
 
     # ------------------------------------------------------------------ the session's side
 
-    def _release(self, final: bool, flush_s: float = FLUSH_S) -> None:
+    def _release(self, final: bool, flush_s: float = FLUSH_S) -> bool:
         """Pass on, in the order in which they ended, the spans that are covered or have waited long enough.
 
-        `final`: all of them, as fast as the inner processor takes them within `flush_s`.
+        `final`: all of them, as fast as the inner processor takes them within `flush_s`. Else a batch at most; whether
+        there are more.
         """
         end_s = time.monotonic() + flush_s
         with self._lock:
             for passed in range(1, 1 + (len(self._held) if final else min(BATCH, len(self._held)))):
                 held = self._held[0]
-                left_ns = held.deadline_ns - held.session.clock.now_ns()
-                # More is left than there ever was if the clock was set back meanwhile.
-                due = final or not 0 < left_ns <= self._deadline_ns
-                if not due and not held.session.covered(held.execution):
-                    break
+                if not (final or self._due(held)):
+                    return False
                 self._held.popleft()
                 self.inner.on_end(self._joined(held))
-                left_s = end_s - time.monotonic()
-                if final and passed % BATCH == 0 and left_s > 0:
+                if final and passed % BATCH == 0 and (left_s := end_s - time.monotonic()) > 0:
                     self.inner.force_flush(int(left_s * 1000))
+            return bool(self._held)
+
+    def _due(self, held: _Held) -> bool:
+        if held.session.covered(held.execution):
+            return True
+        left_ns = held.deadline_ns - held.session.clock.now_ns()
+        # More is left than there ever was if the clock was set back meanwhile.
+        return not 0 < left_ns <= self._deadline_ns
 
     def _joined(self, held: _Held) -> ReadableSpan:
         try:
-            added = attributes_of(held.session, held.execution)
+            enricher = self._enricher
+            if enricher is None or enricher.session is not held.session:
+                enricher = Enricher(held.session)  # one that ended while its spans waited
+            added = enricher.attributes(held.execution)
         except Exception as error:  # noqa: BLE001 - a span must not be lost to our defect
             if not held.session.counts["join errors"]:
                 _log.exception("gpu-profile: a span could not be joined")
             held.session.counts["join errors"] += 1
-            added = {names.UNJOINED.name: f"the join failed: {type(error).__name__}"}
+            added = {
+                names.REGION.name: held.execution.name,
+                names.UNJOINED.name: f"the join failed: {type(error).__name__}",
+            }
         self.unjoined += names.UNJOINED.name in added
         return JoinedSpan(held.span, added)
 
@@ -165,36 +182,22 @@ class JoinedSpan(ReadableSpan):
     """A copy of an ended span with more attributes. What the span had dropped over its limits stays counted."""
 
     def __init__(self, span: ReadableSpan, more: Mapping[str, AttributeValues]) -> None:
-        super().__init__(
-            name=span.name,
-            context=span.context,
-            parent=span.parent,
-            resource=span.resource,
-            attributes={**(span.attributes or {}), **more},
-            events=span.events,
-            links=span.links,
-            kind=span.kind,
-            instrumentation_scope=span.instrumentation_scope,
-            status=span.status,
-            start_time=span.start_time,
-            end_time=span.end_time,
-        )
-        self._dropped = span.dropped_attributes, span.dropped_events, span.dropped_links
+        # All that the SDK keeps of a span: its constructor would take ten times as long, and read each value through
+        # a lock.
+        vars(self).update(vars(span))
+        self._dropped = span.dropped_attributes
+        own: Any = span.attributes
+        self._attributes: dict[str, Any] = {**(own.copy() if own else {}), **more}
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The span's own attributes and the joined ones."""
+        return MappingProxyType(self._attributes)
 
     @property
     def dropped_attributes(self) -> int:
         """Attributes that the original span left out."""
-        return self._dropped[0]
-
-    @property
-    def dropped_events(self) -> int:
-        """Events that the original span left out."""
-        return self._dropped[1]
-
-    @property
-    def dropped_links(self) -> int:
-        """Links that the original span left out."""
-        return self._dropped[2]
+        return self._dropped
 
 
 #: Those that a forked child must empty.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gpu_profile.attribution import OTHER
@@ -31,16 +31,30 @@ class Verdicts:
         self._sources: dict[str, str] = {}
         self._judged: dict[tuple[str, str], Judged] = {}
 
-    def take(self, execution: Execution, devices: Sequence[str]) -> None:
-        """Count an execution that has ended; `devices` are the UUIDs of those that it is joined with."""
-        name = execution.name if execution.name in self.durations or len(self.durations) < MOST_NAMES else OTHER
-        if name not in self.durations:
-            self.durations[name] = DurationStats()
-        length_ns = execution.end_ns - execution.start_ns
-        self.durations[name].add(length_ns, items=execution.items, failed=execution.failed)
-        self._sources[name] = "host" if execution.stream is None else "device"
-        for uuid in devices or [""]:
-            self._uncounted[name, uuid] += 1
+    def take(
+        self, executions: Iterable[Execution], where: Mapping[Hashable, Sequence[str]]
+    ) -> Counter[tuple[str, Hashable]]:
+        """Count executions that have ended; `where` are the UUIDs of those devices that each names.
+
+        How many there were by their own names and the devices that they name.
+        """
+        found: dict[tuple[str, Hashable], list[Execution]] = {}
+        for execution in executions:
+            found.setdefault((execution.name, execution.device), []).append(execution)
+        for (region, device), group in found.items():
+            name = region if region in self.durations or len(self.durations) < MOST_NAMES else OTHER
+            if name not in self.durations:
+                self.durations[name] = DurationStats()
+            stats = self.durations[name]
+            stats.add_many([execution.end_ns - execution.start_ns for execution in group])
+            for execution in group:
+                if execution.items is not None:
+                    stats.add_items(execution.items)
+                stats.errors += execution.failed
+            self._sources[name] = "host" if group[-1].stream is None else "device"
+            for uuid in where[device] or [""]:
+                self._uncounted[name, uuid] += len(group)
+        return Counter({key: len(group) for key, group in found.items()})
 
     def count_calls(self) -> None:
         """Count the executions that were taken under the regimes of now."""

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_support import free_port, until
 
-from gpu_profile import GpuSpanProcessor, configure, process, region, regions
+from gpu_profile import GpuSpanProcessor, configure, process, region, running
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.regimes import Regime
@@ -110,7 +110,7 @@ def test_region_spans_arrive_once_each_with_what_the_gpu_did(
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(GpuSpanProcessor(BatchSpanProcessor(OTLPSpanExporter(collector))))
     tracer = provider.get_tracer("gpu_profile")
-    monkeypatch.setattr(regions, "_tracer", tracer)
+    monkeypatch.setattr(running, "tracer", tracer)
     with SimulatedQueue(node) as queue:
         configure(backend=f"simulated:{node}", stream=queue)
         try:

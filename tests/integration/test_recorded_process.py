@@ -44,7 +44,8 @@ import asyncio, sys, threading, time
 from gpu_profile import configure, process, region
 from gpu_profile.driver.simulated import create
 
-configure(backend=f"simulated:{create(sys.argv[1])}", interval_s=0.02, record=sys.argv[2])
+node = create(sys.argv[1], '[[device]]\\nmodel = "A10G"\\n')
+configure(backend=f"simulated:{node}", interval_s=0.02, record=sys.argv[2])
 
 def work(n):
     for _ in range(3):

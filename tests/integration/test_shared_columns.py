@@ -48,7 +48,7 @@ STOPPED = WRITER.replace(
 def stop():
     print("moving", flush=True)
     sys.stdin.read()
-a._take_rows = lambda *_: stop()
+Column._take_rows = lambda *_: stop()
 for i in range(total):""",
 )
 

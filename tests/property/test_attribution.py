@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile import attribution as module
-from gpu_profile.activities import Activities, Activity
+from gpu_profile.activities import Activities, Activity, Named
 from gpu_profile.attribution import OTHER, Attribution
 from gpu_profile.units import NS_PER_S
 
@@ -153,7 +153,7 @@ def test_whoever_takes_anothers_place_no_time_is_lost_or_counted_twice(
         every = {a.region for a in activities}
         for i, (a, b) in enumerate(pairwise(edges), start=1):
             here = overlapping(activities, a, b)
-            known.watch(here, a, b)
+            known.watch(Named.of(here, b), a, b)
             known.take(Activities.of(here, known.column, b).during(a, b))
             if i in looks:
                 known.recent(0, ALL)
@@ -189,7 +189,7 @@ def test_what_is_watched_never_counts_for_more_than_it_ran_and_little_less(runs:
         known.column("first")
         truth: Counter[str] = Counter()
         for key, (region, length) in enumerate(runs):
-            known.watch([Activity(key, None, region, 0, length)], 0, 100)
+            known.watch(Named.of([Activity(key, None, region, 0, length)], 100), 0, 100)
             truth[region] += length
             assert len(known._watched) <= 4
     for region, length in truth.items():

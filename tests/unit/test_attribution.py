@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gpu_profile.activities import Activities, Activity
+from gpu_profile.activities import Activities, Activity, Named
 from gpu_profile.attribution import MOST_REGIONS, OTHER, Attribution
 from gpu_profile.catalogue.signals import GRAPHICS
 from gpu_profile.pooling import Pool
@@ -24,7 +24,7 @@ def activity(
 
 
 def take(known: Attribution, activities: Sequence[Activity], start: int, end: int) -> None:
-    known.watch(activities, start, end)
+    known.watch(Named.of(activities, end), start, end)
     known.take(Activities.of(activities, known.column, end).during(start, end))
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from importlib import metadata
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import pytest
 
 from gpu_profile.cli import run
 from gpu_profile.cli.ending import end_signals
+from gpu_profile.cli.watch import Watch
 from gpu_profile.driver import simulated
 from gpu_profile.recording import read_recording
-from gpu_profile.sampler import Sampler
 
 
 @pytest.fixture
@@ -44,8 +45,6 @@ def test_help_and_version_are_no_errors(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["recrod", "somewhere"], "no command 'recrod'; did you mean 'record'?"),
-        (["xyz"], "no command 'xyz'; one of "),
         (["--bogus"], "No such option '--bogus'"),
         (["record"], "Missing argument 'DIRECTORY'"),
         (["record", "{dir}", "--interval", "0"], "'--interval': 0.0 is not in the range x>=0.001"),
@@ -53,8 +52,8 @@ def test_help_and_version_are_no_errors(capsys: pytest.CaptureFixture[str]) -> N
         (["record", "{dir}", "--seconds", "-1"], "'--seconds'"),
         (["record", "{dir}", "--driver", "simulatd"], "unknown driver 'simulatd'"),
         (["record", "{dir}", "--driver", "simulatd"], "did you mean 'simulated'?"),
-        (["record", "{dir}", "--driver", "none"], "driver 'none' has no device to record"),
-        (["record", "{dir}", "--driver", "none", "--device", "GPU-1"], "driver 'none' has no device to record"),
+        (["record", "{dir}", "--driver", "none"], "driver 'none' has no device"),
+        (["record", "{dir}", "--driver", "none", "--device", "GPU-1"], "driver 'none' has no device"),
         (["record", "{dir}", "--driver", "replay:{dir}/missing"], "{dir}/missing: not a recording"),
         (["record", "{dir}", "--driver", "simulated:{dir}/missing"], "missing"),
         (["record", "{dir}/file", "--driver", "simulated"], "'{dir}/file' is a file"),
@@ -75,7 +74,7 @@ def test_a_device_that_is_not_there_is_told_with_those_that_are(
     uuids = simulated.Truth(node.partition(":")[2]).uuids
     directory = tmp_path / "recording"
     assert run(["record", str(directory), "--driver", node, "--device", uuids[0], "--device", "GPU-1"]) == 2
-    assert one_line(capsys) == f"driver {node!r} has no device GPU-1; it has {', '.join(uuids)}"
+    assert one_line(capsys) == f"device 'GPU-1': no device has this UUID; there are {', '.join(uuids)}"
     assert not directory.exists()
 
 
@@ -101,17 +100,36 @@ def test_a_defect_is_one_line_and_exit_code_1(
     def fail(*_: object, **__: object) -> None:
         raise KeyError("a defect\nof ours")
 
-    monkeypatch.setattr(Sampler, "open", fail)
+    monkeypatch.setattr(Watch, "start", fail)
     assert run(["record", str(tmp_path)]) == 1
     assert one_line(capsys) == r"unexpected KeyError: 'a defect\nof ours'"
 
 
-def test_ctrl_c_before_anything_was_recorded_is_exit_code_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+def test_a_defect_in_the_watchs_own_thread_is_one_line_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("a defect of ours")
 
-    monkeypatch.setattr(Sampler, "open", interrupt)
-    assert run(["record", str(tmp_path)]) == 130
+    monkeypatch.setattr(Watch, "_open", fail)
+    assert run(["record", str(tmp_path)]) == 1
+    assert one_line(capsys) == "unexpected KeyError: 'a defect of ours'"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_driver_that_hangs_while_it_is_opened_does_not_keep_record_from_ending(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+
+    def hang(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), number)
+        release.wait(60)
+
+    monkeypatch.setattr(Watch, "_open", hang)
+    assert run(["record", str(tmp_path / "new")]) == 128 + number
+    assert one_line(capsys) == "nothing was recorded: the driver has not answered yet"
+    release.set()
 
 
 def test_record_keeps_what_the_devices_do_and_says_how_much(

@@ -42,6 +42,8 @@ SERIES = {
 LABELS = {label(name) for metric in METRICS for name in metric.labels}
 #: `prometheus_client`'s own, of which the pages name some.
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
+#: Settings of the pytest plugin.
+SETTINGS = {"gpu_profile_backend", "gpu_profile_untold"}
 #: What a span has if the machine had the time to sample all of it; the pooled values stand in where it had not.
 OWN_VALUES = {"gpu_profile.scope", "gpu_profile.coverage"}
 #: Dotted names that are neither an attribute nor a metric nor Python.
@@ -157,7 +159,7 @@ def test_what_is_marked_to_run_runs_without_a_word_of_complaint(block: Block, tm
 def test_every_series_and_label_that_a_page_names_is_in_the_catalogue(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     series = re.findall(r"\b(?:gpu_profile|nvidia_gpu|process|hw)_[a-z0-9_]*[a-z0-9]\b(?!\.)(?!\*)", text)
-    assert set(series) - SERIES - LABELS - PROCESS - {"gpu_profile_exporter"} == set()
+    assert set(series) - SERIES - LABELS - PROCESS - SETTINGS - {"gpu_profile_exporter"} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

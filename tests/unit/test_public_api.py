@@ -12,10 +12,18 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("pynvml", "numpy", "opentelemetry.sdk", "prometheus_client", "grpc", "torch", "click", "rich")
 NAMES = [
     "GpuBackendError",
+    "GpuMonitor",
     "GpuProfileError",
+    "GpuSample",
     "GpuSpanProcessor",
+    "GpuSummary",
+    "ProfiledResult",
     "RegionCollector",
     "configure",
+    "gpu_profile",
+    "instrument_regions",
+    "join_spans",
+    "leave_spans",
     "region",
     "serve_metrics",
     "use_stream",

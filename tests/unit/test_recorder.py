@@ -6,13 +6,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from sampler_support import FakeDriver
 
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import RecordingError
 from gpu_profile.executions import Execution
-from gpu_profile.recorder import Recorder
+from gpu_profile.recorder import RECORD_VARIABLE, SAMPLED_VARIABLE, Recorder, record_session
 from gpu_profile.recording import DeviceInterval, Recording, read_recording
 from gpu_profile.samples import Device, Sample
+from gpu_profile.session import Session
 from gpu_profile.testing import START_NS, FakeClock
 
 GPU = Device("GPU-A", index=0, name="A100")
@@ -132,7 +134,11 @@ def test_an_execution_without_a_span_inside_one_with_a_span_is_in_its_trace_and_
 
 def test_an_execution_says_whether_it_failed_and_where_it_ran(tmp_path: Path) -> None:
     guess = Device("GPU-B")
-    mine = Recorder(tmp_path, now_ns=FakeClock().now_ns, driver=lambda: ("nvml", ""), devices_of=lambda _: (guess,))
+
+    def devices_of(each: Execution) -> tuple[Device, ...]:
+        return (guess,) if each.device is None else ()  # what is named is not among the devices here
+
+    mine = Recorder(tmp_path, now_ns=FakeClock().now_ns, driver=lambda: ("nvml", ""), devices_of=devices_of)
     told, untold = execution("told", START_NS, START_NS + 1), execution("untold", START_NS, START_NS + 1)
     told.device, told.failed = GPU.uuid, True
     mine.take_ended(told)
@@ -264,3 +270,36 @@ def test_a_directory_that_cannot_be_made_is_told_when_it_is_opened(tmp_path: Pat
     else:
         mine.open()
     assert "cannot be created" in mine.problem
+
+
+# ---------------------------------------------------------------------- beside a parent that records the same devices
+
+
+@pytest.mark.parametrize(
+    ("sampled", "driver", "elsewhere", "kept"),
+    [
+        (None, "nvml", False, True),
+        ("nvml", "nvml", False, False),
+        ("auto", "nvml", False, False),
+        ("auto", "smi", False, False),
+        ("auto", "simulated:/node", False, True),
+        ("simulated:/node", "simulated:/node", False, False),
+        ("simulated:/node", "simulated:/other", False, True),
+        ("nvml", "nvml", True, True),
+    ],
+)
+def test_samples_are_left_to_a_parent_that_records_the_same_driver_into_the_same_place(
+    sampled: str | None, driver: str, elsewhere: bool, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sampled is not None:
+        monkeypatch.setenv(SAMPLED_VARIABLE, sampled)
+    monkeypatch.setenv(RECORD_VARIABLE, str(tmp_path / "elsewhere" if elsewhere else tmp_path))
+    clock = FakeClock()
+    session = Session(lambda: FakeDriver(clock, [GPU], name=driver), clock=clock)
+    record_session(session, tmp_path)
+    for _ in range(3):
+        session.sampler.step(force=True)
+        clock.advance(0.1)
+    session.on_stop[-1]()
+    session.sampler.stop()
+    assert any(tmp_path.glob("*.gpr")) is kept

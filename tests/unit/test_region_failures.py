@@ -9,7 +9,7 @@ import pytest
 from opentelemetry import trace
 from region_support import Stage
 
-from gpu_profile import GpuBackendError, process, region, regions
+from gpu_profile import GpuBackendError, process, region, running
 from gpu_profile.regions import current_name
 
 
@@ -67,7 +67,7 @@ def test_items_add_up_over_an_execution(stage: Stage) -> None:
 
 
 def test_without_any_tracer_provider_regions_are_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "_tracer", trace.NoOpTracer())
+    monkeypatch.setattr(running, "tracer", trace.NoOpTracer())
     with region("outer"), region("inner"):
         pass
     stage.session.settle(final=True)
@@ -132,7 +132,7 @@ def test_stream_that_fails_later_leaves_the_hosts_interval(stage: Stage, fails: 
 def test_tracer_that_fails_leaves_the_function_alone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(regions, "_tracer", Broken())
+    monkeypatch.setattr(running, "tracer", Broken())
 
     @region("step")
     def step() -> str:

@@ -6,7 +6,7 @@ import pytest
 from sampler_support import SLICE, A, B, World
 
 from gpu_profile.catalogue import Tier
-from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER
+from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER, SM
 from gpu_profile.sampler import DEVICES_S, DRAIN_S, GPM_S, MOST_EVENTS, SLOW_S
 from gpu_profile.samples import Device, Event, Sample
 from gpu_profile.units import nanoseconds
@@ -16,6 +16,25 @@ from gpu_profile.units import nanoseconds
 def test_an_interval_that_is_not_positive_is_refused(interval_s: float) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         World(interval_s=interval_s)
+
+
+def test_a_node_without_gpm_is_not_asked_for_it_nor_woken_for_it() -> None:
+    world = World(A, interval_s=0.1)
+    world.sampler.open()
+    plain = frozenset(signal for signal in world.driver.available if signal.tier is not Tier.GPM)
+    world.driver.available = plain
+    world.sampler.states[A.uuid].renew(world.driver)
+    steps = 0
+    while world.clock.now_ns() < world.driver.start_ns + nanoseconds(10):
+        world.clock.advance(world.sampler.step())
+        steps += 1
+    assert world.driver.times("gpm", A.uuid) == []
+    # 100 rounds of the counters, and 20 of the driver's buffer that do not fall in with them.
+    assert steps == 120
+    world.driver.available = plain | {SM}
+    world.sampler.states[A.uuid].renew(world.driver)
+    world.pass_(0.2)
+    assert len(world.driver.times("gpm", A.uuid)) >= 2
 
 
 def test_nothing_is_opened_before_the_first_step() -> None:
@@ -147,14 +166,14 @@ def test_sinks_see_every_sample_of_every_device_once() -> None:
 
 
 def test_wanted_narrows_the_devices_that_are_read() -> None:
-    world = World(A, B, SLICE, wanted=[B.uuid, "GPU-that-is-not-there"])
+    world = World(A, B, SLICE, choose=lambda *_: [B.uuid, "GPU-that-is-not-there"])
     world.pass_(6)
     assert list(world.sampler.states) == [B.uuid]
     assert {uuid for _, uuid, _ in world.driver.calls} == {"", B.uuid}
 
 
 def test_wanting_no_device_reads_none() -> None:
-    world = World(wanted=[])
+    world = World(choose=lambda *_: [])
     world.pass_(1)
     assert world.sampler.states == {}
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from benchmarks.unmixing_worlds import MS, ORIGIN_NS, World
 
+from gpu_profile import sensor_search
 from gpu_profile.active_time import ActiveTime
 from gpu_profile.activities import Pieces
 from gpu_profile.catalogue import Kind, Signal
@@ -127,6 +128,27 @@ def test_the_same_windows_find_the_same_timing() -> None:
 def test_windows_that_overlap_count_for_fewer() -> None:
     assert search_of(World(2, seconds=20)).run().repeats == 1.0
     assert search_of(World(2, seconds=30, window_ns=NS_PER_S)).run().repeats > 1.2
+
+
+def test_many_short_pieces_are_searched_by_the_half_millisecond_and_find_nearly_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(4, seconds=20, signal=ENERGY, step_ns=105 * MS)
+    columns = (world.owner + 1).astype(np.int16).repeat(20)
+    # Executions of many kernels of some 10-1000 us each, with gaps between them.
+    steps = (world.ends - world.starts)[:, None] * np.arange(20) // 20
+    starts = (world.starts[:, None] + steps).ravel() + ORIGIN_NS
+    ends = starts + ((world.ends - world.starts) // 21).repeat(20)
+    active = ActiveTime.of(Pieces(columns.astype(np.int64), starts, ends), columns, columns)
+    assert len(starts) > sensor_search._MANY_PIECES
+    windows = windows_of(world)
+    coarse = Search(ENERGY, windows, active, world.regions + 1, np.inf)
+    monkeypatch.setattr(sensor_search, "_MANY_PIECES", len(starts))
+    fine = Search(ENERGY, windows, active, world.regions + 1, np.inf)
+    found, wanted = coarse.run(), fine.run()
+    assert fine.residual(found.sensor) <= 1.02 * wanted.residual
+    assert coarse.residual(found.sensor) == pytest.approx(fine.residual(found.sensor), rel=0.05)
+    assert coarse.residual(found.sensor) != fine.residual(found.sensor)
 
 
 # ---------------------------------------------------------------------- what it does to the rates

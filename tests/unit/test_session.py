@@ -192,7 +192,7 @@ def test_marks_are_given_back_once_they_are_known(stage: Stage) -> None:
 def test_defect_in_one_join_is_logged_once_and_the_next_one_goes_on(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_: object) -> None:
+    def fail(_: object) -> bool:
         raise ZeroDivisionError
 
     stage.session.on_step.append(fail)
@@ -279,10 +279,9 @@ def test_named_devices_are_the_only_ones_that_are_joined(tmp_path: Path, monkeyp
         found.stop()
 
 
-def test_execution_knows_where_it_was_active() -> None:
-    host = execution("a", 10, 20)
-    assert host.activity("GPU-0") == (id(host), None, "a", 10, 20)
-    child = execution("b", 12, 0, parent=host, device="GPU-1")
-    assert child.activity("GPU-0") is None
-    assert child.activity("GPU-1") == (id(child), id(host), "b", 12, None)
-    assert child.interval() is None
+def test_execution_knows_when_it_was_active() -> None:
+    assert execution("a", 10, 20).active() == (10, 20)
+    running = execution("b", 12, 0)
+    assert running.active() == (12, None)
+    assert running.interval() is None
+    assert execution("c", 0, 0).active() is None

@@ -50,11 +50,14 @@ class HostTwin:
     def activities(self, device: str, *, host: bool) -> list[Activity]:
         """What was collected, by the host's clock or by the device's."""
         if not host:
-            return [a for e in self.executions if (a := e.activity(device)) is not None]
-        return [
-            Activity(id(e), None if e.parent is None else id(e.parent), e.name, e.start_ns, e.end_ns)
-            for e in self.executions
-        ]
+            known = ((e, e.active()) for e in self.executions if e.device in (None, device))
+            return [_activity(e, *active) for e, active in known if active is not None]
+        return [_activity(e, e.start_ns, e.end_ns) for e in self.executions]
+
+
+def _activity(execution: Execution, start_ns: int, end_ns: int | None) -> Activity:
+    parent = None if execution.parent is None else id(execution.parent)
+    return Activity(id(execution), parent, execution.name, start_ns, end_ns)
 
 
 def compare(session: Session, twin: HostTwin, truth: Truth) -> list[Comparison]:

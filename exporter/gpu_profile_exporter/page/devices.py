@@ -6,7 +6,8 @@ from typing import TypedDict
 
 from gpu_profile.catalogue import BUSY_SOURCES, Signal
 from gpu_profile.catalogue.signals import MEMORY_USED, POWER, POWER_AVERAGE, TEMPERATURE
-from gpu_profile.sampler import DeviceState, Sampler
+from gpu_profile.device_state import DeviceState
+from gpu_profile.sampler import Sampler
 from gpu_profile.timeline import Column
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.health import Status, down_reason, fresh, newest_ns, silence, status

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.activities import Activities
+from gpu_profile.analysis.ranks import RegionRanks, by_rank, missing
 from gpu_profile.analysis.runs import LATEST_NS, DeviceWork, Runs, Work, gather, printable
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, signal
 from gpu_profile.errors import UsageError
@@ -80,6 +81,8 @@ class Analysis:
     events: tuple[Event, ...]
     notes: tuple[str, ...]
     lost_bytes: int = 0
+    #: The regions that ran on several ranks of one job.
+    ranks: tuple[RegionRanks, ...] = ()
 
     def of(self, region: str) -> list[RegionUse]:
         """A region on each of its devices."""
@@ -127,6 +130,8 @@ def analyse(
     rank = {uuid: place for place, uuid in enumerate(timelines)}
     regions.sort(key=lambda use: (order[use.summary.region], rank.get(use.summary.device.uuid, len(rank))))
     start_ns, end_ns = _extent(uses, work)
+    if absent := missing(recording.processes, work.runs):
+        notes.append(absent)
     return Analysis(
         start_ns,
         end_ns,
@@ -137,6 +142,7 @@ def analyse(
         tuple(sorted(recording.events, key=lambda event: event.t_ns)),
         tuple(notes),
         recording.lost_bytes,
+        by_rank(work.runs),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
 from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
+from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.text import reasons
 from gpu_profile.regimes import Regime, Verdict
 
@@ -19,8 +20,10 @@ SCHEMA_VERSION: Final = 1
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 
 
-def to_json(value: Value) -> str:
-    """Valid JSON: numbers that it does not have (NaN, infinity) become null."""
+def to_json(value: Value, *, one_line: bool = False) -> str:
+    """Valid JSON: numbers that it does not have (NaN, infinity) become null. In one line with its keys in order."""
+    if one_line:
+        return json.dumps(_finite(value), sort_keys=True, allow_nan=False)
     return json.dumps(_finite(value), indent=2, allow_nan=False)
 
 
@@ -50,11 +53,15 @@ def of_analysis(analysis: Analysis) -> Value:
                 "driver": p.driver or None,
                 "driver_version": p.driver_version or None,
                 "version": p.version,
+                "rank": p.rank,
+                "local_rank": p.local_rank,
+                "world_size": p.world_size,
             }
             for p in analysis.processes
         ],
         "devices": [_device(use) for use in analysis.devices],
-        "regions": [_region(use) for use in analysis.regions],
+        "regions": [of_region(use) for use in analysis.regions],
+        "ranks": [of_ranks(each) for each in analysis.ranks],
         "events": [
             {"device": e.device, "t_ns": e.t_ns, "kind": e.kind, "code": e.code, "message": e.message}
             for e in analysis.events
@@ -83,7 +90,25 @@ def _device(use: DeviceUse) -> Value:
     }
 
 
-def _region(use: RegionUse) -> Value:
+def of_ranks(found: RegionRanks) -> Value:
+    """One region on several ranks."""
+    return {
+        "region": found.region,
+        "least_s": found.fastest.mean_s,
+        "mean_s": found.mean_s,
+        "most_s": found.slowest.mean_s,
+        "slowest": found.slowest.rank,
+        "excess": found.excess,
+        "differ": found.differ,
+        "ranks": [
+            {"rank": use.rank, "calls": use.calls, "total_s": use.total_s, "mean_s": use.mean_s, "p95_s": use.p95_s}
+            for use in found.ranks
+        ],
+    }
+
+
+def of_region(use: RegionUse) -> Value:
+    """One region on one device."""
     summary, durations = use.summary, use.summary.durations
     mean = durations.total_s / durations.calls if durations.calls else None
     return {

@@ -1,196 +1,354 @@
-"""The picture of a recording: each device's utilisation and power over time, and beneath them the regions. SVG."""
+"""What the page's timeline is drawn from: signals and executions in few enough numbers, as packed columns.
+
+Short recordings are kept as they are. Of long ones, signals become stretches with a lowest, mean and highest value, and
+executions that are too short to be seen become blocks that know how many they are and how full; gaps stay exact.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from html import escape
-from itertools import pairwise
-from typing import Final, NamedTuple
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from gpu_profile.analysis.account import Analysis, DeviceUse
-from gpu_profile.analysis.runs import Runs
-from gpu_profile.analysis.text import labels
-from gpu_profile.catalogue import BUSY_SOURCES, Kind
+from gpu_profile.analysis.lanes import REGIONS, Lanes
+from gpu_profile.analysis.text import events, labels
+from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.samples import Device
 from gpu_profile.timeline import Column, Floats, Ints
-from gpu_profile.units import NS_PER_S, si
+from gpu_profile.units import NS_PER_S, percent, si
 
-_LEFT, _PLOT, _RIGHT = 190, 780, 150
-_WIDTH: Final = _LEFT + _PLOT + _RIGHT
-_CHART, _LANE, _GAP, _AXIS = 48, 18, 10, 26
-#: Stretches of time that a curve is drawn from: two pixels each.
-_BINS: Final = 390
-#: A region with more executions than this is drawn by how much of each pixel it fills.
-_MOST_BARS: Final = 400
-_SHADES: Final = 5
-_POWER: Final = (rows.POWER, rows.POWER_AVERAGE, rows.ENERGY)
+#: Rows and blocks in a page, all together: 14 and 16 bytes each, a third more as text.
+MOST_ROWS: Final = 52_000
+MOST_BLOCKS: Final = 30_000
+LEAST_ROWS: Final = 200
+MOST_GAPS: Final = 400
+#: Colours that regions have of their own; `page.css` says which.
+HUES: Final = 10
+#: Lanes of one device; what would lie on further ones is drawn on the last.
+MOST_LANES: Final = 28
+_MOST_EVENTS: Final = 400
+_MOST_U32: Final = (1 << 32) - 1
+_MOST_U16: Final = (1 << 16) - 1
+
+
+class Chart(NamedTuple):
+    """A small multiple: its name, and the signals that it can be drawn from, best first."""
+
+    key: str
+    label: str
+    sources: tuple[Signal, ...]
+
+
+CHARTS: Final = (
+    Chart("busy", "GPU busy", BUSY_SOURCES),
+    Chart("power", "power", (rows.POWER, rows.POWER_AVERAGE, rows.ENERGY)),
+    Chart("memory", "memory in use", (rows.MEMORY_USED,)),
+    Chart("clock", "SM clock", (rows.CLOCK_SM,)),
+)
 
 
 class Scale(NamedTuple):
-    """Where moments of the recording lie on the picture."""
+    """Moments of the recording as whole steps from its start, which fit 32 bits."""
 
     start_ns: int
-    length_ns: int
+    step_ns: int
 
-    def x(self, t_ns: float) -> float:
-        """Pixels from the left edge."""
-        return _LEFT + (t_ns - self.start_ns) / self.length_ns * _PLOT
+    @classmethod
+    def of(cls, start_ns: int, end_ns: int) -> Scale:
+        """The finest there is for a stretch of time."""
+        return cls(start_ns, max(1, -(-(end_ns - start_ns) // _MOST_U32)))
+
+    def steps(self, moments: Ints) -> Ints:
+        """Steps from the start; moments outside lie on its edges."""
+        return np.clip((moments - self.start_ns) // self.step_ns, 0, _MOST_U32)
 
 
-def draw(analysis: Analysis) -> str:
-    """The picture; empty if nothing has a length."""
-    scale = Scale(analysis.start_ns, analysis.end_ns - analysis.start_ns)
-    if scale.length_ns <= 0:
-        return ""
+class Stretches(NamedTuple):
+    """One signal over time, in base units: rows with what they hold, and the gaps between them."""
+
+    starts: Ints
+    ends: Ints
+    low: Floats
+    mean: Floats
+    high: Floats
+    gaps: tuple[tuple[int, int], ...]
+
+
+def timeline(analysis: Analysis, lanes: Sequence[Lanes]) -> dict[str, Any] | None:
+    """Everything that the script draws; None if nothing has a length. `lanes` without a device come last."""
+    start_ns, end_ns = analysis.start_ns, analysis.end_ns
+    if end_ns <= start_ns:
+        return None
+    scale = Scale.of(start_ns, end_ns)
     names = labels(use.device for use in analysis.devices)
-    parts: list[str] = []
-    y = 4
+    regions = list(dict.fromkeys([*analysis.runs, *(name for each in lanes for name in each.regions)]))
+    found = {chart.key: top for chart in CHARTS if (top := _top(chart, analysis))}
+    count = sum(use.timeline.best(chart.sources) is not None for use in analysis.devices for chart in CHARTS)
+    most = max(LEAST_ROWS, MOST_ROWS // max(1, count))
+    whole = max(1, sum(len(each.starts) for each in lanes))
+    groups: list[dict[str, Any]] = []
+    drawn = set()
     for use in analysis.devices:
-        for chart in _charts(use, names[use.device.uuid], scale, y):
-            parts.append(chart)
-            y += _CHART + _GAP
-    y += _GAP
-    for region, runs in analysis.runs.items():
-        verdicts = dict.fromkeys(str(use.verdict.regime) for use in analysis.of(region))
-        parts.append(_lane(region, runs, list(verdicts), scale, y))
-        y += _LANE + 4
-    grid = "".join(_grid(scale, y))
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {y + _AXIS}" role="img" aria-label="devices and regions over time">'
-        f"{grid}{''.join(parts)}</svg>"
-    )
+        uuid = use.device.uuid
+        drawn.add(uuid)
+        groups.append(
+            {
+                "title": title(use.device, names[uuid]),
+                "charts": list(_charts(use, scale, analysis, found, most)),
+                "lanes": [
+                    _lanes(each, scale, regions, MOST_BLOCKS * len(each.starts) // whole)
+                    for each in lanes
+                    if each.device is not None and each.device.uuid == uuid
+                ],
+                "events": [],
+            }
+        )
+    for each in lanes:
+        if each.device is None or each.device.uuid not in drawn:
+            name = each.title or (each.device.uuid if each.device else "") or "No device known"
+            blocks = _lanes(each, scale, regions, MOST_BLOCKS * len(each.starts) // whole)
+            groups.append({"title": name, "charts": [], "lanes": [blocks], "events": []})
+    places = {use.device.uuid: place for place, use in enumerate(analysis.devices)}
+    for event, text in list(zip(analysis.events, events(analysis), strict=True))[:_MOST_EVENTS]:
+        if event.device in places:
+            at = int(scale.steps(np.array([event.t_ns], np.int64))[0])
+            groups[places[event.device]]["events"].append([at, text])
+    return {
+        "start_ns": str(start_ns),
+        "step_s": scale.step_ns / NS_PER_S,
+        "length": -(-(end_ns - start_ns) // scale.step_ns),
+        "regions": [_region(name, analysis) for name in regions],
+        "groups": groups,
+    }
 
 
-def _text(x: float, y: float, text: str, *, kind: str = "", most: int = 28) -> str:
-    short = text if len(text) <= most else text[: most - 1] + "…"
-    title = f"<title>{escape(text)}</title>" if short != text else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{title}{escape(short)}</text>'
+def title(device: Device, label: str) -> str:
+    """What a device is called above its charts."""
+    if label == device.uuid:
+        return f"{device.name} {device.uuid}".strip()
+    return f"GPU {label} {device.name}".strip()
 
 
-def _grid(scale: Scale, bottom: int) -> Iterator[str]:
-    length_s = scale.length_ns / NS_PER_S
-    step = _step(length_s)
-    for i in range(int(length_s / step + 1e-9) + 1):
-        x = scale.x(scale.start_ns + i * step * NS_PER_S)
-        yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{bottom}" class="grid"/>'
-        yield _text(x, bottom + 16, _moment(i * step), kind="tick")
+def _region(name: str, analysis: Analysis) -> dict[str, Any]:
+    uses = analysis.of(name)
+    regimes = list(dict.fromkeys(str(use.verdict.regime) for use in uses))
+    facts = []
+    runs = analysis.runs.get(name)
+    if runs is not None:
+        told = [f"{len(runs.starts_ns):,} executions", f"{si(float(runs.durations_s.mean()), 's')} each"]
+        summary = uses[0].summary if len(uses) == 1 else None
+        if summary is not None and summary.busy is not None:
+            told.append(f"GPU busy {percent(min(1.0, summary.busy))}")
+        if summary is not None and summary.call_energy_j is not None:
+            told.append(f"{si(summary.call_energy_j, 'J')} per call")
+        facts.append(["all of it", ", ".join(told)])
+    return {"name": name, "regime": regimes[0] if len(regimes) == 1 else "", "regimes": regimes, "facts": facts}
 
 
-def _step(length_s: float) -> float:
-    """A round step that cuts the length into five to ten."""
-    step = 10.0 ** np.floor(np.log10(length_s))
-    return float(next((step / part for part in (1, 2, 5) if length_s / (step / part) >= 5), step / 10))
+# ---------------------------------------------------------------------- signals
 
 
-def _moment(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+def _top(chart: Chart, analysis: Analysis) -> float:
+    """The top of a chart's scale, one for all devices, so that they can be compared."""
+    if chart.key == "busy":
+        return 1.0
+    most = 0.0
+    for use in analysis.devices:
+        column = use.timeline.best(chart.sources)
+        if column is None or column.watermark_ns is None:
+            continue
+        _, _, values = _rows(column, analysis.start_ns, analysis.end_ns)
+        most = max(most, float(values.max()) if len(values) else 0.0)
+        limit = use.timeline.column(rows.POWER_LIMIT)
+        if chart.key == "memory" and use.device.memory_bytes:
+            most = max(most, float(use.device.memory_bytes))
+        elif chart.key == "power" and limit is not None and limit.last is not None:
+            most = max(most, limit.signal.base(limit.last.value))
+        elif chart.key == "clock" and use.device.clock_max_hz:
+            most = max(most, float(use.device.clock_max_hz))
+    return round_up(most) if chart.key != "memory" else most
 
 
-def _charts(use: DeviceUse, label: str, scale: Scale, y: int) -> Iterator[str]:
-    """Utilisation and power of a device, as far as there are any."""
-    title = f"{label} {use.device.name}".strip()
-    busy = use.timeline.best(BUSY_SOURCES)
-    power = use.timeline.best(_POWER)
-    if busy is None and power is None:
-        yield _text(_LEFT - 8, y + 20, title, kind="name") + _text(_LEFT, y + 20, "neither utilisation nor power")
-        return
-    if busy is not None:
-        yield _chart(_means(busy, scale), 1.0, "busy", title, "GPU busy, 0 to 100 %", y)
-        y += _CHART + _GAP
-        title = ""
-    if power is not None:
-        values = _means(power, scale)
-        most = float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
-        top = _round_up(most)
-        yield _chart(values, top, "power", title, f"power, 0 to {si(top, 'W')}", y)
-
-
-def _round_up(value: float) -> float:
+def round_up(value: float) -> float:
+    """The next round number."""
     if value <= 0:
         return 1.0
     size = 10.0 ** np.floor(np.log10(value))
-    return float(next(size * part for part in (1, 1.5, 2, 3, 4, 5, 7.5, 10) if size * part >= value * 0.999))
+    return float(next(size * part for part in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if size * part >= value * 0.999))
 
 
-def _means(column: Column, scale: Scale) -> Floats:
-    """The signal's mean in each bin, in base units (a counter's growth per second); NaN where nothing covers it."""
-    edges = [scale.start_ns + scale.length_ns * i // _BINS for i in range(_BINS + 1)]
-    unit = NS_PER_S if column.signal.kind is Kind.COUNTER else 1
-    means = np.full(_BINS, np.nan)
-    for i, (a, b) in enumerate(pairwise(edges)):
-        mass, covered = column.integral(a, b)
-        if covered > 0:
-            means[i] = column.signal.base(mass) * unit / covered
-    return means
+def _charts(
+    use: DeviceUse, scale: Scale, analysis: Analysis, tops: Mapping[str, float], most: int
+) -> Iterator[dict[str, Any]]:
+    for chart in CHARTS:
+        column = use.timeline.best(chart.sources)
+        if column is None or column.watermark_ns is None:
+            continue
+        found = stretches(column, analysis.start_ns, analysis.end_ns, most)
+        top = tops.get(chart.key, 1.0)
+        to_16 = _MOST_U16 / top if top > 0 else 0.0
+        levels = (np.rint(np.clip(v * to_16, 0, _MOST_U16)) for v in (found.low, found.mean, found.high))
+        gaps = np.array(found.gaps, np.int64).reshape(-1, 2)
+        yield {
+            "key": chart.key,
+            "label": chart.label,
+            "source": column.signal.key,
+            "unit": column.signal.unit if column.signal.kind is not Kind.COUNTER else "W",
+            "top": top,
+            "t0": packed(scale.steps(found.starts), "<u4"),
+            "t1": packed(scale.steps(found.ends), "<u4"),
+            **dict(zip(("low", "mean", "high"), (packed(level, "<u2") for level in levels), strict=True)),
+            "gaps": packed(scale.steps(gaps.ravel()), "<u4"),
+        }
 
 
-def _chart(values: Floats, top: float, kind: str, title: str, legend: str, y: int) -> str:
-    base = y + _CHART
-    step = _PLOT / len(values)
-    path = []
-    for first, last in _covered(values):
-        path.append(f"M{_LEFT + first * step:.1f} {base}")
-        for i in range(first, last):
-            height = base - min(1.0, max(0.0, float(values[i]) / top)) * _CHART
-            path.append(f"V{height:.1f}H{_LEFT + (i + 1) * step:.1f}")
-        path.append(f"V{base}Z")
-    return (
-        (_text(_LEFT - 8, y + 14, title, kind="name") if title else "")
-        + _text(_LEFT + _PLOT + 8, y + 14, legend, kind="note")
-        + f'<line x1="{_LEFT}" x2="{_LEFT + _PLOT}" y1="{base}" y2="{base}" class="base"/>'
-        + f'<path d="{"".join(path)}" class="{kind}"/>'
+def _rows(column: Column, start_ns: int, end_ns: int) -> tuple[Ints, Ints, Floats]:
+    """Starts, ends and values in base units (a counter's growth per second) of rows that have a length."""
+    starts, ends, masses = column.edges(start_ns - 1, end_ns)
+    keep = ends > starts
+    starts, ends, masses = starts[keep], ends[keep], masses[keep].astype(np.float64)
+    lengths = (ends - starts).astype(np.float64)
+    per_s = NS_PER_S if column.signal.kind is Kind.COUNTER else 1
+    return starts, ends, masses / lengths * column.signal.quantum * per_s
+
+
+def stretches(column: Column, start_ns: int, end_ns: int, most: int) -> Stretches:
+    """The signal in at most `most` rows.
+
+    A gap is a stretch between rows, or to the recording's edges, in which twice the usual distance between readings
+    passed without one. A mean weighs each row by its length.
+    """
+    starts, ends, values = _rows(column, start_ns, end_ns)
+    if not len(ends):
+        nothing = np.zeros(0)
+        return Stretches(starts, ends, nothing, nothing, nothing, ((start_ns, end_ns),))
+    usual = int(np.median(np.diff(ends))) if len(ends) > 1 else int(ends[0] - starts[0])
+    widest = max(2 * usual, column.signal.window_ns, column.signal.refresh_ns)
+    left = np.concatenate(([start_ns], ends))
+    right = np.concatenate((starts, [end_ns]))
+    empty = np.flatnonzero(right - left > widest)
+    longest = np.sort(empty[np.argsort(left[empty] - right[empty], kind="stable")[:MOST_GAPS]])
+    gaps = tuple(zip(left[longest].tolist(), right[longest].tolist(), strict=True))
+    # A reading stands until the next one where they come as usual: a window may be shorter than their distance.
+    held = starts.copy()
+    near = starts[1:] - ends[:-1] <= widest
+    held[1:] = np.where(near, np.maximum(ends[:-1], 0), starts[1:])
+    if len(values) <= most:
+        return Stretches(held, ends, values, values, values, gaps)
+    edges = start_ns + (end_ns - start_ns) * np.arange(most + 1, dtype=np.float64) / most
+    place = np.clip(np.searchsorted(edges, ends, "left") - 1, 0, most - 1)
+    # A new stretch begins with each bin and after each gap.
+    broken = np.concatenate(([False], ~near))
+    first = np.flatnonzero((np.diff(place, prepend=-1) > 0) | broken)
+    lengths = (ends - starts).astype(np.float64)
+    weights = np.add.reduceat(lengths, first)
+    return Stretches(
+        held[first],
+        ends[np.concatenate((first[1:] - 1, [len(ends) - 1]))],
+        np.minimum.reduceat(values, first),
+        np.add.reduceat(values * lengths, first) / weights,
+        np.maximum.reduceat(values, first),
+        gaps,
     )
 
 
-def _covered(values: Floats) -> Iterator[tuple[int, int]]:
-    """Stretches `[first, last)` without a gap."""
-    known = np.isfinite(values).astype(np.int8)
-    edges = np.flatnonzero(np.diff(known, prepend=0, append=0)).tolist()
-    yield from zip(edges[::2], edges[1::2], strict=True)
+# ---------------------------------------------------------------------- executions
 
 
-def _lane(region: str, runs: Runs, verdicts: Sequence[str], scale: Scale, y: int) -> str:
-    bars = _bars(runs, scale, y) if len(runs.starts_ns) <= _MOST_BARS else _shades(runs, scale, y)
-    mean = float(runs.durations_s.mean())
-    title = f"{region}: {len(runs.starts_ns):,} executions, {si(mean, 's')} on average"
-    verdict = verdicts[0] if len(verdicts) == 1 else "differs by device"
-    return (
-        _text(_LEFT - 8, y + 13, region, kind="name")
-        + f'<g class="lane {escape(verdicts[0])}"><title>{escape(title)}</title>{"".join(bars)}</g>'
-        + _text(_LEFT + _PLOT + 8, y + 13, verdict, kind="note")
-    )
+class Blocks(NamedTuple):
+    """Executions, or several too short to be seen: lane, edges in ns, region, how many, and the share they fill."""
+
+    lanes: Ints
+    starts: Ints
+    ends: Ints
+    columns: Ints
+    counts: Ints
+    fills: Floats
 
 
-def _bar(x: float, width: float, y: int, opacity: str = "") -> str:
-    return f'<rect x="{x:.2f}" y="{y}" width="{max(0.6, width):.2f}" height="{_LANE}"{opacity}/>'
+def _lanes(lanes: Lanes, scale: Scale, regions: Sequence[str], most: int) -> dict[str, Any]:
+    place, count, folded = lane_numbers(lanes)
+    found = blocks(place, lanes.starts, lanes.ends, lanes.columns, max(LEAST_ROWS, most))
+    number = {name: i for i, name in enumerate(regions)}
+    known = np.array([number[name] for name in lanes.regions], np.int64)
+    return {
+        "marked": lanes.marked,
+        "names": [lanes.regions[i] for i in range(count)] if lanes.title == REGIONS else [],
+        "count": count,
+        "folded": folded,
+        "executions": len(lanes.starts),
+        "lane": packed(found.lanes, "u1"),
+        "t0": packed(scale.steps(found.starts), "<u4"),
+        "t1": packed(scale.steps(found.ends), "<u4"),
+        "region": packed(known[found.columns] if len(found.columns) else found.columns, "<u2"),
+        "n": packed(np.minimum(found.counts, _MOST_U32), "<u4"),
+        "fill": packed(np.rint(found.fills * 255), "u1"),
+    }
 
 
-def _bars(runs: Runs, scale: Scale, y: int) -> Iterator[str]:
-    for a, b in zip(runs.on_starts_ns.tolist(), runs.on_ends_ns.tolist(), strict=True):
-        yield _bar(scale.x(a), scale.x(b) - scale.x(a), y)
+def lane_numbers(lanes: Lanes) -> tuple[Ints, int, bool]:
+    """Each execution's lane from the top: the levels of the first track, then the next's.
+
+    With it, how many lanes there are, and whether more of them are drawn on the last.
+    """
+    if not len(lanes.starts):
+        return np.zeros(0, np.int64), 0, False
+    heights = np.zeros(int(lanes.tracks.max()) + 1, np.int64)
+    np.maximum.at(heights, lanes.tracks, lanes.levels + 1)
+    above = np.cumsum(heights) - heights
+    place = np.minimum(above[lanes.tracks] + lanes.levels, MOST_LANES - 1)
+    return place, int(place.max()) + 1, int(heights.sum()) > MOST_LANES
 
 
-def _shades(runs: Runs, scale: Scale, y: int) -> Iterator[str]:
-    """One rectangle for each run of pixels that are filled alike."""
-    edges = np.linspace(0, scale.length_ns, _PLOT + 1)
-    began, ended = runs.on_starts_ns - scale.start_ns, runs.on_ends_ns - scale.start_ns
-    running = _elapsed(began, edges) - _elapsed(ended, edges)
-    share = np.clip(np.diff(running) / (scale.length_ns / _PLOT), 0.0, 1.0)
-    shade = np.ceil(share * _SHADES).astype(np.int64)
-    cuts = [0, *(np.flatnonzero(np.diff(shade)) + 1).tolist(), _PLOT]
-    for first, last in pairwise(cuts):
-        if shade[first]:
-            yield _bar(_LEFT + first, last - first, y, f' opacity="{shade[first] / _SHADES:g}"')
+def blocks(lane: Ints, starts: Ints, ends: Ints, columns: Ints, most: int) -> Blocks:
+    """At most about `most` blocks: executions shorter than a stretch of time are one with their neighbours in it.
+
+    A block of several has the region that took most of its time.
+    """
+    if len(starts) <= most:
+        order = np.lexsort((starts, lane))
+        ones = np.ones(len(starts))
+        return Blocks(lane[order], starts[order], ends[order], columns[order], ones.astype(np.int64), ones)
+    length = int(ends.max() - starts.min())
+    width = max(1, length * max(1, int(lane.max()) + 1) // (4 * most))
+    while True:
+        short = ends - starts < width
+        key = (lane * (length // width + 2) + (starts - starts.min()) // width)[short]
+        cells = len(np.unique(key))
+        if len(starts) - len(key) + cells <= most or width > length:
+            break
+        width = width * 3 // 2 + 1
+    merged = _merged(key, *(column[short] for column in (lane, starts, ends, columns)))
+    long = ~short
+    ones = np.ones(int(long.sum()))
+    alone = Blocks(lane[long], starts[long], ends[long], columns[long], ones.astype(np.int64), ones)
+    both = [np.concatenate(pair) for pair in zip(alone, merged, strict=True)]
+    order = np.lexsort((both[1], both[0]))
+    return Blocks(*(column[order] for column in both))
 
 
-def _elapsed(moments: Ints, at: Floats) -> Floats:
-    """The sum, over all moments, of the time since then, at each of `at`."""
-    ordered = np.sort(moments.astype(np.float64))
-    before = np.concatenate(([0.0], np.cumsum(ordered)))
-    count = np.searchsorted(ordered, at)
-    return np.asarray(count * at - before[count], np.float64)
+def _merged(key: Ints, lane: Ints, starts: Ints, ends: Ints, columns: Ints) -> Blocks:
+    if not len(key):
+        return Blocks(*(np.zeros(0, np.int64),) * 5, np.zeros(0))
+    order = np.lexsort((columns, key))
+    key, lane, starts, ends, columns = (each[order] for each in (key, lane, starts, ends, columns))
+    lengths = (ends - starts).astype(np.float64)
+    of_region = np.flatnonzero((np.diff(key, prepend=-1) != 0) | (np.diff(columns, prepend=-1) != 0))
+    time = np.add.reduceat(lengths, of_region)
+    # The region with most time comes last within its cell.
+    ranked = np.lexsort((time, key[of_region]))
+    last = np.flatnonzero(np.diff(key[of_region][ranked], append=-1) != 0)
+    first = np.flatnonzero(np.diff(key, prepend=-1) != 0)
+    begun, over = np.minimum.reduceat(starts, first), np.maximum.reduceat(ends, first)
+    counts = np.diff(np.concatenate((first, [len(key)])))
+    fills = np.minimum(np.add.reduceat(lengths, first) / np.maximum(over - begun, 1), 1.0)
+    return Blocks(lane[first], begun, over, columns[of_region][ranked][last], counts, fills)
+
+
+def packed(values: Ints | Floats, kind: str) -> str:
+    """Little-endian numbers in base 64."""
+    return base64.b64encode(np.ascontiguousarray(values).astype(kind).tobytes()).decode("ascii")

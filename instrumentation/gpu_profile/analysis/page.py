@@ -1,118 +1,368 @@
-"""An analysis as one HTML page: no scripts, no fonts, nothing to load."""
+"""An analysis as one HTML page that works offline: a timeline to zoom into, and beneath it what was found and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from html import escape
-from typing import Final
+from importlib.resources import files
+from typing import Any, Final
 
-from gpu_profile.analysis.account import Analysis
-from gpu_profile.analysis.drawing import draw
+from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
+from gpu_profile.analysis.drawing import HUES, timeline
+from gpu_profile.analysis.drawing import title as device_title
+from gpu_profile.analysis.lanes import HOST, Lanes, by_rank, by_region, on_devices, on_host, usable
 from gpu_profile.analysis.text import (
     DEVICE_COLUMNS,
-    advice,
     device_row,
     events,
     headline,
+    known,
     labels,
+    rank_lines,
     reasons,
     region_cells,
     region_columns,
 )
+from gpu_profile.recording import Recording
+from gpu_profile.regimes import Regime
+from gpu_profile.samples import DeviceKind
+from gpu_profile.units import NS_PER_S, percent, si
 
-_STYLE: Final = """
-:root { --ink: #1c2024; --soft: #60646c; --line: #d9d9e0; --grid: #ececf1; --paper: #fcfcfd; --busy: #3e63dd;
-  --power: #ad5700; --warn: #915930; --host: #d9730d; --copy: #c2298a; --small: #8347b9; --wait: #0d74ce;
-  --memory: #12857b; --compute: #2b7a3d; --none: #8b8d98 }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #edeef0; --soft: #b0b4ba; --line: #363a3f; --grid: #24262a; --paper: #111113; --busy: #849dff;
-  --power: #f0a35e; --warn: #ffca16; --host: #ffa057; --copy: #ff8dcc; --small: #d19dff; --wait: #70b8ff;
-  --memory: #0bd8b6; --compute: #71d083; --none: #8b8d98 }
-}
-body { margin: 2rem auto; max-width: 84rem; padding: 0 1rem; font: 14px/1.5 system-ui, sans-serif;
-  color: var(--ink); background: var(--paper) }
-h1 { font-size: 1.3rem; margin: 0; overflow-wrap: anywhere }
-h2 { font-size: 1rem; margin: 1.6rem 0 .3rem }
-p, li { color: var(--soft); margin: .3rem 0; overflow-wrap: anywhere }
-ul { padding-left: 1.2rem; margin: 0 }
-.mark { display: inline-block; border: 1px solid var(--warn); border-radius: 4px; padding: 0 .4rem; color: var(--warn);
-  font-size: .75rem; vertical-align: middle }
-.wide { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { text-align: right; white-space: nowrap; padding: .35rem 1.4rem .35rem 0; border-bottom: 1px solid var(--line) }
-th { font-weight: 600; color: var(--soft) }
-.left { text-align: left }
-.regime::before { content: ""; display: inline-block; width: .7em; height: .7em; border-radius: 2px;
-  margin-right: .45em; background: currentColor }
-svg { display: block; width: 100%; min-width: 52rem; height: auto; margin-top: .6rem; font: 11px system-ui, sans-serif }
-text { fill: var(--ink) }
-.name { text-anchor: end }
-.note { fill: var(--soft) }
-.tick { fill: var(--soft); text-anchor: middle }
-.grid { stroke: var(--grid) }
-.base { stroke: var(--line) }
-path { stroke-width: 1 }
-path.busy { fill: var(--busy); stroke: var(--busy) }
-path.power { fill: var(--power); stroke: var(--power) }
-.lane { fill: currentColor }
-.HOST_BOUND { color: var(--host) }
-.TRANSFER_BOUND, .COMMUNICATION_BOUND { color: var(--copy) }
-.OVERHEAD_BOUND { color: var(--small) }
-.LATENCY_BOUND { color: var(--wait) }
-.MEMORY_BOUND, .BALANCED { color: var(--memory) }
-.COMPUTE_BOUND { color: var(--compute) }
-.IDLE, .UNKNOWN { color: var(--none) }
-td.regime > span { color: var(--ink) }
-"""
-_LEGEND: Final = (
-    "Regions are drawn where they were on their device if that is known, else by the host's clock; the paler, the less "
-    "of the time. Curves break where nothing was measured."
-)
 #: Columns of words, which read from the left.
 _WORDS: Final = frozenset({"region", "device", "name", "uuid", "regime"})
+#: Cards and lines beyond these are left to the tables and to `--json`.
+_MOST_CARDS: Final = 48
+_MOST_LINES: Final = 60
+_MOST_SHARES: Final = 12
+_EVIDENCE: Final = {
+    "busy": "GPU busy",
+    "device_busy": "device busy, all in all",
+    "sm": "SM active",
+    "occupancy": "SM occupancy",
+    "tensor": "tensor pipes",
+    "dram": "DRAM bandwidth",
+    "fp64": "FP64 pipe",
+    "fp32": "FP32 pipe",
+    "fp16": "FP16 pipe",
+    "memory_controller": "memory controller",
+    "power": "power of the limit",
+    "clock": "clock of the highest",
+    "pcie": "PCIe",
+    "nvlink": "NVLink",
+    "throttled": "clocks held down",
+}
+#: Shares that would be shown as 0.0 %.
+_NEXT_TO_NOTHING: Final = 0.0005
+_HINTS: Final = (
+    "Drag to zoom into a stretch, shift-drag to move, <kbd>Ctrl</kbd>+wheel to zoom, double click for all. "
+    "With the timeline in focus: <kbd>←</kbd> <kbd>→</kbd> move, <kbd>+</kbd> <kbd>−</kbd> zoom, <kbd>0</kbd> all, "
+    "<kbd>n</kbd> <kbd>p</kbd> next and previous execution. Hatched: not measured. Bands are the lowest and highest "
+    "value of a stretch, lines its mean. Pale blocks are many short executions."
+)
 
 
-def render_page(analysis: Analysis, *, title: str) -> str:
-    """The whole page."""
-    names = labels(use.device for use in analysis.devices)
+def render_page(analysis: Analysis, *, title: str, recording: Recording | None = None) -> str:
+    """The whole page, of at most about 2 MB.
+
+    With the `recording` that the analysis is of, executions are drawn inside one another and by device; without it each
+    region has one lane.
+    """
     simulated = any(process.driver.startswith("simulated") for process in analysis.processes)
     mark = ' <span class="mark">SIMULATED</span>' if simulated else ""
-    parts = [f"<h1>{escape(title)}{mark}</h1>", f"<p>{escape(headline(analysis))}</p>"]
-    picture = draw(analysis)
-    if picture:
-        parts.append(f'<div class="wide">{picture}</div>')
-        parts.append(f"<p>{_LEGEND}</p>")
-    if analysis.regions:
-        columns = region_columns(analysis.regions)
-        rows = (region_cells(use, names.get(u := use.summary.device.uuid, u), columns) for use in analysis.regions)
-        parts += ["<h2>Regions</h2>", _table(columns, rows)]
-    if analysis.devices:
-        devices = (device_row(use, names[use.device.uuid]) for use in analysis.devices)
-        parts += ["<h2>Devices</h2>", _table(DEVICE_COLUMNS, devices)]
-    parts += _list("What happened", events(analysis))
-    parts += _list("What to do next", advice(analysis))
-    parts += _list("What could not be told", reasons(analysis))
+    drawn = timeline(analysis, _lanes(analysis, recording))
+    number = {region["name"]: i for i, region in enumerate(drawn["regions"])} if drawn else {}
+    # One colour for everything tells nothing.
+    by = "regime" if drawn and len({*_regimes(drawn)} - {"UNKNOWN"}) > 1 else "region"
+    parts = [
+        f'<header><h1>{escape(title)}{mark}</h1><button id="theme" title="light or dark" hidden>dark</button></header>',
+        f"<p>{escape(headline(analysis))}</p>",
+        _tiles(analysis),
+        *_timeline(analysis, drawn, by),
+        *_energy(analysis, number),
+        *_regions(analysis, number),
+        *_ranks(analysis),
+        *_why(analysis, number),
+        *_devices(analysis),
+        *_list("What happened", events(analysis)),
+        *_list("What could not be told", reasons(analysis)),
+    ]
+    if drawn:
+        parts.append(f'<script type="application/json" id="data">{_embedded(drawn)}</script>')
+    scripts = f"<script>{_asset('timeline.js')}\n{_asset('page.js')}</script>"
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<!doctype html>\n<html lang="en" data-by="{by}">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}: gpu-profile</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(parts)
-        + "\n</body>\n</html>\n"
+        f"<title>{escape(title)}: gpu-profile</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>\n"
+        + "\n".join(part for part in parts if part)
+        + f"\n{scripts}\n</body>\n</html>\n"
     )
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+@cache
+def _asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _embedded(value: Mapping[str, Any]) -> str:
+    """JSON that cannot end the element that it stands in, whatever names it holds."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _lanes(analysis: Analysis, recording: Recording | None) -> list[Lanes]:
+    if recording is None:
+        alone = by_region(analysis)
+        return [] if alone is None else [alone]
+    lanes = on_devices(recording, analysis)
+    if any(each.marked for each in lanes):
+        ranks = by_rank(usable(recording))
+        for rank, spans in ranks.items():
+            host = on_host(spans, HOST if rank is None else f"{HOST}, rank {rank}")
+            lanes += [] if host is None else [host]
+    return lanes
+
+
+# ---------------------------------------------------------------------- at a glance
+
+
+def _tiles(analysis: Analysis) -> str:
+    # A MIG instance is a part of its GPU.
+    uses = [use for use in analysis.devices if use.device.kind is DeviceKind.GPU] or analysis.devices
+    tiles = [(_length((analysis.end_ns - analysis.start_ns) / NS_PER_S), "recorded")]
+    busy = [use.utilization for use in uses if use.utilization is not None]
+    many = f", mean of {len(busy)}" if len(busy) > 1 else ""
+    tiles.append((percent(sum(busy) / len(busy)) if busy else "–", f"GPU busy{many}"))
+    energies = [use.energy_j for use in uses if use.energy_j is not None]
+    whole = bool(energies) and len(energies) == len(uses)
+    tiles.append((si(sum(energies), "J") if energies else "–", "energy" if whole else "energy, where it is known"))
+    rest = [use.unattributed_j for use in uses if use.unattributed_j is not None]
+    if whole and len(rest) == len(uses) and sum(energies) > 0:
+        tiles.append((si(sum(rest), "J"), f"in no region ({percent(sum(rest) / sum(energies), 0)})"))
+    else:
+        tiles.append(("–", "energy in no region"))
+    if busy:
+        least = min(use.coverage for use in uses if use.utilization is not None)
+        tiles.append((percent(least, 0), "covered by samples" + (", at least" if len(busy) > 1 else "")))
+    calls = sum(len(runs.starts_ns) for runs in analysis.runs.values())
+    tiles.append((f"{calls:,}", f"executions of {len(analysis.runs):,} region{'s' * (len(analysis.runs) != 1)}"))
+    shown = "".join(f'<div class="tile"><b>{escape(b)}</b><small>{escape(s)}</small></div>' for b, s in tiles)
+    return f'<div class="tiles">{shown}</div>'
+
+
+def _length(seconds: float) -> str:
+    if seconds < 120:
+        return si(seconds, "s")
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {rest:02} s"
+
+
+def _timeline(analysis: Analysis, drawn: Mapping[str, Any] | None, by: str) -> Iterator[str]:
+    if drawn is None:
+        return
+    yield '<section id="timeline" tabindex="0" aria-label="Timeline: arrows move, plus and minus zoom, 0 shows all">'
+    yield (
+        '<div class="bar"><h2>Timeline</h2><button id="colours" title="Colour regions by their regime, or each by its '
+        f'own">colour: {by}</button><button id="out" aria-label="zoom out">−</button>'
+        '<button id="in" aria-label="zoom in">+</button><button id="all">all</button></div>'
+    )
+    yield "<noscript><p>The timeline needs scripts; the tables beneath it do not.</p></noscript>"
+    yield '<canvas id="axis" role="img" aria-label="time axis"></canvas>'
+    for place, group in enumerate(drawn["groups"]):
+        facts = _facts(analysis.devices[place]) if place < len(analysis.devices) else ""
+        many = sum(lanes["executions"] for lanes in group["lanes"])
+        counted = f"{many:,} executions" if many else ""
+        words = ", ".join(part for part in (facts, counted) if part)
+        shut = place < len(analysis.devices) and not many and any(each["lanes"] for each in drawn["groups"])
+        yield (
+            f"<details{'' if shut else ' open'}><summary>{escape(group['title'])}<span>{escape(words)}</span></summary>"
+            f'<canvas id="group-{place}" role="img" aria-label="{escape(group["title"])} over time"></canvas></details>'
+        )
+    yield '<p id="said" aria-live="polite"></p>'
+    yield f'<ul class="legend regimes">{"".join(_legend(drawn))}</ul><p class="hints">{_HINTS}</p>'
+    yield '</section><dl id="tip" hidden></dl>'
+
+
+def _regimes(drawn: Mapping[str, Any]) -> list[str]:
+    return [regime for region in drawn["regions"] for regime in region["regimes"]]
+
+
+def _legend(drawn: Mapping[str, Any]) -> Iterator[str]:
+    there = {*_regimes(drawn)}
+    for regime in Regime:
+        if str(regime) in there:
+            yield f'<li><span class="swatch" style="--of-regime:var(--r-{regime})"></span>{regime}</li>'
+
+
+def _facts(use: DeviceUse) -> str:
+    busy = "" if use.utilization is None else f"{percent(use.utilization)} busy"
+    energy = "" if use.energy_j is None else si(use.energy_j, "J")
+    return ", ".join(part for part in (busy, energy) if part)
+
+
+# ---------------------------------------------------------------------- energy
+
+
+def _energy(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
+    uses = [use for use in analysis.devices if use.energy_j]
+    if not uses:
+        return
+    names = labels(use.device for use in analysis.devices)
+    yield "<section><h2>Where the energy went</h2>"
+    for use in uses:
+        if len(analysis.devices) > 1:
+            yield f"<h3>{escape(device_title(use.device, names[use.device.uuid]))}</h3>"
+        yield from _shares(analysis, use, number)
+    yield "<p>Each region's own share: what ran inside it has its own.</p></section>"
+
+
+def _shares(analysis: Analysis, use: DeviceUse, number: Mapping[str, int]) -> Iterator[str]:
+    whole = use.energy_j or 0.0
+    own = [each for each in analysis.regions if each.summary.device == use.device and each.summary.energy_j]
+    own.sort(key=lambda each: -(each.summary.energy_j or 0.0))
+    bars, lines = [], []
+    for each in own[:_MOST_SHARES]:
+        joules = each.summary.energy_j or 0.0
+        bars.append(_share(joules / whole, escape(each.summary.region), _style(each, number)))
+        lines.append(_share_line(each.summary.region, joules, whole, _style(each, number)))
+    others = sum(each.summary.energy_j or 0.0 for each in own[_MOST_SHARES:])
+    if others:
+        bars.append(_share(others / whole, "others", "--of-regime:var(--r-DIFFERS)"))
+        lines.append(_share_line("others", others, whole, "--of-regime:var(--r-DIFFERS)"))
+    if use.unattributed_j is not None:
+        bars.append(_share(use.unattributed_j / whole, "<span>in no region</span>", "", "rest"))
+        lines.append(_share_line("in no region", use.unattributed_j, whole, "", "rest"))
+    else:
+        lines.append("<li>some regions' shares are not known: what is in no region cannot be told</li>")
+    yield f'<div class="share">{"".join(bars)}</div><ul class="legend">{"".join(lines)}</ul>'
+
+
+def _share(share: float, text: str, style: str, kind: str = "") -> str:
+    wide = share >= 0.06
+    classes = " ".join(part for part in (kind, "" if wide else "narrow") if part)
+    return f'<i class="{classes}" style="width:{min(1.0, share):.2%};{style}">{text if wide else ""}</i>'
+
+
+def _share_line(name: str, joules: float, whole: float, style: str, kind: str = "") -> str:
+    return (
+        f'<li><span class="swatch {kind}" style="{style}"></span>{escape(name)} {si(joules, "J")} '
+        f"({percent(joules / whole)})</li>"
+    )
+
+
+def _style(use: RegionUse, number: Mapping[str, int]) -> str:
+    hue = number.get(use.summary.region)
+    region = "" if hue is None else f";--of-region:var(--hue-{hue % HUES})"
+    return f"--of-regime:var(--r-{use.verdict.regime}){region}"
+
+
+# ---------------------------------------------------------------------- tables and cards
+
+
+def _regions(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
+    if not analysis.regions:
+        return
+    names = labels(use.device for use in analysis.devices)
+    columns = region_columns(analysis.regions)
+    rows = []
+    for use in analysis.regions:
+        uuid = use.summary.device.uuid
+        cells = zip(columns, region_cells(use, names.get(uuid, uuid), columns), strict=True)
+        rows.append("".join(_region_cell(column, cell, use, number) for column, cell in cells))
+    yield f"<section><h2>Regions</h2>{_table(columns, rows)}</section>"
+
+
+def _region_cell(column: str, cell: str, use: RegionUse, number: Mapping[str, int]) -> str:
+    swatch = f'<span class="swatch" style="{_style(use, number)}"></span>'
+    if column == "region":
+        place = number.get(use.summary.region)
+        button = f'<button data-region="{place}" aria-pressed="false" title="show it in the timeline">'
+        text = escape(cell) if place is None else f"{button}{escape(cell)}</button>"
+        return f'<td class="left long">{swatch}{text}</td>'
+    if column == "regime":
+        return f'<td class="left">{escape(cell)}</td>'
+    if column == "GPU busy" and use.summary.busy is not None:
+        return f"<td>{_meter(use.summary.busy)}{escape(cell)}</td>"
+    return _cell(column, cell)
+
+
+def _meter(share: float) -> str:
+    return f'<span class="meter"><i style="width:{min(1.0, max(0.0, share)):.1%}"></i></span>'
+
+
+def _why(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
+    if not analysis.regions:
+        return
+    names = labels(use.device for use in analysis.devices)
+    several = len({use.summary.device.uuid for use in analysis.regions}) > 1
+    ranked = sorted(analysis.regions, key=lambda use: -(use.summary.energy_j or use.summary.busy_s or 0.0))
+    kept = {id(use) for use in ranked[:_MOST_CARDS]}
+    yield '<section><h2>Why, and what to do next</h2><div class="cards">'
+    for use in analysis.regions:
+        if id(use) in kept:
+            uuid = use.summary.device.uuid
+            yield _card(use, f" on device {names.get(uuid, uuid) or 'unknown'}" if several else "", number)
+    yield "</div>"
+    if len(analysis.regions) > _MOST_CARDS:
+        yield f"<p>and {len(analysis.regions) - _MOST_CARDS:,} more that used less; --json has all</p>"
+    yield "</section>"
+
+
+def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
+    verdict, evidence = use.verdict, use.summary.evidence
+    unknown = verdict.regime is Regime.UNKNOWN
+    sure = "" if unknown else f" {percent(verdict.confidence, 0)} sure, by {escape(verdict.basis)}"
+    named = [(_EVIDENCE.get(key, key), value, key == "busy") for key, value in evidence.values.items()]
+    rows = "".join(
+        f"<span>{escape(name)}</span>{_meter(value)}<span>{percent(value)}</span>"
+        for name, value, always in named
+        if always or value >= _NEXT_TO_NOTHING
+    )
+    none = ", ".join(name for name, value, always in named if value < _NEXT_TO_NOTHING and not always)
+    if none:
+        rows += f'<span class="none">0 %: {escape(none)}</span>'
+    rest = f"{verdict.n:,} sensor windows, {percent(verdict.coverage, 0)} covered"
+    if verdict.runner_up is not None:
+        rest += f"; next nearest: {verdict.runner_up}"
+    costs = [f"{known(use.summary.call_energy_j, 'J')} per call"] if use.summary.call_energy_j is not None else []
+    costs += [f"{si(use.item_energy_j, 'J')} per item"] if use.item_energy_j is not None else []
+    costs += [f"{si(use.items_per_s, '').strip()} items/s"] if use.items_per_s is not None else []
+    next_step = f'<p class="next">{escape(verdict.advice)}</p>' if verdict.advice else ""
+    return (
+        f'<article class="card" style="{_style(use, number)}"><h3>{escape(use.summary.region)}{escape(where)}</h3>'
+        f'<p><span class="regime">{verdict.regime}</span>{sure}</p>{next_step}'
+        f"<p>{escape(verdict.rule)}</p>"
+        + (f'<div class="evidence">{rows}</div>' if rows else "")
+        + f"<p>{escape(rest)}</p>"
+        + (f"<p>{escape(', '.join(costs))}</p>" if costs else "")
+        + "</article>"
+    )
+
+
+def _ranks(analysis: Analysis) -> Iterator[str]:
+    lines = rank_lines(analysis.ranks)
+    if lines:
+        table = "\n".join(lines[1:]).strip("\n")
+        shown = f'<div class="wide"><pre>{escape(table)}</pre></div>' if table else ""
+        yield f"<section><h2>Ranks</h2><p>{escape(lines[0])}</p>{shown}</section>"
+
+
+def _devices(analysis: Analysis) -> Iterator[str]:
+    if not analysis.devices:
+        return
+    names = labels(use.device for use in analysis.devices)
+    rows = ["".join(map(_cell, DEVICE_COLUMNS, device_row(use, names[use.device.uuid]))) for use in analysis.devices]
+    yield f"<section><h2>Devices</h2>{_table(DEVICE_COLUMNS, rows)}</section>"
+
+
+def _table(columns: Sequence[str], rows: Iterable[str]) -> str:
     head = "".join(f'<th scope="col" class="{_align(column)}">{escape(column)}</th>' for column in columns)
-    body = "".join(
-        f"<tr>{''.join(_cell(column, cell) for column, cell in zip(columns, row, strict=True))}</tr>" for row in rows
-    )
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _cell(column: str, cell: str) -> str:
-    if column == "regime":
-        return f'<td class="left regime {escape(cell)}"><span>{escape(cell)}</span></td>'
     return f'<td class="{_align(column)}">{escape(cell)}</td>'
 
 
@@ -120,7 +370,10 @@ def _align(column: str) -> str:
     return "left" if column in _WORDS else ""
 
 
-def _list(title: str, lines: Sequence[str]) -> list[str]:
+def _list(title: str, lines: Sequence[str]) -> Iterator[str]:
     if not lines:
-        return []
-    return [f"<h2>{escape(title)}</h2>", "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"]
+        return
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines[:_MOST_LINES])
+    if len(lines) > _MOST_LINES:
+        items += f"<li>and {len(lines) - _MOST_LINES:,} more; --json has all</li>"
+    yield f"<section><h2>{escape(title)}</h2><ul>{items}</ul></section>"

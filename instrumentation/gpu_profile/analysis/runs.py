@@ -22,13 +22,18 @@ from gpu_profile.units import NS_PER_S
 LATEST_NS: Final = 1 << 62
 
 
+#: No rank is this high.
+_MOST_RANKS: Final = 1 << 31
+
+
 class Runs(NamedTuple):
     """The executions of one region in order of their start: edges by the host in ns, and units of work.
 
     `on_starts_ns` and `on_ends_ns` are the edges on its devices, `joined_ns` its time there, all of them together;
     by the host's clock where an execution did not say.
     `items` is None unless every execution said its own: a sum over some of them has nothing to be set beside. `told`
-    is that sum. `failed` is None unless the recording says of every execution whether it failed.
+    is that sum. `failed` is None unless the recording says of every execution whether it failed. `ranks` are those of
+    the processes that ran them, -1 where it is not known; None if it is of none.
     """
 
     starts_ns: Ints
@@ -39,6 +44,7 @@ class Runs(NamedTuple):
     items: Floats | None
     told: float | None
     failed: npt.NDArray[np.bool_] | None
+    ranks: Ints | None = None
 
     @property
     def durations_s(self) -> Floats:
@@ -123,11 +129,15 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
         work.devices[uuid] = found.work(columns, tuple(number), within)
     hosts = [span.start_ns for span in usable], [span.end_ns for span in usable]
     edges = [np.array(column, np.int64) for column in (*hosts, on_starts, on_ends, joined)]
+    # A rank that is no machine number is a file's mistake, and nobody's rank.
+    ranks = np.array([_rank(span.rank) for span in usable], np.int64)
     for column in dict.fromkeys(columns.tolist()):
         mine = np.flatnonzero(columns == column)
         starts, ends, began, ended, there = (each[mine] for each in edges)
         told = _told([usable[key] for key in mine.tolist()])
-        work.runs[tuple(number)[column]] = Runs(starts, ends, began, ended, there, *told)
+        own = ranks[mine]
+        ranked = own if (own >= 0).any() else None
+        work.runs[tuple(number)[column]] = Runs(starts, ends, began, ended, there, *told, ranked)
     return work
 
 
@@ -251,3 +261,7 @@ def _told(spans: Sequence[SpanRecord]) -> tuple[Floats | None, float | None, npt
         sum(items) if items else None,
         np.array(failed, np.bool_) if len(failed) == len(spans) else None,
     )
+
+
+def _rank(rank: int | None) -> int:
+    return rank if rank is not None and 0 <= rank < _MOST_RANKS else -1

@@ -9,6 +9,7 @@ from typing import Final
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
 from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
+from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.runs import printable
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
@@ -28,6 +29,10 @@ DEVICE_COLUMNS: Final = (
 )
 #: Of one sort, as many reasons as anyone reads.
 _MOST_LINES: Final = 12
+#: Columns that a narrow terminal goes without, the first first.
+_SPARE: Final = ("p95", "busy time", "items/s", "on GPU", "energy", "J/item")
+#: Beyond so many ranks a table has their extremes, not each.
+_MOST_RANKS: Final = 8
 
 
 def labels(devices: Iterable[Device]) -> dict[str, str]:
@@ -103,11 +108,13 @@ def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[st
     return tuple(cells[column] for column in columns)
 
 
-def reasons(analysis: Analysis) -> list[str]:
-    """What could not be told, and why: a line each."""
+def reasons(analysis: Analysis, *, regions_only: bool = False) -> list[str]:
+    """What could not be told, and why: a line each. With `regions_only`, not of devices on which no region ran."""
     names = labels(use.device for use in analysis.devices)
     lines = list(analysis.notes)
-    lines += [f"device {names[use.device.uuid]}: {reason}" for use in analysis.devices for reason in use.reasons]
+    ran = {use.summary.device.uuid for use in analysis.regions}
+    devices = [use for use in analysis.devices if use.device.uuid in ran or not regions_only]
+    lines += [f"device {names[use.device.uuid]}: {reason}" for use in devices for reason in use.reasons]
     for use in analysis.regions:
         label = names.get(use.summary.device.uuid, use.summary.device.uuid) or "not known"
         place = f"{use.summary.region} on device {label}"
@@ -149,14 +156,74 @@ def render(analysis: Analysis) -> str:
     if analysis.devices:
         rows = (device_row(use, names[use.device.uuid]) for use in analysis.devices)
         parts.append(text_table(DEVICE_COLUMNS, rows, left=2))
-    if analysis.regions:
-        columns = region_columns(analysis.regions)
-        cells = (region_cells(use, names.get(u := use.summary.device.uuid, u), columns) for use in analysis.regions)
-        parts.append(text_table(columns, cells))
+    parts += _regions(analysis)
     parts += _section("What happened", events(analysis))
     parts += _section("What to do next", advice(analysis))
     parts += _section("What could not be told", reasons(analysis))
     return "\n\n".join(parts)
+
+
+def render_regions(analysis: Analysis, *, width: int | None = None) -> str:
+    """The regions alone, by device and by rank, with the next step for each and what could not be told of them.
+
+    Where the table would be wider than `width` characters, it goes without the columns that are missed least.
+    """
+    parts = _regions(analysis, width)
+    parts += _section("What to do next", advice(analysis))
+    parts += _section("What could not be told", reasons(analysis, regions_only=True))
+    return "\n\n".join(parts)
+
+
+def _regions(analysis: Analysis, width: int | None = None) -> list[str]:
+    if not analysis.regions:
+        return []
+    names = labels(use.device for use in analysis.devices)
+    columns = region_columns(analysis.regions)
+    for spare in ("", *_SPARE):
+        columns = tuple(column for column in columns if column != spare)
+        rows = [region_cells(use, names.get(u := use.summary.device.uuid, u), columns) for use in analysis.regions]
+        table = text_table(columns, rows)
+        if width is None or max(map(len, table.splitlines())) <= width:
+            break
+    ranks = rank_lines(analysis.ranks)
+    return [table, *(["\n".join(ranks)] if ranks else [])]
+
+
+def rank_lines(found: Sequence[RegionRanks]) -> list[str]:
+    """Mean times by rank of the regions in which ranks differ, and how many do not: lines."""
+    if not found:
+        return []
+    ranks = sorted({use.rank for each in found for use in each.ranks})
+    apart = [each for each in found if each.differ]
+    side_by_side = len(ranks) <= _MOST_RANKS
+    between = [f"rank {rank}" for rank in ranks] if side_by_side else ["least"]
+    columns = ("region", *between, "mean", *(() if side_by_side else ("most",)), "slowest", "than the fastest")
+    lines = [_table_title(len(ranks), len(found), len(apart))]
+    if apart:
+        lines += ["", text_table(columns, (_rank_row(each, ranks if side_by_side else ()) for each in apart))]
+    return lines
+
+
+def _table_title(ranks: int, regions: int, apart: int) -> str:
+    if not apart:
+        return f"{ranks} ranks: each of {_count(regions, 'region takes', 'regions takes')} as long on one as on another"
+    rest = f"; {_count(regions - apart, 'other is', 'others are')} alike" if regions > apart else ""
+    return f"{ranks} ranks, mean time per call of {_count(apart, 'region that differs', 'regions that differ')}{rest}"
+
+
+def _rank_row(found: RegionRanks, ranks: Sequence[int]) -> tuple[str, ...]:
+    by_rank = {use.rank: si(use.mean_s, "s") for use in found.ranks}
+    low, high = si(found.fastest.mean_s, "s"), si(found.slowest.mean_s, "s")
+    means = [by_rank.get(rank, UNKNOWN) for rank in ranks] if ranks else [low]
+    most = () if ranks else (high,)
+    return (
+        found.region,
+        *means,
+        si(found.mean_s, "s"),
+        *most,
+        f"rank {found.slowest.rank}",
+        _signed(found.excess) if found.excess < 1 else f"{1 + found.excess:.1f} ×",
+    )
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:

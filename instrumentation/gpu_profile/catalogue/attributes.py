@@ -47,6 +47,8 @@ ENERGY_RESOLUTION: Final = Attribute(
 POWER_MEAN: Final = Attribute("gpu_profile.power.mean", "double", "Mean power over the interval", "W")
 MEMORY_MAX: Final = Attribute("gpu_profile.memory.max", "int", "Most device memory in use during the interval", "By")
 DEVICE_IDS: Final = Attribute("gpu_profile.device.ids", "string[]", "UUIDs of the devices that were joined")
+RANK: Final = Attribute("gpu_profile.rank", "int", "Rank of the process in its job, as its launcher says")
+LOCAL_RANK: Final = Attribute("gpu_profile.local_rank", "int", "Rank of the process among those on its node")
 UNJOINED: Final = Attribute("gpu_profile.unjoined", "string", "Why the span went out without joined values")
 
 ATTRIBUTES: Final[tuple[Attribute, ...]] = (
@@ -71,5 +73,7 @@ ATTRIBUTES: Final[tuple[Attribute, ...]] = (
     POWER_MEAN,
     MEMORY_MAX,
     DEVICE_IDS,
+    RANK,
+    LOCAL_RANK,
     UNJOINED,
 )

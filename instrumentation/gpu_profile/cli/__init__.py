@@ -4,50 +4,74 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final
 
 import click
 
 from gpu_profile import __version__
 from gpu_profile.cli.analysis import analyze, classify, compare
+from gpu_profile.cli.doctor import doctor
 from gpu_profile.cli.kernels import kernels
+from gpu_profile.cli.launch import LAST
+from gpu_profile.cli.launch import run as run_command
 from gpu_profile.cli.record import record
 from gpu_profile.errors import GpuProfileError
 
 _NAME: Final = "gpu-profile"
 
 
+#: Options of `gpu-profile` itself; every other first word that is no subcommand begins what `run` takes.
+_OWN_OPTIONS: Final = ("-h", "--help", "--version")
+#: What the operation profiler will be called by.
+_RESERVED: Final = ("op", "--visualize", "--profile")
+
+
 class _Commands(click.Group):
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        command = super().get_command(ctx, cmd_name)
-        if command is None and not cmd_name.startswith("-"):
-            close = get_close_matches(cmd_name, self.commands, n=1)
-            meant = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(self.commands)}"
-            raise click.UsageError(f"no command {cmd_name!r}; {meant}", ctx)
-        return command
+    """Bare options, `--` and words that are no subcommand mean `run`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] in _RESERVED:
+            program = "" if args[0].startswith("-") else f"; a program of that name: {_NAME} -- {args[0]}"
+            raise click.UsageError(f"{args[0]} is kept for the profiler of operations, which is not there yet{program}")
+        if args and args[0] not in self.commands and args[0] not in _OWN_OPTIONS:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    subcommand_metavar="[run] [OPTIONS] [--] COMMAND... | SUBCOMMAND",
+    options_metavar="",
+)
 @click.version_option(__version__, prog_name=_NAME, message="%(prog)s %(version)s")
 @click.pass_context
 def commands(ctx: click.Context) -> None:
-    """What GPUs do for the code that uses them."""
+    """What GPUs do for the code that uses them.
+
+    `gpu-profile python train.py` is `gpu-profile run -- python train.py`.
+    """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
+commands.add_command(run_command)
 commands.add_command(record)
 commands.add_command(kernels)
 commands.add_command(analyze)
 commands.add_command(classify)
 commands.add_command(compare)
+commands.add_command(doctor)
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit code: 0, 2 for what the user typed, 1 for the rest."""
+def run(arguments: Sequence[str], *, last: bool = False) -> int:
+    """Run the command line and return its exit code: 0, 2 for what the user typed, 1 for the rest; `run` its command's.
+
+    `last`: this process ends right after it.
+    """
     try:
-        code = commands.main(args=list(arguments), prog_name=_NAME, standalone_mode=False)
+        code = commands.main(args=list(arguments), prog_name=_NAME, standalone_mode=False, obj=LAST if last else None)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except GpuProfileError as error:
@@ -66,4 +90,4 @@ def _fail(message: str, code: int) -> int:
 
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], last=True))

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpu_profile.analysis import (
-    Analysis,
-    Outcome,
-    analyse,
-    parse_gate,
-    read_thresholds,
-)
-from gpu_profile.analysis import (
-    compare as compare_analyses,
-)
-from gpu_profile.analysis.data import of_analysis, of_comparison, of_verdicts, to_json
-from gpu_profile.analysis.page import render_page
-from gpu_profile.analysis.text import judgement, render, render_comparison, render_verdicts
+from gpu_profile.cli.output import Output
 from gpu_profile.errors import UsageError
-from gpu_profile.recording import Recording, read_recording
-from gpu_profile.regimes import classify as judge
+
+if TYPE_CHECKING:
+    from gpu_profile.analysis import Analysis
+    from gpu_profile.recording import Recording
 
 #: What `compare` ends with if a condition holds, and if none does but one cannot be judged.
 HOLDS_CODE: Final = 1
@@ -38,20 +26,10 @@ _device = click.option(
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without looks for garbage: analyses make very many objects that live to the end, and a fifth of the time goes."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
-
-
 def _read(directory: Path) -> Recording:
     """UsageError if there is nothing in it that could be analysed."""
+    from gpu_profile.recording import read_recording
+
     found = read_recording(directory)
     if not found.samples and not found.spans:
         why = found.problems[0] if found.problems else "its processes recorded nothing"
@@ -59,29 +37,47 @@ def _read(directory: Path) -> Recording:
     return found
 
 
-def _analysis(recording: Path, devices: tuple[str, ...]) -> Analysis:
-    with _no_collection():
-        return analyse(_read(recording), devices=devices)
+def _analysis(recording: Recording, devices: tuple[str, ...]) -> Analysis:
+    from gpu_profile.analysis import analyse
+    from gpu_profile.cli.outcome import no_collection
+
+    with no_collection():
+        return analyse(recording, devices=devices)
 
 
 @click.command()
 @click.argument("recording", type=_RECORDING)
 @_json
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page that needs nothing else.")
+@click.option("--html", "--report", "html", metavar="PATH", help="Write a page that needs nothing else.")
+@click.option("--csv", metavar="PATH", help="Write the table of regions as CSV.")
+@click.option("--trace", metavar="PATH", help="Write a trace for ui.perfetto.dev.")
 @_device
-def analyze(recording: Path, *, as_json: bool, html: Path | None, devices: tuple[str, ...]) -> None:
+def analyze(
+    recording: Path, *, as_json: bool, html: str | None, csv: str | None, trace: str | None, devices: tuple[str, ...]
+) -> None:
     """Print the regions, devices, energy and verdicts of a RECORDING."""
-    found = _analysis(recording, devices)
-    if html is not None:
-        page = render_page(found, title=recording.name or str(recording))
-        try:
-            html.write_text(page, encoding="utf-8", errors="xmlcharrefreplace")
-        except OSError as error:
-            raise UsageError(f"{html}: cannot be written: {error.strerror}") from error
-        click.echo(f"wrote {html}", err=True)
+    from gpu_profile.analysis.data import of_analysis, to_json
+    from gpu_profile.analysis.page import render_page
+    from gpu_profile.analysis.text import render
+    from gpu_profile.cli.outcome import perfetto, regions_table
+
+    source = _read(recording)
+    found = _analysis(source, devices)
+    title = recording.name or str(recording)
+    files: list[tuple[str | None, Callable[[], bytes]]] = [
+        (html, lambda: render_page(found, title=title, recording=source).encode("utf-8", "xmlcharrefreplace")),
+        (csv, lambda: regions_table(found)),
+        (trace, lambda: perfetto(source, found)),
+    ]
+    for target, make in files:
+        if target is not None:
+            with Output(target) as output:
+                if problem := output.write(make()):
+                    raise UsageError(problem)
+            click.echo(f"wrote {target}", err=True)
     if as_json:
         click.echo(to_json(of_analysis(found)))
-    elif html is None:
+    elif all(target is None for target, _ in files):
         click.echo(render(found))
 
 
@@ -92,8 +88,13 @@ def analyze(recording: Path, *, as_json: bool, html: Path | None, devices: tuple
 @_device
 def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str, ...]) -> None:
     """Judge the regions of a RECORDING anew, with other thresholds."""
+    from gpu_profile.analysis import read_thresholds
+    from gpu_profile.analysis.data import of_verdicts, to_json
+    from gpu_profile.analysis.text import render_verdicts
+    from gpu_profile.regimes import classify as judge
+
     thresholds = read_thresholds(rules)
-    found = _analysis(recording, devices)
+    found = _analysis(_read(recording), devices)
     verdicts = [judge(use.summary.evidence, thresholds) for use in found.regions]
     click.echo(to_json(of_verdicts(found, verdicts)) if as_json else render_verdicts(found, verdicts))
 
@@ -109,14 +110,20 @@ def compare(a: Path, b: Path, *, conditions: tuple[str, ...], as_json: bool, dev
 
     Exits with 1 if a --fail-on condition holds beyond the change's 95 % interval, else with 3 if one cannot be judged.
     """
+    from gpu_profile.analysis import Outcome, parse_gate
+    from gpu_profile.analysis import compare as compare_analyses
+    from gpu_profile.analysis.data import of_comparison, to_json
+    from gpu_profile.analysis.text import judgement, render_comparison
+    from gpu_profile.cli.outcome import no_collection
+
     gates = [parse_gate(condition) for condition in conditions]
-    with _no_collection():
+    with no_collection():
         recordings = _read(a), _read(b)
     unknown = [uuid for uuid in devices if not any(uuid in recording.samples for recording in recordings)]
     if unknown:
         raise UsageError(f"neither recording has samples of {', '.join(unknown)}")
-    with _no_collection():
-        both = [analyse(recording, devices=[d for d in devices if d in recording.samples]) for recording in recordings]
+    both = [_analysis(recording, tuple(d for d in devices if d in recording.samples)) for recording in recordings]
+    with no_collection():
         comparison = compare_analyses(*both)
     judged = [(gate, found, gate.judge(found)) for gate in gates for found in [gate.find(comparison)]]
     click.echo(to_json(of_comparison(comparison, judged)) if as_json else render_comparison(comparison, judged))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels import Activity, Idle, Kind, Launch, Operation, Trace, evidence, measure
-from gpu_profile.regimes import Regime, Verdict, classify
-from gpu_profile.report import text_table
 from gpu_profile.units import percent, seconds, si
+
+if TYPE_CHECKING:
+    from gpu_profile.kernels import Activity, Idle, Launch, Operation, Trace
+    from gpu_profile.regimes import Verdict
 
 _UNKNOWN = "–"
 
@@ -26,6 +27,9 @@ def kernels(trace: Path, *, as_json: bool) -> None:
 
     TRACE is a Chrome trace, .json or .json.gz. Of a damaged one, what can be read is shown, and the exit code is 2.
     """
+    from gpu_profile.kernels import Trace, evidence, measure
+    from gpu_profile.regimes import classify
+
     source = Trace(trace)
     problems: list[UsageError] = []
     activity = measure(_until_problem(source, problems))
@@ -106,6 +110,10 @@ def _idle(idle: Idle, launches: int) -> dict[str, float | None]:
 
 
 def _text(trace: Path, a: Activity, verdict: Verdict) -> str:
+    from gpu_profile.kernels import Kind
+    from gpu_profile.regimes import Regime
+    from gpu_profile.report import text_table
+
     span = "the span" if len(a.devices) == 1 else f"the span × {len(a.devices)} devices"
     whole = seconds(a.device_ns)
     idle = _idle(a.idle, a.launches)

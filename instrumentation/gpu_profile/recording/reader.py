@@ -20,8 +20,12 @@ from gpu_profile.recording.columns import Block, Column, decode_blocks
 from gpu_profile.recording.format import HEADER_SIZE, SUFFIX, Record, RecordType, frames, header_problem, inflate
 from gpu_profile.recording.records import ProcessInfo, SpanRecord, from_fields
 from gpu_profile.samples import Device, Event
+from gpu_profile.units import NS_PER_S
 
 _T = TypeVar("_T")
+
+#: A process that took no sample of a signal for this long was not sampling it.
+_PAUSE_NS: Final = 10 * NS_PER_S
 
 #: What decoding a record can raise whose checksum is right but whose content is not: another program wrote it.
 _MALFORMED: Final = (
@@ -74,18 +78,22 @@ class Cut(NamedTuple):
     lost_bytes: int
 
 
-def read_recording(directory: str | os.PathLike[str]) -> Recording:
+def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> Recording:
     """Everything that is intact in the files of `directory`, in the order of file names and then of writing.
+
+    Where several processes sampled the same signal of a device at the same time, the readings of the one that did so
+    longest count, and the others' only where it has none: two readers of one sensor tell nothing twice. Files of
+    processes that began to record before `since_ns` are left out.
 
     RecordingError if there is no such directory, no recording in it, or a file in it is not a recording that this
     version can read. Damage is no error: it is counted in `lost_bytes` and told in `problems`.
     """
-    found = _Found()
+    found = _Found(since_ns)
     for path in _files(Path(directory)):
         found.file(path, _bytes(path))
     samples: dict[str, dict[str, Columns]] = {}
     for (device, key), blocks in found.blocks.items():
-        samples.setdefault(device, {})[key] = _joined(blocks)
+        samples.setdefault(device, {})[key] = _merged([_joined(own) for own in blocks.values()])
     return Recording(
         tuple(found.processes),
         tuple(found.devices.values()),
@@ -173,13 +181,37 @@ def _joined(blocks: list[Columns]) -> Columns:
     return Columns(t_start[order], t_end[order], value[order])
 
 
+def _merged(sources: list[Columns]) -> Columns:
+    """One process's samples at any moment, of all that sampled the same: the longest stretches first."""
+    if len(sources) == 1:
+        return sources[0]
+    stretches = [stretch for source in sources for stretch in _stretches(source)]
+    stretches.sort(key=lambda s: (int(s.t_end[0] - s.t_end[-1]), int(s.t_end[0]), s.value.tobytes()))
+    kept: list[Columns] = []
+    for stretch in stretches:
+        free = np.ones(len(stretch.t_end), dtype=np.bool_)
+        for other in kept:
+            free &= (stretch.t_end < other.t_end[0]) | (stretch.t_end > other.t_end[-1])
+        if free.any():
+            kept.append(Columns(*(column[free] for column in stretch)))
+    return _joined(kept)
+
+
+def _stretches(source: Columns) -> list[Columns]:
+    """The samples of one process, cut where it took none for long: it was idle meanwhile."""
+    breaks = np.flatnonzero(np.diff(source.t_end) > _PAUSE_NS) + 1
+    return [Columns(*parts) for parts in zip(*(np.split(column, breaks) for column in source), strict=True)]
+
+
 @dataclass
 class _Found:
-    """What has been read so far."""
+    """What has been read so far of the processes that began at `since_ns` or later."""
 
+    since_ns: int = 0
     processes: list[ProcessInfo] = field(default_factory=list)
     devices: dict[str, Device] = field(default_factory=dict)
-    blocks: dict[tuple[str, str], list[Columns]] = field(default_factory=dict)
+    #: By device and signal, and then by file.
+    blocks: dict[tuple[str, str], dict[Path, list[Columns]]] = field(default_factory=dict)
     spans: list[SpanRecord] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     notes: list[Mapping[str, Any]] = field(default_factory=list)
@@ -195,12 +227,15 @@ class _Found:
         process: ProcessInfo | None = None
         end_ns: int | None = None
         at = HEADER_SIZE
+        first_span = len(self.spans)
         for record in frames(data):
             self._gap(path, at, record.start)
             at = record.end
             try:
                 if record.type == RecordType.PROCESS:
                     process = from_fields(ProcessInfo, _object(record))
+                    if process.start_ns < self.since_ns:
+                        return
                 elif record.type == RecordType.END:
                     end_ns = int(_object(record)["end_ns"])
                 else:
@@ -212,6 +247,8 @@ class _Found:
         self._gap(path, at, len(data), "the file is cut off or damaged there")
         if process is not None:
             self.processes.append(replace(process, end_ns=end_ns))
+            if (rank := process.rank) is not None:
+                self.spans[first_span:] = [span._replace(rank=rank) for span in self.spans[first_span:]]
         else:
             self.problems.append(f"{path}: byte {HEADER_SIZE}: no record of the process that wrote the file")
         if end_ns is None:
@@ -266,7 +303,8 @@ class _Found:
         except (ValueError, ArithmeticError) as error:
             self.problems.append(f"{path}: skipped samples of {block.signal!r} in quanta of {block.quantum}: {error}")
             return
-        self.blocks.setdefault((block.device, row.key), []).append(Columns(block.t_start, block.t_end, value))
+        own = self.blocks.setdefault((block.device, row.key), {}).setdefault(path, [])
+        own.append(Columns(block.t_start, block.t_end, value))
 
 
 def _rescaled(value: Column, old: float, new: float) -> Column:

@@ -15,7 +15,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """Who wrote a file of the recording. `end_ns` is None if the file has no end mark: killed, or still recording."""
+    """Who wrote a file of the recording. `end_ns` is None if the file has no end mark: killed, or still recording.
+
+    `rank`, `local_rank` and `world_size` are what its launcher told it: its place among all processes that were
+    launched together and among those of its node, both from 0, and how many there are. None: not told.
+    """
 
     version: str
     host: str
@@ -24,6 +28,9 @@ class ProcessInfo:
     driver: str = ""
     driver_version: str = ""
     end_ns: int | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
 
 
 class DeviceInterval(NamedTuple):
@@ -46,8 +53,8 @@ class SpanRecord(NamedTuple):
     has an `id` of the recorder's instead, and one inside it names that as its `parent`. `start_ns` and `end_ns` are the
     host's; `items` is how many units of work the execution did, None if it did not say; `failed` whether an exception
     ended it, None if the recording does not say. `devices` are the UUIDs of the devices that it was joined with by the
-    host's clock, `assumed` whether that was its process's guess because it named none. Attributes come back as JSON
-    gives them: tuples as lists.
+    host's clock, `assumed` whether that was its process's guess because it named none. `rank` is its process's: it is
+    written with the process, and a reader finds it there. Attributes come back as JSON gives them: tuples as lists.
     """
 
     name: str
@@ -64,6 +71,7 @@ class SpanRecord(NamedTuple):
     failed: bool | None = None
     devices: tuple[str, ...] = ()
     assumed: bool = False
+    rank: int | None = None
 
 
 def to_fields(fact: ProcessInfo | SpanRecord | Device | Event) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from gpu_profile.recording.format import MAX_PAYLOAD, SUFFIX, RecordType, frame,
 from gpu_profile.recording.records import ProcessInfo, SpanRecord, to_fields
 from gpu_profile.samples import Device, Event, Sample
 from gpu_profile.units import NS_PER_S
+from gpu_profile.visible import Rank, rank
 
 _FLUSH_EVERY_NS: Final = NS_PER_S
 #: A writer that nobody flushes flushes itself here, which bounds its memory and the size of a record.
@@ -59,7 +60,18 @@ class RecordingWriter:
         self._devices: dict[str, Device] = {}
         self._unwritten: dict[str, object] = {}
         self._flushed_ns = now_ns()
-        process = ProcessInfo(_version(), socket.gethostname(), self._pid, self._flushed_ns, driver, driver_version)
+        place = rank(os.environ) or Rank(None, None, None)
+        process = ProcessInfo(
+            _version(),
+            socket.gethostname(),
+            self._pid,
+            self._flushed_ns,
+            driver,
+            driver_version,
+            rank=place.rank,
+            local_rank=place.local_rank,
+            world_size=place.size,
+        )
         host = re.sub(r"[^A-Za-z0-9.-]", "_", process.host)[:64] or "host"
         self.path: Final = directory / f"{host}-{self._pid}-{process.start_ns}{SUFFIX}"
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC

@@ -5,16 +5,12 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from analysis_support import Run
 
-from gpu_profile.analysis import analyse
-from gpu_profile.analysis.page import render_page
 from gpu_profile.cli import run
 from gpu_profile.recording import VERSION, RecordingWriter, SpanRecord
 from gpu_profile.recording.format import header
@@ -55,6 +51,7 @@ def test_the_json_is_valid_and_says_null_for_what_is_not_known(
         "processes",
         "devices",
         "regions",
+        "ranks",
         "events",
         "untold",
     }
@@ -80,71 +77,6 @@ def test_every_key_of_the_json_is_explained(recorded: Callable[[str], str], tmp_
     assert run(["classify", recorded("a"), "--json", "--rules", str(tmp_path / "rules.toml")]) == 0
     used |= keys(json.loads(capsys.readouterr().out))
     assert {key for key in used if f"`{key}`" not in page} == set()
-
-
-class Page(HTMLParser):
-    """What a page asks for from elsewhere, and whether all that is opened is closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loads: list[str] = []
-        self.open: list[str] = []
-        self.seen: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-        self.loads += [f"{tag} {key}={value}" for key, value in attrs if key in ("src", "href", "xlink:href", "style")]
-        if tag not in ("meta", "rect", "line", "path"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def parsed(text: str) -> Page:
-    page = Page()
-    page.feed(text)
-    page.close()
-    assert page.open == []
-    return page
-
-
-def test_the_page_is_one_file_that_loads_nothing(
-    recorded: Callable[[str], str], tmp_path: Path, capsys: Capture
-) -> None:
-    path = tmp_path / "a.html"
-    assert run(["analyze", recorded("a"), "--html", str(path)]) == 0
-    assert capsys.readouterr() == ("", f"wrote {path}\n")
-    text = path.read_text(encoding="utf-8")
-    page = parsed(text)
-    assert page.loads == []
-    assert not {"script", "img", "link", "iframe"} & page.seen
-    assert "url(" not in text
-    assert "@import" not in text
-    assert "prefers-color-scheme: dark" in text
-    assert {"svg", "table"} <= page.seen
-
-
-def test_names_cannot_break_out_of_the_page_or_into_the_terminal(capsys: Capture) -> None:
-    evil = "<script>alert(1)</script>\x1b[31m\ud800\n"
-    made = Run()
-    made.spans = [span._replace(name=evil if span.name == "load" else span.name) for span in made.spans]
-    recording = made.recording()
-    recording = replace(recording, devices=(replace(recording.devices[0], name="<b>\x07"),))
-    text = render_page(analyse(recording), title="<i>")
-    page = parsed(text)
-    assert not {"script", "b", "i"} & page.seen
-    assert "\x1b" not in text
-    text.encode("utf-8")
-
-
-def test_a_page_of_very_many_executions_stays_small() -> None:
-    few, many = Run(calls=60), Run(calls=3000)
-    sizes = [len(render_page(analyse(made.recording()), title="x")) for made in (few, many)]
-    assert sizes[1] < 4 * sizes[0] + 200_000
 
 
 def test_a_page_that_cannot_be_written_is_one_line(

@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 from exporter_support import step_for
 
-from gpu_profile.activities import Activity
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
@@ -41,9 +40,8 @@ class Launch:
     last_ns: int
     parent: None = None
 
-    def activity(self, device: str) -> Activity | None:
-        assert device == self.device
-        return Activity(id(self), None, self.name, self.first_ns, self.last_ns)
+    def active(self) -> tuple[int, int]:
+        return self.first_ns, self.last_ns
 
 
 def session(**parts: Any) -> Session:

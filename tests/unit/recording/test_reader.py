@@ -98,11 +98,68 @@ def test_the_files_of_several_processes_are_one_recording_ordered_by_time(tmp_pa
         now.ns = T + at
         with RecordingWriter(tmp_path, now_ns=now) as writer:
             writer.device(GPU)
-            writer.samples("GPU-1", [power(at), power(at + 15)])
+            writer.samples("GPU-1", [power(at), power(at + 5)])
     recording = read_recording(tmp_path)
     assert len(recording.processes) == 2
     assert recording.devices == (GPU,)
-    assert (recording.samples["GPU-1"]["power"].t_end - T).tolist() == [10, 20, 25, 35]
+    assert (recording.samples["GPU-1"]["power"].t_end - T).tolist() == [10, 15, 20, 25]
+
+
+S = 1_000_000_000
+
+
+def write(directory: Path, *stretches: tuple[float, float, float], start: int = T) -> None:
+    """A process that samples power at these moments: from, to, and every so many seconds."""
+    now = Now()
+    now.ns = start
+    with RecordingWriter(directory, now_ns=now) as writer:
+        for first, last, step in stretches:
+            count = round((last - first) / step) + 1
+            writer.samples("GPU-1", [power(start + round((first + i * step) * S) - T) for i in range(count)])
+
+
+def seconds(directory: Path) -> list[float]:
+    return [round(at / S, 3) for at in (read_recording(directory).samples["GPU-1"]["power"].t_end - T).tolist()]
+
+
+def test_what_two_processes_sampled_at_the_same_time_counts_once(tmp_path: Path) -> None:
+    write(tmp_path, (0, 8, 1))
+    write(tmp_path, (3.25, 6.25, 1), start=T + 1)
+    assert seconds(tmp_path) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_process_that_sampled_longer_fills_in_before_and_after(tmp_path: Path) -> None:
+    write(tmp_path, (0, 6, 1))
+    write(tmp_path, (4.5, 9.5, 1), start=T + 1)
+    # The second one's moments are counted from its own start, a nanosecond later.
+    assert seconds(tmp_path) == [0, 1, 2, 3, 4, 5, 6, 6.5, 7.5, 8.5, 9.5]
+
+
+def test_a_process_that_paused_leaves_the_pause_to_others(tmp_path: Path) -> None:
+    write(tmp_path, (0, 8, 2), (40, 48, 2))
+    write(tmp_path, (5, 25, 5), start=T + 1)
+    assert seconds(tmp_path) == [0, 2, 4, 5, 10, 15, 20, 25, 40, 42, 44, 46, 48]
+
+
+def test_files_of_processes_that_began_earlier_can_be_left_out(tmp_path: Path) -> None:
+    write(tmp_path, (0, 1, 1))
+    write(tmp_path, (5, 6, 1), start=T + S)
+    recording = read_recording(tmp_path, since_ns=T + S)
+    assert [process.start_ns for process in recording.processes] == [T + S]
+    assert (recording.samples["GPU-1"]["power"].t_end - T).tolist() == [6 * S, 7 * S]
+
+
+def test_a_launchers_words_on_the_process_come_back_with_it_and_its_spans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", "3"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "4")):
+        monkeypatch.setenv(name, value)
+    with RecordingWriter(tmp_path, now_ns=Now()) as writer:
+        writer.span(SpanRecord("step", T, T + 1))
+    recording = read_recording(tmp_path)
+    (process,) = recording.processes
+    assert (process.rank, process.local_rank, process.world_size) == (3, 1, 4)
+    assert [span.rank for span in recording.spans] == [3]
 
 
 @pytest.mark.parametrize(

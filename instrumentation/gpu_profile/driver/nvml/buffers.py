@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from typing import Any, Final
 
 from gpu_profile.driver.nvml.fields import decoders
@@ -10,6 +12,8 @@ from gpu_profile.driver.nvml.readers import Reader
 from gpu_profile.samples import Sample
 from gpu_profile.units import NS_PER_S
 
+#: `nvmlSample_t`: time stamp (µs since the epoch), value.
+_LAYOUT: Final = struct.Struct("@QQ")
 #: The longest sample period that NVIDIA documents for utilisation (nvidia-smi(1): between 1 s and 1/6 s).
 _LONGEST_NS: Final = NS_PER_S
 #: A stamp further ahead of the clock than this is not one.
@@ -27,28 +31,48 @@ class Buffer:
 
     def __init__(self, library: Library, reader: Reader, uuid: str) -> None:
         self.reader = reader
-        self._api = library.api
         self._errors = library.errors
-        self._type = library.constant(reader.buffer)
+        self._failure = library.api.NVMLError
+        self._call = library.samples
+        self._row = library.api.c_nvmlSample_t
+        self._type = ctypes.c_uint(library.constant(reader.buffer) or 0)
         self._decoders = decoders(library.api)
         self._uuid = uuid
+        self._kind, self._count = ctypes.c_uint(), ctypes.c_uint()
+        self._kind_reference, self._count_reference = ctypes.byref(self._kind), ctypes.byref(self._count)
+        self._rows: Any = (self._row * 0)()
+        self._bytes = memoryview(b"")
         self._last_us = 0
         self._silent_since_ns: int | None = None
 
-    def ask(self, handle: Any) -> tuple[int, list[Any]]:
-        """The driver's own rows since the last fetch, and the type of their values."""
-        kind, rows = self._api.nvmlDeviceGetSamples(handle, self._type, self._last_us)
-        return kind, rows
+    def ask(self, handle: Any) -> list[tuple[int, int | float]]:
+        """The driver's own rows since the last fetch: time stamps in µs, and values. Raises the binding's error.
+
+        The same two calls as the binding's own function makes, which builds a new array between them.
+        """
+        kind, count = self._kind, self._count
+        count.value = 0
+        after = ctypes.c_ulonglong(self._last_us)
+        self._check(self._call(handle, self._type, after, self._kind_reference, self._count_reference, None))
+        if count.value > len(self._rows):
+            self._rows = (self._row * count.value)()
+            self._bytes = memoryview(self._rows).cast("B")
+        self._check(self._call(handle, self._type, after, self._kind_reference, self._count_reference, self._rows))
+        decode = self._decoders[kind.value]
+        rows = _LAYOUT.iter_unpack(self._bytes[: count.value * _LAYOUT.size])
+        return [(stamp_us, decode(raw)) for stamp_us, raw in rows]
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise self._failure(code)
 
     def fetch(self, handle: Any, now_ns: int) -> list[Sample]:
         """Samples since the last fetch, oldest first. Raises the binding's error; NOT_FOUND means none."""
         if self._last_us * 1000 > now_ns + _AHEAD_NS:
             self._last_us = 0  # the clock was set back, and nothing new would be later than that
-        kind, raw = self.ask(handle)
-        decode = self._decoders[kind]
         signal = self.reader.signal
         samples = []
-        for stamp_us, value in sorted((row.timeStamp, decode(row.sampleValue.ullVal)) for row in raw):
+        for stamp_us, value in sorted(self.ask(handle)):
             if stamp_us <= self._last_us or stamp_us * 1000 > now_ns + _AHEAD_NS:
                 continue
             end = stamp_us * 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
@@ -31,6 +31,10 @@ from gpu_profile.units import NS_PER_S
 #: A driver's time stamp further from the clock than this is not used.
 _PLAUSIBLE_NS: Final = 5 * NS_PER_S
 _AVAILABLE: Final = Capability(available=True)
+#: A return code of our own: the driver gave a value of a type that this binding does not know.
+_NO_TYPE: Final = -1
+#: `Sample(*values)` costs twice as much: its own constructor is a function in Python.
+_sample: Final[Callable[[type[Sample], tuple[Signal, int, int, int]], Sample]] = tuple.__new__
 
 
 class OpenDevice:
@@ -126,9 +130,9 @@ class OpenDevice:
             self._reasons |= {reader.signal: rule.words for reader in known}
             return
         if rule is None:
-            for value in batch.values():
-                if value.status:
-                    self._note(value.reader, errors.met(value.status, value.reader.field, self._uuid))
+            for reader, (_, kind, status, _) in batch.values():
+                if status or kind not in batch.decoders:
+                    self._note(reader, errors.met(status or _NO_TYPE, reader.field, self._uuid))
         self._group_fields(known)
 
     def _group_fields(self, readers: Iterable[Reader]) -> None:
@@ -142,7 +146,7 @@ class OpenDevice:
 
     def _place_buffer(self, reader: Reader) -> bool:
         """Whether the driver buffers this signal."""
-        if self._library.constant(reader.buffer) is None:
+        if self._library.constant(reader.buffer) is None or self._library.samples is None:
             return False
         errors = self._library.errors
         buffer = Buffer(self._library, reader, self._uuid)
@@ -201,13 +205,20 @@ class OpenDevice:
                 raise DeviceLost(f"NVML: GPU {self._uuid}: its handle is no longer valid; it was reset or reloaded")
             return
         now = self._clock.now_ns()
-        missing = False
-        for reader, status, stamp_us, value in batch.values():
-            if status:
-                missing |= self._note(reader, errors.met(status, reader.field, self._uuid))
+        earliest, latest = max(1, now - _PLAUSIBLE_NS), now + _PLAUSIBLE_NS
+        decoders, missing = batch.decoders, False
+        for reader, (stamp_us, kind, status, raw) in batch.values():
+            decode = None if status else decoders.get(kind)
+            if decode is None:
+                missing |= self._note(reader, errors.met(status or _NO_TYPE, reader.field, self._uuid))
                 continue
+            value = raw if decode is int else round(decode(raw))
             stamp = stamp_us * 1000
-            self._add(samples, reader, stamp if stamp > 0 and abs(stamp - now) <= _PLAUSIBLE_NS else now, value)
+            end = stamp if earliest <= stamp <= latest else now
+            if reader.counts and value >= 0:
+                samples.append(_sample(Sample, (reader.signal, end, end, value)))
+            else:
+                self._add(samples, reader, end, value)
         if missing:
             self._group_fields(batch.readers)
             for reader in batch.readers:
@@ -244,11 +255,11 @@ class OpenDevice:
 
     def _add(self, samples: list[Sample], reader: Reader, end: int, value: int) -> None:
         signal = reader.signal
-        if value < 0 or (value > signal.limit and signal.kind is not Kind.COUNTER):
+        if value < 0 or (value > signal.limit and not reader.counts):
             self._library.errors.implausible(signal.key, self._uuid, value)
             return
         if signal.kind is not Kind.WINDOW_MEAN:
-            samples.append(Sample(signal, end, end, value))
+            samples.append(_sample(Sample, (signal, end, end, value)))
             return
         previous = self._ends.get(signal)
         if previous == end:
@@ -256,4 +267,4 @@ class OpenDevice:
         self._ends[signal] = end
         first = previous is None or previous > end
         start = end - signal.window_ns if first else max(previous or 0, end - reader.longest_ns)
-        samples.append(Sample(signal, start, end, value))
+        samples.append(_sample(Sample, (signal, start, end, value)))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.driver.nvml.readers import Reader
 
-#: `nvmlFieldValue_t`: fieldId, scopeId, timestamp (µs since the epoch), latencyUsec, valueType, nvmlReturn, value.
-_LAYOUT: Final = struct.Struct("@IIqqIIQ")
+#: `nvmlFieldValue_t`: fieldId and scopeId (left out), timestamp (µs since the epoch), latencyUsec (left out),
+#: valueType, nvmlReturn, value.
+_LAYOUT: Final = struct.Struct("@8xq8xIIQ")
 _RAW: Final = struct.Struct("@Q")
 
 
@@ -46,22 +47,14 @@ def decoders(api: Any) -> dict[int, Callable[[int], int | float]]:
     return {getattr(api, name): member for name, member in _MEMBERS.items() if hasattr(api, name)}
 
 
-class FieldValue(NamedTuple):
-    """One field as the driver gave it: `value` counts only if `status` is 0."""
-
-    reader: Reader
-    status: int
-    stamp_us: int
-    value: int
-
-
 class FieldBatch:
     """The fields of one device and tier, read together."""
 
     def __init__(self, library: Library, readers: Sequence[Reader]) -> None:
         self.readers = tuple(readers)
         self._call = library.field_values
-        self._decoders = decoders(library.api)
+        #: How raw values are read, by the type that the driver gave.
+        self.decoders = decoders(library.api)
         array = (library.api.c_nvmlFieldValue_t * len(self.readers))()
         if ctypes.sizeof(array) != _LAYOUT.size * len(self.readers):
             raise AssertionError("nvidia-ml-py lays out nvmlFieldValue_t otherwise than nvml.h")
@@ -82,14 +75,9 @@ class FieldBatch:
         code: int = self._call(handle, self._count, self._reference)
         return code
 
-    def values(self) -> Iterator[FieldValue]:
-        """What the last call brought."""
-        get = self._decoders
-        for reader, (_, _, stamp, _, kind, status, raw) in zip(
-            self.readers, _LAYOUT.iter_unpack(self._bytes), strict=True
-        ):
-            decode = get.get(kind)
-            if status or decode is None:
-                yield FieldValue(reader, status or -1, stamp, 0)
-            else:
-                yield FieldValue(reader, 0, stamp, raw if decode is int else round(decode(raw)))
+    def values(self) -> Iterator[tuple[Reader, tuple[int, int, int, int]]]:
+        """What the last call brought: each reader with time stamp in µs, type of the value, return code and raw value.
+
+        Plain tuples: this is what a sampler spends its time on.
+        """
+        return zip(self.readers, _LAYOUT.iter_unpack(self._bytes), strict=True)

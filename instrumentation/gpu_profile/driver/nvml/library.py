@@ -1,4 +1,4 @@
-"""NVML as this process has started it: the binding, its state, and the one function that is called directly."""
+"""NVML as this process has started it: the binding, its state, and the functions that are called directly."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from gpu_profile.errors import GpuBackendError
 class Library:
     """Starts and stops NVML once in each process that uses it.
 
-    `api` is the module `pynvml`. `field_values` is the resolved `nvmlDeviceGetFieldValues`, or None if the driver has
-    none: the binding's own wrapper builds its array anew at each call, which costs more than the call itself.
+    `api` is the module `pynvml`. `field_values` and `samples` are the resolved `nvmlDeviceGetFieldValues` and
+    `nvmlDeviceGetSamples`, or None if the driver has none: the binding's own wrappers build their arrays anew at each
+    call, which costs more than the call itself.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class Library:
         self.api: Any = pynvml
         self.errors = Errors(pynvml)
         self.field_values: Any = None
+        self.samples: Any = None
         self.version = ""
         self._pid: int | None = None
         self.start()
@@ -49,6 +51,7 @@ class Library:
             words = rule.words if rule and rule.action is not Action.RESTART else "check the GPUs with nvidia-smi"
             raise GpuBackendError(f"NVML: could not be started ({name}): {words}") from failure
         self.field_values = self._resolve("nvmlDeviceGetFieldValues")
+        self.samples = self._resolve("nvmlDeviceGetSamples")
 
     def forget(self) -> None:
         """NVML was shut down, or belongs to the parent: there is nothing of ours to release."""

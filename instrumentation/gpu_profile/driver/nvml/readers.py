@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpu_profile.catalogue import SIGNALS, Signal, Tier, signal
+from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier, signal
 from gpu_profile.catalogue.signals import (
     CLOCK_MEMORY,
     CLOCK_SM,
@@ -64,6 +65,11 @@ class Reader:
     pick: Callable[[Any], int] = int
     gpm: str = ""
     longest_ns: int = NS_PER_S
+    #: Whether the signal is a counter, whose values have no limit.
+    counts: bool = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counts", self.signal.kind is Kind.COUNTER)
 
 
 def _memory(api: Any, handle: Any) -> Any:

@@ -1,0 +1,164 @@
+"""Where executions are drawn: on tracks in which each lies wholly inside the one around it. Pure.
+
+Recordings do not say which thread ran what. An execution is put on the track of the one that it ran inside; those that
+overlap without that have tracks of their own, as threads and tasks would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final
+
+import numpy as np
+
+from gpu_profile.activities import Activities
+from gpu_profile.analysis.account import Analysis
+from gpu_profile.analysis.runs import LATEST_NS, gather
+from gpu_profile.recording import Recording, SpanRecord
+from gpu_profile.samples import Device
+from gpu_profile.timeline import Ints
+
+#: Tracks that are looked through for room; more executions at once are drawn on the last one, over each other.
+MOST_TRACKS: Final = 256
+HOST: Final = "Host"
+REGIONS: Final = "Regions"
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Executions in order of their start: edges in ns, places in `regions`, and where each is drawn.
+
+    `title` says what they are if not those of `device`. `marked` tells whether edges are the device's own. `tracks`
+    count from 0, `levels` are how many executions around each share its track.
+    """
+
+    title: str
+    device: Device | None
+    marked: bool
+    regions: tuple[str, ...]
+    starts: Ints
+    ends: Ints
+    columns: Ints
+    tracks: Ints
+    levels: Ints
+
+
+def pack(activities: Activities) -> tuple[Ints, Ints]:
+    """Track and level of each activity.
+
+    On one track any two lie apart, or one inside the other. Activities come in order of their start.
+    """
+    count = len(activities.starts)
+    # Of those that begin at once the longer one is around the others.
+    order = np.lexsort((-activities.ends, activities.starts)).tolist()
+    starts, ends, parents = (column.tolist() for column in activities[:3])
+    tracks, levels = [-1] * count, [0] * count
+    free = _Free()
+    open_ends = free.open_ends
+    for i in order:
+        start, end, parent = starts[i], ends[i], parents[i]
+        track = tracks[parent] if parent >= 0 else -1
+        if track >= 0 and start == end:
+            # It would stand inside whatever begins at that moment.
+            tracks[i], levels[i] = track, levels[parent] + 1
+            continue
+        if track >= 0:
+            stack = open_ends[track]
+            while stack and stack[-1] <= start:
+                stack.pop()
+            if not stack or stack[-1] < end:
+                track = -1
+        if track < 0:
+            track = free.take(start, end)
+        levels[i] = len(open_ends[track])
+        open_ends[track].append(end)
+        tracks[i] = track
+    return np.array(tracks, np.int64), np.array(levels, np.int64)
+
+
+class _Free:
+    """Tracks, each with the ends of what runs on it, outermost first, and which of them nothing runs on."""
+
+    def __init__(self) -> None:
+        self.open_ends: list[list[int]] = []
+        self._free: list[int] = []
+        self._busy: list[tuple[int, int]] = []
+
+    def take(self, start: int, end: int) -> int:
+        """The first track that is free at `start`, from now on in use until `end`."""
+        while self._busy and self._busy[0][0] <= start:
+            heappush(self._free, heappop(self._busy)[1])
+        if not self._free and len(self.open_ends) == MOST_TRACKS:
+            self.open_ends[-1].clear()
+            return MOST_TRACKS - 1
+        if self._free:
+            track = heappop(self._free)
+            self.open_ends[track].clear()
+        else:
+            track = len(self.open_ends)
+            self.open_ends.append([])
+        heappush(self._busy, (end, track))
+        return track
+
+
+def usable(recording: Recording) -> list[SpanRecord]:
+    """The spans that an analysis counts, in the order of `on_host`."""
+    possible = (span for span in recording.spans if 0 <= span.start_ns <= span.end_ns < LATEST_NS)
+    return sorted(possible, key=lambda span: (span.start_ns, -span.end_ns))
+
+
+def on_host(spans: Sequence[SpanRecord], title: str = HOST) -> Lanes | None:
+    """All `usable` spans by the host's clock, in their order; None if there are none."""
+    bare = [span._replace(device_intervals=(), devices=(), assumed=False) for span in spans]
+    work = gather(bare, HOST).devices.get(HOST)
+    if work is None:
+        return None
+    return _lanes(title, None, work.activities, work.regions, marked=False)
+
+
+def by_rank(spans: Sequence[SpanRecord]) -> dict[int | None, list[SpanRecord]]:
+    """Spans by the rank of their process, in their order."""
+    found: dict[int | None, list[SpanRecord]] = {}
+    for span in spans:
+        found.setdefault(span.rank, []).append(span)
+    return dict(sorted(found.items(), key=lambda each: -1 if each[0] is None else each[0]))
+
+
+def on_devices(recording: Recording, analysis: Analysis) -> list[Lanes]:
+    """What ran on each device, by its own clock where that is known, else by the host's."""
+    known = {use.device.uuid: use.device for use in analysis.devices}
+    # Where an execution told no device, the analysis took one: its regions have no use of another.
+    joined = {use.summary.device.uuid for use in analysis.regions}
+    first = next(iter(known), "")
+    chosen = () if first in joined or not joined else tuple(uuid for uuid in known if uuid in joined)
+    work = gather(recording.spans, first, devices=chosen).devices
+    order = [*(uuid for uuid in known if uuid in work), *(uuid for uuid in work if uuid not in known)]
+    return [
+        _lanes("", known.get(uuid, Device(uuid)), found.activities, found.regions, marked=any(found.marked.values()))
+        for uuid in order
+        for found in [work[uuid]]
+    ]
+
+
+def by_region(analysis: Analysis) -> Lanes | None:
+    """A track for each region, where nothing but the analysis is at hand."""
+    names = tuple(analysis.runs)
+    if not names:
+        return None
+    runs = list(analysis.runs.values())
+    sizes = [len(each.starts_ns) for each in runs]
+    starts, ends = (np.concatenate([each[i] for each in runs]).astype(np.int64) for i in (2, 3))
+    columns = np.repeat(np.arange(len(names), dtype=np.int64), sizes)
+    order = np.argsort(starts, kind="stable")
+    starts, ends, columns = starts[order], ends[order], columns[order]
+    marked = any(use.summary.interval_source == "device" for use in analysis.regions)
+    return Lanes(REGIONS, None, marked, names, starts, ends, columns, columns, np.zeros(len(starts), np.int64))
+
+
+def _lanes(
+    title: str, device: Device | None, activities: Activities, regions: tuple[str, ...], *, marked: bool
+) -> Lanes:
+    tracks, levels = pack(activities)
+    return Lanes(title, device, marked, regions, activities.starts, activities.ends, activities.columns, tracks, levels)

@@ -1,0 +1,276 @@
+"""A recording as a Perfetto trace (protocol buffers): open it in https://ui.perfetto.dev or with its trace processor.
+
+Time stamps are ns since the epoch. Executions are slices by the host's clock under their process and, where it is
+known, slices by the device's under the device, beside a counter for each of its signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from math import isfinite, isnan
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.analysis import wire
+from gpu_profile.analysis.account import Analysis, DeviceUse
+from gpu_profile.analysis.drawing import stretches, title
+from gpu_profile.analysis.lanes import Lanes, by_rank, on_devices, on_host, usable
+from gpu_profile.analysis.runs import printable
+from gpu_profile.analysis.text import labels
+from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, Signal
+from gpu_profile.catalogue import attributes as names_of
+from gpu_profile.join import WIDEST_WINDOW
+from gpu_profile.recording import Recording, SpanRecord
+from gpu_profile.regimes import Regime
+from gpu_profile.summary import LEAST_COVERAGE
+from gpu_profile.timeline import Timeline
+from gpu_profile.units import NS_PER_S
+
+#: What a signal is shown in, by its unit in the catalogue: name and factor.
+_SHOWN: Final[Mapping[str, tuple[str, float]]] = {"1": ("%", 100.0), "Hz": ("MHz", 1e-6)}
+_FASTER: Final[Mapping[str, str]] = {"J": "W", "By": "By/s", "s": "s/s"}
+_EVERYTHING: Final = 1 << 62
+
+Values = Mapping[str, wire.Argument | None]
+
+
+class Joined(NamedTuple):
+    """What is known of each execution: shares, joules and coverage, NaN where it has none of its own."""
+
+    busy: Sequence[float]
+    energy: Sequence[float]
+    coverage: Sequence[float]
+
+
+def perfetto_trace(recording: Recording, analysis: Analysis) -> bytes:
+    """The whole trace. `perfetto_packets` gives the same in pieces, for recordings that do not fit twice."""
+    return b"".join(perfetto_packets(recording, analysis))
+
+
+def perfetto_packets(recording: Recording, analysis: Analysis) -> Iterator[bytes]:
+    """The trace packet by packet, in order to be written to a file as they come."""
+    trace = _Trace(analysis)
+    yield wire.clocks(analysis.start_ns)
+    parents = []
+    ranks: dict[int | None, int] = {}
+    for each in recording.processes:
+        parents.append(next(trace.uuids))
+        rank = "" if each.rank is None else f"rank {each.rank}, "
+        ranks[each.rank] = parents[-1]
+        yield wire.process(parents[-1], each.pid, f"{rank}{printable(each.host)}")
+    for place, spans in by_rank(usable(recording)).items():
+        # Without a rank, the recording does not tell which of several processes ran what.
+        parent = ranks.get(place, 0) if place is not None or len(parents) == 1 else 0
+        for name, some in _groups(spans, analysis) if place is None else [("regions", spans)]:
+            yield from trace.host(name, some, parent)
+    marked = [span for span in recording.spans if span.device_intervals]
+    work = on_devices(replace(recording, spans=tuple(marked)), analysis) if marked else []
+    for place, use in enumerate(analysis.devices):
+        own = next((lanes for lanes in work if lanes.device == use.device), None)
+        yield from trace.device(use, own, place)
+
+
+def _groups(spans: list[SpanRecord], analysis: Analysis) -> list[tuple[str, list[SpanRecord]]]:
+    """Executions by the devices that they used, if all tell that, else all as one."""
+    names = labels(use.device for use in analysis.devices)
+    groups: dict[tuple[str, ...], list[SpanRecord]] = {}
+    for span in spans:
+        told = () if span.assumed else span.devices
+        key = tuple(sorted({each.device for each in span.device_intervals})) or told
+        groups.setdefault(key, []).append(span)
+    if () in groups or len(groups) == 1:
+        return [("regions", spans)]
+    return [(f"regions using GPU {', '.join(names.get(u, u) for u in key)}", each) for key, each in groups.items()]
+
+
+class _Trace:
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.names = wire.Names()
+        self.uuids = count(1)
+        self.labels = labels(use.device for use in analysis.devices)
+        self.uses = {use.device.uuid: use for use in analysis.devices}
+
+    # ------------------------------------------------------------------ executions
+
+    def host(self, name: str, spans: Sequence[SpanRecord], parent: int) -> Iterator[bytes]:
+        lanes = on_host(spans)
+        if lanes is None:
+            return
+        joined = _joined(spans, self.uses)
+        yield from self._tracks(lanes, name, parent, (spans, joined))
+
+    def _tracks(
+        self, lanes: Lanes, name: str, parent: int, told: tuple[Sequence[SpanRecord], Joined] | None, rank: int = 0
+    ) -> Iterator[bytes]:
+        tracks = []
+        for place in range(int(lanes.tracks.max(initial=-1)) + 1):
+            tracks.append(next(self.uuids))
+            yield wire.track(tracks[-1], name if not place else f"{name} {place + 1}", parent=parent, rank=rank + place)
+        events = [self.names(wire.EVENTS, region) for region in lanes.regions]
+        details = self._details(lanes, told)
+        yield self.names.packet()
+        open_ends: list[list[int]] = [[] for _ in tracks]
+        order = np.lexsort((lanes.levels, -lanes.ends, lanes.starts)).tolist()
+        columns = (lanes.starts.tolist(), lanes.ends.tolist(), lanes.tracks.tolist(), lanes.columns.tolist())
+        for i in order:
+            start, end, track, column = (each[i] for each in columns)
+            stack = open_ends[track]
+            while stack and stack[-1] <= start:
+                yield wire.end(stack.pop(), tracks[track])
+            yield wire.begin(start, tracks[track], events[column], details(i, column))
+            # Where more ran at once than there are tracks, the last one's slices are cut to lie in one another.
+            stack.append(min(end, stack[-1]) if stack else end)
+        for track, stack in enumerate(open_ends):
+            while stack:
+                yield wire.end(stack.pop(), tracks[track])
+
+    def _details(self, lanes: Lanes, told: tuple[Sequence[SpanRecord], Joined] | None) -> Callable[[int, int], bytes]:
+        """The arguments of an execution, by its place and its region's: the region's values, or where samples resolve
+        the execution, its own.
+        """
+        found = [self._region(region, lanes) for region in lanes.regions]
+        always, pooled = ([wire.arguments(each[side], self.names) for each in found] for side in (0, 1))
+        if told is None:
+            return lambda _, column: always[column] + pooled[column]
+        spans, (busy, energy, coverage) = told
+        own = wire.arguments({names_of.SCOPE.name: "span"}, self.names)
+        failed = wire.arguments({"failed": True}, self.names)
+        keys = (names_of.BUSY_RATIO, names_of.ENERGY, names_of.COVERAGE, names_of.ITEMS)
+        a_busy, a_energy, a_coverage, an_item = (wire.ready(key.name, self.names) for key in keys)
+
+        def details(i: int, column: int) -> bytes:
+            span, parts = spans[i], [always[column]]
+            if isnan(busy[i]):
+                parts.append(pooled[column])
+            else:
+                parts += [own, a_busy, wire.eight(busy[i]), a_coverage, wire.eight(coverage[i])]
+                parts += [] if isnan(energy[i]) else [a_energy, wire.eight(energy[i])]
+            if span.items is not None and isfinite(span.items):
+                parts += [an_item, wire.eight(span.items)]
+            if span.failed:
+                parts.append(failed)
+            return b"".join(parts)
+
+        return details
+
+    def _region(self, region: str, lanes: Lanes) -> tuple[Values, Values]:
+        """A region's verdict, and its pooled values, as far as they are the same on all devices that are meant."""
+        uses = [use for use in self.analysis.of(region) if lanes.device is None or use.summary.device == lanes.device]
+        regimes = dict.fromkeys(str(use.verdict.regime) for use in uses)
+        verdict: dict[str, wire.Argument | None] = {}
+        if len(regimes) == 1:
+            verdict[names_of.REGIME.name] = next(iter(regimes))
+        if len(uses) != 1:
+            return verdict, {}
+        (use,) = uses
+        if use.verdict.regime is not Regime.UNKNOWN:
+            verdict[names_of.CONFIDENCE.name] = use.verdict.confidence
+        return verdict, {
+            names_of.SCOPE.name: "pooled",
+            names_of.BUSY_RATIO.name: None if use.summary.busy is None else min(1.0, use.summary.busy),
+            names_of.ENERGY.name: use.summary.call_energy_j,
+        }
+
+    # ------------------------------------------------------------------ devices
+
+    def device(self, use: DeviceUse, own: Lanes | None, place: int) -> Iterator[bytes]:
+        uuid = next(self.uuids)
+        yield wire.track(uuid, title(use.device, self.labels[use.device.uuid]), rank=1000 + place)
+        ranks = count(1)
+        for event in self.analysis.events:
+            if event.device == use.device.uuid:
+                said = {"code": event.code, "message": printable(event.message) or None}
+                name = self.names(wire.EVENTS, printable(event.kind))
+                details = wire.arguments(said, self.names)
+                yield self.names.packet()
+                yield wire.instant(event.t_ns, uuid, name, details)
+        if own is not None:
+            yield from self._tracks(own, "regions on the device", uuid, None, rank=next(ranks))
+        yield from self._gaps(use, uuid)
+        for signal, column in use.timeline.columns.items():
+            if column.watermark_ns is None:
+                continue
+            found = stretches(column, self.analysis.start_ns, self.analysis.end_ns, _EVERYTHING)
+            unit, factor = shown_in(signal)
+            counter = next(self.uuids)
+            yield wire.track(counter, signal.key, parent=uuid, rank=1000 + next(ranks), counter_unit=unit)
+            yield self.names.packet()
+            for at, value in zip(found.starts.tolist(), (found.mean * factor).tolist(), strict=True):
+                yield wire.count(at, counter, value)
+
+    def _gaps(self, use: DeviceUse, parent: int) -> Iterator[bytes]:
+        """Slices where the device was not sampled: a counter would go on with its last value."""
+        column = use.timeline.best(BUSY_SOURCES) or use.timeline.best(ENERGY_SOURCES)
+        if column is None:
+            return
+        gaps = stretches(column, self.analysis.start_ns, self.analysis.end_ns, _EVERYTHING).gaps
+        if not gaps:
+            return
+        track, name = next(self.uuids), self.names(wire.EVENTS, "not measured")
+        yield wire.track(track, f"gaps of {column.signal.key}", parent=parent, rank=999)
+        yield self.names.packet()
+        for start, end in gaps:
+            yield wire.begin(start, track, name)
+            yield wire.end(end, track)
+
+
+def shown_in(signal: Signal) -> tuple[str, float]:
+    """The unit of a signal's counter track, and what its base unit is multiplied by: a counter is shown as a rate."""
+    if signal.kind is Kind.COUNTER:
+        return _FASTER.get(signal.unit, f"{signal.unit}/s"), 1.0
+    return _SHOWN.get(signal.unit, (signal.unit, 1.0))
+
+
+def _joined(spans: Sequence[SpanRecord], uses: Mapping[str, DeviceUse]) -> Joined:
+    """Each execution's own busy share and energy on its one device, where it is long enough for that."""
+    none = np.full(len(spans), np.nan)
+    busy, energy, coverage = none.copy(), none.copy(), none.copy()
+    only = next(iter(uses)) if len(uses) == 1 else ""
+    where: dict[str, list[int]] = {}
+    starts, ends = np.zeros(len(spans), np.int64), np.zeros(len(spans), np.int64)
+    for i, span in enumerate(spans):
+        marks = {each.device for each in span.device_intervals}
+        device = only
+        if len(marks) == 1:
+            (device,) = marks
+            starts[i] = min(each.start_ns for each in span.device_intervals)
+            ends[i] = max(each.end_ns for each in span.device_intervals)
+        else:
+            starts[i], ends[i] = span.start_ns, span.end_ns
+            if marks or len(span.devices) > 1:
+                continue
+            device = span.devices[0] if span.devices else only
+        if device in uses and 0 <= starts[i] < ends[i] < _EVERYTHING:
+            where.setdefault(device, []).append(i)
+    for device, places in where.items():
+        here = np.array(places, np.int64)
+        timeline = uses[device].timeline
+        found = _own(timeline, BUSY_SOURCES, starts[here], ends[here])
+        if found is not None:
+            busy[here], coverage[here] = np.minimum(found[0], 1.0), found[1]
+        found = _own(timeline, ENERGY_SOURCES, starts[here], ends[here])
+        if found is not None:
+            energy[here] = found[0] * (ends[here] - starts[here]) / NS_PER_S
+    return Joined(busy.tolist(), energy.tolist(), coverage.tolist())
+
+
+def _own(
+    timeline: Timeline, sources: Sequence[Signal], starts: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Means and coverage over each interval; NaN where windows are too wide for it, or too little is covered."""
+    column = timeline.best(sources)
+    if column is None or column.watermark_ns is None:
+        return None
+    (sums,) = timeline.integrals([column.signal], starts, ends)
+    means, known = sums.means()
+    lengths = (ends - starts).astype(np.float64)
+    covered = sums.covered_ns / lengths
+    _, edges, _ = column.edges(0, _EVERYTHING)
+    usual = float(np.median(np.diff(edges))) if len(edges) > 1 else 0.0
+    widest = max(column.signal.window_ns, column.signal.refresh_ns, usual)
+    fine = known & (covered >= LEAST_COVERAGE) & (widest <= WIDEST_WINDOW * lengths)
+    return np.where(fine, means, np.nan), np.minimum(covered, 1.0)

@@ -1,0 +1,98 @@
+"""The same region on several ranks of one job, side by side: who is slow, and by how much. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+import numpy as np
+
+from gpu_profile.analysis.runs import Runs
+from gpu_profile.recording import ProcessInfo
+
+#: Ranks whose mean times are closer than this share are as good as equal.
+NEAR: Final = 0.05
+#: How many standard errors the fastest and the slowest rank must lie apart: 95 % of differences of equals do not.
+_SURE: Final = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class RankUse:
+    """How long a region took on one rank, in seconds on the host; `error_s` is the standard error of the mean.
+
+    `error_s` is None where one execution tells nothing of the others.
+    """
+
+    rank: int
+    calls: int
+    total_s: float
+    mean_s: float
+    p95_s: float
+    error_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRanks:
+    """A region on the ranks that ran it, two or more, by rank."""
+
+    region: str
+    ranks: tuple[RankUse, ...]
+
+    @property
+    def fastest(self) -> RankUse:
+        """The rank with the least mean time."""
+        return min(self.ranks, key=lambda use: use.mean_s)
+
+    @property
+    def slowest(self) -> RankUse:
+        """The rank with the most."""
+        return max(self.ranks, key=lambda use: use.mean_s)
+
+    @property
+    def mean_s(self) -> float:
+        """The mean of the ranks' means."""
+        return sum(use.mean_s for use in self.ranks) / len(self.ranks)
+
+    @property
+    def excess(self) -> float:
+        """By what share of the fastest rank's time the slowest one takes longer."""
+        return self.slowest.mean_s / self.fastest.mean_s - 1 if self.fastest.mean_s > 0 else 0.0
+
+    @property
+    def differ(self) -> bool:
+        """Whether the slowest rank takes longer than the fastest by more than `NEAR` and than chance explains."""
+        low, high = self.fastest, self.slowest
+        if self.excess < NEAR:
+            return False
+        if low.error_s is None or high.error_s is None:
+            return True
+        return high.mean_s - low.mean_s > _SURE * sqrt(low.error_s**2 + high.error_s**2)
+
+
+def by_rank(runs: Mapping[str, Runs]) -> tuple[RegionRanks, ...]:
+    """The regions that ran on two ranks or more, in the order of `runs`."""
+    found = (RegionRanks(region, tuple(_uses(mine))) for region, mine in runs.items())
+    return tuple(each for each in found if len(each.ranks) > 1)
+
+
+def _uses(runs: Runs) -> Iterator[RankUse]:
+    if runs.ranks is None:
+        return
+    lengths = runs.durations_s
+    for rank in np.unique(runs.ranks).tolist():
+        if rank < 0:
+            continue
+        own = lengths[runs.ranks == rank]
+        error = float(own.std(ddof=1)) / sqrt(len(own)) if len(own) > 1 else None
+        yield RankUse(rank, len(own), float(own.sum()), float(own.mean()), float(np.quantile(own, 0.95)), error)
+
+
+def missing(processes: Sequence[ProcessInfo], runs: Mapping[str, Runs]) -> str:
+    """A line if there are ranks of the job that recorded no region; empty if not, or nobody told."""
+    there = {rank for mine in runs.values() if mine.ranks is not None for rank in np.unique(mine.ranks).tolist()} - {-1}
+    size = max((process.world_size or 0 for process in processes if process.rank in there), default=0)
+    if len(there) >= size or size < 2:
+        return ""
+    return f"{len(there)} of {size} ranks are in the recording: the others ran elsewhere or recorded no region"

@@ -1,0 +1,118 @@
+"""An analysis as CSV: a row for each region on each device, and a row for each device.
+
+Units are in the header's names. What is not known is an empty cell, never 0. Text that a spreadsheet would take for a
+formula has an apostrophe before it; numbers are as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
+from typing import Final, TypeVar
+
+from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
+from gpu_profile.analysis.runs import printable
+from gpu_profile.regimes import Regime, Verdict
+
+Cell = str | int | float | None
+_T = TypeVar("_T")
+
+#: What begins a formula in spreadsheets.
+_FORMULA: Final = ("=", "+", "-", "@")
+
+
+def _mean_s(use: RegionUse) -> float | None:
+    durations = use.summary.durations
+    return durations.total_s / durations.calls if durations.calls else None
+
+
+def _judged(value: Callable[[Verdict], Cell]) -> Callable[[RegionUse], Cell]:
+    """Of a verdict that there is."""
+    return lambda use: None if use.verdict.regime is Regime.UNKNOWN else value(use.verdict)
+
+
+_REGIONS: Final[Mapping[str, Callable[[RegionUse], Cell]]] = {
+    "region": lambda use: use.summary.region,
+    "device_uuid": lambda use: use.summary.device.uuid,
+    "device_index": lambda use: use.summary.device.index,
+    "device_name": lambda use: use.summary.device.name,
+    "calls": lambda use: use.summary.durations.calls,
+    "executions": lambda use: use.summary.executions,
+    "failures": lambda use: use.failures,
+    "total_s": lambda use: use.summary.durations.total_s,
+    "mean_s": _mean_s,
+    "p50_s": lambda use: use.summary.durations.p50_s,
+    "p95_s": lambda use: use.summary.durations.p95_s,
+    "max_s": lambda use: use.summary.durations.max_s,
+    "items": lambda use: use.summary.durations.items,
+    "items_per_s": lambda use: use.items_per_s,
+    "item_energy_j": lambda use: use.item_energy_j,
+    "interval_source": lambda use: use.summary.interval_source,
+    "interval_s": lambda use: use.summary.interval_s,
+    "busy_ratio": lambda use: use.summary.busy,
+    "busy_half_width_ratio": lambda use: use.summary.busy_half_width,
+    "busy_source": lambda use: use.summary.busy_source,
+    "busy_s": lambda use: use.summary.busy_s,
+    "power_w": lambda use: use.summary.power_w,
+    "power_half_width_w": lambda use: use.summary.power_half_width,
+    "energy_source": lambda use: use.summary.energy_source,
+    "energy_j": lambda use: use.summary.energy_j,
+    "call_energy_j": lambda use: use.summary.call_energy_j,
+    "memory_max_bytes": lambda use: use.summary.memory_max,
+    "regime": lambda use: str(use.verdict.regime),
+    "confidence_ratio": _judged(lambda verdict: verdict.confidence),
+    "basis": lambda use: use.verdict.basis,
+    "rule": lambda use: use.verdict.rule,
+    "runner_up": lambda use: None if use.verdict.runner_up is None else str(use.verdict.runner_up),
+    "windows": lambda use: use.verdict.n,
+    "coverage_ratio": lambda use: use.verdict.coverage,
+    "advice": lambda use: use.verdict.advice,
+    "unknown_because": lambda use: "; ".join(use.reasons),
+}
+_DEVICES: Final[Mapping[str, Callable[[DeviceUse], Cell]]] = {
+    "device_uuid": lambda use: use.device.uuid,
+    "device_index": lambda use: use.device.index,
+    "device_name": lambda use: use.device.name,
+    "kind": lambda use: str(use.device.kind),
+    "parent_uuid": lambda use: use.device.parent,
+    "start_unix_ns": lambda use: use.start_ns or None,
+    "end_unix_ns": lambda use: use.end_ns or None,
+    "utilization_ratio": lambda use: use.utilization,
+    "utilization_source": lambda use: use.utilization_source,
+    "coverage_ratio": lambda use: use.coverage,
+    "energy_j": lambda use: use.energy_j,
+    "energy_source": lambda use: use.energy_source,
+    "power_w": lambda use: use.power_w,
+    "unattributed_j": lambda use: use.unattributed_j,
+    "unknown_because": lambda use: "; ".join(use.reasons),
+}
+
+
+def regions_csv(analysis: Analysis) -> str:
+    """A header and a row for each region on each of its devices, ended by line feeds."""
+    return _csv(_REGIONS, analysis.regions)
+
+
+def devices_csv(analysis: Analysis) -> str:
+    """A header and a row for each device, ended by line feeds."""
+    return _csv(_DEVICES, analysis.devices)
+
+
+def _csv(columns: Mapping[str, Callable[[_T], Cell]], rows: Iterable[_T]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(read(row)) for read in columns.values()])
+    return out.getvalue()
+
+
+def _cell(value: Cell) -> str | int | float:
+    if value is None or (isinstance(value, float) and not isfinite(value)):
+        return ""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text

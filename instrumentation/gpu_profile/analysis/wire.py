@@ -1,0 +1,155 @@
+"""The few messages of a Perfetto trace, written as protocol buffers by hand.
+
+Field numbers are those of Perfetto's `protos/perfetto/trace/` (`trace_packet.proto`, `track_event/*.proto`,
+`interned_data/interned_data.proto`), which never change their meaning.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+#: `TrackEvent.Type`.
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
+_DOUBLE: Final = struct.Struct("<d")
+eight = _DOUBLE.pack
+#: Builtin clocks: what every packet's time is, and the wall clock that is set equal to it.
+_TRACE_CLOCK, _WALL_CLOCK = 6, 1
+_SEQUENCE: Final = 1
+
+Argument = bool | int | float | str
+
+
+def varint(value: int) -> bytes:
+    """Base 128, least significant first; negative numbers as 64 bits."""
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    """A whole number, a truth value or an enumerator."""
+    return varint(field << 3) + varint(value)
+
+
+def double(field: int, value: float) -> bytes:
+    """A 64 bit float."""
+    return varint(field << 3 | 1) + _DOUBLE.pack(value)
+
+
+def message(field: int, content: bytes | str) -> bytes:
+    """Text, bytes or a message within the message."""
+    data = content.encode("utf-8", "replace") if isinstance(content, str) else content
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def packet(content: bytes) -> bytes:
+    """One `TracePacket` of the `Trace`."""
+    return message(1, content)
+
+
+def clocks(at_ns: int) -> bytes:
+    """That time stamps are wall-clock time."""
+    both = b"".join(message(1, number(1, clock) + number(2, at_ns)) for clock in (_TRACE_CLOCK, _WALL_CLOCK))
+    return packet(number(8, at_ns) + message(6, both) + number(10, _SEQUENCE))
+
+
+def process(track: int, pid: int, name: str) -> bytes:
+    """The track of a process."""
+    return packet(message(60, number(1, track) + message(3, number(1, pid) + message(6, name))) + number(10, _SEQUENCE))
+
+
+def track(uuid: int, name: str, *, parent: int = 0, rank: int = 0, counter_unit: str | None = None) -> bytes:
+    """A track of slices, or with a unit one of a counter; its children stand in the order of their `rank`."""
+    content = number(1, uuid) + message(2, name) + (number(5, parent) if parent else b"")
+    content += number(11, 3) + number(12, rank)
+    if counter_unit == "By":
+        content += message(8, number(3, 3))
+    elif counter_unit is not None:
+        content += message(8, message(6, counter_unit))
+    return packet(message(60, content) + number(10, _SEQUENCE))
+
+
+class Names:
+    """Texts that are written once, in the packet before they are first used, and then told by number."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], int] = {}
+        self._new: list[bytes] = []
+        self._begun = False
+
+    def __call__(self, table: int, text: str) -> int:
+        """The number of `text` in one of `InternedData`'s tables."""
+        key = (table, text)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self._known) + 1
+            self._new.append(message(table, number(1, found) + message(2, text)))
+        return found
+
+    def packet(self) -> bytes:
+        """What has been numbered since the last call; empty if nothing was."""
+        if not self._new:
+            return b""
+        content = message(12, b"".join(self._new)) + number(10, _SEQUENCE) + number(13, 2 if self._begun else 3)
+        self._new.clear()
+        self._begun = True
+        return packet(content)
+
+
+#: Tables of `InternedData`.
+EVENTS, ARGUMENTS, VALUES = 2, 3, 29
+_TAIL: Final = number(10, _SEQUENCE) + number(13, 2)
+
+
+def arguments(values: Mapping[str, Argument | None], names: Names) -> bytes:
+    """Named values of an event; None is left out."""
+    out = []
+    for key, value in values.items():
+        if value is None:
+            continue
+        head = number(1, names(ARGUMENTS, key))
+        if isinstance(value, bool):
+            body = number(2, value)
+        elif isinstance(value, int):
+            body = number(4, value)
+        elif isinstance(value, float):
+            body = double(5, value)
+        else:
+            body = number(17, names(VALUES, value))
+        out.append(message(4, head + body))
+    return b"".join(out)
+
+
+def ready(key: str, names: Names) -> bytes:
+    """What comes before the eight bytes of a 64 bit float that is an argument of many events."""
+    head = number(1, names(ARGUMENTS, key)) + varint(5 << 3 | 1)
+    return varint(4 << 3 | 2) + varint(len(head) + 8) + head
+
+
+def begin(at_ns: int, on: int, name: int, details: bytes = b"") -> bytes:
+    """The start of a slice; `name` as `Names` numbered it, `details` are `arguments`."""
+    return packet(
+        number(8, at_ns) + message(11, details + number(9, BEGIN) + number(10, name) + number(11, on)) + _TAIL
+    )
+
+
+def end(at_ns: int, on: int) -> bytes:
+    """The end of the slice that began last on a track."""
+    return packet(number(8, at_ns) + message(11, number(9, END) + number(11, on)) + _TAIL)
+
+
+def instant(at_ns: int, on: int, name: int, details: bytes = b"") -> bytes:
+    """Something without a length."""
+    event = details + number(9, INSTANT) + number(10, name) + number(11, on)
+    return packet(number(8, at_ns) + message(11, event) + _TAIL)
+
+
+def count(at_ns: int, on: int, value: float) -> bytes:
+    """A counter's value from now on."""
+    return packet(number(8, at_ns) + message(11, number(9, COUNTER) + number(11, on) + double(44, value)) + _TAIL)

@@ -1,0 +1,238 @@
+"""How long a device was busy during one interval, with bounds: from the best source that it has. Pure."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.signals import GRAPHICS, UTILIZATION
+from gpu_profile.join import read
+from gpu_profile.samples import Interval
+from gpu_profile.timeline import Column, Timeline
+from gpu_profile.trailing import WINDOWS_AFTER, WINDOWS_BEFORE, Bounds, Fit, Readings, busy_between, fit, hull, merged
+from gpu_profile.units import NS_PER_S
+from gpu_profile.window_search import LATE_NS, LONGEST_NS, Found, WindowFinder, readings_of, renewals, with_window
+
+#: A busy time whose half-width is above this share of its interval is flagged.
+WIDEST_DOUBT: Final = 0.1
+#: From this length on, what a window takes in beside an interval's edges is left to the bounds; of polled readings,
+#: from so many windows on, staleness included.
+LONG_NS: Final = 30 * NS_PER_S
+_MANY_WINDOWS: Final = 12
+#: How far back the best guess looks, in windows.
+_WINDOWS_TO_GUESS: Final = 3
+#: Phases of a sensor's renewal at which tiles are tried.
+_PHASES: Final = 20
+
+_finders: WeakKeyDictionary[Timeline, WindowFinder] = WeakKeyDictionary()
+
+
+class Busy(NamedTuple):
+    """Busy seconds of an interval of `length_s`: the best guess, and what it is for sure not below and not above.
+
+    `source` is the signal that told. `reason` says what keeps the guess from being sure: "" if nothing does.
+    """
+
+    value_s: float
+    low_s: float
+    high_s: float
+    length_s: float
+    source: Signal
+    reason: str = ""
+
+    @property
+    def share(self) -> float:
+        """The busy share of the interval, 0-1."""
+        return self.value_s / self.length_s
+
+    @property
+    def half_width_s(self) -> float:
+        """Half of what lies between the bounds."""
+        return (self.high_s - self.low_s) / 2
+
+    @property
+    def sure(self) -> bool:
+        """Whether the half-width is at most `WIDEST_DOUBT` of the interval.
+
+        Of an interval too short to hold two renewals of the sensor: whether either bound is that near to the guess,
+        which then has nothing of the interval's own to go by.
+        """
+        return not self.reason
+
+
+def busy_time(timeline: Timeline, interval: Interval, *, stamped: bool | None = None) -> Busy | None:
+    """Busy seconds of one interval; None where the device tells nothing around it.
+
+    Activity counters come first, then utilisation, whose window is looked for in the readings once per timeline.
+    `stamped` says whether those carry the driver's own stamps; None: those in whole microseconds do, as this process's
+    clock ticks in nanoseconds. The first call for a timeline decides.
+    """
+    if interval.end_ns <= interval.start_ns:
+        return None
+    tiles, trailing = timeline.column(GRAPHICS), timeline.column(UTILIZATION)
+    if tiles is not None and tiles.watermark_ns is not None:
+        return _by_tiles(tiles, interval)
+    found = _learn(timeline, trailing, stamped) if trailing is not None else None
+    return _by_windows(trailing, found, interval) if trailing is not None and found is not None else None
+
+
+def settled(timeline: Timeline, t_ns: int, *, stamped: bool | None = None) -> bool:
+    """Whether a reading of a moment at or after `t_ns` has come: what ended then can be judged.
+
+    A region's end is covered one renewal after it, and known once the driver's buffer has been drained (a flush of the
+    sampler does). A polled reading may be as old as the sensor's renewals lie apart: its watermark alone is no proof.
+    True where there is nothing to wait for.
+    """
+    tiles, trailing = timeline.column(GRAPHICS), timeline.column(UTILIZATION)
+    if tiles is not None and tiles.watermark_ns is not None:
+        return tiles.watermark_ns >= t_ns + tiles.signal.refresh_ns + LATE_NS
+    mark = trailing.watermark_ns if trailing is not None else None
+    if trailing is None or mark is None:
+        return True
+    if mark < t_ns:
+        return False
+    found = _learn(timeline, trailing, stamped)
+    if found is None or found.stamped:
+        return found is not None
+    earliest = readings_of(trailing, found, t_ns - LONGEST_NS, mark).earliest
+    return len(earliest) > 0 and int(earliest.max()) >= t_ns - LATE_NS
+
+
+def widest_window_ns(timeline: Timeline) -> int | None:
+    """How far back a reading of the best source may look, as far as that is known; None where there is no source."""
+    tiles, trailing = timeline.column(GRAPHICS), timeline.column(UTILIZATION)
+    if tiles is not None and tiles.watermark_ns is not None:
+        return tiles.signal.refresh_ns
+    found = _learn(timeline, trailing, None) if trailing is not None and trailing.watermark_ns is not None else None
+    return None if found is None else max(found.windows)
+
+
+def _learn(timeline: Timeline, column: Column, stamped: bool | None) -> Found | None:
+    """What is known by now of the sensor behind a timeline's column; what was found before is not looked for again."""
+    finder = _finders.get(timeline)
+    if finder is None:
+        finder = _finders.setdefault(timeline, WindowFinder(stamped=stamped))
+    return finder.learn(column)
+
+
+# ---------------------------------------------------------------------- utilisation
+
+
+def _by_windows(column: Column, found: Found, interval: Interval) -> Busy | None:
+    a, b = interval.start_ns, interval.end_ns
+    widest = max(found.windows)
+    many = _MANY_WINDOWS * (widest + found.stale_ns) if found.stale_ns else LONG_NS
+    if b - a >= min(many, LONG_NS):
+        return _long(column, interval, widest)
+    readings = readings_of(column, found, a - WINDOWS_BEFORE * widest, b + WINDOWS_AFTER * widest + found.stale_ns)
+    if not len(readings.latest) or int(readings.latest[-1]) <= a or int(readings.earliest[0]) - widest >= b:
+        return None
+    apart = max(found.spacing_ns, found.stale_ns)
+    every = [part for w in found.windows if (part := _by_window(readings, a, b, w)) is not None]
+    bounds = hull(every)
+    if bounds is None:
+        return _contradictory(column, interval)
+    reason = f"too short for readings of moments up to {apart / 1e6:.0f} ms apart"
+    if len(found.windows) > 1 and (len(every) < len(found.windows) or any(_narrow(p, b - a, apart) for p in every)):
+        reason = f"the sensor's window is not known yet: {_span(found.windows)}"
+    elif int(readings.earliest[-1]) < b - LATE_NS:
+        reason = "no reading covers its end yet"
+    elif int(readings.earliest[0]) > a:
+        reason = "no readings from before its start"
+    busy = _busy(column.signal, bounds, b - a, apart, reason)
+    # What some windows cannot give may be a reading that is garbage.
+    return busy._replace(reason=reason) if len(every) < len(found.windows) else busy
+
+
+def _contradictory(column: Column, interval: Interval) -> Busy:
+    length = interval.end_ns - interval.start_ns
+    anything = Bounds(_overlap(column, interval), 0.0, float(length))
+    return _busy(column.signal, anything, length, 0, "the readings contradict each other")
+
+
+def _by_window(readings: Readings, a_ns: int, b_ns: int, window_ns: int) -> Bounds | None:
+    these = with_window(readings, window_ns)
+    return busy_between(these, a_ns, b_ns, renewals(these.around(a_ns, b_ns, _WINDOWS_TO_GUESS)))
+
+
+def _span(windows: tuple[int, ...]) -> str:
+    return f"{windows[-1] / 1e6:.0f} to {windows[0] / 1e6:.0f} ms"
+
+
+def _narrow(bounds: Bounds, length_ns: int, apart_ns: int) -> bool:
+    value, low, high = bounds
+    doubt = (high - low) / 2 if length_ns >= 2 * apart_ns else max(value - low, high - value)
+    return doubt <= WIDEST_DOUBT * length_ns
+
+
+def _busy(source: Signal, bounds: Bounds, length_ns: int, apart_ns: int, reason: str) -> Busy:
+    value, low, high = (part / NS_PER_S for part in bounds)
+    narrow = _narrow(bounds, length_ns, apart_ns)
+    return Busy(value, low, high, length_ns / NS_PER_S, source, "" if narrow else reason)
+
+
+def _overlap(column: Column, interval: Interval) -> float:
+    """Busy ns if every reading stood for the time since the one before it."""
+    reading = read(column, interval)
+    return 0.0 if reading is None else min(1.0, reading.mean) * (interval.end_ns - interval.start_ns)
+
+
+def _long(column: Column, interval: Interval, window_ns: int) -> Busy | None:
+    """Busy time of a long interval: an overlap sum, which is off by what windows take in beside the edges.
+
+    The sum of trailing means is the mean of sums over the interval moved back by up to a window: by half of one on
+    average, and a renewal. What rows do not cover may be anything. Supposed is that the load does not beat with the
+    sensor's renewals, which over so many windows takes a load that is locked to them.
+    """
+    reading = read(column, interval)
+    if reading is None:
+        return None
+    length = interval.end_ns - interval.start_ns
+    covered = reading.coverage * length
+    doubt = window_ns / 2 + column.signal.refresh_ns + column.signal.quantum / 2 * covered
+    total = reading.total * NS_PER_S
+    low, high = max(0.0, total - doubt), min(float(length), total + doubt + length - covered)
+    bounds = Bounds(min(max(_overlap(column, interval), low), high), low, high)
+    return _busy(column.signal, bounds, length, 0, "readings cover too little of it")
+
+
+# ---------------------------------------------------------------------- activity counters
+
+
+def _by_tiles(column: Column, interval: Interval) -> Busy | None:
+    """Busy time by counters that are read as deltas: tiles, whose edges lie at the counter's last renewal.
+
+    It renews itself at an even pace (GPM: every 100 ms), at a phase that nobody is told: every one that fits counts.
+    """
+    a, b = interval.start_ns, interval.end_ns
+    period = column.signal.refresh_ns
+    if b - a >= LONG_NS:
+        return _long(column, interval, period)
+    starts, ends, masses = column.edges(a - 6 * period, b + 6 * period)
+    held = ends > starts
+    starts, ends, masses = starts[held], ends[held], masses[held]
+    if not len(ends) or ends[-1] <= a or starts[0] >= b:
+        return None
+    shares = masses // (ends - starts) * column.signal.quantum
+    fits: list[Fit] = []
+    # Between two phases that are tried, and for what is published late, edges may be this far off.
+    step = period // _PHASES
+    doubt = step + 2.0 * LATE_NS
+    for phase in range(0, period, step):
+        since, until = starts - (starts - phase) % period, ends - (ends - phase) % period
+        real = until > since
+        tiles = Readings.exact(until[real], (until - since)[real], shares[real], column.signal.quantum)
+        if (found := fit(merged(tiles, a + 4 * period, b - 4 * period), a, b)) is not None:
+            fits.append(found)
+    every = hull(found.bounds for found in sorted(fits))
+    if every is None:
+        return _contradictory(column, interval)
+    low, high = max(0.0, every.low_ns - doubt), min(float(b - a), every.high_ns + doubt)
+    bounds = Bounds(min(max(every.value_ns, low), high), low, high)
+    reason = f"too short for a counter that renews itself every {period / 1e6:.0f} ms"
+    if int(ends[-1]) < b:
+        reason = "no reading covers its end yet"
+    elif int(starts[0]) > a:
+        reason = "no readings from before its start"
+    return _busy(column.signal, bounds, b - a, period, reason)

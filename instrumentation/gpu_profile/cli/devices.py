@@ -1,0 +1,53 @@
+"""Which devices a command is about: those that it names, else those that CUDA would show to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gpu_profile.samples import Device
+
+device_option = click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="SPEC",
+    help="A number of CUDA's, 'nvml:N', or a UUID or its beginning; repeatable.",
+)
+
+
+def chooser(
+    specs: Sequence[str], *, visible: bool, environ: Mapping[str, str] | None = None
+) -> Callable[[Sequence[Device]], Sequence[Device]]:
+    """Picks from a driver's devices: those that `specs` name, and without any all of them.
+
+    With `visible`, all that CUDA_VISIBLE_DEVICES leaves, if it is set. The function raises UsageError for what is not
+    there.
+    """
+    environment = os.environ if environ is None else environ
+
+    def choose(devices: Sequence[Device]) -> Sequence[Device]:
+        from gpu_profile.errors import UsageError
+        from gpu_profile.visible import VARIABLE, Visible
+
+        seen = Visible(devices, environment)
+        if specs:
+            return seen.resolve(specs)
+        if visible and devices and VARIABLE in environment:
+            if not seen.devices:
+                raise UsageError(f"no GPU to watch: {seen.reason}; --device nvml:N names one all the same")
+            return seen.devices
+        return devices
+
+    return choose
+
+
+def label(device: Device) -> int | str:
+    """What a device is called for people: a GPU's index, a MIG instance's UUID."""
+    from gpu_profile.samples import DeviceKind
+
+    return device.uuid if device.index is None or device.kind is DeviceKind.MIG else device.index

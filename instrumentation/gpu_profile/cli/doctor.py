@@ -1,0 +1,119 @@
+"""`gpu-profile doctor`: what works on this machine, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from gpu_profile.cli.finding import Check, Finding, State
+from gpu_profile.cli.launch import BACKEND_VARIABLE
+
+#: A check that takes longer has failed.
+LIMIT_S: Final = 10.0
+#: Whose failure means that no GPU can be read.
+_GPUS: Final = "GPUs"
+#: A longer name (a MIG instance's UUID) does not move the other lines.
+_WIDEST: Final = 20
+
+
+@click.command()
+@click.option(
+    "--backend",
+    "--driver",
+    metavar="SPEC",
+    default=lambda: os.environ.get(BACKEND_VARIABLE) or "auto",
+    help=f"The driver to look at; else {BACKEND_VARIABLE}, else auto.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def doctor(*, backend: str, as_json: bool) -> int:
+    """Say what works on this machine and why not.
+
+    Ends with 0 if a GPU can be read, else with 1. No framework is imported, and nothing is changed.
+    """
+    from gpu_profile.cli import gpus, machine
+    from gpu_profile.driver.grammar import check_spec, open_driver
+
+    check_spec(backend)
+    named: list[tuple[str, Check]] = [
+        ("Python", machine.python),
+        ("settings", machine.settings),
+        ("container", machine.container),
+        ("kernel driver", machine.kernel_driver),
+        ("NVML library", machine.library),
+        ("nvidia-smi", machine.smi),
+        (_GPUS, lambda: gpus.driver(backend, open_driver)),
+        ("frameworks", machine.frameworks),
+        ("clock", machine.clock),
+        ("exporter", machine.exporter),
+    ]
+    found = look(named)
+    readable = any(each.subject == _GPUS and each.state is State.OK for each in found)
+    if as_json:
+        click.echo(
+            json.dumps({"ok": readable, "driver": backend, "findings": [_object(each) for each in found]}, indent=2)
+        )
+    else:
+        click.echo(render(found))
+        click.echo(f"\n{'GPUs can be read.' if readable else 'No GPU can be read.'}")
+    return 0 if readable else 1
+
+
+def look(named: Sequence[tuple[str, Check]], limit_s: float = LIMIT_S) -> list[Finding]:
+    """All findings in the order of the checks, which run side by side, none for longer than `limit_s`.
+
+    A check that does not end in time keeps what it found so far and is left behind.
+    """
+    found: list[list[Finding]] = [[] for _ in named]
+    threads = []
+    for own, (name, check) in zip(found, named, strict=True):
+        thread = threading.Thread(target=_take, args=(own, name, check), daemon=True)
+        thread.start()
+        threads.append(thread)
+    end = time.monotonic() + limit_s
+    everything: list[Finding] = []
+    for thread, own, (name, _) in zip(threads, found, named, strict=True):
+        thread.join(max(0.0, end - time.monotonic()))
+        late = thread.is_alive()
+        everything += list(own)
+        if late:
+            to_do = "the driver or the system hangs: see the kernel's log"
+            everything.append(Finding(name, State.FAILS, f"did not answer within {limit_s:g} s", to_do))
+    return everything
+
+
+def _take(own: list[Finding], name: str, check: Check) -> None:
+    try:
+        own.extend(check())
+    except Exception as error:  # noqa: BLE001 - one check that cannot be made must not hide the others
+        own.append(Finding(name, State.FAILS, f"could not be looked at: {type(error).__name__}: {error}"))
+
+
+def render(found: Sequence[Finding]) -> str:
+    """A line for each finding, with what to do beneath."""
+    width = max((len(each.subject) for each in found if len(each.subject) <= _WIDEST), default=0)
+    lines = []
+    for each in found:
+        head = f"{each.state:<8}{each.subject:<{width}}  "
+        lines.append(f"{head}{each.found}".rstrip())
+        if each.to_do and each.state is not State.OK:
+            indent = " " * (8 + width + 2)
+            lines.append(textwrap.fill(f"→ {each.to_do}", 118, initial_indent=indent, subsequent_indent=indent + "  "))
+    return "\n".join(lines)
+
+
+def _object(each: Finding) -> dict[str, object]:
+    state = "info" if each.state is State.INFO else str(each.state)
+    return {
+        "subject": each.subject.strip(),
+        "state": state,
+        "found": each.found,
+        "to_do": each.to_do or None,
+        "data": dict(each.data),
+    }

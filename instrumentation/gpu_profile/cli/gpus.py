@@ -1,0 +1,181 @@
+"""What a driver can read of each device: a part of `gpu-profile doctor`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from gpu_profile.cli.finding import NO_DRIVER, Finding, State
+from gpu_profile.errors import GpuProfileError
+
+if TYPE_CHECKING:
+    from gpu_profile.catalogue import Signal
+    from gpu_profile.driver import Driver
+    from gpu_profile.samples import Device
+
+#: What people call groups of signals: what their keys begin with.
+_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "utilisation": ("utilization", "memory_controller", "encoder", "decoder"),
+    "energy": ("energy",),
+    "power": ("power",),
+    "memory": ("memory_used", "memory_reserved"),
+    "temperature": ("temperature",),
+    "clocks": ("clock",),
+    "throttling": ("throttle",),
+    "PCIe": ("pcie",),
+    "NVLink": ("nvlink",),
+    "ECC errors": ("ecc",),
+    "activity (GPM)": ("graphics", "sm", "occupancy", "tensor", "dram", "fp"),
+}
+
+
+def driver(spec: str, opened: Callable[[str], Driver]) -> Iterator[Finding]:
+    """What the driver that `spec` names can read of each device."""
+    said = _Said()
+    logger = logging.getLogger("gpu_profile")
+    logger.addHandler(said)
+    try:
+        yield from _driver(spec, opened)
+    finally:
+        logger.removeHandler(said)
+    for line in said.lines:
+        yield Finding("driver says", State.MISSING, line, "compare with nvidia-smi and the kernel's log (NVRM, Xid)")
+
+
+class _Said(logging.Handler):
+    """Keeps warnings, such as of a GPU that is lost and therefore not listed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        self.lines.append(record.getMessage())
+
+
+def _driver(spec: str, opened: Callable[[str], Driver]) -> Iterator[Finding]:
+    try:
+        found = opened(spec)
+    except GpuProfileError as error:
+        to_do = "see the lines above; to try gpu-profile without a GPU: --backend simulated"
+        yield Finding("GPUs", State.FAILS, str(error), to_do, {"driver": spec})
+        return
+    try:
+        yield from _devices(spec, found)
+    finally:
+        found.close()
+
+
+def _devices(spec: str, found: Driver) -> Iterator[Finding]:
+    from gpu_profile.catalogue import Tier
+    from gpu_profile.errors import DeviceLost
+
+    devices = found.devices()
+    versions = {"driver": found.name, "driver_version": found.version, "nvml_version": _nvml_version(found)}
+    said = f"driver {found.name}" + (f", version {found.version}" if found.version else "")
+    said += f", NVML {versions['nvml_version']}" if versions["nvml_version"] else ""
+    if not devices:
+        to_do = "choose another driver with --backend" if spec == "none" else NO_DRIVER
+        yield Finding("GPUs", State.FAILS, f"{said}: no device", to_do, versions)
+        return
+    yield Finding("GPUs", State.OK, f"{len(devices)} through {said}", data=versions)
+    yield from _visible(devices)
+    for device in devices:
+        try:
+            started = time.perf_counter()
+            found.read(device, Tier.FAST)
+            took_ms = (time.perf_counter() - started) * 1e3
+        except DeviceLost as error:
+            yield Finding(_name(device), State.FAILS, str(error), "see the kernel's log (NVRM, Xid)", _facts(device))
+            continue
+        yield Finding(
+            _name(device),
+            State.OK,
+            f"{device.name or 'no name'}, {device.uuid}; read in {took_ms:.1f} ms",
+            data=_facts(device) | {"read_ms": took_ms},
+        )
+        yield from _signals(device, found)
+
+
+def _nvml_version(found: Driver) -> str:
+    if found.name in ("smi", "none") or found.name.startswith("replay"):
+        return ""
+    import pynvml
+
+    try:
+        version = pynvml.nvmlSystemGetNVMLVersion()
+    except pynvml.NVMLError:
+        return ""
+    return version.decode() if isinstance(version, bytes) else str(version)
+
+
+def _visible(devices: Sequence[Device]) -> Iterator[Finding]:
+    from gpu_profile.visible import ORDER, VARIABLE, Visible
+
+    seen = Visible(devices, os.environ)
+    value = os.environ.get(VARIABLE)
+    said = f"{VARIABLE} is not set" if value is None else f"{VARIABLE}={value!r}"
+    said += f", {ORDER}={os.environ[ORDER]}" if ORDER in os.environ else ""
+    listed = ", ".join(f"{n}: {_name(device)}" for n, device in enumerate(seen.devices))
+    why = "; ".join(
+        part for part in (seen.reason if seen.reason != f"{VARIABLE}={value!r}" else "", seen.assumed) if part
+    )
+    yield Finding(
+        "CUDA sees",
+        State.OK if seen.devices else State.MISSING,
+        f"{listed or 'no device'} ({said}{'; ' if why else ''}{why})",
+        "" if seen.devices else f"correct {VARIABLE}: regions are joined with no device as it is",
+        {"devices": [device.uuid for device in seen.devices], "reason": seen.reason, "assumed": seen.assumed},
+    )
+
+
+def _name(device: Device) -> str:
+    from gpu_profile.cli.devices import label
+
+    return str(label(device)) if isinstance(label(device), str) else f"GPU {label(device)}"
+
+
+def _facts(device: Device) -> dict[str, Any]:
+    return {"uuid": device.uuid, "name": device.name, "kind": str(device.kind), "parent": device.parent}
+
+
+def _signals(device: Device, found: Driver) -> Iterator[Finding]:
+    """Which groups of signals are whole, which in part, and which are not there, and why."""
+    capabilities = found.capabilities(device)
+    whole: list[str] = []
+    part: list[str] = []
+    none: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, str | None]] = {}
+    for group in _GROUPS:
+        mine = {
+            s.key: None if c.available else c.reason or "no reason told"
+            for s, c in capabilities.items()
+            if _group(s) == group
+        }
+        groups[group] = mine
+        absent = {key: reason for key, reason in mine.items() if reason is not None}
+        if not absent:
+            whole.append(group)
+        elif len(absent) < len(mine):
+            part += [f"{key}: {reason}" for key, reason in absent.items()]
+        else:
+            none.setdefault("; ".join(dict.fromkeys(absent.values())), []).append(group)
+    data = {"uuid": device.uuid, "groups": groups}
+    there = [group for group, mine in groups.items() if None in mine.values()]
+    yield Finding("  reads", State.OK if there else State.FAILS, ", ".join(there) or "nothing", data=data)
+    for reason, names in none.items():
+        denied = "permit" in reason or "blocked" in reason
+        to_do = "allow this user or container the device: see Troubleshooting, In a container" if denied else ""
+        yield Finding("  not", State.MISSING, f"{', '.join(names)}: {reason}", to_do)
+    if part:
+        yield Finding("  not all", State.INFO, "; ".join(part))
+
+
+def _group(signal: Signal) -> str:
+    """The group whose beginning fits the signal's key best: `sm` is also how others might begin."""
+    fits = {name: len(b) for name, beginnings in _GROUPS.items() for b in beginnings if signal.key.startswith(b)}
+    return max(fits, key=lambda name: fits[name], default="")

@@ -1,0 +1,228 @@
+"""What `gpu-profile doctor` looks at beside the driver: the machine, and what is installed on it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from gpu_profile.cli.finding import NO_DRIVER, Finding, State
+
+_LIBRARY: Final = "libnvidia-ml.so.1"
+_PACKAGES: Final = ("gpu-profile", "nvidia-ml-py", "opentelemetry-sdk", "prometheus-client", "numpy", "click")
+_FRAMEWORKS: Final = ("torch", "lightning", "transformers", "tensorflow", "jax", "cupy", "numba", "triton", "vllm")
+_TELEMETRY: Final = (
+    "opentelemetry-distro",
+    "opentelemetry-instrumentation",
+    "opentelemetry-exporter-otlp",
+    "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry-exporter-otlp-proto-grpc",
+)
+_PORTS: Final = (9400, 9401)
+#: Where Linux reads the time from without entering the kernel.
+_FAST_CLOCKS: Final = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
+
+# ---------------------------------------------------------------------- the machine
+
+
+def python() -> Iterator[Finding]:
+    """The interpreter and the packages that gpu-profile needs."""
+    yield Finding("Python", State.OK, f"{platform.python_version()}, {sys.executable}")
+    versions = _versions(_PACKAGES)
+    lacking = [name for name in _PACKAGES if name not in versions]
+    found = ", ".join(f"{name} {version}" for name, version in versions.items())
+    state = State.FAILS if "nvidia-ml-py" in lacking else State.MISSING if lacking else State.OK
+    to_do = f"pip install {' '.join(lacking)}" if lacking else ""
+    yield Finding("packages", state, found or "none", to_do, {"versions": versions, "missing": lacking})
+
+
+def clock() -> Iterator[Finding]:
+    """Where the time comes from, and what reading it costs."""
+    try:
+        source = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource").read_text().strip()
+    except OSError:
+        source = "not told"
+    times = 2000
+    start = time.perf_counter_ns()
+    for _ in range(times):
+        time.time_ns()
+    each = (time.perf_counter_ns() - start) // times
+    slow = source not in (*_FAST_CLOCKS, "not told")
+    yield Finding(
+        "clock",
+        State.MISSING if slow else State.OK,
+        f"{source}, {each} ns a reading",
+        "reading the time enters the kernel, so regions cost more; boot with clocksource=tsc if it is stable"
+        if slow
+        else "",
+        {"source": source, "read_ns": each},
+    )
+
+
+def container() -> Iterator[Finding]:
+    """Whether this is a container, and which of its devices are NVIDIA's."""
+    marks = {
+        "Docker": Path("/.dockerenv").exists(),
+        "Podman": Path("/run/.containerenv").exists(),
+        "Kubernetes": "KUBERNETES_SERVICE_HOST" in os.environ,
+    }
+    inside = [name for name, there in marks.items() if there]
+    settings = {name: value for name, value in os.environ.items() if name.startswith("NVIDIA_")}
+    said = "".join(f", {name}={value}" for name, value in sorted(settings.items()))
+    yield Finding("container", State.INFO, (", ".join(inside) or "no sign of one") + said, data={"inside": inside})
+    nodes = sorted(str(path) for path in Path("/dev").glob("nvidia*") if not path.is_dir())
+    if not nodes:
+        yield Finding("/dev/nvidia*", State.MISSING, "no device files", NO_DRIVER, {"nodes": []})
+        return
+    shut = [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
+    yield Finding(
+        "/dev/nvidia*",
+        State.MISSING if shut else State.OK,
+        f"{len(nodes)} device files" + (f", not readable and writable: {', '.join(shut)}" if shut else ""),
+        "add this user to the group of these files, or change their mode" if shut else "",
+        {"nodes": nodes, "denied": shut},
+    )
+
+
+def kernel_driver() -> Iterator[Finding]:
+    """NVIDIA's kernel driver, and whether it keeps profiling counters for administrators."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    except (OSError, IndexError):
+        yield Finding(
+            "kernel driver",
+            State.MISSING,
+            "not loaded: no /proc/driver/nvidia/version",
+            f"modprobe nvidia, or {NO_DRIVER}",
+        )
+        return
+    yield Finding("kernel driver", State.OK, text.removeprefix("NVRM version:").strip())
+    try:
+        parameters = Path("/proc/driver/nvidia/params").read_text()
+    except OSError as error:
+        yield Finding("profiling counters", State.INFO, f"not known: /proc/driver/nvidia/params: {error.strerror}")
+        return
+    match = re.search(r"^RmProfilingAdminOnly: *(\d+)", parameters, re.MULTILINE)
+    only = match is not None and match[1] != "0" and os.geteuid() != 0
+    yield Finding(
+        "profiling counters",
+        State.MISSING if only else State.OK,
+        "for administrators only (RmProfilingAdminOnly)" if only else "this user may read them",
+        "only for kernel counters (CUPTI, Nsight): NVreg_RestrictProfilingToAdminUsers=0 for the module nvidia; "
+        "sampling does not need them"
+        if only
+        else "",
+    )
+
+
+def library() -> Iterator[Finding]:
+    """NVML's shared library: whether it can be loaded, and which file it is."""
+    import ctypes
+
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        yield Finding("NVML library", State.MISSING, str(error), NO_DRIVER)
+        return
+    yield Finding("NVML library", State.OK, _mapped(_LIBRARY.removesuffix(".1")) or "loaded, from where is not known")
+
+
+def _mapped(name: str) -> str:
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return ""
+    return next((line.split()[-1] for line in maps.splitlines() if name in line), "")
+
+
+def smi() -> Iterator[Finding]:
+    """The command nvidia-smi."""
+    path = shutil.which("nvidia-smi")
+    if path is None:
+        yield Finding("nvidia-smi", State.MISSING, "not on PATH", "needed only where NVML cannot be loaded")
+        return
+    done = subprocess.run([path, "-L"], capture_output=True, text=True, errors="replace", timeout=9, check=False)
+    said = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
+    if done.returncode:
+        yield Finding("nvidia-smi", State.MISSING, f"{path}: {said[0]}", "run it by hand: its message names the cause")
+    else:
+        yield Finding("nvidia-smi", State.OK, f"{path}: lists {sum(line.startswith('GPU') for line in said)} GPUs")
+
+
+# ---------------------------------------------------------------------- what is around
+
+
+def frameworks() -> Iterator[Finding]:
+    """Frameworks and OpenTelemetry's parts that are installed; none is imported."""
+    found = _versions(_FRAMEWORKS)
+    said = ", ".join(f"{name} {version}" for name, version in found.items())
+    yield Finding("frameworks", State.INFO, said or "none installed", data={"versions": found})
+    found = _versions(_TELEMETRY)
+    said = ", ".join(f"{name} {version}" for name, version in found.items())
+    named = {
+        name: value
+        for name, value in os.environ.items()
+        if name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME")
+    }
+    said += "".join(f", {name}={value}" for name, value in named.items())
+    if found:
+        yield Finding("OpenTelemetry", State.OK, said, data={"versions": found})
+    else:
+        yield Finding(
+            "OpenTelemetry",
+            State.INFO,
+            said.removeprefix(", ") or "no exporter of spans is installed",
+            "to send spans: pip install 'gpu-profile[otlp]'",
+            {"versions": {}},
+        )
+
+
+def settings() -> Iterator[Finding]:
+    """The settings of gpu-profile in the environment, and what a launcher said."""
+    from gpu_profile.visible import rank
+
+    found = {name: value for name, value in sorted(os.environ.items()) if name.startswith("GPU_PROFILE_")}
+    said = ", ".join(f"{name}={value}" for name, value in found.items())
+    place = rank(os.environ)
+    if place is not None:
+        said += f"{', ' if said else ''}rank {place.rank} of {place.size}, local rank {place.local_rank}"
+    yield Finding("settings", State.INFO, said or "none in the environment", data={"environment": found})
+
+
+def exporter() -> Iterator[Finding]:
+    """Whether an exporter serves on this machine."""
+    said = [f"port {port}: {answer}" for port in _PORTS if (answer := _serves(port))]
+    yield Finding("exporter", State.INFO, "; ".join(said) or "none on ports 9400 and 9401", data={"found": said})
+
+
+def _serves(port: int) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/-/ready")
+        answer = connection.getresponse()
+        text = answer.read(200).decode(errors="replace").strip().partition("\n")[0]
+    except (OSError, http.client.HTTPException) as error:
+        return "" if isinstance(error, ConnectionRefusedError) else f"{type(error).__name__}: {error}"
+    finally:
+        connection.close()
+    ours = {200: f"gpu-profile-exporter, {text or 'ready'}", 503: f"gpu-profile-exporter, {text}"}
+    return ours.get(answer.status, "something else, perhaps dcgm-exporter")
+
+
+def _versions(names: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,222 @@
+"""What came of a command that was watched: as text, as JSON, as a page and as a trace."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gpu_profile.analysis import Analysis, analyse
+from gpu_profile.analysis.data import SCHEMA_VERSION, of_ranks, of_region, to_json
+from gpu_profile.analysis.text import render_regions
+from gpu_profile.cli.devices import label
+from gpu_profile.errors import GpuProfileError, UsageError
+from gpu_profile.gpu_summary import GpuSummary, summarise_run
+from gpu_profile.recording import Recording, read_recording
+from gpu_profile.samples import Device, Interval
+from gpu_profile.units import seconds, si
+
+if TYPE_CHECKING:
+    from gpu_profile.cli.watch import Watch
+
+#: A GPU that was never busier than this, in per cent, was not used.
+_IDLE: Final = 0.5
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Without looks for garbage: analyses make very many objects that live to the end, and a fifth of the time goes."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+class Outcome:
+    """The results of `command`, which ran from `start_ns` to `end_ns` while `watch` read its devices.
+
+    `directory` is what its processes recorded into from `since_ns` on, None if they could not. `problems` has a line
+    for each thing that went wrong on the way; more come with what is asked for.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        exit_code: int,
+        run: Interval,
+        watch: Watch,
+        directory: Path | None,
+        *,
+        since_ns: int = 0,
+        warmup_s: float = 0.0,
+        problems: Sequence[str] = (),
+    ) -> None:
+        self.command = tuple(command)
+        self.exit_code = exit_code
+        self.run = run
+        self.problems = list(problems)
+        self._watch = watch
+        self._directory = directory
+        self._since_ns = since_ns
+        self._warmup_s = warmup_s
+        if watch.recorder is not None and watch.recorder.problem:
+            self.problems.append(f"the recording is not whole: {watch.recorder.problem}")
+
+    # ------------------------------------------------------------------ what is known
+
+    @cached_property
+    def summaries(self) -> list[tuple[Device, GpuSummary]]:
+        """Each device with its summary, in the driver's order."""
+        found = []
+        for state in self._watch.states:
+            device = state.timeline.device
+            summary = summarise_run(
+                state.timeline,
+                self.run,
+                device=label(device),
+                interval_s=self._watch.interval_s,
+                warmup_s=self._warmup_s,
+                notes=() if state.up else (f"sampling stopped early: {state.reason}",),
+            )
+            found.append((device, summary))
+        return found
+
+    @cached_property
+    def recording(self) -> Recording | None:
+        """What was recorded, by the watch and by the command's processes."""
+        if self._directory is None or not any(self._directory.glob("*.gpr")):
+            return None
+        return read_recording(self._directory, since_ns=self._since_ns)
+
+    @cached_property
+    def regions(self) -> Analysis | None:
+        """What the command's regions did; None if it had none, or that cannot be told."""
+        own = self._watch.recorder.path if self._watch.recorder is not None else None
+        if self._directory is None or not any(path != own for path in self._directory.glob("*.gpr")):
+            return None
+        try:
+            found = self.recording
+            return self._analysis if found is not None and found.spans else None
+        except GpuProfileError as error:
+            self.problems.append(f"regions are not shown: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a recording, the summary stands
+            self.problems.append(f"regions are not shown: unexpected {type(error).__name__}: {error}")
+        return None
+
+    @cached_property
+    def _analysis(self) -> Analysis:
+        found = self.recording
+        if found is None or not (found.samples or found.spans):
+            raise UsageError(f"nothing was recorded: {self._watch.problem or 'the run was too short'}")
+        with no_collection():
+            return analyse(found)
+
+    # ------------------------------------------------------------------ as text
+
+    def text(self, *, width: int | None = None) -> str:
+        """All of it for people; a terminal of `width` characters gets a narrower table of regions."""
+        parts = [self._devices(), render_regions(self.regions, width=width) if self.regions is not None else ""]
+        return "\n\n".join(part for part in [*parts, self.problem_lines()] if part)
+
+    def problem_lines(self) -> str:
+        """What ended the command before its time, and what else went wrong."""
+        number = self._signal
+        ended = [f"the command was ended by {number.name}"] if number is not None else []
+        return "\n".join(f"gpu-profile: {line}" for line in [*ended, *self.problems])
+
+    def _devices(self) -> str:
+        if not self.summaries:
+            return f"gpu-profile: {si(seconds(self.run.end_ns - self.run.start_ns), 's')}; {self._unwatched()}"
+        used = [summary for _, summary in self.summaries if not _idle(summary)]
+        idle = [summary for _, summary in self.summaries if _idle(summary)]
+        if not used or len(self.summaries) == 1:
+            used, idle = [*used, *idle][:1], [*used, *idle][1:]
+        return "\n".join([*(summary.format() for summary in used), *(_one_line(summary) for summary in idle)])
+
+    def _unwatched(self) -> str:
+        return f"no GPU was read: {self._watch.problem}"
+
+    @property
+    def _signal(self) -> signal.Signals | None:
+        try:
+            return signal.Signals(self.exit_code - 128) if self.exit_code > 128 else None
+        except ValueError:
+            return None
+
+    # ------------------------------------------------------------------ for programs
+
+    def json_line(self) -> bytes:
+        """One line of JSON: the first device's summary, and beside it everything else by name."""
+        length = seconds(self.run.end_ns - self.run.start_ns)
+        devices: list[dict[str, Any]] = [
+            {**summary.to_dict(), "uuid": device.uuid, "kind": str(device.kind), "parent": device.parent}
+            for device, summary in self.summaries
+        ]
+        nothing = GpuSummary(0, "", length, self._watch.interval_s, notes="").to_dict()
+        first = {**nothing, "device": None, "name": None, "notes": self._unwatched()}
+        if self.summaries:
+            first = self.summaries[0][1].to_dict()
+        regions = self.regions
+        found = {
+            **first,
+            "schema_version": SCHEMA_VERSION,
+            "command": list(self.command),
+            "exit_code": self.exit_code,
+            "start_ns": self.run.start_ns,
+            "end_ns": self.run.end_ns,
+            "driver": self._watch.driver_name or None,
+            "devices": devices,
+            "regions": [] if regions is None else [of_region(use) for use in regions.regions],
+            "ranks": [] if regions is None else [of_ranks(each) for each in regions.ranks],
+            "problems": list(self.problems),
+        }
+        return to_json(found, one_line=True).encode() + b"\n"
+
+    def page(self) -> bytes:
+        """The page of `analyze --html`."""
+        from gpu_profile.analysis.page import render_page
+
+        return render_page(self._analysis, title=self._title, recording=self.recording).encode(
+            "utf-8", "xmlcharrefreplace"
+        )
+
+    def trace(self) -> bytes:
+        """A trace for Perfetto."""
+        analysis, recording = self._analysis, self.recording
+        return b"" if recording is None else perfetto(recording, analysis)
+
+    @property
+    def _title(self) -> str:
+        text = " ".join(self.command)
+        return text if len(text) <= 80 else text[:79] + "…"
+
+
+def perfetto(recording: Recording, analysis: Analysis) -> bytes:
+    """A recording as a trace for Perfetto."""
+    from gpu_profile.analysis.perfetto import perfetto_trace
+
+    return perfetto_trace(recording, analysis)
+
+
+def regions_table(analysis: Analysis) -> bytes:
+    """The regions of an analysis as CSV."""
+    from gpu_profile.analysis.tables import regions_csv
+
+    return regions_csv(analysis).encode()
+
+
+def _idle(summary: GpuSummary) -> bool:
+    return summary.util_gpu_max is not None and summary.util_gpu_max <= _IDLE
+
+
+def _one_line(summary: GpuSummary) -> str:
+    watts = "" if summary.power_mean_w is None else f" | power: mean {summary.power_mean_w:.1f} W"
+    joules = "" if summary.energy_j is None else f" | energy: {summary.energy_j:.1f} J"
+    return f"[GPU {summary.device}] {summary.name}: idle{watts}{joules}"

@@ -1,0 +1,202 @@
+"""Devices that are sampled beside a command: in threads of its own, so that no driver can hold the command up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpu_profile.errors import GpuBackendError, GpuProfileError, RecordingError, UsageError
+
+if TYPE_CHECKING:
+    from gpu_profile.device_state import DeviceState
+    from gpu_profile.driver import Driver
+    from gpu_profile.recorder import Recorder
+    from gpu_profile.sampler import Sampler
+    from gpu_profile.samples import Device, Sample
+
+#: A driver that could not be opened is tried again this often.
+RETRY_S: Final = 1.0
+#: Who asks whether there is a driver waits at most this long for the first answer.
+ANSWER_S: Final = 10.0
+#: How often who waits for it looks whether they should go on.
+LOOK_S: Final = 0.02
+#: How long after the command the energy counter is read for the last time: one of its periods and a bit.
+SETTLE_S: Final = 0.12
+#: A driver that has not answered when the command ends is given this long.
+LATE_S: Final = 1.0
+#: History that is kept row by row; what is older is kept as sums from the run's start.
+RETENTION_S: Final = 2 * 3600.0
+
+
+class Watch:
+    """Reads the devices of the driver `spec` every `interval_s`, and records them into `directory` if there is one.
+
+    `choose` picks from the driver's devices, and may raise UsageError. Nothing is imported, opened or read before
+    `start()`, and nothing of it in the caller's thread. With `strict` a driver that fails is not tried again, and a
+    recording that cannot be written ends with an error.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        *,
+        interval_s: float,
+        choose: Callable[[Sequence[Device]], Sequence[Device]],
+        directory: Path | None = None,
+        strict: bool = False,
+        retention_s: float = RETENTION_S,
+    ) -> None:
+        self.interval_s = interval_s
+        self.sampler: Sampler | None = None
+        self.recorder: Recorder | None = None
+        #: Why there is no driver, or one that cannot be used; empty once there is.
+        self.problem = "the driver has not answered yet"
+        self.error: GpuProfileError | None = None
+        self.driver_name = ""
+        #: What was chosen.
+        self.devices: tuple[Device, ...] = ()
+        self._spec = spec
+        self._choose = choose
+        self._directory = directory
+        self._anchor_ns: int | None = None
+        self._strict = strict
+        self._retention_s = retention_s
+        self._stop = threading.Event()
+        self._answered = threading.Event()
+        self._anchored: set[str] = set()
+        self._thread = threading.Thread(target=self._begin, name="gpu-profile-watch", daemon=True)
+
+    def start(self) -> None:
+        """Open the driver, and go on trying if it cannot be; then sample. Returns at once."""
+        self._thread.start()
+
+    def keep_from(self, moment_ns: int) -> None:
+        """Keep sums of everything from this moment on, however long it goes on; to be called before any is lost."""
+        self._anchor_ns = moment_ns
+
+    @property
+    def answered(self) -> bool:
+        """Whether the driver has answered, or said that it cannot be used."""
+        return self._answered.is_set()
+
+    def require(self, interrupted: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the driver's first answer, or until `interrupted`.
+
+        The driver's GpuProfileError if it cannot be used, GpuBackendError if it does not answer in time.
+        """
+        end = time.monotonic() + ANSWER_S
+        while not (self._answered.wait(LOOK_S) or interrupted()):
+            if time.monotonic() > end:
+                raise GpuBackendError(f"driver {self._spec!r} has not answered within {ANSWER_S:g} s")
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def states(self) -> list[DeviceState]:
+        """What is known of each device, in the driver's order."""
+        return [] if self.sampler is None else list(self.sampler.states.values())
+
+    def finish(self) -> None:
+        """Take the last samples and end; a driver that hangs is left behind. Calling twice is fine."""
+        if self._stop.is_set():
+            return
+        # What a driver buffers reaches back before it was opened, so even a run that was shorter than that has samples.
+        if not self._answered.wait(LATE_S):
+            self.problem = "the command ended before the driver had answered"
+        elif self.sampler is not None:
+            time.sleep(SETTLE_S)
+            self.sampler.flush(0.25)
+        self.stop()
+
+    def stop(self) -> None:
+        """End without a last sample. Calling twice is fine."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(0.5)
+        if self.sampler is not None:
+            self.sampler.stop()
+        if self.recorder is not None:
+            self.recorder.close()
+
+    # ------------------------------------------------------------------ in the thread
+
+    def _begin(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._open()
+            except GpuProfileError as error:
+                self._failed(error)
+            except Exception as error:
+                logging.getLogger("gpu_profile").debug("the watch failed", exc_info=True)
+                self._failed(GpuBackendError(f"unexpected {type(error).__name__}: {error}"))
+            else:
+                return
+            # What is chosen wrongly stays wrong; a driver may still come.
+            if self._strict or isinstance(self.error, UsageError):
+                return
+            self._stop.wait(RETRY_S)
+
+    def _failed(self, error: GpuProfileError) -> None:
+        self.error, self.problem = error, str(error)
+        self._answered.set()
+
+    def _open(self) -> None:
+        from gpu_profile.driver.grammar import open_driver
+        from gpu_profile.sampler import Sampler
+
+        driver = open_driver(self._spec)
+        try:
+            devices = driver.devices()
+            if not devices:
+                raise UsageError(f"driver {self._spec!r} has no device")
+            self.devices = tuple(self._choose(devices))
+            self.driver_name = driver.name
+            self._open_recorder(driver)
+        except BaseException:
+            driver.close()
+            raise
+        opened: list[Driver] = [driver]
+        sampler = Sampler(
+            lambda: opened.pop() if opened else open_driver(self._spec),
+            interval_s=self.interval_s,
+            retention_s=self._retention_s,
+            choose=lambda *_: {device.uuid for device in self.devices},
+        )
+        sampler.ask(self.interval_s)  # then memory and temperature come as often as a short run needs them
+        sampler.sinks.append(self._take)
+        if self.recorder is not None:
+            sampler.event_sinks.append(self.recorder.take_event)
+        if self._stop.is_set():  # it took longer than the command
+            driver.close()
+            return
+        self.sampler = sampler
+        sampler.start()
+        self.problem, self.error = "", None
+        self._answered.set()
+
+    def _open_recorder(self, driver: Driver) -> None:
+        if self._directory is None or self.recorder is not None:
+            return
+        from gpu_profile.clock import SYSTEM_CLOCK
+        from gpu_profile.recorder import Recorder
+
+        name, version = driver.name, driver.version
+        self.recorder = Recorder(
+            self._directory, now_ns=SYSTEM_CLOCK.now_ns, driver=lambda: (name, version), strict=self._strict
+        )
+        self.recorder.open()
+
+    def _take(self, device: Device, samples: Sequence[Sample]) -> None:
+        if self._anchor_ns is not None and device.uuid not in self._anchored:
+            self._anchored.add(device.uuid)
+            timeline = self.sampler.timeline(device.uuid) if self.sampler is not None else None
+            if timeline is not None:
+                timeline.anchor(self._anchor_ns)
+        if self.recorder is not None:
+            with suppress(RecordingError):  # whoever asks sees it in `recorder.problem`
+                self.recorder.take(device, samples)

@@ -1,0 +1,346 @@
+"""Spans that are no regions, and yet get what GPUs did: server and consumer spans, and those that regions run in.
+
+A span that the rule takes in becomes an execution of the region that has the span's name: pooled, judged and joined
+like any other. It is told of here when it starts and ends; the rest is the session's.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import ref
+
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, StatusCode
+
+from gpu_profile.errors import UsageError
+from gpu_profile.executions import Execution
+from gpu_profile.session import Session
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan, Span
+
+_log = logging.getLogger("gpu_profile")
+
+#: The variable that says which spans get GPU attributes where the code does not.
+VARIABLE: Final = "GPU_PROFILE_SPANS"
+#: Spans that may run at once; those beyond are passed over.
+MOST_LIVE: Final = 10_000
+#: How many spans deep a region is looked for its surroundings.
+MOST_DEEP: Final = 64
+#: Spans that are passed over between two searches for spans that were forgotten without having been ended.
+_SWEEP: Final = 1_000
+#: The tracer of regions: their spans are not foreign.
+_OWN_SCOPE: Final = "gpu_profile"
+#: Where an ended span notes its execution for the next of the provider's processors.
+_NOTE: Final = "_gpu_profile_execution"
+_KINDS: Final = {kind.name.lower(): kind for kind in SpanKind}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignRule:
+    """Which spans get GPU attributes: those of a kind, scope or name that is listed, or with a region inside.
+
+    `kinds` are `server`, `client`, `producer`, `consumer`, `internal`. `scopes` and `names` are shell patterns of the
+    instrumentation scope's and the span's name. What `not_scopes` or `not_names` list is left out whatever else fits.
+    """
+
+    kinds: frozenset[str] = frozenset({"server", "consumer"})
+    scopes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    containing_regions: bool = True
+    not_scopes: tuple[str, ...] = ()
+    not_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.kinds) - set(_KINDS))
+        if unknown:
+            raise UsageError(f"{unknown[0]!r} is no kind of span: choose among {', '.join(_KINDS)}")
+
+    @property
+    def empty(self) -> bool:
+        """Whether no span can fit."""
+        return not (self.kinds or self.scopes or self.names or self.containing_regions)
+
+
+def parse_rule(text: str) -> ForeignRule:
+    """Read a rule: words with commas between them, for instance `server,regions,scope=myapp.*,!name=GET /health*`.
+
+    A kind of span, `regions` (spans with a region inside), `scope=PATTERN`, `name=PATTERN`, `all` or `none`; `!` before
+    a scope or name leaves out. Raises UsageError for a word that is none of these.
+    """
+    kinds: set[str] = set()
+    lists: dict[str, list[str]] = {"scope": [], "name": [], "!scope": [], "!name": []}
+    regions = False
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise UsageError(f"no word says which spans get GPU attributes: {text!r}; `none` stands for no span")
+    if "none" in words and len(words) > 1:
+        raise UsageError(f"`none` stands alone, not in {text!r}")
+    for word in words:
+        key, given, pattern = word.partition("=")
+        if word in _KINDS:
+            kinds.add(word)
+        elif word == "regions":
+            regions = True
+        elif word == "all":
+            kinds.update(_KINDS)
+        elif given and pattern and key in lists:
+            lists[key].append(pattern)
+        elif word != "none":
+            raise UsageError(
+                f"{word!r} does not say which spans get GPU attributes: "
+                f"use {', '.join(_KINDS)}, regions, all, none, scope=PATTERN, name=PATTERN, !scope=… or !name=…"
+            )
+    return ForeignRule(
+        kinds=frozenset(kinds),
+        scopes=tuple(lists["scope"]),
+        names=tuple(lists["name"]),
+        containing_regions=regions,
+        not_scopes=tuple(lists["!scope"]),
+        not_names=tuple(lists["!name"]),
+    )
+
+
+class _Taken(NamedTuple):
+    execution: Execution
+    session: Session
+    #: Tells when the span is forgotten without having been ended.
+    watch: ref[Span]
+
+
+class ForeignSpans:
+    """The spans of this process that run, and the executions of those among them that `rule` takes in.
+
+    `session` gives the session that takes executions in, started if there is none; `innermost` the innermost region
+    that runs in the calling thread or task. `overlooked` counts the spans that were too many, `forgotten` those of the
+    taken ones that nobody ended.
+    """
+
+    def __init__(
+        self,
+        rule: ForeignRule,
+        *,
+        session: Callable[[], Session],
+        innermost: Callable[[], Execution | None],
+        most_live: int = MOST_LIVE,
+    ) -> None:
+        self.rule = rule
+        self.overlooked = 0
+        self.forgotten = 0
+        self._session = session
+        self._innermost = innermost
+        self._most_live = most_live
+        # Looked up by identity: an enumeration's hash is a function of Python's.
+        self._kinds = tuple(_KINDS[kind] for kind in sorted(rule.kinds))
+        self._by_kind_alone = not (rule.scopes or rule.names)
+        self._scopes, self._names = _pattern(rule.scopes), _pattern(rule.names)
+        self._not_scopes, self._not_names = _pattern(rule.not_scopes), _pattern(rule.not_names)
+        # Weak, so that a span that nobody ends can go.
+        self._live: dict[int, ref[Span]] = {}
+        self._taken: dict[int, _Taken] = {}
+        self._lock = threading.RLock()
+        self._failed = False
+
+    def started(self, span: Span) -> None:
+        """A span has started, in the calling thread or task; told once for each processor of the provider."""
+        try:
+            scope, context = span.instrumentation_scope, span.context
+            if context is None or (scope is not None and scope.name == _OWN_SCOPE):
+                return
+            span_id = context.span_id
+            if span_id in self._live or (len(self._live) >= self._most_live and not self._room()):
+                return
+            self._live[span_id] = ref(span)
+            if self._by_kind_alone and span.kind not in self._kinds:
+                return
+            if self._fits(span):
+                self._take(span, self._parent(self._innermost(), span.parent.span_id if span.parent else 0))
+        except Exception as error:  # noqa: BLE001 - the host's span must start
+            self._report(error)
+
+    def ended(self, span: ReadableSpan) -> Execution | None:
+        """The execution that this ended span was, or None; the same for each processor of the provider."""
+        try:
+            context = span.context
+            if context is None:
+                return None
+            span_id = context.span_id
+            taken = self._taken.get(span_id) if self._taken else None
+            if taken is None:
+                self._live.pop(span_id, None)
+                noted: tuple[int, Execution] | None = span.__dict__.get(_NOTE)
+                # A copy of the span carries the note along, and is joined already.
+                return noted[1] if noted is not None and noted[0] == id(span) else None
+            vars(span)[_NOTE] = id(span), taken.execution  # before it is let go: another thread may look for it
+            if not taken.execution.end_ns:
+                _end(taken.execution, span)
+            self._taken.pop(span_id, None)
+            self._live.pop(span_id, None)
+        except Exception as error:  # noqa: BLE001 - the host's span must go on
+            self._report(error)
+            return None
+        return taken.execution
+
+    def around(self, region: Execution | None) -> Execution | None:
+        """What a region that begins in this thread or task is inside of; `region` is the innermost that runs in it.
+
+        The spans around it start to count now if the rule takes in those with regions inside.
+        """
+        if not self._live:
+            return region
+        try:
+            span_id = trace.get_current_span().get_span_context().span_id
+            if region is not None and region.span_id == span_id:
+                return region
+            return self._parent(region, span_id, late=self.rule.containing_regions)
+        except Exception as error:  # noqa: BLE001 - the host's region must begin
+            self._report(error)
+            return region
+
+    def forget(self) -> None:
+        """In a forked child: the parent's spans are the parent's."""
+        self._live, self._taken, self._lock = {}, {}, threading.RLock()
+
+    # ------------------------------------------------------------------ which
+
+    def _fits(self, span: Span) -> bool:
+        scope = span.instrumentation_scope.name if span.instrumentation_scope is not None else ""
+        return (
+            span.kind in self._kinds
+            or (self._names is not None and self._names(span.name) is not None)
+            or (self._scopes is not None and self._scopes(scope) is not None)
+        ) and self._allowed(span)
+
+    def _allowed(self, span: Span) -> bool:
+        scope = span.instrumentation_scope.name if span.instrumentation_scope is not None else ""
+        return not (
+            (self._not_names is not None and self._not_names(span.name))
+            or (self._not_scopes is not None and self._not_scopes(scope))
+        )
+
+    def _room(self) -> bool:
+        """Make room by forgetting spans that are gone; count the span if there is none."""
+        if self.overlooked % _SWEEP == 0:
+            for span_id, span in list(self._live.items()):
+                if span() is None:
+                    self._live.pop(span_id, None)
+        if len(self._live) < self._most_live:
+            return True
+        if not self.overlooked:
+            _log.warning("gpu-profile: more than %d spans run at once; the rest get no GPU values", self._most_live)
+        self.overlooked += 1
+        return False
+
+    # ------------------------------------------------------------------ in what
+
+    def _parent(self, region: Execution | None, span_id: int, *, late: bool = False) -> Execution | None:
+        """The innermost of `region` and what runs around the span of this id; `late`: take in the spans between."""
+        between: list[Span] = []
+        found: Execution | None = None
+        for _ in range(MOST_DEEP):
+            taken = self._taken.get(span_id)
+            if taken is not None:
+                found = taken.execution
+                break
+            known = self._live.get(span_id)
+            span = None if known is None else known()
+            if span is None:
+                break
+            between.append(span)
+            span_id = span.parent.span_id if span.parent else 0
+        parent = _inner(region, found)
+        if late:
+            for span in reversed(between):
+                if self._allowed(span):
+                    parent = self._take(span, parent)
+        return parent
+
+    def _take(self, span: Span, parent: Execution | None) -> Execution:
+        context = span.get_span_context()
+        span_id = context.span_id
+        session = self._session()
+        with self._lock:
+            known = self._taken.get(span_id)
+            if known is not None:  # by another thread, in which a region began at the same time
+                return known.execution
+            execution = Execution(span.name, parent, None, None)
+            execution.start_ns = max(1, span.start_time or 0)
+            execution.span_id, execution.trace_id = span_id, context.trace_id
+            self._taken[span_id] = _Taken(execution, session, ref(span, partial(self._gone, span_id)))
+        if span.end_time is not None:  # meanwhile, in another thread
+            _end(execution, span)
+            self._taken.pop(span_id, None)
+        session.began.append(execution)
+        return execution
+
+    def _gone(self, span_id: int, _: object) -> None:
+        # The garbage collector calls this anywhere, so no lock is taken.
+        taken = self._taken.pop(span_id, None)
+        self._live.pop(span_id, None)
+        if taken is not None:
+            self.forgotten += 1
+            taken.execution.failed = True
+            taken.execution.end_ns = max(taken.execution.start_ns, taken.session.clock.now_ns())
+
+    def _report(self, error: Exception) -> None:
+        if not self._failed:
+            self._failed = True
+            _log.warning("gpu-profile: a span goes on without what GPUs did in it: %r", error)
+
+
+def _end(execution: Execution, span: ReadableSpan) -> None:
+    execution.name = span.name  # servers learn the route while the span runs
+    execution.failed = span.status.status_code is StatusCode.ERROR
+    execution.end_ns = max(execution.start_ns, span.end_time or 0)  # last of what the join reads
+
+
+def _inner(region: Execution | None, foreign: Execution | None) -> Execution | None:
+    """That of the two which is inside the other; the foreign one if they have nothing to do with one another."""
+    ancestor = region
+    while ancestor is not None and ancestor is not foreign:
+        ancestor = ancestor.parent
+    return region if foreign is None or ancestor is foreign else foreign
+
+
+def _pattern(globs: Iterable[str]) -> Callable[[str], object] | None:
+    joined = "|".join(fnmatch.translate(glob) for glob in globs)
+    return re.compile(joined).match if joined else None
+
+
+#: The spans that are watched, for those who cannot afford a call; None while none are.
+current: ForeignSpans | None = None
+
+
+def watch(
+    rule: ForeignRule, *, session: Callable[[], Session], innermost: Callable[[], Execution | None]
+) -> ForeignSpans | None:
+    """Watch the spans of this process by this rule from now on; None if the rule takes in no span."""
+    global current  # noqa: PLW0603 - one process, one rule
+    current = None if rule.empty else ForeignSpans(rule, session=session, innermost=innermost)
+    return current
+
+
+def leave() -> None:
+    """Watch no spans any more. Those that run and were taken in end now."""
+    global current
+    left, current = current, None
+    if left is not None:
+        for taken in list(left._taken.values()):
+            taken.execution.end_ns = max(taken.execution.start_ns, taken.session.clock.now_ns())
+        left.forget()
+
+
+def _after_fork() -> None:
+    if current is not None:
+        current.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,208 @@
+"""The CUDA driver library that a framework has loaded already: what events and contexts need of it, and no more.
+
+Nothing here loads libcuda, initialises it or creates a context. Calls release the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from uuid import UUID
+
+from gpu_profile.units import NS_PER_S
+
+_LIBRARY: Final = "libcuda.so.1"
+_NOT_READY: Final = 600
+#: The calling thread has another context, or none: see `Cuda.record`.
+_WRONG_CONTEXT: Final = frozenset({201, 400})
+_RELAXED: Final = 2
+_NON_BLOCKING: Final = 1
+
+Handle = ctypes.c_void_p
+_SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
+    "cuGetErrorName": (ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)),
+    "cuDeviceGet": (ctypes.POINTER(ctypes.c_int), ctypes.c_int),
+    "cuDeviceGetCount": (ctypes.POINTER(ctypes.c_int),),
+    "cuDeviceGetUuid": (ctypes.c_char_p, ctypes.c_int),
+    "cuDeviceGetUuid_v2": (ctypes.c_char_p, ctypes.c_int),
+    "cuDevicePrimaryCtxGetState": (ctypes.c_int, ctypes.POINTER(ctypes.c_uint), ctypes.POINTER(ctypes.c_int)),
+    "cuDevicePrimaryCtxRetain": (ctypes.POINTER(Handle), ctypes.c_int),
+    "cuCtxGetCurrent": (ctypes.POINTER(Handle),),
+    "cuCtxGetDevice": (ctypes.POINTER(ctypes.c_int),),
+    "cuCtxPushCurrent_v2": (Handle,),
+    "cuCtxPopCurrent_v2": (ctypes.POINTER(Handle),),
+    "cuThreadExchangeStreamCaptureMode": (ctypes.POINTER(ctypes.c_int),),
+    "cuStreamCreate": (ctypes.POINTER(Handle), ctypes.c_uint),
+    "cuStreamIsCapturing": (Handle, ctypes.POINTER(ctypes.c_int)),
+    "cuEventCreate": (ctypes.POINTER(Handle), ctypes.c_uint),
+    "cuEventRecord": (Handle, Handle),
+    "cuEventQuery": (Handle,),
+    "cuEventElapsedTime": (ctypes.POINTER(ctypes.c_float), Handle, Handle),
+}
+
+
+class CudaError(Exception):
+    """A call of the CUDA driver failed; `code` is its CUresult."""
+
+    def __init__(self, call: str, code: int, name: str) -> None:
+        super().__init__(f"{call}: {name} ({code})")
+        self.code = code
+
+
+class Cuda:
+    """`library` is libcuda. Ordinals are CUDA's, so CUDA_VISIBLE_DEVICES counts. Every method may raise CudaError."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, ctypes.c_int
+        self._library = library
+        self._record, self._is_capturing = library.cuEventRecord, library.cuStreamIsCapturing
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            raise self._error(name, code)
+
+    def _error(self, call: str, code: int) -> CudaError:
+        name = ctypes.c_char_p()
+        self._library.cuGetErrorName(code, ctypes.byref(name))
+        return CudaError(call, code, (name.value or b"unknown error").decode())
+
+    # ------------------------------------------------------------------ devices and contexts
+
+    def _device(self, ordinal: int) -> int:
+        device = ctypes.c_int()
+        self._call("cuDeviceGet", ctypes.byref(device), ordinal)
+        return device.value
+
+    def count(self) -> int:
+        """How many devices this process may see."""
+        count = ctypes.c_int()
+        self._call("cuDeviceGetCount", ctypes.byref(count))
+        return count.value
+
+    def active(self, ordinal: int) -> bool:
+        """Whether the device's primary context exists; never creates it. False before and after CUDA's life."""
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        try:
+            device = self._device(ordinal)
+            self._call("cuDevicePrimaryCtxGetState", device, ctypes.byref(flags), ctypes.byref(active))
+        except CudaError:  # not initialised: as in the child of a process that has used CUDA
+            return False
+        return bool(active.value)
+
+    def any_active(self) -> bool:
+        """Whether any device's primary context exists."""
+        try:
+            return any(self.active(ordinal) for ordinal in range(self.count()))
+        except CudaError:
+            return False
+
+    def current(self) -> int | None:
+        """The device of the calling thread's context; None if it has none."""
+        context, device = Handle(), ctypes.c_int()
+        if self._library.cuCtxGetCurrent(ctypes.byref(context)) or not context.value:
+            return None
+        return None if self._library.cuCtxGetDevice(ctypes.byref(device)) else device.value
+
+    def uuid(self, ordinal: int) -> str:
+        """As NVML writes it: `GPU-…`, or `MIG-…` where the device is an instance of a GPU."""
+        device, whole, own = self._device(ordinal), ctypes.create_string_buffer(16), ctypes.create_string_buffer(16)
+        self._call("cuDeviceGetUuid", whole, device)
+        self._call("cuDeviceGetUuid_v2", own, device)
+        # The first is always the GPU's, the second the instance's where there is one.
+        return f"{'GPU' if own.raw == whole.raw else 'MIG'}-{UUID(bytes=own.raw)}"
+
+    def context(self, ordinal: int) -> int:
+        """The primary context, which must be active; it is kept alive for as long as the process."""
+        context = Handle()
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(ordinal))
+        return context.value or 0
+
+    @contextmanager
+    def inside(self, context: int) -> Iterator[None]:
+        """Make calls in this context, and let them be while another thread captures a CUDA graph.
+
+        A query of an event in any thread spoils a capture in CUDA's default mode, unless the thread that asks has
+        relaxed its own. See https://github.com/pytorch/pytorch/pull/104555.
+        """
+        mode, popped = ctypes.c_int(_RELAXED), Handle()
+        self._call("cuCtxPushCurrent_v2", context)
+        try:
+            self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+            try:
+                yield
+            finally:
+                self._library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        finally:
+            self._library.cuCtxPopCurrent_v2(ctypes.byref(popped))
+
+    # ------------------------------------------------------------------ streams and events
+
+    def stream(self) -> int:
+        """A stream of our own in the current context, which neither waits for others nor makes them wait."""
+        stream = Handle()
+        self._call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
+        return stream.value or 0
+
+    def capturing(self, stream: int, context: int = 0) -> bool:
+        """Whether work on this stream is being captured into a graph, or would spoil such a capture.
+
+        A thread outside the stream's context cannot say, and asks inside `context` if that is given.
+        """
+        status = ctypes.c_int()
+        code = self._is_capturing(stream, ctypes.byref(status))
+        if code in _WRONG_CONTEXT:
+            if not context:
+                return False
+            with self.inside(context):
+                code = self._is_capturing(stream, ctypes.byref(status))
+        return bool(code or status.value)
+
+    def event(self) -> int:
+        """An event with timing in the current context."""
+        event = Handle()
+        self._call("cuEventCreate", ctypes.byref(event), 0)
+        return event.value or 0
+
+    def record(self, event: int, stream: int, context: int) -> None:
+        """Record the event at the end of what is queued on the stream of this context."""
+        code = self._record(event, stream)
+        if code in _WRONG_CONTEXT:  # rare, and to ask each time would cost half as much again
+            popped = Handle()
+            self._call("cuCtxPushCurrent_v2", context)
+            code = self._record(event, stream)
+            self._library.cuCtxPopCurrent_v2(ctypes.byref(popped))
+        if code:
+            raise self._error("cuEventRecord", code)
+
+    def passed(self, event: int) -> bool:
+        """Whether the device has passed the event."""
+        code = self._library.cuEventQuery(event)
+        if code and code != _NOT_READY:
+            raise self._error("cuEventQuery", code)
+        return not code
+
+    def elapsed_ns(self, first: int, second: int) -> int:
+        """From one passed event to another on one device; resolved to about 0.5 µs, less over hours."""
+        milliseconds = ctypes.c_float()
+        self._call("cuEventElapsedTime", ctypes.byref(milliseconds), first, second)
+        return round(milliseconds.value * NS_PER_S / 1000)
+
+
+_found: Cuda | None = None
+
+
+def loaded() -> Cuda | None:
+    """The driver library if this process has loaded it, else None."""
+    global _found  # noqa: PLW0603 - a library is never unloaded
+    if _found is None:
+        try:
+            _found = Cuda(ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
+        except (OSError, AttributeError):  # not loaded, or older than CUDA 11.4
+            return None
+    return _found

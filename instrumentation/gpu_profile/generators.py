@@ -1,0 +1,104 @@
+"""Generators whose bodies are regions: `start` begins an execution that is nobody's parent yet."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+
+from gpu_profile.executions import Execution
+from gpu_profile.running import Running, begun
+
+
+class _Body:
+    """A generator's body runs inside its region; what its caller does between two steps does not.
+
+    A context variable that a generator sets stays set while it is suspended, so both sides' values are kept apart.
+    """
+
+    __slots__ = ("_inside", "_outside", "_outside_spans", "_spans", "region")
+
+    def __init__(self, region: Running) -> None:
+        self.region = region
+        self._inside: Execution | None = self.region
+        span = self.region.span if self.region.span_id else None
+        self._spans: Context | None = None if span is None else trace.set_span_in_context(span)
+
+    def __enter__(self) -> None:
+        self._outside, self._outside_spans = begun.get(), otel_context.get_current()
+        begun.set(self._inside)
+        if self._spans is not None:
+            otel_context.attach(self._spans)
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = begun.get()
+        begun.set(self._outside)
+        if self._spans is not None:
+            self._spans = otel_context.get_current()
+            otel_context.attach(self._outside_spans)
+
+
+def generator(start: Callable[[], Running], function: Callable[..., Generator[Any, Any, Any]]) -> Callable[..., Any]:
+    """A generator function of which every generator is an execution, from its first step to its last."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        body, inner, error = _Body(start()), function(*args, **kwargs), None
+        step, value = inner.send, None
+        try:
+            while True:
+                with body:
+                    item = step(value)
+                try:
+                    step, value = inner.send, (yield item)
+                except GeneratorExit:
+                    with body:
+                        inner.close()
+                    raise
+                except BaseException as thrown:  # noqa: BLE001 - it is the body's to handle
+                    step, value = inner.throw, thrown
+        except StopIteration as stop:
+            return stop.value
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            body.region.end(error)
+
+    return run
+
+
+def async_generator(
+    start: Callable[[], Running], function: Callable[..., AsyncGenerator[Any, Any]]
+) -> Callable[..., Any]:
+    """The same for an async generator function."""
+
+    @functools.wraps(function)
+    async def run(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        body, inner, error = _Body(start()), function(*args, **kwargs), None
+        step, value = inner.asend, None
+        try:
+            while True:
+                with body:
+                    item = await step(value)
+                try:
+                    step, value = inner.asend, (yield item)
+                except GeneratorExit:
+                    with body:
+                        await inner.aclose()
+                    raise
+                except BaseException as thrown:  # noqa: BLE001 - it is the body's to handle
+                    step, value = inner.athrow, thrown
+        except StopAsyncIteration:
+            return
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            body.region.end(error)
+
+    return run

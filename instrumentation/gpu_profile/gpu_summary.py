@@ -1,0 +1,347 @@
+"""What one monitored run says of one device, in the units that people read: %, MiB, W, °C, s. Pure.
+
+The names and units are those of the documents that `GpuMonitor` and the decorator `gpu_profile` follow, not this
+project's base units. What was not measured is None, never 0 or NaN.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from gpu_profile.busy import busy_time
+from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
+from gpu_profile.catalogue import signals as rows
+from gpu_profile.join import Reading, read
+from gpu_profile.samples import Interval
+from gpu_profile.table import Ints
+from gpu_profile.timeline import Column, Timeline
+from gpu_profile.units import MIB, NS_PER_S, seconds
+
+R = TypeVar("R")
+#: Gives the mean between each two neighbours of moments in ns; None where nothing is known.
+Means: TypeAlias = Callable[[Sequence[int]], Sequence[float | None]]
+
+#: Characters of the utilisation trace, and what each of its eight heights looks like.
+TRACE: Final = 40
+HEIGHTS: Final = "▁▂▃▄▅▆▇█"
+#: Samples that cover less of a run than this leave a note: below, more is missing than the edges of the run.
+WELL_COVERED: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """The device at one moment: `t_s` seconds after the monitor started.
+
+    There is one for each value that the driver gave for its utilisation; the other fields hold what was in force then.
+    Utilisation is in %, memory in MiB, power in W, temperature in °C, clocks in MHz.
+    """
+
+    t_s: float
+    util_gpu: float | None = None
+    util_mem: float | None = None
+    mem_used_mb: float | None = None
+    mem_total_mb: float | None = None
+    power_w: float | None = None
+    temp_c: float | None = None
+    sm_clock_mhz: float | None = None
+    mem_clock_mhz: float | None = None
+
+
+@dataclass(frozen=True)
+class GpuSummary:
+    """One run on one device, its first `warmup_s` left out of all but `duration_s`.
+
+    `device` is what was asked for. `n_samples` counts the values that the driver came to by itself, not how often it
+    was asked. `busy_time_est_s` is mean utilisation x (duration - warm-up); where samples cover less than 95 % of
+    that, which `coverage` tells (0: nothing is known), it is the busy time of the part that they cover.
+    `resolution_s` is how far it may be off. Percentiles are weighted by time, and like the maximum of the driver's own
+    windows. `energy_source` is the signal that `energy_j` comes from: `energy`, the driver's counter, or
+    `power_average`, integrated. `notes` says what is out of the ordinary, phrases parted by " | ".
+    """
+
+    device: int | str
+    name: str
+    duration_s: float
+    interval_s: float
+    n_samples: int = 0
+    util_gpu_mean: float | None = None
+    util_gpu_p50: float | None = None
+    util_gpu_p95: float | None = None
+    util_gpu_max: float | None = None
+    util_mem_mean: float | None = None
+    mem_used_max_mb: float | None = None
+    mem_total_mb: float | None = None
+    power_mean_w: float | None = None
+    power_max_w: float | None = None
+    temp_max_c: float | None = None
+    busy_time_est_s: float | None = None
+    sparkline: str = ""
+    notes: str = ""
+    coverage: float = 0.0
+    energy_j: float | None = None
+    energy_source: str | None = None
+    resolution_s: float | None = None
+
+    def format(self) -> str:
+        """A report for people, in several lines; `n/a` is what could not be measured."""
+        utilisation = (
+            f"mean {_text(self.util_gpu_mean, '%')} | p50 {_text(self.util_gpu_p50, '%')} | "
+            f"p95 {_text(self.util_gpu_p95, '%')} | max {_text(self.util_gpu_max, '%')}"
+        )
+        lines = [
+            f"[GPU {self.device}] {self.name}",
+            f"  duration: {self.duration_s:.3f}s | samples: {self.n_samples} @ {self.interval_s:.3f}s",
+            f"  util.gpu: {utilisation}",
+            f"  util.mem: mean {_text(self.util_mem_mean, '%')}",
+            f"  memory: max used {_text(self.mem_used_max_mb, ' MB', 0)} / total {_text(self.mem_total_mb, ' MB', 0)}",
+            f"  power: mean {_text(self.power_mean_w, ' W')} | max {_text(self.power_max_w, ' W')}",
+            f"  temp: max {_text(self.temp_max_c, ' °C', 0)}",
+            f"  busy time (est): {_text(self.busy_time_est_s, 's', 3)}",
+        ]
+        if self.sparkline:
+            lines.append(f"  util trace: {self.sparkline}")
+        source = {None: "", "energy": " (counter)"}.get(self.energy_source, " (from power)")
+        lines.append(f"  energy: {_text(self.energy_j, ' J')}{source}")
+        lines.append(f"  coverage: {self.coverage:.1%} | resolution: {_text(self.resolution_s, 's', 3)}")
+        if self.notes:
+            lines.append(f"  notes: {self.notes}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, in JSON's types: what is unknown is None."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """`to_dict` as one line of JSON with its keys in order."""
+        return json.dumps(self.to_dict(), sort_keys=True, allow_nan=False, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class ProfiledResult(Generic[R]):
+    """What a function returned, and what the GPU did meanwhile.
+
+    `gpus` has a summary for each device where there are several; `gpu` is the first.
+    """
+
+    value: R
+    gpu: GpuSummary
+    gpus: tuple[GpuSummary, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.gpus:
+            object.__setattr__(self, "gpus", (self.gpu,))
+
+
+def _text(value: float | None, unit: str, digits: int = 1) -> str:
+    return "n/a" if value is None else f"{value:.{digits}f}{unit}"
+
+
+def join_notes(notes: Sequence[str]) -> str:
+    """Notes as `GpuSummary.notes` has them."""
+    return " | ".join(note for note in dict.fromkeys(notes) if note)
+
+
+# ---------------------------------------------------------------------- a summary
+
+
+class Utilisation(NamedTuple):
+    """How busy a device was during an interval: ratios of 0-1 and seconds; `doubt` says why that is not sure.
+
+    Mean and busy seconds are the interval's own; percentiles and the maximum are of the driver's windows.
+    """
+
+    mean: float
+    busy_s: float
+    p50: float | None
+    p95: float | None
+    maximum: float
+    coverage: float
+    n: int
+    resolution_s: float
+    doubt: str = ""
+
+
+def utilisation(timeline: Timeline, interval: Interval) -> Utilisation | None:
+    """The utilisation of `interval`, None where nothing is known of it: the one place that says where it comes from."""
+    column = timeline.best(BUSY_SOURCES)
+    reading = None if column is None else read(column, interval, quantiles=True)
+    if column is None or reading is None:
+        return None
+    length_s = seconds(interval.end_ns - interval.start_ns)
+    # Where the samples end early the rest is not known at all: only what they cover counts. Of a run that outlives the
+    # history only sums are left, in which its edges hardly count.
+    whole = reading.coverage >= WELL_COVERED and (column.oldest_ns or 0) <= interval.start_ns
+    found = busy_time(timeline, interval) if whole else None
+    if found is None:
+        covered_s = length_s * reading.coverage
+        mean, busy_s = min(1.0, reading.mean), min(reading.total, covered_s)
+        resolution_s, doubt = reading.resolution * length_s, ""
+    else:
+        mean, busy_s, resolution_s = found.share, found.value_s, found.half_width_s
+        doubt = f"busy time may be {found.low_s:.3f}-{found.high_s:.3f}s: {found.reason}" if found.reason else ""
+    return Utilisation(
+        mean=mean,
+        busy_s=busy_s,
+        p50=reading.p50,
+        p95=reading.p95,
+        maximum=max(mean, min(1.0, reading.maximum)),
+        coverage=reading.coverage,
+        n=_independent(reading, length_s),
+        resolution_s=resolution_s,
+        doubt=doubt,
+    )
+
+
+def _independent(reading: Reading, length_s: float) -> int:
+    """How many of the readings can be values of their own: a driver asked more often than it renews repeats itself."""
+    refresh_s = seconds(reading.signal.refresh_ns)
+    return min(reading.n, int(length_s * reading.coverage / refresh_s) + 2) if refresh_s else reading.n
+
+
+def summarise_run(
+    timeline: Timeline,
+    run: Interval,
+    *,
+    device: int | str,
+    interval_s: float,
+    warmup_s: float = 0.0,
+    notes: Sequence[str] = (),
+    traces: Mapping[Signal, Means] | None = None,
+) -> GpuSummary:
+    """What `timeline` says of `run`, by the parts of its samples that overlap it after the first `warmup_s`.
+
+    Of a run that outlives the history, the trace comes from `traces`, and the rest from an anchor where it begins.
+    """
+    duration_s = seconds(run.end_ns - run.start_ns)
+    measured = after_warmup(run, warmup_s)
+    length_s = seconds(max(0, measured.end_ns - measured.start_ns))
+    said = list(notes)
+    if warmup_s > 0:
+        said.append(f"warmup ignored: first {warmup_s:.2f}s")
+        if not length_s:
+            said.append("the warmup is longer than the run: nothing was measured")
+    busy = utilisation(timeline, measured)
+    memory = _first(timeline, measured, rows.MEMORY_CONTROLLER)
+    used = _first(timeline, measured, rows.MEMORY_USED)
+    temperature = _first(timeline, measured, rows.TEMPERATURE)
+    energy = _first(timeline, measured, *ENERGY_SOURCES)
+    power = _first(timeline, measured, rows.POWER, rows.POWER_AVERAGE)
+    mean_w = energy.mean if energy else power.mean if power else None
+    # A maximum of a sensor that looks back over a second may lie below the mean of the counter.
+    peaks = [watts for watts in (mean_w, power and power.maximum) if watts is not None]
+    total = timeline.device.memory_bytes
+    coverage = busy.coverage if busy else energy.coverage if energy else 0.0
+    if length_s:
+        said += _doubts(busy, coverage)
+    return GpuSummary(
+        device=device,
+        name=timeline.device.name or timeline.device.uuid,
+        duration_s=duration_s,
+        interval_s=interval_s,
+        n_samples=busy.n if busy else 0,
+        util_gpu_mean=_scaled(busy and busy.mean, 100),
+        util_gpu_p50=_scaled(busy and busy.p50, 100),
+        util_gpu_p95=_scaled(busy and busy.p95, 100),
+        util_gpu_max=_scaled(busy and busy.maximum, 100),
+        util_mem_mean=_scaled(memory and memory.mean, 100),
+        mem_used_max_mb=_scaled(used and used.maximum, 1 / MIB),
+        mem_total_mb=_scaled(total, 1 / MIB),
+        power_mean_w=mean_w,
+        power_max_w=max(peaks, default=None),
+        temp_max_c=temperature.maximum if temperature else None,
+        busy_time_est_s=busy.busy_s if busy else None,
+        sparkline=draw(timeline, measured, traces),
+        notes=join_notes(said),
+        coverage=min(1.0, coverage),
+        energy_j=energy.total if energy else None,
+        energy_source=energy.signal.key if energy else None,
+        resolution_s=busy.resolution_s if busy else None,
+    )
+
+
+def after_warmup(run: Interval, warmup_s: float) -> Interval:
+    """The part of a run that is summed up; empty if the warm-up is at least as long."""
+    return Interval(min(run.start_ns + round(warmup_s * NS_PER_S), run.end_ns), run.end_ns)
+
+
+def _scaled(value: float | None, by: float) -> float | None:
+    return None if value is None else value * by
+
+
+def _first(timeline: Timeline, interval: Interval, *sources: Signal) -> Reading | None:
+    """The reading of the first of `sources` that says anything of `interval`."""
+    columns = (timeline.column(source) for source in sources)
+    return next((found for c in columns if c is not None and (found := read(c, interval)) is not None), None)
+
+
+def _doubts(busy: Utilisation | None, coverage: float) -> list[str]:
+    said = ["no utilisation samples" if busy is None else busy.doubt]
+    if coverage and coverage < WELL_COVERED:
+        said.append(f"samples cover {coverage:.0%} of the run: busy time and energy are of that part")
+    return said
+
+
+# ---------------------------------------------------------------------- the trace
+
+
+def draw(timeline: Timeline, interval: Interval, traces: Mapping[Signal, Means] | None = None) -> str:
+    """Mean utilisation in `TRACE` equal steps of time, on a scale of 0-100 %; a blank where nothing is known.
+
+    `traces` by signal serve where the timeline does not reach back to the interval's start any more.
+    """
+    column = timeline.best(BUSY_SOURCES)
+    if column is None or interval.end_ns - interval.start_ns < TRACE:
+        return ""
+    edges = np.linspace(0, interval.end_ns - interval.start_ns, TRACE + 1).astype(np.int64) + interval.start_ns
+    oldest_ns, trace = column.oldest_ns, (traces or {}).get(column.signal)
+    if trace is not None and oldest_ns is not None and oldest_ns > interval.start_ns:
+        ratios: Sequence[float | None] = trace(edges.tolist())
+    else:
+        means, known = column.means(edges[:-1], edges[1:])
+        ratios = [mean if there else None for mean, there in zip(means.tolist(), known.tolist(), strict=True)]
+    if all(ratio is None for ratio in ratios):
+        return ""
+    last = len(HEIGHTS) - 1
+    return "".join(" " if ratio is None else HEIGHTS[min(last, int(ratio * len(HEIGHTS)))] for ratio in ratios)
+
+
+# ---------------------------------------------------------------------- samples
+
+
+def samples_of(timeline: Timeline, run: Interval) -> list[GpuSample]:
+    """The samples of `run` that `timeline` holds, oldest first; its warm-up is part of it."""
+    column = timeline.best([*BUSY_SOURCES, rows.POWER, rows.POWER_AVERAGE, rows.MEMORY_USED])
+    if column is None:
+        return []
+    _, ends, _ = column.edges(run.start_ns, run.end_ns)
+
+    def at(scale: float, *sources: Signal) -> list[float | None]:
+        return _values(timeline.best(sources), ends, scale)
+
+    total = timeline.device.memory_bytes
+    found = zip(
+        ((ends - run.start_ns) / NS_PER_S).tolist(),
+        at(100, *BUSY_SOURCES),
+        at(100, rows.MEMORY_CONTROLLER),
+        at(1 / MIB, rows.MEMORY_USED),
+        [_scaled(total, 1 / MIB)] * len(ends),
+        at(1, rows.POWER, rows.POWER_AVERAGE),
+        at(1, rows.TEMPERATURE),
+        at(1e-6, rows.CLOCK_SM),
+        at(1e-6, rows.CLOCK_MEMORY),
+        strict=True,
+    )
+    return [GpuSample(*values) for values in found]
+
+
+def _values(column: Column | None, moments: Ints, scale: float) -> list[float | None]:
+    """What `column` held at each of `moments`."""
+    if column is None or not len(moments):
+        return [None] * len(moments)
+    values, known = column.maxima(moments - 1, moments)
+    return [value * scale if there else None for value, there in zip(values.tolist(), known.tolist(), strict=True)]

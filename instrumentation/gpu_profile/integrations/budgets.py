@@ -1,0 +1,137 @@
+"""What a test may cost: bounds such as `<=12 J`, and what they make of a measurement. Pure, and light to import."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
+
+#: How a unit is written, and how many of the quantity's own unit it is.
+_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0}
+_JOULES: Final = {"J": 1.0, "mJ": 1e-3, "kJ": 1e3, "Wh": 3600.0}
+_WATTS: Final = {"W": 1.0, "mW": 1e-3, "kW": 1e3}
+_BYTES: Final = {
+    "B": 1.0,
+    **{f"{prefix}B": 1000.0 ** (i + 1) for i, prefix in enumerate("kMG")},
+    **{f"{prefix}iB": 1024.0 ** (i + 1) for i, prefix in enumerate("KMG")},
+}
+_RATIOS: Final = {"%": 0.01, "": 1.0}
+
+#: What can be bounded, and its units; the first is what values are shown in.
+QUANTITIES: Final[Mapping[str, Mapping[str, float]]] = {
+    "energy": _JOULES,
+    "busy": _RATIOS,
+    "busy_time": _SECONDS,
+    "duration": _SECONDS,
+    "power": _WATTS,
+    "memory": {"MiB": 1024.0**2, **_BYTES},
+    "coverage": _RATIOS,
+}
+_HOLDS: Final[Mapping[str, Any]] = {
+    "<=": lambda value, bound: value <= bound,
+    ">=": lambda value, bound: value >= bound,
+    "<": lambda value, bound: value < bound,
+    ">": lambda value, bound: value > bound,
+}
+_BOUND: Final = re.compile(r"\s*(<=|>=|<|>)\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([^\s\d]*)\s*")
+
+
+class BudgetError(ValueError):
+    """A budget that says nothing that could be judged; the message is one line."""
+
+
+class Measured(NamedTuple):
+    """What is known of one quantity of a test, in its base unit; `reason` says why `value` is None.
+
+    `source` says what it was read from, `off` by how much the value may be off.
+    """
+
+    value: float | None
+    source: str = ""
+    off: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One bound on one quantity, in its base unit (s, J, W, B, a ratio of 0-1); `text` is how it was written."""
+
+    quantity: str
+    sign: str
+    bound: float
+    text: str
+
+    def holds(self, value: float) -> bool:
+        """Whether a measured value keeps to the bound."""
+        kept: bool = _HOLDS[self.sign](value, self.bound)
+        return kept
+
+
+def budgets(arguments: Mapping[str, Any]) -> list[Budget]:
+    """The budgets that `quantity="bound"` arguments name. Raises BudgetError."""
+    return [_budget(quantity, text) for quantity, text in arguments.items()]
+
+
+def _budget(quantity: str, text: Any) -> Budget:
+    units = QUANTITIES.get(quantity)
+    if units is None:
+        close = get_close_matches(quantity, QUANTITIES, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise BudgetError(f"{quantity!r} is nothing that a budget can bound: one of {', '.join(QUANTITIES)}{meant}")
+    example = f'{quantity}="{EXAMPLES[quantity]}"'
+    if not isinstance(text, str):
+        raise BudgetError(f"{quantity}={text!r}: a budget is a text with a bound and a unit, such as {example}")
+    found = _BOUND.fullmatch(text)
+    if found is None:
+        raise BudgetError(f"{quantity}={text!r}: not a bound; write <=, >=, < or >, a number and a unit: {example}")
+    sign, number, unit = found.groups()
+    if unit not in units:
+        known = ", ".join(name or "none" for name in units)
+        said = f"unknown unit {unit!r}" if unit else "no unit"
+        raise BudgetError(f"{quantity}={text!r}: {said}; one of {known}: {example}")
+    bound = float(number) * units[unit]
+    if units is _RATIOS and bound > 1:
+        raise BudgetError(f"{quantity}={text!r}: a share is at most 100 %, and a number without % at most 1")
+    return Budget(quantity, sign, bound, text.strip())
+
+
+EXAMPLES: Final[Mapping[str, str]] = {
+    "energy": "<=12 J",
+    "busy": ">=60%",
+    "busy_time": "<=500 ms",
+    "duration": "<=2 s",
+    "power": "<=300 W",
+    "memory": "<=2 GB",
+    "coverage": ">=90%",
+}
+
+
+def show(quantity: str, value: float) -> str:
+    """A value in the unit that people read it in."""
+    unit, scale = next(iter(QUANTITIES[quantity].items()))
+    shown = value / scale
+    return f"{shown:.1f} %" if unit == "%" else f"{shown:.4g} {unit}" if abs(shown) < 1000 else f"{shown:,.0f} {unit}"
+
+
+def judge(asked: list[Budget], measured: Mapping[str, Measured]) -> tuple[list[str], list[str]]:
+    """A line for each budget that is broken, and one for each that cannot be told."""
+    broken, untold = [], []
+    for budget in asked:
+        found = measured.get(budget.quantity, Measured(None, reason="it was not measured"))
+        words = f"{budget.quantity} {budget.text}"
+        if found.value is None:
+            untold.append(f"{words}: not measured: {found.reason}")
+            continue
+        low, high = max(0.0, found.value - found.off), found.value + found.off
+        kept = budget.holds(low), budget.holds(high)
+        doubt = f" ± {show(budget.quantity, found.off)}" if found.off else ""
+        said = f"it was {show(budget.quantity, found.value)}{doubt}" + (
+            f", from {found.source}" if found.source else ""
+        )
+        if not any(kept):
+            broken.append(f"{words}: {said}")
+        elif not all(kept):
+            untold.append(f"{words}: too close to tell: {said}")
+    return broken, untold

@@ -1,0 +1,292 @@
+"""`%%gpu_profile`: what the GPU did while a notebook's cell ran, and what the regions in it did.
+
+`%load_ext gpu_profile` makes it known. IPython loads this module; nothing else does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from types import CodeType
+from typing import Any, Final, NoReturn
+
+import IPython.display
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, magics_class
+
+from gpu_profile import process
+from gpu_profile.analysis import Analysis, analyse
+from gpu_profile.analysis.text import labels, reasons, region_cells, region_columns, render_regions
+from gpu_profile.errors import GpuProfileError
+from gpu_profile.gpu_summary import GpuSummary
+from gpu_profile.monitor import GpuMonitor
+from gpu_profile.recorder import Recorder
+from gpu_profile.recording import read_recording
+from gpu_profile.regions import region
+from gpu_profile.session import Session
+
+#: Shows a value under the cell.
+display: Callable[[object], object] = IPython.display.display
+#: Colours of regimes on light and on dark ground alike.
+_COLOURS: Final = {
+    **dict.fromkeys(("HOST_BOUND",), "#d9730d"),
+    **dict.fromkeys(("TRANSFER_BOUND", "COMMUNICATION_BOUND"), "#c2478e"),
+    **dict.fromkeys(("OVERHEAD_BOUND",), "#8e5bc9"),
+    **dict.fromkeys(("LATENCY_BOUND",), "#2a83d1"),
+    **dict.fromkeys(("MEMORY_BOUND",), "#17948a"),
+    **dict.fromkeys(("COMPUTE_BOUND",), "#37934a"),
+    **dict.fromkeys(("BALANCED",), "#6d9128"),
+}
+_WORDS: Final = ("region", "device", "regime", "name")
+_MOST_LINES: Final = 8
+
+
+@dataclass(frozen=True)
+class CellReport:
+    """What a cell's GPUs did, and its regions; `analysis` is None where they could not be told, `problem` says why."""
+
+    summaries: tuple[GpuSummary, ...]
+    analysis: Analysis | None
+    problem: str = ""
+
+    def __repr__(self) -> str:
+        parts = [summary.format() for summary in self.summaries]
+        if self.analysis is not None and self.analysis.regions:
+            parts.append(render_regions(self.analysis))
+        return "\n\n".join([*parts, *([f"gpu-profile: {self.problem}"] if self.problem else [])])
+
+    def _repr_html_(self) -> str:
+        parts = [_devices(self.summaries)] if self.summaries else []
+        if self.analysis is not None and self.analysis.regions:
+            parts += [_regions(self.analysis), _steps(self.analysis)]
+        if self.problem:
+            parts.append(f"<p>gpu-profile: {escape(self.problem)}</p>")
+        return "<div>" + "".join(parts) + "</div>"
+
+
+def _devices(summaries: Sequence[GpuSummary]) -> str:
+    columns = ("device", "name", "duration", "GPU busy", "busy time", "memory, most", "power", "energy", "covered", "")
+    rows = [
+        (
+            str(each.device),
+            each.name,
+            f"{each.duration_s:.2f} s",
+            _value(each.util_gpu_mean, "%"),
+            _value(each.busy_time_est_s, "s", 2),
+            _value(each.mem_used_max_mb, "MiB", 0),
+            _value(each.power_mean_w, "W"),
+            _value(each.energy_j, "J"),
+            f"{each.coverage:.0%}",
+            each.sparkline,
+        )
+        for each in summaries
+    ]
+    notes = "".join(
+        f"<p><small>GPU {escape(str(s.device))}: {escape(s.notes)}</small></p>" for s in summaries if s.notes
+    )
+    return _table(columns, rows) + notes
+
+
+def _value(value: float | None, unit: str, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:,.{digits}f} {unit}"
+
+
+def _regions(analysis: Analysis) -> str:
+    names = labels(use.device for use in analysis.devices)
+    columns = region_columns(analysis.regions)
+    rows = [region_cells(use, names.get(u := use.summary.device.uuid, u), columns) for use in analysis.regions]
+    return _table(columns, rows)
+
+
+def _steps(analysis: Analysis) -> str:
+    steps = dict.fromkeys(
+        f"<b>{escape(use.summary.region)}</b>: {escape(use.verdict.advice)}"
+        for use in analysis.regions
+        if use.verdict.advice
+    )
+    untold = [f"<small>{escape(line)}</small>" for line in reasons(analysis, regions_only=True)]
+    lines = [*steps, *untold[:_MOST_LINES]]
+    return f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>" if lines else ""
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th{_align(column)}>{escape(column)}</th>" for column in columns)
+    body = "".join(
+        f"<tr>{''.join(_cell(column, cell) for column, cell in zip(columns, row, strict=True))}</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _align(column: str) -> str:
+    return ' style="text-align:left"' if column in _WORDS else ""
+
+
+def _cell(column: str, cell: str) -> str:
+    if column == "regime" and cell in _COLOURS:
+        return f'<td style="text-align:left;color:{_COLOURS[cell]};font-weight:600">{escape(cell)}</td>'
+    return f"<td{_align(column)}>{escape(cell)}</td>"
+
+
+class _Line(argparse.ArgumentParser):
+    """What stands behind `%%gpu_profile`; a mistake in it is one line for the user."""
+
+    def __init__(self) -> None:
+        super().__init__(prog="%%gpu_profile", add_help=False, allow_abbrev=False)
+        self.add_argument("--device", action="append")
+        self.add_argument("--interval", type=float, default=0.05)
+        self.add_argument("--backend")
+        self.add_argument("--name", default="cell")
+        self.add_argument("--out", "-o")
+
+    def error(self, message: str) -> NoReturn:
+        """Not argparse's way, which ends the process."""
+        raise UsageError(f"%%gpu_profile: {message}; its options are --device, --interval, --backend, --name, --out")
+
+
+@magics_class
+class GpuProfileMagics(Magics):
+    """`%%gpu_profile`."""
+
+    @cell_magic
+    def gpu_profile(self, line: str, cell: str) -> None:
+        """Run the cell, and show what the GPU did meanwhile.
+
+        --device D     CUDA ordinal, nvml:N or UUID; may be repeated (default: 0)
+        --interval S   seconds between readings (default: 0.05)
+        --backend B    as in configure(backend=...); holds for later cells too
+        --name NAME    what the cell's own region is called (default: cell)
+        --out NAME     a variable that keeps the analysis of the cell's regions
+
+        The cell is a region, and so may parts of it be. It always runs, GPU or not; its exceptions pass through, after
+        what was measured is shown.
+        """
+        parser = _Line()
+        try:
+            asked = parser.parse_args(shlex.split(line))
+        except ValueError as error:
+            parser.error(str(error))
+        devices: list[int | str] = [int(d) if d.isdecimal() else d for d in asked.device or ["0"]]
+        try:
+            if asked.backend and asked.backend != process.settings().spec:
+                _configure(asked.backend)
+            monitor = GpuMonitor(device=devices, interval_s=asked.interval, strict=False)
+        except (ValueError, GpuProfileError) as error:
+            raise UsageError(f"%%gpu_profile: {error}") from None
+        if asked.out and not asked.out.isidentifier():
+            raise UsageError(f"%%gpu_profile: --out is the name of a variable, not {asked.out!r}")
+        if self.shell is None:
+            raise UsageError("%%gpu_profile needs a running IPython")
+        run = _compiled(self.shell, cell)
+        with tempfile.TemporaryDirectory(prefix="gpu-profile-") as directory:
+            watched = _Watched(monitor, Path(directory))
+            try:
+                with watched.running(), region(asked.name):
+                    run()
+            finally:
+                report = watched.report()
+                if asked.out:
+                    self.shell.user_ns[asked.out] = report.analysis
+                # A cell that ends with an exception has no result of its own to be shown first.
+                sys.stdout.flush()
+                display(report)
+
+
+def _configure(backend: str) -> None:
+    known = replace(process.settings(), backend=backend)
+    process.configure(
+        backend=backend,
+        interval_s=known.interval_s,
+        retention_s=known.retention_s,
+        devices=known.devices,
+        stream=known.stream,
+        thresholds=known.thresholds,
+        record=known.record,
+        clock=known.clock,
+    )
+
+
+def _compiled(shell: Any, cell: str) -> Callable[[], None]:
+    """The cell as IPython would run it: its last expression is shown. SyntaxError if it is not Python."""
+    text = shell.transform_cell(cell)
+    tree = shell.transform_ast(shell.compile.ast_parse(text))
+    name = shell.compile.cache(text, shell.execution_count, raw_code=cell)
+    parts: list[CodeType] = []
+    last = tree.body[-1:] if tree.body and isinstance(tree.body[-1], ast.Expr) and not _quiet(cell) else []
+    body = tree.body[: len(tree.body) - len(last)]
+    if body:
+        parts.append(shell.compile(ast.Module(body, []), name, "exec"))
+    if last:
+        parts.append(shell.compile(ast.Interactive(last), name, "single"))
+
+    def run() -> None:
+        for part in parts:
+            exec(part, shell.user_ns)  # noqa: S102 - the user's own cell, in the user's own notebook
+
+    return run
+
+
+def _quiet(cell: str) -> bool:
+    """Whether the cell ends with a semicolon, by which IPython is told to show nothing."""
+    return cell.rstrip().endswith(";")
+
+
+class _Watched:
+    """A monitor, and a recording of the process's session, while a cell runs."""
+
+    def __init__(self, monitor: GpuMonitor, directory: Path) -> None:
+        self._monitor = monitor
+        self._directory = directory
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        session = process.session()
+        with _recorded(session, self._directory):
+            with self._monitor:
+                yield
+            session.flush()
+
+    def report(self) -> CellReport:
+        """What is known; whatever is wrong with it must not hide the cell's own exception."""
+        try:
+            return CellReport(self._monitor.summaries, analyse(read_recording(self._directory)))
+        except GpuProfileError as error:
+            return CellReport(self._monitor.summaries, None, str(error).replace(str(self._directory), "the cell"))
+
+
+@contextmanager
+def _recorded(session: Session, directory: Path) -> Iterator[None]:
+    """Record what the session sees for a while."""
+
+    def driver() -> tuple[str, str]:
+        opened = session.sampler.driver
+        return (opened.name, opened.version) if opened is not None else ("", "")
+
+    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=session.devices_of)
+    hooks: list[tuple[list[Any], Callable[..., None]]] = [
+        (session.sampler.sinks, recorder.take),
+        (session.sampler.event_sinks, recorder.take_event),
+        (session.on_end, recorder.take_ended),
+        (session.on_settled, recorder.take_settled),
+    ]
+    recorder.open()
+    for hook, call in hooks:
+        hook.append(call)
+    try:
+        yield
+    finally:
+        for hook, call in hooks:
+            hook.remove(call)
+        recorder.close()
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext gpu_profile`."""
+    shell.register_magics(GpuProfileMagics)

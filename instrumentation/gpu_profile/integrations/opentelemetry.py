@@ -1,0 +1,101 @@
+"""What `opentelemetry-instrument` finds: a service's spans get what GPUs did with no change of its code."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from gpu_profile import foreign, process, providers, region_instruments
+from gpu_profile.errors import UsageError
+from gpu_profile.foreign import VARIABLE, ForeignRule, parse_rule
+from gpu_profile.running import begun, innermost
+
+if TYPE_CHECKING:
+    from gpu_profile.executions import Execution
+    from gpu_profile.session import Session
+
+    class BaseInstrumentor:
+        """OpenTelemetry's, which is not everywhere."""
+
+        is_instrumented_by_opentelemetry: bool
+
+        def instrument(self, **options: Any) -> Any:
+            """Switch on."""
+
+        def uninstrument(self, **options: Any) -> Any:
+            """Switch off."""
+
+else:
+    try:
+        from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+    except ImportError:
+
+        class BaseInstrumentor:
+            """Stands in where `opentelemetry-instrumentation` is not installed."""
+
+            is_instrumented_by_opentelemetry = False
+
+            def instrument(self, **options: Any) -> None:
+                """Switch on."""
+                self._instrument(**options)
+                self.is_instrumented_by_opentelemetry = True
+
+            def uninstrument(self, **options: Any) -> None:
+                """Switch off."""
+                self._uninstrument(**options)
+                self.is_instrumented_by_opentelemetry = False
+
+
+_log = logging.getLogger("gpu_profile")
+
+
+class GpuProfileInstrumentor(BaseInstrumentor):
+    """Joins the spans of the service, foreign ones too, and gives its meter provider the region metrics.
+
+    `instrument()` takes `spans`, a `ForeignRule` or its words (`"server,consumer,regions"`), else the environment's
+    GPU_PROFILE_SPANS, else those three words; and `tracer_provider` and `meter_provider`, else the service's, set
+    before or after. Raises UsageError for words that are no rule; in the environment's they are logged and passed over.
+    Where gpu-profile is disabled it does nothing.
+    """
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """None: it is about the program's own spans, whatever library makes them."""
+        return ()
+
+    def _instrument(self, **options: Any) -> None:
+        spans = options.get("spans")
+        rule = _rule() if spans is None else parse_rule(spans) if isinstance(spans, str) else spans
+        if process.disabled:
+            return
+        foreign.watch(rule, session=process.session, innermost=_innermost)
+        process.on_start(_tell_regions)
+        providers.join_spans(options.get("tracer_provider"))
+        region_instruments.instrument_regions(options.get("meter_provider"))
+
+    def _uninstrument(self, **_: Any) -> None:
+        process.off_start(_tell_regions)
+        foreign.leave()
+        providers.leave_spans()
+        region_instruments.leave_regions()
+
+
+def _rule() -> ForeignRule:
+    words = os.environ.get(VARIABLE)
+    if words:
+        try:
+            return parse_rule(words)
+        except UsageError as error:
+            _log.warning("gpu-profile: %s is passed over: %s", VARIABLE, error)
+    return ForeignRule()
+
+
+def _tell_regions(session: Session) -> None:
+    """Regions look for foreign spans around them from now on, also those without a span of their own."""
+    if foreign.current is not None:
+        session.watch_spans()
+
+
+def _innermost() -> Execution | None:
+    return innermost(begun.get())

@@ -1,0 +1,64 @@
+"""What a user asks of a monitored run, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from math import inf
+from types import EllipsisType
+from typing import Any, Literal, SupportsIndex, TypeAlias
+
+from gpu_profile.samples import Device
+
+#: What waits for the work that was launched; `auto` finds the one of the framework that is loaded. The documents' own
+#: placeholder, `...`, stands for none.
+SyncFn: TypeAlias = Callable[[], object] | Literal["auto"] | EllipsisType | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a run is measured; `devices` are names as `Visible.resolve` takes them, `labels` how summaries call them."""
+
+    devices: tuple[Any, ...]
+    labels: tuple[int | str, ...]
+    interval_s: float
+    backend: str
+    strict: bool
+    sync_fn: Callable[[], object] | Literal["auto"] | None
+    warmup_s: float
+
+
+def options(device: Any, interval_s: float, backend: str, strict: bool, sync_fn: SyncFn, warmup_s: float) -> Options:
+    """What the user asked for; ValueError or TypeError in one line for what makes no sense."""
+    if not 0 < interval_s < inf:
+        raise ValueError(f"interval_s must be a positive number of seconds, not {interval_s}")
+    if not 0 <= warmup_s < inf:
+        raise ValueError(f"warmup_s must be a number of seconds of at least 0, not {warmup_s}")
+    if sync_fn is ...:
+        sync_fn = None
+    if not (sync_fn is None or sync_fn == "auto" or callable(sync_fn)):
+        raise TypeError(f"sync_fn is a function without arguments, 'auto' or None, not {sync_fn!r}")
+    if not isinstance(backend, str):
+        raise TypeError(f"backend is a name such as 'auto' or 'nvml', not {backend!r}")
+    many = isinstance(device, Iterable) and not isinstance(device, (str, Device)) and not hasattr(device, "type")
+    devices = tuple(device) if many else (device,)
+    if not devices:
+        raise ValueError("device names no device: give at least one")
+    if not all(isinstance(each, Hashable) for each in devices):
+        raise TypeError(f"device is a device's name or a list of such names, not {device!r}")
+    return Options(
+        devices=devices,
+        labels=tuple(map(_label, devices)),
+        interval_s=interval_s,
+        backend=backend,
+        strict=strict,
+        sync_fn=sync_fn,
+        warmup_s=warmup_s,
+    )
+
+
+def _label(spec: Any) -> int | str:
+    """What a summary calls the device that the user named so."""
+    if isinstance(spec, Device):
+        return spec.uuid
+    return int(spec) if isinstance(spec, SupportsIndex) else str(spec)

@@ -1,0 +1,36 @@
+"""Waiting that is written down once, for threads and for event loops: a generator of pauses in seconds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import closing
+from typing import Final, TypeAlias
+
+from gpu_profile import process
+from gpu_profile.clock import SYSTEM_CLOCK
+
+Pauses: TypeAlias = Generator[float, None, None]
+
+_never: Final = threading.Event()
+
+
+def sleep_through(pauses: Pauses) -> None:
+    """Let a generator of pauses run to its end in this thread."""
+    clock = process.settings().clock
+    with closing(pauses):
+        for pause_s in pauses:
+            clock.wait(_never, pause_s)
+
+
+async def await_through(pauses: Pauses) -> None:
+    """The same without holding up asyncio's loop; under any other loop it is held up."""
+    clock = process.settings().clock
+    with closing(pauses):
+        for pause_s in pauses:
+            asyncio = sys.modules.get("asyncio")
+            if asyncio is not None and asyncio._get_running_loop() is not None and clock is SYSTEM_CLOCK:
+                await asyncio.sleep(pause_s)
+            else:
+                clock.wait(_never, pause_s)

@@ -1,0 +1,340 @@
+"""One monitored run: what happens before it, after it, and what is known of it then.
+
+`opening` and `closing` are generators of pauses in seconds, so that threads can sleep through them and event loops can
+do something else meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+from gpu_profile import process
+from gpu_profile.busy import settled
+from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
+from gpu_profile.errors import GpuBackendError, GpuProfileError
+from gpu_profile.frameworks import current_device, find_sync
+from gpu_profile.gpu_summary import GpuSample, GpuSummary, join_notes, samples_of, summarise_run
+from gpu_profile.monitor.holds import Hold, hold
+from gpu_profile.monitor.options import Options
+from gpu_profile.monitor.pauses import Pauses
+from gpu_profile.monitor.trace import Trace
+from gpu_profile.regions import region
+from gpu_profile.sampler import Sampler
+from gpu_profile.samples import Device, DeviceKind, Interval, Sample
+from gpu_profile.session import DRIVER_S
+from gpu_profile.timeline import Timeline
+from gpu_profile.units import nanoseconds, seconds
+from gpu_profile.visible import VARIABLE, Visible
+
+_log = logging.getLogger("gpu_profile")
+
+#: Numbers are waited for until they will not get better, but never longer than this.
+SETTLE_S: Final = 0.25
+#: How long the reading at the start of a run may take.
+FIRST_READING_S: Final = 0.25
+#: How often somebody who waits looks again, and how often he has the driver read again.
+LOOK_S: Final = 0.002
+READ_AGAIN_S: Final = 0.02
+#: Rows of each signal that `keep_samples` keeps: a week at 25 Hz.
+MOST_KEPT: Final = 1 << 24
+
+_warned: Final[set[str]] = set()
+
+
+class Run:
+    """One run by `options`. Unless it `reads`, nobody wants its numbers: it is sampled and never waited for.
+
+    `summaries` has one for each device once `closing` has ended, `kept` the samples' timelines if they are kept.
+    """
+
+    def __init__(self, options: Options, *, reads: bool = True, keeps: bool = False) -> None:
+        self.options = options
+        self.summaries: tuple[GpuSummary, ...] = ()
+        #: Each device that is measured, and what it was called; the device is None where it is not known.
+        self.devices: list[tuple[int | str, Device | None]] = [(label, None) for label in options.labels]
+        self.kept: dict[str, Timeline] = {}
+        self.start_ns = self.end_ns = 0
+        self._reads, self._keeps = reads, keeps
+        self._clock = process.settings().clock
+        self._pid = os.getpid()
+        self._notes: list[str] = []
+        self._hold: Hold | None = None
+        self._anchored: list[tuple[Timeline, int]] = []
+        self._traces: dict[str, dict[Signal, Trace]] = {}
+        self._sync: Callable[[], object] | None = None
+        self._synced = False
+
+    @property
+    def abandoned(self) -> str:
+        """Why there can be no numbers any more: the copies of threads and locks that a forked child has are its
+        parent's, and a program that ends has none that work. Empty where there can.
+        """
+        if os.getpid() != self._pid:
+            return "the process was forked during the run: its parent has the numbers"
+        return "the program ended during the run" if sys.is_finalizing() else ""
+
+    # ------------------------------------------------------------------ before
+
+    def opening(self) -> Pauses:
+        """Start sampling, wait for what was launched before, and start the run; whatever fails here ends it.
+
+        GpuBackendError or UsageError if it is strict and cannot be measured.
+        """
+        try:
+            if process.disabled:
+                self._notes.append("gpu-profile is switched off")
+            else:
+                yield from self._start_sampling()
+                self._sync = self._find_sync()
+                if self._sync is not None:
+                    self._sync()
+                if self._reads and self._sampler is not None:
+                    yield from self._first_reading(self._sampler)
+        except BaseException:
+            self.release()
+            raise
+        self.start_ns = self._clock.now_ns()
+        if self._reads:
+            # A run that outlives the history is read as what its anchor took in, and the rest.
+            first_ns = self.start_ns + nanoseconds(self.options.warmup_s)
+            for timeline in self._timelines():
+                self._traces[timeline.device.uuid] = {signal: Trace(first_ns) for signal in BUSY_SOURCES}
+                timeline.anchor(first_ns)
+                self._anchored.append((timeline, first_ns))
+
+    @property
+    def _sampler(self) -> Sampler | None:
+        return None if self._hold is None else self._hold.sampler
+
+    def _start_sampling(self) -> Pauses:
+        try:
+            self._hold = hold(self.options.backend, self.options.interval_s)
+            sampler = self._hold.sampler
+            if sampler is None:
+                self._notes.append(self._hold.reason)
+            elif self._reads or self.options.strict:
+                yield from _until_driver(sampler)
+                self.devices = self._resolve(sampler)
+                yield from self._until_read(sampler)
+        except GpuProfileError as error:
+            if self.options.strict:
+                raise
+            said = str(error)
+            self._notes.append(said)
+            # The sampler has warned of what its driver said.
+            if said not in _warned and (self._sampler is None or said != self._sampler.problem):
+                _warned.add(said)
+                _log.warning("gpu-profile: a run goes on without numbers: %s", said)
+
+    def _resolve(self, sampler: Sampler) -> list[tuple[int | str, Device | None]]:
+        visible, current = Visible(sampler.listed, _environment(sampler)), current_device()
+        found: list[tuple[int | str, Device | None]] = []
+        for label, spec in zip(self.options.labels, self.options.devices, strict=True):
+            devices = visible.resolve(spec, current=current)
+            alone = len(devices) == 1
+            found += [(label if alone else _ordinal(visible.devices, device), device) for device in devices]
+        return found
+
+    def _until_read(self, sampler: Sampler) -> Pauses:
+        """The process's own sampler reads what its regions are on: have it read this run's devices too."""
+        wanted = [device.uuid for _, device in self.devices if device is not None]
+        if self._hold is not None and self._hold.session is not None:
+            self._hold.session.read_devices(wanted)
+        end_ns = self._clock.now_ns() + nanoseconds(FIRST_READING_S)
+        while any(uuid not in sampler.states for uuid in wanted):
+            if _refused(sampler) or self._clock.now_ns() >= end_ns:
+                raise GpuBackendError(f"{', '.join(wanted)}: the driver has not let it be read")
+            yield LOOK_S
+
+    def _find_sync(self) -> Callable[[], object] | None:
+        if self.options.sync_fn != "auto":
+            return self.options.sync_fn
+        return find_sync()
+
+    def _first_reading(self, sampler: Sampler) -> Pauses:
+        if self._keeps:
+            self.kept = {d.uuid: Timeline(d, capacity=MOST_KEPT) for _, d in self.devices if d is not None}
+        sampler.sinks.append(self._watch)
+        target, end_ns = sampler.next_round(), self._clock.now_ns() + nanoseconds(FIRST_READING_S)
+        sampler.wake()
+        while sampler.stats.rounds < target and not _refused(sampler) and self._clock.now_ns() < end_ns:
+            yield LOOK_S
+
+    def _watch(self, device: Device, samples: Sequence[Sample]) -> None:
+        """In the sampler's thread: keep of the samples what their history may let go of before the run has ended."""
+        timeline, traces = self.kept.get(device.uuid), self._traces.get(device.uuid)
+        if timeline is not None:
+            timeline.append(samples)
+        if traces is not None:
+            for signal, start_ns, end_ns, value in samples:
+                if signal in BUSY_SOURCES:
+                    traces[signal].add(start_ns, end_ns, signal.base(value))
+
+    def _timelines(self) -> list[Timeline]:
+        sampler = self._sampler
+        found = [sampler.timeline(d.uuid) for _, d in self.devices if d is not None] if sampler is not None else []
+        return [timeline for timeline in found if timeline is not None]
+
+    # ------------------------------------------------------------------ meanwhile
+
+    def region(self, name: str) -> AbstractContextManager[object]:
+        """The run as a region, if the process's own session samples it: that joins regions with its own devices."""
+        template = self.as_region(name)
+        return nullcontext() if template is None else template
+
+    def as_region(self, name: str) -> Any:
+        """`region(name)`, or None where the run is no region."""
+        if self._hold is None or self._hold.session is None:
+            return None
+        known = tuple(device.uuid for _, device in self.devices if device is not None)
+        return region(name, device=known or self.options.devices)
+
+    def synchronise(self) -> None:
+        """Wait for what was launched, once; what the function for it raises is the user's."""
+        if self.options.sync_fn == "auto" and not self._synced:
+            self._sync = self._find_sync()  # the run itself may have been the first to use the GPU
+        if self._sync is not None and not self._synced:
+            self._synced = True
+            self._sync()
+
+    # ------------------------------------------------------------------ after
+
+    def closing(self, error: BaseException | None = None) -> Pauses:
+        """End the run and sum it up. What `sync_fn` raises is raised in the end, or noted on the run's own `error`."""
+        if self.abandoned:
+            self._end_without_numbers(self.abandoned)
+            return
+        failure: Exception | None = None
+        try:
+            try:
+                self.synchronise()
+            except Exception as raised:  # noqa: BLE001 - the summary comes first
+                failure = raised
+            self.end_ns = max(self._clock.now_ns(), self.start_ns)
+            if self._reads:
+                if self._sampler is not None:
+                    yield from self._settle(self._sampler)
+                self.summaries = tuple(self._summary(label, device) for label, device in self.devices)
+        finally:
+            self.release()
+        if failure is not None and error is None:
+            raise failure
+        if failure is not None and error is not None:
+            error.add_note(f"gpu-profile: sync_fn raised too: {failure!r}")
+
+    def _settle(self, sampler: Sampler) -> Pauses:
+        """Until the samples reach the run's end, or do not come."""
+        timelines = self._timelines()
+        energies = [c for timeline in timelines if (c := timeline.best(ENERGY_SOURCES)) is not None]
+        last_ns = self.end_ns + nanoseconds(SETTLE_S)
+        target, read_ns = sampler.next_round(), self._clock.now_ns()
+        sampler.wake()
+        while not (sampler.stopped or _refused(sampler)):
+            now = self._clock.now_ns()
+            if sampler.stats.rounds >= target:
+                if not self._any_up(sampler) or (
+                    all((column.watermark_ns or 0) >= self.end_ns for column in energies)
+                    and all(_is_settled(timeline, self.end_ns) for timeline in timelines)
+                ):
+                    return
+                if now - read_ns >= nanoseconds(READ_AGAIN_S):
+                    read_ns = now
+                    sampler.wake(quick=True)
+            if not 0 <= now - self.end_ns < last_ns - self.end_ns:
+                return
+            yield LOOK_S
+
+    def _any_up(self, sampler: Sampler) -> bool:
+        states = (sampler.states.get(device.uuid) for _, device in self.devices if device is not None)
+        return any(state is not None and state.up for state in states)
+
+    def _summary(self, label: int | str, device: Device | None) -> GpuSummary:
+        interval_s, run = self.options.interval_s, Interval(self.start_ns, self.end_ns)
+        sampler, notes = self._sampler, list(self._notes)
+        timeline = sampler.timeline(device.uuid) if sampler is not None and device is not None else None
+        if sampler is None or device is None or timeline is None:
+            name = device.name if device is not None else "n/a"
+            duration_s = seconds(self.end_ns - self.start_ns)
+            return GpuSummary(label, name, duration_s, interval_s, notes=join_notes(notes))
+        state = sampler.states.get(device.uuid)
+        if sampler.stopped or sampler.driver is None:
+            notes.append(f"sampling stopped early: {sampler.problem or 'the session was ended'}")
+        elif state is not None and not state.up:
+            notes.append(f"sampling stopped early: {state.reason}")
+        return summarise_run(
+            timeline,
+            run,
+            device=label,
+            interval_s=interval_s,
+            warmup_s=self.options.warmup_s,
+            notes=notes,
+            traces={signal: trace.means for signal, trace in self._traces.get(device.uuid, {}).items()},
+        )
+
+    def samples(self) -> list[list[GpuSample]]:
+        """What was kept so far, device by device."""
+        run = Interval(self.start_ns, self.end_ns or self._clock.now_ns())
+        kept = (self.kept.get(device.uuid) if device is not None else None for _, device in self.devices)
+        return [[] if timeline is None else samples_of(timeline, run) for timeline in kept]
+
+    def _end_without_numbers(self, note: str) -> None:
+        self.end_ns = max(self._clock.now_ns(), self.start_ns)
+        duration_s = seconds(self.end_ns - self.start_ns)
+        self.summaries = tuple(
+            GpuSummary(label, "n/a", duration_s, self.options.interval_s, notes=note) for label, _ in self.devices
+        )
+
+    def release(self) -> None:
+        """Sampling need not go on for this run."""
+        if self._hold is None or self.abandoned:
+            return
+        if self._sampler is not None and self._watch in self._sampler.sinks:
+            self._sampler.sinks.remove(self._watch)
+        for timeline, start_ns in self._anchored:
+            timeline.release(start_ns)
+        self._anchored.clear()
+        self._hold.release()
+
+
+def _environment(sampler: Sampler) -> dict[str, str]:
+    """The environment as CUDA reads it. No CUDA decides what comes first of simulated devices: whole GPUs do."""
+    simulated = sampler.driver is not None and sampler.driver.name.startswith("simulated")
+    cut = {device.parent for device in sampler.listed}
+    whole = [d.uuid for d in sampler.listed if d.kind is DeviceKind.GPU and d.uuid not in cut]
+    return {**({VARIABLE: ",".join(whole)} if simulated and whole else {}), **os.environ}
+
+
+def _ordinal(visible: Sequence[Device], device: Device) -> int | str:
+    return visible.index(device) if device in visible else device.uuid
+
+
+def _refused(sampler: Sampler) -> bool:
+    """Whether a driver was asked for and there is none now."""
+    return sampler.driver is None and sampler.stats.turned_ns > 0 and bool(sampler.problem)
+
+
+def _until_driver(sampler: Sampler) -> Pauses:
+    """Until there is a driver; GpuBackendError if there is none."""
+    looks = int(DRIVER_S / LOOK_S)
+    if sampler.driver is None and not sampler.running:
+        sampler.wake()  # where there is no thread, this opens it
+    for _ in range(looks):
+        if sampler.driver is not None and sampler.stats.rounds:
+            return
+        if _refused(sampler):
+            raise GpuBackendError(sampler.problem)
+        yield LOOK_S
+    raise GpuBackendError(f"the driver has not answered within {DRIVER_S:g} s")
+
+
+def _is_settled(timeline: Timeline, t_ns: int) -> bool:
+    """Whether the busy time up to `t_ns` is known as well as it will be."""
+    column = timeline.best(BUSY_SOURCES)
+    if column is not None and column.watermark_ns is None:
+        return False  # its first reading is still to come
+    return settled(timeline, t_ns)

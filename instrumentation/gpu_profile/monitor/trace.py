@@ -1,0 +1,65 @@
+"""What is shown of a run's utilisation that the history of its device has let go of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from gpu_profile.gpu_summary import TRACE
+
+#: Steps that a trace keeps at most, and how long they are at first.
+MOST_STEPS: Final = 8 * TRACE
+FIRST_STEP_NS: Final = 10_000_000
+
+
+class Trace:
+    """The utilisation of a run of any length, by steps of which there are never many: full, they are merged in pairs.
+
+    What the history of a device has let go of is still in here.
+    """
+
+    def __init__(self, start_ns: int) -> None:
+        self._start_ns = self._last_ns = start_ns
+        self._step_ns = FIRST_STEP_NS
+        #: Ratio x ns, and ns that are covered, of each step.
+        self._masses: list[float] = []
+        self._covered: list[int] = []
+
+    def add(self, start_ns: int, end_ns: int, ratio: float) -> None:
+        """The mean of a stretch of time that ends later than those before it; where it overlaps them it is cut."""
+        start_ns = max(start_ns, self._last_ns)
+        if end_ns <= start_ns:
+            return
+        self._last_ns = end_ns
+        while (end_ns - self._start_ns) > MOST_STEPS * self._step_ns:
+            self._merge()
+        a = start_ns - self._start_ns
+        while a < end_ns - self._start_ns:
+            i = a // self._step_ns
+            b = min((i + 1) * self._step_ns, end_ns - self._start_ns)
+            missing = i + 1 - len(self._covered)
+            self._masses += [0.0] * missing
+            self._covered += [0] * missing
+            self._masses[i] += (b - a) * ratio
+            self._covered[i] += b - a
+            a = b
+
+    def _merge(self) -> None:
+        self._step_ns *= 2
+        self._masses = [sum(self._masses[i : i + 2]) for i in range(0, len(self._masses), 2)]
+        self._covered = [sum(self._covered[i : i + 2]) for i in range(0, len(self._covered), 2)]
+
+    def means(self, edges: Sequence[int]) -> list[float | None]:
+        """The mean between each two neighbours of `edges`, ns; None where nothing is known."""
+        found: list[float | None] = []
+        for a, b in pairwise(edges):
+            mass = covered = 0.0
+            first, last = (max(0, t - self._start_ns) // self._step_ns for t in (a, b - 1))
+            for i in range(first, min(last + 1, len(self._covered))):
+                low, high = self._start_ns + i * self._step_ns, self._start_ns + (i + 1) * self._step_ns
+                share = (min(b, high) - max(a, low)) / self._step_ns
+                mass += share * self._masses[i]
+                covered += share * self._covered[i]
+            found.append(mass / covered if covered > 0 else None)
+        return found

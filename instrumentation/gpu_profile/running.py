@@ -1,0 +1,170 @@
+"""An execution of a region while it runs: it notes the time, marks the stream, and is a span."""
+
+from __future__ import annotations
+
+import logging
+from contextvars import ContextVar
+from math import inf
+from numbers import Real
+from typing import Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, Status, StatusCode, Tracer
+
+from gpu_profile import foreign, process
+from gpu_profile.catalogue import attributes as names
+from gpu_profile.executions import Execution
+from gpu_profile.session import Session
+
+_log = logging.getLogger("gpu_profile")
+
+#: The execution that began last in this thread or task. It stays here when it ends: setting it twice would be a fifth
+#: of what a region costs, and whoever asks looks for the innermost around it that still runs.
+begun: Final[ContextVar[Execution | None]] = ContextVar("gpu_profile_region", default=None)
+#: The API's proxy finds a provider that is set later.
+tracer: Tracer = trace.get_tracer("gpu_profile")
+
+
+def innermost(execution: Execution | None) -> Execution | None:
+    """The execution or, if it has ended, for instance in another thread, the innermost around it that has not."""
+    while execution is not None and execution.end_ns:
+        execution = execution.parent
+    return execution
+
+
+def amount(items: float) -> float:
+    """Units of work; ValueError if there can be no such number of them."""
+    if not isinstance(items, Real) or not 0 <= items < inf:
+        raise ValueError(f"items is a finite number of at least 0, not {items!r}")
+    return float(items)
+
+
+def report(session: Session, what: str, error: Exception) -> None:
+    """Count a failure that is not the user's, and log the first of its kind."""
+    if not session.counts[what]:
+        _log.warning("gpu-profile: a region goes on without its %s: %r", what.removesuffix(" errors"), error)
+    session.counts[what] += 1
+
+
+class Running(Execution):
+    """An execution from `begin` to `end`, which the threads that it runs in call."""
+
+    __slots__ = ("session",)
+
+    _span: Span | None = None
+    #: OpenTelemetry's context around it, where it has set its own.
+    _outside: Context | None = None
+
+    session: Session
+
+    # A call of Python's own is a tenth of what a region costs: whoever makes one sets what there is to set.
+    __init__ = object.__init__
+
+    @property
+    def span(self) -> Span | None:
+        """The execution's span, while it runs and if it has one."""
+        return self._span
+
+    def add_items(self, items: float) -> None:
+        """This execution did `items` more units of work than it was started with."""
+        self.items = (self.items or 0.0) + amount(items)
+
+    def begin(self, *, nested: bool, span: bool) -> None:
+        """Start; `nested`: what starts in this thread or task before the end is inside it. `span`: it is one.
+
+        The decorator and the block do the same in their own frames, for a call would be a tenth of what they cost.
+        """
+        session = process.current
+        if session is None or not session.active:
+            session = process.session()
+        self.session = session
+        self.parent = innermost(begun.get())
+        if nested:
+            begun.set(self)
+        now = session.now_ns  # an attribute that is called as a method is looked up the slow way
+        self.start_ns = now()
+        session.began.append(self)
+        if span or session.shows:
+            self.show(session, nested=nested, span=span)
+
+    def show(self, session: Session, *, nested: bool, span: bool) -> None:
+        """Look which spans are around it, mark the stream and, if asked to, start the span."""
+        self.session = session
+        spans = foreign.current
+        if spans is not None:
+            self.parent = spans.around(self.parent)
+        stream = session.stream
+        if stream is not None:
+            try:
+                here = stream() if callable(stream) else stream
+                if here is not None:
+                    self.mark_start(here)
+            except Exception as error:  # noqa: BLE001 - a framework's failing event must not fail the user's region
+                report(session, "mark errors", error)
+        if span:
+            try:
+                self._start_span(nested)
+            except Exception as error:  # noqa: BLE001 - nor may a sampler or processor that fails
+                report(session, "span errors", error)
+
+    def _start_span(self, nested: bool) -> None:
+        # Whose region it is, its scope and its name tell; the attribute comes with the joined ones, at no cost here.
+        span = self._span = tracer.start_span(self.name, start_time=self.start_ns)
+        context = span.get_span_context()
+        if context.is_valid:
+            self.span_id, self.trace_id, self.sampled = context.span_id, context.trace_id, span.is_recording()
+            if nested:
+                self._outside = outside = otel_context.get_current()
+                otel_context.attach(trace.set_span_in_context(span, outside))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End; ending twice is fine. `error` is recorded on the span and the execution counts as failed."""
+        if self.end_ns or not self.start_ns:
+            return
+        if self.stream is not None:
+            try:
+                self.end_mark = self.stream.record()
+            except Exception as failure:  # noqa: BLE001 - as at the start: the host's interval must do then
+                self.stream = None
+                report(self.session, "mark errors", failure)
+        now = self.session.now_ns
+        end_ns = now()
+        if error is not None:
+            self.failed = not isinstance(error, GeneratorExit)
+        span = self._span
+        # Else it ends in another thread or task, which has a context of its own.
+        inside = span is not None and innermost(begun.get()) is self
+        # Last of what the join reads. A clock that was set back makes no negative interval.
+        self.end_ns = end_ns if end_ns > self.start_ns else self.start_ns  # noqa: FURB136
+        if span is not None:
+            self._end_span(span, error, inside)
+
+    def _end_span(self, span: Span, error: BaseException | None, inside: bool) -> None:
+        self._span = None
+        session = self.session
+        try:
+            if inside and self._outside is not None:
+                outside, around = self._outside, self.parent
+                while around is not None and around.end_ns:  # it ended before what had begun inside it
+                    found = getattr(around, "_outside", None)  # an empty context is false
+                    outside, around = outside if found is None else found, around.parent
+                # Not detach(): its token is of one thread or task, and a generator's body may run in several.
+                otel_context.attach(outside)
+            if session.forked:
+                return  # the parent ends and exports it
+            if self.items is not None:
+                span.set_attribute(names.ITEMS.name, self.items)
+            if self.failed and isinstance(error, Exception):
+                span.record_exception(error)
+                span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+            if session.on_step and self.sampled:
+                session.ending[self.span_id] = self
+                span.end(end_time=self.end_ns)
+                session.ending.pop(self.span_id, None)
+            else:
+                span.end(end_time=self.end_ns)
+        except Exception as failure:  # noqa: BLE001 - as at the start
+            session.ending.pop(self.span_id, None)
+            report(session, "span errors", failure)

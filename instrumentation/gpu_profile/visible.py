@@ -1,0 +1,372 @@
+"""Which devices CUDA shows to a process, and which device a user means by a number or a name.
+
+Pure: the environment comes in as a mapping. The rules and where they are from:
+
+- CUDA Programming Guide, "CUDA Environment Variables": `CUDA_VISIBLE_DEVICES` lists indices, UUIDs or beginnings of
+  one that fit one GPU only, and ends at the first entry that is no device; `CUDA_DEVICE_ORDER`.
+- What the guide does not say is taken from PyTorch's parser (`torch.cuda._parse_visible_devices`), which its authors
+  compared with driver 525 (pytorch/pytorch#92315): the first entry decides between numbers, GPUs and MIG instances; a
+  number is what an entry begins with (`1gpu` is 1); an entry that comes twice leaves no device.
+- NVIDIA MIG User Guide, "CUDA Device Enumeration": a process sees one compute instance, the first, and no whole GPU
+  beside it; a GPU that is cut stands for its first instance. Newer drivers may relax that, says the guide.
+- Numbers on a node where only some GPUs are cut: whole GPUs come first, as DataDog's agent found (its
+  `pkg/gpu/cuda/env.go`). No document says so, so this is marked as assumed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Final, Protocol, SupportsIndex, TypeAlias
+
+from gpu_profile.errors import UsageError
+from gpu_profile.samples import Device, DeviceKind
+
+VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
+ORDER: Final = "CUDA_DEVICE_ORDER"
+#: An error names at most this many devices.
+_MOST_NAMED: Final = 8
+
+#: Nine digits are more than any node has devices, and never too many for `int`.
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
+_BUS: Final = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
+_BARE_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_OLD_MIG: Final = re.compile(r"MIG-(GPU-[^/]*)/([0-9]{1,9})/([0-9]{1,9})", re.IGNORECASE)
+_ORDINAL: Final = re.compile(r"(?:cuda:)?([0-9]{1,9})")
+_PHYSICAL: Final = re.compile(r"nvml:([0-9]{1,9})(?::([0-9]{1,9}))?")
+_FORMS: Final = (
+    "write a number of CUDA's (0 or 'cuda:0'), a UUID or its beginning ('GPU-…', 'MIG-…'), 'nvml:N', 'nvml:N:I' for a "
+    "MIG instance, a PCI bus id, or 'all'"
+)
+_GUESSED_ORDER: Final = (
+    f"with several models CUDA's order is assumed, most memory first; set {ORDER}=PCI_BUS_ID or name GPUs by UUID"
+)
+_GUESSED_NUMBERS: Final = (
+    "on a node where only some GPUs are cut into MIG instances CUDA's numbers are assumed; name devices by UUID"
+)
+_ONE_INSTANCE: Final = "CUDA shows a process one MIG instance, the first, and no other GPU beside it"
+_GUESSED_INSTANCE: Final = "the MIG instance is assumed, the first of its GPU; name it by its own UUID (MIG-…)"
+
+
+class FrameworkDevice(Protocol):
+    """What `torch.device` has."""
+
+    @property
+    def type(self) -> str:
+        """Such as `cuda`."""
+        ...
+
+    @property
+    def index(self) -> int | None:
+        """Its number among those that CUDA shows; None is the current one."""
+        ...
+
+
+Spec: TypeAlias = "str | SupportsIndex | Device | FrameworkDevice | Iterable[Spec]"
+
+
+class Visible:
+    """What CUDA of a process with this environment sees of `devices` (all that the driver lists, in its order).
+
+    `instances` gives the GPU instance's and the compute instance's number of MIG instances by UUID, for the old form
+    `MIG-GPU-<uuid>/<gi>/<ci>`; without it that form is sure only where the GPU has one instance.
+    """
+
+    #: What CUDA sees, in its order: a device's place is its ordinal.
+    devices: Sequence[Device]
+    #: Why that may be wrong, in words; empty where the rules leave no doubt.
+    assumed: str
+    #: Why CUDA does not see every device, in words; empty where it does.
+    reason: str
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        environ: Mapping[str, str],
+        *,
+        instances: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
+        self._known = tuple(devices)
+        uuids = {device.uuid for device in devices}
+        # An instance whose GPU is not listed stands for itself.
+        self._gpus = [one for one in devices if one.kind is not DeviceKind.MIG or one.parent not in uuids]
+        self._instances = dict(instances or {})
+        self._pci_order = environ.get(ORDER) == "PCI_BUS_ID"
+        self.assumed = self.reason = ""
+        value = environ.get(VARIABLE)
+        self.devices = tuple(self._all() if value is None else self._listed(value))
+
+    def resolve(self, spec: Spec, *, current: int | None = None) -> list[Device]:
+        """The devices that `spec` names, in its order, each once. UsageError in one line if it does not name any.
+
+        A number, `"1"`, `"cuda:1"` or `torch.device("cuda", 1)` is an ordinal of this process; `"cuda"` is the ordinal
+        `current` (0 if that is None). UUIDs (or beginnings of one), `"nvml:N"` (NVML's index), `"nvml:N:I"` (the I-th
+        MIG instance of that GPU, from 0) and PCI bus ids name any device of the node, whether CUDA shows it or not.
+        `"all"` is all that CUDA shows. Names can be joined by commas or stand in a list.
+        """
+        found = self._resolve(spec, current)
+        if not found:
+            raise UsageError(f"no device is named: {_FORMS}")
+        return list(dict.fromkeys(found))
+
+    def defaults(
+        self, process_uses: Sequence[str] = (), current: int | None = None, local_rank: int | None = None
+    ) -> tuple[list[Device], str]:
+        """The devices of a process that names none, and how they are known, in words.
+
+        The best evidence first: `process_uses` are UUIDs of devices on which the driver lists this process, `current`
+        is the ordinal that a loaded framework calls current, `local_rank` is what the launcher says (torchrun's
+        convention: the n-th process of a node uses device n). Else ordinal 0, as CUDA has it. No device, and the
+        reason, where CUDA sees none. What does not exist among the devices is passed over.
+        """
+        used = [device for device in (*self.devices, *self._known) if device.uuid in process_uses]
+        cut = {device.parent for device in used}
+        used = [device for device in dict.fromkeys(used) if device.uuid not in cut]
+        if used:
+            return used, "the driver lists this process on it" if len(used) == 1 else "the driver lists this process"
+        if not self.devices:
+            return [], self._none()
+        count, doubt = len(self.devices), f"; {self.assumed}" if self.assumed else ""
+        if current is not None and 0 <= current < count:
+            return [self.devices[current]], f"CUDA's current device, {current}{doubt}"
+        if local_rank is not None and count > 1 and 0 <= local_rank < count:
+            return [self.devices[local_rank]], f"assumed from the local rank, {local_rank}{doubt}"
+        return [self.devices[0]], f"CUDA's device 0{doubt}"
+
+    # ------------------------------------------------------------------ what CUDA sees
+
+    def _all(self) -> list[Device]:
+        """What CUDA sees without the variable."""
+        cut = [gpu for gpu in self._gpus if self._head(gpu).kind is DeviceKind.MIG]
+        ordered, self.assumed = self._ordered(cut or self._gpus)
+        if cut and (len(self._gpus) > 1 or len(self._slices(cut[0])) > 1):
+            self.reason = _ONE_INSTANCE
+        return [self._head(gpu) for gpu in ordered[: 1 if cut else None]]
+
+    def _listed(self, value: str) -> list[Device]:
+        """What the variable leaves, as CUDA reads it."""
+        said = f"{VARIABLE}={value!r}"
+        prefix = next((prefix for prefix in ("GPU-", "MIG-") if value.startswith(prefix)), "")
+        names: list[str] = []
+        stop: str | None = None
+        for entry in value.split(","):
+            name = entry if prefix else _number(entry)
+            if not name or not name.startswith(prefix):
+                stop = entry
+                break
+            names.append(name)
+        numbered, doubt = self._numbered()
+        found: list[Device] = []
+        for name in names:
+            device = self._entry(prefix, name, numbered)
+            if device is None:
+                stop = name
+                break
+            found.append(device)
+        if len(set(names)) < len(names) or len(set(found)) < len(found):
+            self.reason = f"{said} names a device twice, so that CUDA shows none"
+            return []
+        if found and not prefix:
+            self.assumed = doubt
+        elif found and not found[0].uuid.startswith(names[0]) and len(self._old_form(names[0])) > 1:
+            self.assumed = _GUESSED_INSTANCE
+        self.reason = f"{VARIABLE} is empty" if not value.strip() else said
+        if value.strip() and stop is not None:
+            self.reason += f": CUDA stops at {stop!r}, which is no device here"
+        heads = [self._head(device) for device in found]
+        instances = [device for device in heads if device.kind is DeviceKind.MIG]
+        if instances and len(heads) > 1:
+            self.reason += f": {_ONE_INSTANCE}"
+        return instances[:1] or heads
+
+    def _entry(self, prefix: str, name: str, numbered: Sequence[Device]) -> Device | None:
+        if not prefix:
+            return numbered[int(name)] if int(name) < len(numbered) else None
+        kind = DeviceKind.MIG if prefix == "MIG-" else DeviceKind.GPU
+        fits = [device for device in self._known if device.kind is kind and device.uuid.startswith(name)]
+        return _only(fits) or next(iter(self._old_form(name)), None)
+
+    def _numbered(self) -> tuple[list[Device], str]:
+        """GPUs in the order of the numbers that they have in the variable, and why that may be wrong."""
+        ordered, doubt = self._ordered(self._gpus)
+        whole = [gpu for gpu in ordered if self._head(gpu).kind is not DeviceKind.MIG]
+        cut = [gpu for gpu in ordered if gpu not in whole]
+        return whole + cut, "; ".join(filter(None, (doubt, _GUESSED_NUMBERS if whole and cut else "")))
+
+    def _ordered(self, gpus: Sequence[Device]) -> tuple[list[Device], str]:
+        """GPUs in CUDA's order, and why that may be wrong. GPUs of one model are in the order of their buses always."""
+        buses = {gpu.uuid: _bus(gpu.pci_bus_id) for gpu in gpus}
+        # Where a bus is not known: NVML lists GPUs in the order of their buses.
+        ordered = list(gpus) if None in buses.values() else sorted(gpus, key=lambda gpu: buses[gpu.uuid] or ())
+        if self._pci_order or len({gpu.name for gpu in gpus}) < 2:
+            return ordered, ""
+        return sorted(ordered, key=lambda gpu: -(gpu.memory_bytes or 0)), _GUESSED_ORDER
+
+    def _old_form(self, name: str) -> list[Device]:
+        """The instances that `MIG-GPU-<uuid>/<gi>/<ci>` can mean: several if their numbers are not known."""
+        match = _OLD_MIG.fullmatch(name)
+        gpu = _only(gpu for gpu in self._gpus if gpu.uuid.startswith(match[1])) if match else None
+        if match is None or gpu is None:
+            return []
+        wanted = int(match[2]), int(match[3])
+        return [one for one in self._slices(gpu) if self._instances.get(one.uuid, wanted) == wanted]
+
+    def _slices(self, gpu: Device) -> list[Device]:
+        return [device for device in self._known if device.parent == gpu.uuid]
+
+    def _head(self, device: Device) -> Device:
+        """What CUDA shows for a device: for a GPU that is cut, its first instance."""
+        return next(iter(self._slices(device)), device)
+
+    # ------------------------------------------------------------------ what a user means
+
+    def _resolve(self, spec: Spec, current: int | None) -> list[Device]:
+        if isinstance(spec, Device):
+            return self._by_uuid(spec.uuid, spec.uuid)
+        if isinstance(spec, str):
+            names = [name.strip() for name in spec.split(",")]
+            return [device for name in names if name for device in self._by_name(name, current)]
+        if isinstance(spec, SupportsIndex) and not isinstance(spec, bool):
+            return [self._by_ordinal(index(spec), repr(index(spec)))]
+        kind = getattr(spec, "type", None)
+        if isinstance(kind, str):
+            number = getattr(spec, "index", None)
+            name = kind if number is None else f"{kind}:{number}"
+            if kind != "cuda":
+                raise UsageError(f"device {name!r}: not a GPU of CUDA; {self._there()}")
+            return self._by_name(name, current)
+        if isinstance(spec, Iterable) and not isinstance(spec, (bytes, Mapping)):
+            return [device for each in spec for device in self._resolve(each, current)]
+        raise UsageError(f"device {spec!r}: not a device; {_FORMS}")
+
+    def _by_name(self, name: str, current: int | None) -> list[Device]:
+        if name == "all":
+            if not self.devices:
+                raise UsageError(f"device 'all': {self._there()}")
+            return list(self.devices)
+        if name == "cuda":
+            return [self._by_ordinal(current or 0, repr(name))]
+        if match := _ORDINAL.fullmatch(name):
+            return [self._by_ordinal(int(match[1]), repr(name))]
+        if match := _PHYSICAL.fullmatch(name):
+            return [self._physical(name, int(match[1]), match[2])]
+        if name[:4].upper() in ("GPU-", "MIG-") or _BARE_UUID.fullmatch(name):
+            return self._by_uuid(name, name)
+        bus = _bus(name)
+        if bus is None:
+            raise UsageError(f"device {name!r}: not a device; {_FORMS}")
+        for gpu in self._gpus:
+            if _bus(gpu.pci_bus_id) == bus:
+                return [gpu]
+        raise UsageError(f"device {name!r}: no GPU on this bus; {_named(gpu.pci_bus_id for gpu in self._gpus)}")
+
+    def _by_ordinal(self, number: int, name: str) -> Device:
+        if 0 <= number < len(self.devices):
+            return self.devices[number]
+        raise UsageError(f"device {name}: {self._there()}")
+
+    def _physical(self, name: str, number: int, instance: str | None) -> Device:
+        gpu = next((gpu for gpu in self._gpus if gpu.index == number), None)
+        if gpu is None:
+            raise UsageError(f"device {name!r}: {_named(f'nvml:{gpu.index}' for gpu in self._gpus)}")
+        if instance is None:
+            return gpu
+        slices = self._slices(gpu)
+        if int(instance) < len(slices):
+            return slices[int(instance)]
+        have = f"has {_count(len(slices), 'MIG instance')}" if slices else "is not cut into MIG instances"
+        raise UsageError(f"device {name!r}: nvml:{number} {have}{', counted from 0' if slices else ''}")
+
+    def _by_uuid(self, text: str, name: str) -> list[Device]:
+        low = text.lower()
+        exact = [device for device in self._known if low in (device.uuid.lower(), device.uuid[4:].lower())]
+        found = exact or [device for device in self._known if device.uuid.lower().startswith(low)]
+        if not found and (found := self._old_form(text)) and len(found) > 1:
+            raise UsageError(f"device {name!r}: {_GUESSED_INSTANCE.split('; ')[1]}; {_named(d.uuid for d in found)}")
+        if len(found) == 1:
+            return found
+        what = "several devices begin so, give more of it" if found else "no device has this UUID"
+        raise UsageError(f"device {name!r}: {what}; {_named(device.uuid for device in found or self._known)}")
+
+    def _there(self) -> str:
+        """What CUDA sees, and why not more."""
+        if not self.devices:
+            return self._none()
+        seen = "0" if len(self.devices) == 1 else f"0 to {len(self.devices) - 1}"
+        because = f" ({self.reason})" if self.reason else ""
+        return f"CUDA shows this process {_count(len(self.devices), 'device')}, {seen}{because}"
+
+    def _none(self) -> str:
+        if not self._known:
+            return "the driver lists no GPU"
+        return f"CUDA shows this process no device: {self.reason}; {_named(device.uuid for device in self._known)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A process's place among those that were launched together; None for what the launcher does not say.
+
+    `rank` counts over all of them, `local_rank` over those of this node, both from 0; `size` is how many there are.
+    """
+
+    rank: int | None
+    local_rank: int | None
+    size: int | None
+
+
+#: Rank, local rank and size, by launcher. Slurm comes last: inside its jobs other launchers start several processes
+#: under one task, whose number says nothing of theirs.
+_LAUNCHERS: Final = (
+    ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
+)
+
+
+def rank(environ: Mapping[str, str]) -> Rank | None:
+    """What the launcher says of this process: torchrun and those that follow it, Open MPI, MPICH and Intel MPI, Slurm.
+
+    One launcher's variables are never mixed with another's. A value that is no number, or a size that the rank does
+    not fit, counts as not said.
+    """
+    for names in _LAUNCHERS:
+        whole, local, size = (_natural(environ.get(name)) for name in names)
+        if whole is not None or local is not None:
+            fits = size is not None and size > max(whole or 0, local or 0)
+            return Rank(whole, local, size if fits else None)
+    return None
+
+
+def _natural(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,9}", text.strip()) else None
+
+
+def _number(entry: str) -> str:
+    """The number that the entry begins with, in one spelling; empty if there is none or it is negative."""
+    match = _NUMBER.match(entry.strip())
+    number = -1 if match is None else int(match[0])
+    return "" if number < 0 else str(number)
+
+
+def _only(devices: Iterable[Device]) -> Device | None:
+    found = list(devices)
+    return found[0] if len(found) == 1 else None
+
+
+def _bus(text: str) -> tuple[int, ...] | None:
+    """Domain, bus, device and function of `00000000:18:00.0`, `0000:18:00.0` or `18:00.0`."""
+    match = _BUS.fullmatch(text)
+    return None if match is None else tuple(int(part or "0", 16) for part in match.groups())
+
+
+def _named(names: Iterable[str]) -> str:
+    listed = list(names)
+    rest = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
+    return f"there are {', '.join(listed[:_MOST_NAMED])}{rest}" if listed else "the driver lists no GPU"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,84 @@
+"""What a region costs the code that it is put around: a call, a span, and a span with joined values."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from nvml_stub.build import build, child_environment
+
+from benchmarks.rows import Row
+
+_HERE = Path(__file__).resolve().parent
+
+#: By kind of region: what it may cost over the bare call, in µs.
+_REACH = {"decorator": 0.5, "async function": 0.6, "with region(...)": 0.7, "one region object again": None}
+
+
+def rows() -> Iterator[Row]:
+    """Each in a process of its own, so that none has the others' garbage."""
+    yield from _bare()
+    yield _span()
+    yield _joined()
+
+
+def measure(what: str, environment: dict[str, str] | None = None) -> dict[str, float]:
+    """Run one of `region_loops`' measurements."""
+    command = [sys.executable, str(_HERE / "region_loops.py"), what]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _bare() -> Iterator[Row]:
+    found = measure("bare")
+    noop = found["no-op span"]
+    for name, reach in _REACH.items():
+        cost = found[name]
+        wanted, ok = ("-", True) if reach is None else (f"<={reach:g} µs", cost <= reach)
+        if name == "decorator":
+            wanted, ok = wanted + ", >=6x less", ok and noop >= 6 * cost
+        yield Row(
+            f"span=False: {name}",
+            f"{cost:.2f} µs over the bare call",
+            f"OpenTelemetry's no-op span {noop:.2f} µs",
+            f"{noop / cost:.1f}x less",
+            wanted,
+            ok,
+        )
+    cost = found["disabled"]
+    yield Row("disabled: decorator", f"{cost:.3f} µs over the bare call", reach="<=0.1 µs", ok=cost <= 0.1)
+    yield Row("disabled: with region(...)", f"{found['disabled with']:.2f} µs over nothing")
+
+
+def _span() -> Row:
+    found = measure("span")
+    ratio = found["region"] / found["span"]
+    return Row(
+        "region with an SDK span",
+        f"{found['region']:.1f} µs",
+        f"start_as_current_span {found['span']:.1f} µs",
+        f"{ratio:.2f}x",
+        "<=1.05x",
+        ratio <= 1.05,
+    )
+
+
+def _joined() -> Row:
+    # On a simulator in Python the sampler would pay for the simulation.
+    with tempfile.TemporaryDirectory() as directory:
+        library = build(Path(directory))
+        found = measure("joined", child_environment(library, gpus=1, gpm=1, busy=1))
+    ratio = found["region"] / found["span"]
+    return Row(
+        f"region with {found['attributes']:.0f} joined attributes, CPU of the whole process at 4,000 spans/s",
+        f"{found['region']:.1f} µs a span",
+        f"span with set_attributes of as many {found['span']:.1f} µs",
+        f"{ratio:.2f}x (without attributes {found['bare']:.1f} µs)",
+        "<=1.3x, all joined",
+        ratio <= 1.3 and found["joined"] == 1 and not found["unjoined"],
+    )

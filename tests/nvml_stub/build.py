@@ -1,0 +1,127 @@
+"""Builds `stub.c`, and puts it beneath nvidia-ml-py in this process or in a child."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pynvml
+
+SOURCE: Final = Path(__file__).with_name("stub.c")
+SONAME: Final = "libnvidia-ml.so.1"
+#: Not a constant of any nvidia-ml-py: what an old one does not know, it cannot ask for.
+_UNKNOWN: Final = 0x7FFF0000
+
+
+class CannotBuildError(Exception):
+    """There is no stub on this machine; the message says why, in one line."""
+
+
+def build(directory: Path, *, soname: bool = True) -> Path:
+    """The library, built into `directory`; takes about half a second. CannotBuildError without a C compiler.
+
+    With `soname` it is `libnvidia-ml.so.1`, for a child's LD_LIBRARY_PATH. Without, any process may load it: once a
+    library of that name is loaded, whoever asks for the driver's gets this one until the process ends.
+    """
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise CannotBuildError("no C compiler (cc) on PATH")
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "constants.h").write_text(_constants(SOURCE.read_text(encoding="utf-8")), encoding="ascii")
+    target = directory / (SONAME if soname else "nvml-stub.so")
+    command = [compiler, "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC"]
+    command += [f"-I{directory}", "-o", os.fspath(target), os.fspath(SOURCE)]
+    command += [f"-Wl,-soname,{SONAME}"] if soname else []
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotBuildError(f"{compiler} could not build {SOURCE.name}: {done.stderr.strip()}")
+    return target
+
+
+def _constants(source: str) -> str:
+    """What the source uses of the binding's constants, as a header."""
+    names = sorted(set(re.findall(r"\b(?:NVML_(?!STUB)[A-Z0-9_]+|nvmlMemory_v2|nvmlEventType\w+)\b", source)))
+    values = {name: getattr(pynvml, name, _UNKNOWN + i) for i, name in enumerate(names)}
+    return "".join(f"#define {name} {value}\n" for name, value in values.items())
+
+
+def child_environment(library: Path, **settings: object) -> dict[str, str]:
+    """This process's environment for a child whose NVML is the stub; `settings` are NVML_STUB_…, in lower case."""
+    return {**os.environ, **_variables(settings), "LD_LIBRARY_PATH": os.fspath(library.parent)}
+
+
+def _variables(settings: Mapping[str, object]) -> dict[str, str]:
+    return {f"NVML_STUB_{key.upper()}": str(value) for key, value in settings.items()}
+
+
+class Stub:
+    """The loaded library, and what it tells and is told beside NVML's own functions."""
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+        library.stubSetTime.argtypes = [ctypes.c_int64]
+        library.stubCalls.restype = ctypes.c_ulonglong
+        library.stubFunction.restype = ctypes.c_char_p
+        library.stubBusyNs.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+        library.stubBusyNs.restype = ctypes.c_int64
+        library.stubEnergyMj.argtypes = [ctypes.c_int, ctypes.c_int64]
+        library.stubEnergyMj.restype = ctypes.c_ulonglong
+
+    def set_time(self, now_ns: int) -> None:
+        """Let it be this moment from now on; 0: the system's time."""
+        self.library.stubSetTime(now_ns)
+
+    def calls(self) -> dict[str, int]:
+        """How often each function was called since the library was loaded."""
+        found: dict[str, int] = {}
+        while (name := self.library.stubFunction(len(found))) is not None:
+            found[name.decode()] = self.library.stubCalls(name)
+        return found
+
+    def busy_ns(self, gpu: int, start_ns: int, end_ns: int) -> int:
+        """For how long a GPU was busy between two moments: the truth."""
+        busy: int = self.library.stubBusyNs(gpu, start_ns, end_ns)
+        return busy
+
+    def energy_mj(self, gpu: int, now_ns: int) -> int:
+        """The energy counter as it stands at a moment."""
+        energy: int = self.library.stubEnergyMj(gpu, now_ns)
+        return energy
+
+
+@contextmanager
+def installed(library: Path, **settings: object) -> Iterator[Stub]:
+    """The stub (built without a soname) beneath pynvml in this process, with `settings` as in `child_environment`."""
+    copy = library.with_name(f"nvml-stub-{os.getpid()}-{len(list(library.parent.iterdir()))}.so")
+    shutil.copyfile(library, copy)  # the settings are read when a file is loaded, and each file is loaded once
+    variables = _variables(settings)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        stub = Stub(ctypes.CDLL(os.fspath(copy)))
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+    was = pynvml.nvmlLib, pynvml._nvmlLib_refcount
+    _put(stub.library, 0)
+    try:
+        yield stub
+    finally:
+        _put(*was)
+
+
+def _put(library: Any, references: int) -> None:
+    with pynvml.libLoadLock:
+        pynvml.nvmlLib = library
+        pynvml._nvmlLib_refcount = references
+        # It remembers functions by name, whichever library they came from.
+        pynvml._nvmlGetFunctionPointer_cache.clear()

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_profile.catalogue import SIGNALS
+from gpu_profile.cli import machine, run
+from gpu_profile.cli.doctor import look, render
+from gpu_profile.cli.finding import Finding, State
+from gpu_profile.driver import simulated
+
+Capture = pytest.CaptureFixture[str]
+
+NODE = """
+[[device]]
+model = "H200 SXM"
+
+[[device]]
+model = "A10G"
+unsupported = ["nvmlDeviceGetTemperature"]
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> str:
+    return f"simulated:{simulated.create(tmp_path / 'node', NODE)}"
+
+
+def findings(capsys: Capture) -> dict[str, dict[str, object]]:
+    """The findings by subject; the last of each."""
+    return {each["subject"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+
+
+def test_where_gpus_can_be_read_it_ends_with_0_and_says_what_each_tells(node: str, capsys: Capture) -> None:
+    assert run(["doctor", "--backend", node]) == 0
+    out = capsys.readouterr().out
+    uuids = simulated.Truth(node.partition(":")[2]).uuids
+    assert f"NVIDIA H200, {uuids[0]}; read in " in out
+    assert "activity (GPM): needs Hopper or newer" in out
+    assert "driver simulated:" in out
+    assert out.endswith("\nGPUs can be read.\n")
+
+
+def test_where_none_can_it_ends_with_1_and_every_line_that_fails_says_what_to_do(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run(["doctor", "--json", "--backend", "smi"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["driver"]) == (False, "smi")
+    failed = [each for each in found["findings"] if each["state"] in ("fails", "missing")]
+    assert "GPUs" in [each["subject"] for each in failed]
+    assert all(each["to_do"] for each in failed)
+
+
+def test_the_json_has_each_group_of_signals_with_the_reason_for_what_is_missing(node: str, capsys: Capture) -> None:
+    assert run(["doctor", "--json", "--backend", node]) == 0
+    reads = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["subject"] == "reads"]
+    first, second = (each["data"]["groups"] for each in reads)
+    assert first["activity (GPM)"]["sm"] is None
+    assert second["activity (GPM)"]["sm"] == "needs Hopper or newer"
+    assert second["energy"] == {"energy": None}
+    assert sorted(key for group in first.values() for key in group) == sorted(signal.key for signal in SIGNALS)
+
+
+def test_it_says_what_cuda_would_see(node: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert run(["doctor", "--json", "--backend", node]) == 0
+    sees = findings(capsys)["CUDA sees"]
+    assert sees["found"] == "0: GPU 1 (CUDA_VISIBLE_DEVICES='1', CUDA_DEVICE_ORDER=PCI_BUS_ID)"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert run(["doctor", "--json", "--backend", node]) == 0
+    sees = findings(capsys)["CUDA sees"]
+    assert sees["state"] == "missing"
+    assert "CUDA_VISIBLE_DEVICES is empty" in str(sees["found"])
+
+
+def test_a_device_that_is_lost_is_told_and_the_others_are_read(tmp_path: Path, capsys: Capture) -> None:
+    lost = f'{NODE}\n[[fault]]\nkind = "gpu_lost"\ndevice = 0\nfrom_s = 0\n'
+    node = simulated.create(tmp_path / "node", lost)
+    assert run(["doctor", "--json", "--backend", f"simulated:{node}"]) == 0
+    found = findings(capsys)
+    assert found["GPU 1"]["state"] == "ok"
+    assert "it fell off the bus" in str(found["driver says"]["found"])
+
+
+def test_a_backend_that_is_none_is_a_slip_of_the_users(capsys: Capture) -> None:
+    assert run(["doctor", "--backend", "nvlm"]) == 2
+    assert "did you mean 'nvml'?" in capsys.readouterr().err
+
+
+def test_it_imports_no_framework(node: str, capsys: Capture) -> None:
+    before = set(sys.modules)
+    assert run(["doctor", "--backend", node]) == 0
+    assert not {"torch", "tensorflow", "jax", "cupy", "numba"} & (set(sys.modules) - before)
+
+
+def test_a_check_that_hangs_keeps_what_it_found_and_holds_up_no_other() -> None:
+    release = threading.Event()
+
+    def hangs() -> Iterator[Finding]:
+        yield Finding("first", State.OK, "found")
+        release.wait(60)
+
+    def works() -> Iterator[Finding]:
+        yield Finding("works", State.OK, "found")
+
+    found = look([("hangs", hangs), ("works", works)], limit_s=0.2)
+    release.set()
+    assert [(each.subject, each.state) for each in found] == [
+        ("first", State.OK),
+        ("hangs", State.FAILS),
+        ("works", State.OK),
+    ]
+    assert found[1].found == "did not answer within 0.2 s"
+    assert found[1].to_do
+
+
+def test_a_check_that_fails_is_one_finding() -> None:
+    def broken() -> Iterator[Finding]:
+        raise OSError("no such thing")
+        yield
+
+    (found,) = look([("broken", broken)])
+    assert (found.state, found.found) == (State.FAILS, "could not be looked at: OSError: no such thing")
+
+
+def test_the_checks_of_the_machine_find_something_everywhere() -> None:
+    for check in (
+        machine.python,
+        machine.clock,
+        machine.container,
+        machine.kernel_driver,
+        machine.library,
+        machine.smi,
+    ):
+        found = list(check())
+        assert found, check
+        assert all(each.found for each in found)
+        assert all(each.to_do for each in found if each.state in (State.FAILS, State.MISSING))
+
+
+def test_what_to_do_stands_beneath_its_line() -> None:
+    text = render([Finding("good", State.OK, "there"), Finding("bad", State.FAILS, "gone", "bring it back")])
+    assert text.splitlines() == ["ok      good  there", "fails   bad   gone", "              → bring it back"]

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from prometheus_support import until
+
+from gpu_profile.catalogue.signals import THROTTLES
+from gpu_profile.cli import watch as module
+from gpu_profile.cli.watch import Watch
+from gpu_profile.driver import Driver, grammar, simulated
+from gpu_profile.errors import GpuBackendError, UsageError
+from gpu_profile.join import read
+from gpu_profile.samples import Device, Interval
+from gpu_profile.timeline import Column
+
+NODE = '[[device]]\nmodel = "A10G"\n'
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> str:
+    return f"simulated:{simulated.create(tmp_path / 'node', NODE)}"
+
+
+def everything(devices: Sequence[Device]) -> Sequence[Device]:
+    return devices
+
+
+def test_a_run_that_outlives_the_history_is_known_from_its_start(node: str) -> None:
+    watch = Watch(node, interval_s=0.002, choose=everything, retention_s=0.01)
+    started = time.time_ns()
+    watch.keep_from(started)
+    watch.start()
+
+    def column() -> Column | None:
+        return watch.states[0].timeline.column(THROTTLES[0]) if watch.states else None
+
+    # A counter that is read anew each time has a row for each reading.
+    def let_go() -> bool:
+        found = column()
+        return found is not None and (found.oldest_ns or 0) > started + 300_000_000
+
+    until(let_go, "rows that were let go of")
+    watch.finish()
+    found = column()
+    assert found is not None
+    assert found.watermark_ns is not None
+    assert found.oldest_ns is not None
+    reading = read(found, Interval(started, found.watermark_ns))
+    held = (found.watermark_ns - found.oldest_ns) / (found.watermark_ns - started)
+    assert reading is not None
+    assert reading.coverage > max(0.5, held)
+
+
+def test_a_driver_that_comes_later_is_read_from_then_on(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = threading.Event()
+    real: Callable[[str], Driver] = grammar.open_driver
+
+    def opened(spec: str) -> Driver:
+        if not there.is_set():
+            raise GpuBackendError("not yet")
+        return real(spec)
+
+    monkeypatch.setattr(grammar, "open_driver", opened)
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    watch = Watch(node, interval_s=0.05, choose=everything)
+    watch.start()
+    until(lambda: watch.answered, "the first answer")
+    assert (watch.problem, watch.states) == ("not yet", [])
+    with pytest.raises(GpuBackendError, match="not yet"):
+        watch.require()
+    there.set()
+    until(lambda: bool(watch.states), "the driver")
+    assert watch.problem == ""
+    watch.finish()
+    watch.finish()
+    assert watch.sampler is not None
+    assert not watch.sampler.running
+
+
+def test_devices_that_were_chosen_wrongly_are_not_tried_again(node: str) -> None:
+    asked = []
+
+    def choose(devices: Sequence[Device]) -> Sequence[Device]:
+        asked.append(len(devices))
+        raise UsageError("no such device")
+
+    watch = Watch(node, interval_s=0.05, choose=choose)
+    watch.start()
+    with pytest.raises(UsageError, match="no such device"):
+        watch.require()
+    watch.stop()
+    assert asked == [1]
+
+
+def test_a_driver_that_does_not_answer_is_required_for_so_long_only(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def hangs(spec: str) -> Driver:
+        release.wait(60)
+        raise GpuBackendError(spec)
+
+    monkeypatch.setattr(grammar, "open_driver", hangs)
+    monkeypatch.setattr(module, "ANSWER_S", 0.05)
+    watch = Watch(node, interval_s=0.05, choose=everything, strict=True)
+    watch.start()
+    with pytest.raises(GpuBackendError, match=r"has not answered within 0\.05 s"):
+        watch.require()
+    watch.require(lambda: True)  # nobody waits any longer
+    release.set()
+    watch.stop()

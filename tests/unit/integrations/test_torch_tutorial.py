@@ -1,0 +1,61 @@
+"""The code of the PyTorch tutorial runs as it is written, and has the regions that it promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from exporter_process import environment
+
+from gpu_profile.driver import simulated
+
+pytest.importorskip("torch")
+
+PAGE = (Path(__file__).parents[3] / "docs" / "tutorials" / "pytorch.md").read_text(encoding="utf-8")
+TRAIN, COMPILE, LIGHTNING, TRANSFORMERS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+AFTER = """
+import runpy
+names = runpy.run_path("train.py", run_name="__main__")
+from gpu_profile import process
+session = process.session()
+session.flush()
+print(*{judged.summary.region for judged in session.regions()}, sep=",")
+"""
+
+
+def run(script: str, tmp_path: Path) -> str:
+    (tmp_path / "train.py").write_text(TRAIN)
+    simulated.create(tmp_path / "node")
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env=environment(GPU_PROFILE_BACKEND=f"simulated:{tmp_path / 'node'}", TMPDIR=os.fspath(tmp_path)),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_training_has_the_regions_of_the_pages_table(tmp_path: Path) -> None:
+    table = re.findall(
+        r"^\| (`.*?`) \| .* \|$", PAGE[PAGE.index("| region |") : PAGE.index("## What to")], re.MULTILINE
+    )
+    promised = set(re.findall(r"`([^`]+)`", " ".join(table)))
+    assert len(promised) == 9
+    assert set(run(AFTER, tmp_path).strip().split(",")) == promised
+
+
+@pytest.mark.parametrize(
+    ("block", "needs"), [(COMPILE, "torch"), (LIGHTNING, "lightning"), (TRANSFORMERS, "transformers")]
+)
+def test_the_other_blocks_run_after_it(block: str, needs: str, tmp_path: Path) -> None:
+    pytest.importorskip(needs)
+    run(f"import runpy\nnames = runpy.run_path('train.py')\nexec({block!r}, names)", tmp_path)
