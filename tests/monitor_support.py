@@ -10,6 +10,8 @@ from gpu_profile import process
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.executions import Execution
+from gpu_profile.gpu_summary import GpuSummary
+from gpu_profile.monitor import GpuMonitor
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import NS_PER_S, nanoseconds
 
@@ -69,3 +71,8 @@ class Scene:
     def reading(self) -> list[int]:
         """The intervals that monitors ask for, in ns."""
         return list(self.session.sampler._asked)
+
+
+def measured(monitor: GpuMonitor) -> GpuSummary:
+    assert monitor.summary is not None
+    return monitor.summary

@@ -12,10 +12,7 @@ excluded there.
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from operator import sub
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -58,13 +55,11 @@ class Buffer:
         "_older",
         "_retention_ns",
         "_rows",
-        "_sum",
-        "_sum_ns",
         "_words",
         "capacity",
-        "late",
         "name",
-        "take_in",
+        "total_covered_ns",
+        "total_mass",
         "when_full",
     )
 
@@ -97,14 +92,11 @@ class Buffer:
         self._history = History.empty(counter=counter)
         #: Called when the buffer is full, with the moment up to which rows should leave it.
         self.when_full: Callable[[int], None] = self.seal
-        #: What is there and not yet in rows; whoever reads has it taken in first.
-        self.late: Sequence[object] = ()
-        self.take_in: Callable[[], None] = _nothing
         # A writer may take over a buffer with rows in it: its sums go on, modulo 2^64.
         last = int(self._header[_LENGTH]) - 1
         self._last_end = int(self._ends[last]) if last >= 0 else None
-        self._sum = int(self._masses[last]) if last >= 0 else 0
-        self._sum_ns = int(covered[last]) if last >= 0 else 0
+        self.total_mass = int(self._masses[last]) if last >= 0 else 0
+        self.total_covered_ns = int(covered[last]) if last >= 0 else 0
 
     @staticmethod
     def size(capacity: int) -> int:
@@ -119,8 +111,8 @@ class Buffer:
         if length == room:
             self.when_full(self._ends.item(self.capacity - 1))
             length = words[_LENGTH]
-        self._sum = mass = self._sum + mass
-        self._sum_ns = covered = self._sum_ns + end - start
+        self.total_mass = mass = self.total_mass + mass
+        self.total_covered_ns = covered = self.total_covered_ns + end - start
         place = _HEADER + length
         words[place] = start
         place += room
@@ -135,23 +127,6 @@ class Buffer:
         if self._older is None and length >= self.capacity:
             words[_FIRST] = max(words[_FIRST], length + 1 - self.capacity)
         self._last_end = end
-
-    def _push_all(self, starts: list[int], ends: list[int], values: list[int], masses: list[int]) -> None:
-        """As `_push` for each row: all are written before their number is told."""
-        length, rows = self._words[_LENGTH], len(ends)
-        sums = list(accumulate(masses, initial=self._sum))
-        covered = list(accumulate(map(sub, ends, starts), initial=self._sum_ns))
-        fits = -_WRAPS <= min(sums) <= max(sums) < _WRAPS and covered[-1] < _WRAPS
-        if not (rows and fits and self._older is not None and length + rows <= 2 * self.capacity):
-            for row in zip(starts, ends, values, masses, strict=True):
-                self._push(*row)
-            return
-        self._sum, self._sum_ns, self._last_end = sums[-1], covered[-1], ends[-1]
-        place = _HEADER + length
-        for field in (starts, ends, values, sums[1:], covered[1:]):
-            self._words[place : place + rows] = array(self._words.format, field)
-            place += 2 * self.capacity
-        self._words[_LENGTH] = length + rows
 
     @property
     def full(self) -> bool:
@@ -202,7 +177,7 @@ class Buffer:
 
         def clear() -> None:
             # The first row's sums go on from one before it that is never read.
-            self._rows[:, 0] = (end_ns, end_ns, 0, wrap(self._sum), wrap(self._sum_ns))
+            self._rows[:, 0] = (end_ns, end_ns, 0, wrap(self.total_mass), wrap(self.total_covered_ns))
             self._words[_FIRST] = self._words[_LENGTH] = 1
 
         self._move(clear, History.empty(counter=self._counter))
@@ -241,8 +216,6 @@ class Buffer:
 
         Raises TimelineError if the writer seems to have died between its two marks.
         """
-        if self.late:
-            self.take_in()
         header, torn = self._header, 0
         for _ in range(PATIENCE):
             before = int(header[_GENERATION])
@@ -270,20 +243,6 @@ class Buffer:
         )
 
     @property
-    def total_mass(self) -> int:
-        """The mass of all rows that there ever were."""
-        if self.late:
-            self.take_in()
-        return self._sum
-
-    @property
-    def total_covered_ns(self) -> int:
-        """How much time all rows that there ever were cover."""
-        if self.late:
-            self.take_in()
-        return self._sum_ns
-
-    @property
     def generation(self) -> int:
         """Changes whenever rows are moved; odd meanwhile."""
         return self._header.item(_GENERATION)
@@ -294,8 +253,6 @@ class Buffer:
     @property
     def watermark_ns(self) -> int | None:
         """The end of the newest row; None while there is none."""
-        if self.late:
-            self.take_in()
         header = self._header
         before, first, length = int(header[_GENERATION]), int(header[_FIRST]), int(header[_LENGTH])
         if first < length:
@@ -307,16 +264,13 @@ class Buffer:
 
 def together(buffers: Sequence[Buffer], read: Callable[[list[State]], T]) -> T:
     """`read` the rows of several buffers without any of them moving meanwhile."""
-    for buffer in buffers:
-        if buffer.late:
-            buffer.take_in()
     headers = [buffer._header for buffer in buffers]
     for _ in range(TORN):
         # Waits for a writer that is moving rows just now.
         before = [header.item(_GENERATION) for header in headers]
         if [generation for generation in before if generation & 1]:
             for buffer in buffers:
-                buffer.consistent(_look)
+                buffer.consistent(_nothing)
             continue
         try:
             result = read([(buffer._hot(), buffer._history) for buffer in buffers])
@@ -329,9 +283,5 @@ def together(buffers: Sequence[Buffer], read: Callable[[list[State]], T]) -> T:
     raise buffers[0]._stuck()
 
 
-def _look(_: Table, __: History) -> None:
-    pass
-
-
-def _nothing() -> None:
+def _nothing(_: Table, __: History) -> None:
     pass

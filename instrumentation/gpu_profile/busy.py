@@ -153,7 +153,15 @@ def _contradictory(column: Column, interval: Interval) -> Busy:
 
 def _by_window(readings: Readings, a_ns: int, b_ns: int, window_ns: int) -> Bounds | None:
     these = with_window(readings, window_ns)
-    return busy_between(these, a_ns, b_ns, renewals(these.around(a_ns, b_ns, _WINDOWS_TO_GUESS)))
+    bounds = busy_between(these, a_ns, b_ns, renewals(these.around(a_ns, b_ns, _WINDOWS_TO_GUESS)))
+    if bounds is None:
+        return None
+    # A reading of nothing at all, or of everything, over a window around the whole interval: what rounding leaves room
+    # for is no guess.
+    around = these.shares[(these.latest - window_ns <= a_ns) & (these.earliest >= b_ns)]
+    if len(around) and around.min() <= 0.0:
+        return bounds._replace(value_ns=bounds.low_ns)
+    return bounds._replace(value_ns=bounds.high_ns) if len(around) and around.max() >= 1.0 else bounds
 
 
 def _span(windows: tuple[int, ...]) -> str:

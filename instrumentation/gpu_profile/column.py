@@ -50,7 +50,17 @@ _FARTHEST: Final = 1 << 62
 class Column(Buffer):
     """One signal's rows: `Buffer` says where they lie, and what `capacity`, `memory` and the options mean."""
 
-    __slots__ = ("_astray", "_dropped", "_highest", "_last_raw", "_longest_ns", "_lowest", "_order", "signal")
+    __slots__ = (
+        "_astray",
+        "_highest",
+        "_instant",
+        "_last_raw",
+        "_longest_ns",
+        "_lowest",
+        "_order",
+        "dropped",
+        "signal",
+    )
 
     def __init__(
         self,
@@ -64,10 +74,12 @@ class Column(Buffer):
         counter = signal.kind is Kind.COUNTER
         super().__init__(signal.key, capacity, memory, counter=counter, older=older, retention_ns=retention_ns)
         self.signal = signal
+        self._instant = signal.kind is Kind.INSTANT
         self._longest_ns = signal.longest_exact_ns
         # Sums of such values fit: `longest_exact_ns` leaves a factor of two above the signal's limit.
         self._lowest, self._highest = (0, (1 << 63) - 1) if counter else (1 - 2 * signal.limit, 2 * signal.limit - 1)
-        self._dropped: Counter[str] = Counter()
+        #: Samples that were left out, by reason; for a counter also how often it wrapped or was reset.
+        self.dropped: Counter[str] = Counter()
         self._last_raw: int | None = None
         #: The samples that may tell that the clock was set back; None, without an object of its own, nearly always.
         self._astray: list[int] | None = None
@@ -87,83 +99,34 @@ class Column(Buffer):
             try:
                 start, end, value = index(start), index(end), index(value)
             except TypeError:
-                self._dropped["not a whole number"] += 1
+                self.dropped["not a whole number"] += 1
                 return False
         if not (
             self._lowest <= value <= self._highest and -_FARTHEST < start < _FARTHEST and -_FARTHEST < end < _FARTHEST
         ):
-            self._dropped["implausible"] += 1
+            self.dropped["implausible"] += 1
             return False
         last_end = self._last_end
         if last_end is not None and end <= last_end and not self._set_back(end, value, last_end):
-            self._dropped["late" if end < last_end else "duplicate"] += 1
+            self.dropped["late" if end < last_end else "duplicate"] += 1
             return False
         self._astray = None
         last_end = self._last_end
         if self._counter:
-            return self._append_counter(end, value, last_end)
-        if self.signal.kind is Kind.INSTANT:
+            last = self._last_raw
+            if last is None or last_end is None or value <= last:
+                return self._append_counter(end, value, last_end)
+            self._push(last_end, end, value, value - last)
+            self._last_raw = value
+            return True
+        if self._instant:
             start = end if last_end is None or end - last_end > LONGEST_HOLD_NS else last_end
         elif start > end:
             start = end
         elif last_end is not None and start < last_end:
             start = last_end
         self._push(start, end, value, value * (end - start))
-        self._last_raw = value
         return True
-
-    def extend(self, samples: Sequence[Sample]) -> int:
-        """`append` them all, which costs less; returns how many were new."""
-        taken = at = 0
-        while at < len(samples):
-            new, at = self._extend(samples, at)
-            taken += new
-            if at < len(samples):
-                taken += self.append(samples[at])
-                at += 1
-        return taken
-
-    def _extend(self, samples: Sequence[Sample], at: int) -> tuple[int, int]:
-        """As `append`, from `at` to the first sample that is more than a plain continuation: new ones, and its place."""
-        last, last_end = self._last_raw, self._last_end
-        if last is None or last_end is None:
-            return 0, at
-        counter, instant, open_ns = self._counter, self.signal.kind is Kind.INSTANT, 2 * self.signal.refresh_ns
-        lowest, highest = self._lowest, self._highest
-        starts, ends, values, masses = list[int](), list[int](), list[int](), list[int]()
-        for at in range(at, len(samples)):  # noqa: B020, PLR1704 - goes on from there
-            _, start, end, value = samples[at]
-            if not (
-                type(value) is type(end) is type(start) is int
-                and -_FARTHEST < start <= end < _FARTHEST
-                and end > last_end
-                and lowest <= value <= highest
-            ):
-                break
-            if counter:
-                if value <= last:
-                    if value < last:
-                        break
-                    if end - last_end < open_ns:
-                        self._dropped["duplicate"] += 1
-                        continue
-                start = last_end
-                masses.append(value - last)
-            else:
-                if instant:
-                    start = last_end if end - last_end <= LONGEST_HOLD_NS else end
-                elif start < last_end:
-                    start = last_end
-                masses.append(value * (end - start))
-            starts.append(start)
-            ends.append(end)
-            values.append(value)
-            last, last_end = value, end
-        else:
-            at = len(samples)
-        self._push_all(starts, ends, values, masses)
-        self._last_raw = last
-        return len(ends), at
 
     def _set_back(self, end: int, value: int, last_end: int) -> bool:
         """Whether a sample that is not new is the last of those that tell that the clock was set back."""
@@ -176,45 +139,37 @@ class Column(Buffer):
         astray.append(end)
         if len(astray) < CLOCK_STEP_SAMPLES:
             return False
-        self._dropped["clock set back"] += 1
+        self.dropped["clock set back"] += 1
         if self._counter and self._last_raw is not None and value > self._last_raw:
-            self._sum += value - self._last_raw
+            self.total_mass += value - self._last_raw
         self._restart(end)
         self._last_raw = None
         return True
 
     def _append_counter(self, end: int, raw: int, last_end: int | None) -> bool:
+        """A counter's reading that is the first, or no higher than the last."""
         last = self._last_raw
         if last is None or last_end is None:
             self._push(end, end, raw, 0)
-        elif raw > last:
-            self._push(last_end, end, raw, raw - last)
         elif raw == last:
             if end - last_end < 2 * self.signal.refresh_ns:
                 # The driver has not renewed the counter yet: the growth belongs to a row that is still open.
-                self._dropped["duplicate"] += 1
+                self.dropped["duplicate"] += 1
                 return False
             self._push(last_end, end, raw, 0)
         else:
             growth = raw + self.signal.wraps_at - last
             if last < self.signal.wraps_at and growth * NS_PER_S <= self.signal.limit * (end - last_end):
-                self._dropped["wrapped"] += 1
+                self.dropped["wrapped"] += 1
                 self._push(last_end, end, raw, growth)
             else:
                 # What the counter held before it restarted is unknown, so the time in between stays uncovered.
-                self._dropped["reset"] += 1
+                self.dropped["reset"] += 1
                 self._push(end, end, raw, 0)
         self._last_raw = raw
         return True
 
     # ------------------------------------------------------------------ one interval
-
-    @property
-    def dropped(self) -> Counter[str]:
-        """Samples that were left out, by reason; for a counter also how often it wrapped or was reset."""
-        if self.late:
-            self.take_in()
-        return self._dropped
 
     @property
     def oldest_ns(self) -> int | None:

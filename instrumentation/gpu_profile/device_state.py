@@ -21,15 +21,11 @@ class DeviceState:
     up: bool = True
     reason: str = ""
     retry_ns: int = 0
+    samples: int = 0
     has_gpm: bool = False
 
     def __post_init__(self) -> None:
         self.has_gpm = any(signal.tier is Tier.GPM for signal in _available(self.capabilities))
-
-    @property
-    def samples(self) -> int:
-        """How many samples were new."""
-        return self.timeline.taken
 
     @classmethod
     def of(cls, device: Device, capabilities: Mapping[Signal, Capability], capacity: int) -> DeviceState:

@@ -51,8 +51,7 @@ Sink = Callable[[Device, Sequence[Sample]], None]
 @dataclass(slots=True)
 class SamplerStats:
     """What sampling costs: `busy_ns` by tier is time spent inside the driver, `late_ns` how far behind the last round
-    started. `turned_ns` is when the last `step()` ended, with a driver or without. `samples` are all that drivers gave,
-    new or not."""
+    started. `turned_ns` is when the last `step()` ended, with a driver or without."""
 
     rounds: int = 0
     turned_ns: int = 0
@@ -245,8 +244,9 @@ class Sampler:
             try:
                 if "devices" in tiers:
                     self._enumerate(driver)
-                for state in list(self.states.values()):
-                    self._read(driver, state, tiers, now)
+                reads = [tier for tier in tiers if tier in _READS]
+                for state in list(self.states.values()) if reads else ():
+                    self._read(driver, state, reads, now)
                 if "events" in tiers:
                     self._take_events(driver.events())
             except GpuBackendError as error:
@@ -300,15 +300,17 @@ class Sampler:
             tiers = [Tier.FAST]
         try:
             samples: list[Sample] = []
-            for tier in filter(_READS.__contains__, tiers):
-                started = self.clock.now_ns()
-                if tier in (Tier.FAST, Tier.SLOW):
-                    samples += driver.read(state.device, Tier(tier))
-                elif tier == Tier.GPM:
+            started = self.clock.now_ns()
+            for tier in tiers:
+                if tier == "drain":
+                    samples += driver.drain(state.device)
+                elif tier is Tier.GPM:
                     samples += driver.boundary(state.device)
                 else:
-                    samples += driver.drain(state.device)
-                self.stats.busy_ns[str(tier)] += self.clock.now_ns() - started
+                    samples += driver.read(state.device, Tier(tier))
+                ended = self.clock.now_ns()
+                self.stats.busy_ns[str(tier)] += ended - started
+                started = ended
         except DeviceLost as error:
             if state.up:
                 _log.warning("gpu-profile: %s: %s", state.device.uuid, error)
@@ -320,10 +322,12 @@ class Sampler:
             _log.warning("gpu-profile: %s is back", state.device.uuid)
             state.up, state.reason = True, ""
             state.renew(driver)
-        state.timeline.put(samples)
-        self.stats.samples += len(samples)
-        for sink in list(self.sinks):
-            sink(state.device, samples)
+        taken = state.timeline.append(samples)
+        state.samples += taken
+        self.stats.samples += taken
+        if self.sinks:
+            for sink in list(self.sinks):
+                sink(state.device, samples)
 
     def _reopen(self, now: int) -> bool:
         if _waiting(self._retry_ns, now):

@@ -67,8 +67,8 @@ class Sensor(NamedTuple):
     It is the mean since the reading before (`window_ns` 0), over the last `window_ns`, or, `smooth`, weighted by an
     exponential of that time constant. `blur_ns` is how far the search leaves the moment open, `jitter_ns` the
     half-width of the stamps' own error. `in_step`: readings come once a period, always at about the same phase of it.
-    `follows`: renewals are where the readings themselves show them, and `lag_ns` is how far they are before the
-    readings' mean phase, until `placed` has found that.
+    `follows`: renewals come faster than the catalogue has it. With a period, they are where the readings themselves
+    show them, and `lag_ns` is how far before the readings' mean phase, until `placed` has found that.
     """
 
     lag_ns: int = 0
@@ -83,7 +83,7 @@ class Sensor(NamedTuple):
 
     def placed(self, stamps: Ints) -> Sensor:
         """The sensor with its renewals where readings stamped `stamps` show them, each of another one."""
-        if not self.follows or not len(stamps):
+        if not (self.follows and self.period_ns and len(stamps)):
             return self
         period, phases = self.period_ns, stamps % self.period_ns
         mean = float(np.angle(_turn(stamps, period))) / (2 * np.pi)

@@ -90,7 +90,8 @@ def design_of(
 ) -> tuple[Floats, Floats]:
     """Shares of every window by column, `[n, columns]`, and the signals' means over it, if the sensor is as given.
 
-    `counts`: the masses are a counter's growth. Windows of which it is unclear what they are of are left out.
+    `counts`: the masses are a counter's growth. Windows of which it is unclear what they are of are left out; those of
+    a sensor that `follows` without a period are weighted by their lengths, both shares and means.
     """
     follows, sensor = sensor.follows, sensor.placed(windows.ends)
     starts, ends = sensor.moments(windows.starts), sensor.moments(windows.ends)
@@ -105,7 +106,8 @@ def design_of(
     # A counter grew between the moments; a mean was taken by the driver over whatever it covered.
     lengths = ends - starts if counts else windows.ends - windows.starts
     values = windows.masses * NS_PER_S / lengths[:, None]
-    weights = np.sqrt(lengths / lengths.mean()) if counts and not sensor.period_ns and len(lengths) else None
+    # Moments that are off make much of a short row what belongs to a long one: by length, sums come out right.
+    weights = np.sqrt(lengths / lengths.mean()) if sensor.follows and len(lengths) else None
     if sensor.window_ns:
         offsets, factors = sensor.kernel()
         shares = _weighted(active, ends[:, None] + offsets, factors, columns)
@@ -209,8 +211,10 @@ class Search:
 
     def run(self) -> Found:
         """The timing under which the windows are the most likely."""
-        # A period that is looked for is found anew with every reading more.
-        known = [sensor for sensor in self._known if not (sensor.follows or (sensor.period_ns and self._faster))]
+        known = [sensor for sensor in self._known if sensor.follows == self._faster]
+        if self._faster:
+            # A period that is looked for is found anew with every reading more.
+            known = [sensor for sensor in known if not sensor.period_ns]
         starts = [sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in known]
         starts += [start for start in self._starts() if all(_apart(start, known) for known in starts)]
         tried = [self._refined(start) for start in starts]
@@ -242,7 +246,8 @@ class Search:
                 (self._score(sensor, one), i, sensor) for i, (sensor, one) in enumerate(zip(grid, left, strict=True))
             ]
 
-        step, every = in_step(self.lead, self.windows.ends), list(shapes(self.lead))
+        step = in_step(self.lead, self.windows.ends)
+        every = [shape._replace(follows=self._faster) for shape in shapes(self.lead)]
         # What differs between stamps that are in step is the reader's doing: no lag behind a stamp is worth trying.
         tried = ranked(lagging(every)) if step < IN_STEP or self._faster else []
         if self._faster:

@@ -6,7 +6,6 @@ that are gone.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -17,7 +16,6 @@ import numpy.typing as npt
 from gpu_profile.anchors import AnchoredColumn
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.column import CLOCK_STEP_NS, CLOCK_STEP_SAMPLES, LONGEST_HOLD_NS, Column, sums
-from gpu_profile.errors import TimelineError
 from gpu_profile.history import Shared
 from gpu_profile.samples import Device, Sample
 from gpu_profile.table import Bools, Cumulative, Extent, Floats, Ints, Rows, wrap
@@ -41,10 +39,6 @@ __all__ = [
 
 #: Rows of a column that lie in its buffer at least; it holds twice as many. At 100 Hz they reach back 14 s.
 HOT_ROWS: Final = 1_400
-#: What is put in is taken into columns after so many rounds, if nobody reads before.
-ROUNDS: Final = 8
-#: How long taking in may take another thread.
-PATIENCE_S: Final = 1.0
 
 
 class Sums(NamedTuple):
@@ -70,8 +64,7 @@ class Timeline:
     `signals` are those that its driver can read; others get a column with their first sample. The newest `hot` rows or
     more lie in a buffer that `allocate(signal, size)` supplies (without it, this process's own memory), where other
     processes may read them; older ones are kept, in a few bytes each, by this process alone, and none that ended more
-    than `retention_ns` before the newest. Rows leave in blocks of about `hot`. One thread appends or puts;
-    any may read.
+    than `retention_ns` before the newest. Rows leave in blocks of about `hot`. One thread appends; any may read.
     """
 
     def __init__(
@@ -91,11 +84,6 @@ class Timeline:
         self._allocate = allocate
         self._columns: dict[Signal, AnchoredColumn] = {}
         self._anchors: Counter[int] = Counter()
-        #: What was put and not yet taken in, which all columns look at: to be changed in place.
-        self._late: list[Sequence[Sample]] = []
-        self._taking = threading.RLock()
-        self._in_hand = False
-        self._taken = 0
         self.add(signals)
 
     def add(self, signals: Iterable[Signal]) -> None:
@@ -115,7 +103,6 @@ class Timeline:
             retention_ns=self._retention_ns,
         )
         column.when_full = self._seal
-        column.late, column.take_in = self._late, self._take_in
         return column
 
     def _seal(self, until_ns: int) -> None:
@@ -132,85 +119,31 @@ class Timeline:
     @property
     def columns(self) -> Mapping[Signal, Column]:
         """The columns by signal."""
-        return self._known()
+        return self._columns
 
     def column(self, signal: Signal) -> Column | None:
         """The signal's column; None if the device does not have it."""
-        return self._known().get(signal)
-
-    def _known(self) -> dict[Signal, AnchoredColumn]:
-        if self._late:
-            self._take_in()  # a signal's first sample may be among them
-        return self._columns
-
-    # ------------------------------------------------------------------ writing
-
-    @property
-    def taken(self) -> int:
-        """How many samples were new, of all that came."""
-        self._known()
-        return self._taken
+        return self._columns.get(signal)
 
     def append(self, samples: Iterable[Sample]) -> int:
         """Take samples in, in any order of signals; returns how many were new."""
-        self._known()
-        return self._take([samples])
-
-    def put(self, samples: Sequence[Sample]) -> None:
-        """As `append`, but only once there is much to do, or somebody reads: to any reader they are there at once.
-
-        A sampler comes by ten times a second, and each time the processor has forgotten where the columns are. Other
-        processes see what is taken in, so where there may be any, that happens at once. `samples` stays as it is.
-        """
-        self._late.append(samples)
-        if len(self._late) >= ROUNDS or self._allocate is not None:
-            self._take_in()
-
-    def _take_in(self) -> None:
-        if not self._taking.acquire(timeout=PATIENCE_S):
-            raise TimelineError(f"{self.device.uuid}: samples have been taken in for too long: a fork cut that short")
-        try:
-            # A signal's handler that interrupts this very thread right here reads what is there.
-            if not self._in_hand:
-                self._in_hand, late = True, self._late[:]
-                try:
-                    self._take(late)
-                finally:
-                    # Only now, so that whoever else reads waits for it.
-                    del self._late[: len(late)]
-                    self._in_hand = False
-        finally:
-            self._taking.release()
-
-    def _take(self, rounds: Iterable[Iterable[Sample]]) -> int:
-        by_signal: dict[Signal, list[Sample]] = {}
-        for samples in rounds:
-            for sample in samples:
-                found = by_signal.get(sample[0])
-                if found is None:
-                    by_signal[sample[0]] = [sample]
-                else:
-                    found.append(sample)
         taken = 0
-        for signal, found in by_signal.items():
-            column: Column | None = self._columns.get(signal)
+        for sample in samples:
+            column: Column | None = self._columns.get(sample.signal)
             if column is None:
-                column = self._add(signal)
-            taken += column.append(found[0]) if len(found) == 1 else column.extend(found)
-        self._taken += taken
+                column = self._add(sample.signal)
+            taken += column.append(sample)
         return taken
-
-    # ------------------------------------------------------------------ reading
 
     def watermark_ns(self, signals: Iterable[Signal]) -> int | None:
         """The moment up to which all of `signals` that this device has are known; None if it has none of them."""
-        marks = [c.watermark_ns for s in signals if (c := self._known().get(s)) is not None]
+        marks = [c.watermark_ns for s in signals if (c := self._columns.get(s)) is not None]
         known = [mark for mark in marks if mark is not None]
         return min(known) if known else None
 
     def best(self, sources: Iterable[Signal]) -> Column | None:
         """The first of `sources` that this device has readings of, or else the first that it should have."""
-        held = [c for s in sources if (c := self._known().get(s)) is not None]
+        held = [c for s in sources if (c := self._columns.get(s)) is not None]
         return next((c for c in held if c.watermark_ns is not None), held[0] if held else None)
 
     def integrals(self, signals: Iterable[Signal], starts: Ints, ends: Ints) -> list[Sums]:
@@ -218,7 +151,7 @@ class Timeline:
 
         Signals whose rows have the same edges share one search. Raises ValueError if an interval ends before it starts.
         """
-        columns: Sequence[Column] = [c for s in signals if (c := self._known().get(s)) is not None]
+        columns: Sequence[Column] = [c for s in signals if (c := self._columns.get(s)) is not None]
         found = sums(columns, starts, ends)
         return [Sums(column.signal, *pair) for column, pair in zip(columns, found, strict=True)]
 
@@ -245,4 +178,4 @@ class Timeline:
 
     def anchor_due(self, start_ns: int) -> bool:
         """Whether rows after `start_ns` will soon be let go of: an interval from there that goes on needs an anchor."""
-        return any(column.due(start_ns) for column in list(self._known().values()))
+        return any(column.due(start_ns) for column in list(self._columns.values()))

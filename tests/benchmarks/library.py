@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import busy_time, foreign, frameworks, long_run, region_cost, sampler_cost
 from benchmarks.rows import Row, best
 from gpu_profile.driver import simulated
 
@@ -19,8 +20,13 @@ def rows() -> Iterator[Row]:
     """The library's rows."""
     yield _import_time()
     yield _wheel_size()
+    yield from region_cost.rows()
+    yield from frameworks.rows()
+    yield from foreign.rows()
+    yield from sampler_cost.rows()
+    yield from long_run.rows()
+    yield from busy_time.rows()
     yield from _demonstration()
-    yield from _region_cost()
 
 
 def _import_time() -> Row:
@@ -67,38 +73,3 @@ def _demonstration(seconds: int = 20) -> Iterator[Row]:
                 f"{device * 100:.1f} % off by device intervals",
                 "not given" if host is None else f"{abs(host / true - 1) * 100:.0f} % off by host intervals",
             )
-
-
-def _region_cost() -> Iterator[Row]:
-    code = """
-import time, sys
-from gpu_profile import configure, region
-from opentelemetry import trace
-configure(backend="none")
-def bare(): pass
-r = region("x", span=False)
-decorated = region("x", span=False)(bare)
-def with_region():
-    with r: pass
-def with_span():
-    with tracer.start_as_current_span("x"): pass
-tracer = trace.get_tracer("t")
-def cost(f, n=400, bursts=400):
-    result = 1e9
-    for _ in range(bursts):
-        t = time.perf_counter()
-        for _ in range(n): f()
-        result = min(result, (time.perf_counter() - t) / n)
-    return result
-b = cost(bare)
-print(*(f"{(cost(f) - b) * 1e6:.3f}" for f in (decorated, with_region, with_span)))
-"""
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    decorated, block, noop = (float(part) for part in out.split())
-    for name, cost in (("decorator, span=False", decorated), ("with region, span=False", block)):
-        yield Row(
-            name,
-            f"{cost:.2f} µs over a bare call",
-            f"OpenTelemetry's no-op span {noop:.2f} µs",
-            f"{noop / cost:.1f}x less",
-        )

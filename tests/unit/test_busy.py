@@ -208,3 +208,16 @@ def test_whoever_knows_better_may_say_whether_readings_are_stamped() -> None:
     assert found is not None
     assert found.sure
     assert REGION.start_ns > T0
+
+
+@pytest.mark.parametrize("length_ms", [3, 20, 100, 400])
+def test_what_rounding_leaves_room_for_is_no_guess(length_ms: float) -> None:
+
+    idle = judged(
+        stamped(LOAD, window_ms=1000, refresh_ms=100, until_ms=3000), Interval(at(2000), at(2000 + length_ms))
+    )
+    assert idle.value_s == idle.low_s == 0.0
+    busy = judged(
+        stamped(LOAD, window_ms=1000, refresh_ms=100, until_ms=5000), Interval(at(4200), at(4200 + length_ms))
+    )
+    assert busy.share == pytest.approx(1.0)

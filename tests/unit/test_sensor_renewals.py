@@ -34,7 +34,7 @@ ALTERNATING = Load((150.0, 450.0), 90.0)
 def calls(poll_ms: float, seconds: int, *, wander_ms: float = 0.2, seed: int = 0) -> Ints:
     """When a reader asks, in ns since the beginning: never quite on time."""
     rng = np.random.default_rng([seed, int(poll_ms * 10)])
-    at = np.arange(5 * MS + int(rng.integers(poll_ms * MS)), seconds * NS_PER_S, int(poll_ms * MS))
+    at = np.arange(5 * MS + int(rng.integers(int(poll_ms * MS))), seconds * NS_PER_S, int(poll_ms * MS))
     asked: Ints = at + rng.integers(0, int(wander_ms * MS), len(at))
     return asked
 

@@ -8,39 +8,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from gpu_profile.frameworks import find_stream
 from gpu_profile.streams import Stream
 
 if TYPE_CHECKING:
     from gpu_profile.driver.simulated import Truth
-
-
-class TorchStream:
-    """Marks on the current CUDA stream. Event times count from a base event that the host's clock was read at."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self._torch: Any = torch
-        uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-        self.device_uuid = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-        torch.cuda.synchronize()
-        self._base = torch.cuda.Event(enable_timing=True)
-        self._base.record()
-        torch.cuda.synchronize()
-        self._base_ns = time.time_ns()
-
-    def record(self) -> object:
-        """An event at the end of the current stream."""
-        event = self._torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def resolve(self, mark: object) -> int | None:
-        """When the GPU reached the event, by the host's clock."""
-        event: Any = mark
-        if not event.query():
-            return None
-        return self._base_ns + int(self._base.elapsed_time(event) * 1e6)
 
 
 class TorchWorkload:
@@ -51,7 +23,6 @@ class TorchWorkload:
 
         self.name = f"PyTorch {torch.__version__} on {torch.cuda.get_device_name()}"
         self._torch: Any = torch
-        self._stream = TorchStream()
         self._matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
         self._weights = torch.zeros(1 << 30, device="cuda", dtype=torch.bfloat16)
         self._small = torch.zeros(100_000, device="cuda")
@@ -87,8 +58,9 @@ class TorchWorkload:
 
     @property
     def stream_of_thread(self) -> Stream | None:
-        """The stream's marks."""
-        return self._stream
+        """The marks of the stream that PyTorch uses in the calling thread."""
+        find = find_stream()
+        return None if find is None else find()
 
     def drain(self) -> None:
         """Synchronise."""

@@ -207,14 +207,18 @@ class OpenDevice:
         now = self._clock.now_ns()
         earliest, latest = max(1, now - _PLAUSIBLE_NS), now + _PLAUSIBLE_NS
         decoders, missing = batch.decoders, False
-        for reader, (stamp_us, kind, status, raw) in batch.values():
-            decode = None if status else decoders.get(kind)
-            if decode is None:
-                missing |= self._note(reader, errors.met(status or _NO_TYPE, reader.field, self._uuid))
-                continue
-            value = raw if decode is int else round(decode(raw))
-            stamp = stamp_us * 1000
-            end = stamp if earliest <= stamp <= latest else now
+        last_us = end = -1
+        for reader, (stamp_us, kind, status, value) in batch.values():
+            if status or kind != batch.whole:
+                decode = None if status else decoders.get(kind)
+                if decode is None:
+                    missing |= self._note(reader, errors.met(status or _NO_TYPE, reader.field, self._uuid))
+                    continue
+                value = round(decode(value))  # noqa: PLW2901 - the raw bytes as what they stand for
+            if stamp_us != last_us:
+                # Most of a device's fields bear the same stamp.
+                last_us, stamp = stamp_us, stamp_us * 1000
+                end = stamp if earliest <= stamp <= latest else now
             if reader.counts and value >= 0:
                 samples.append(_sample(Sample, (reader.signal, end, end, value)))
             else:

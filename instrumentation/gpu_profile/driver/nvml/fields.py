@@ -55,6 +55,8 @@ class FieldBatch:
         self._call = library.field_values
         #: How raw values are read, by the type that the driver gave.
         self.decoders = decoders(library.api)
+        #: The type of a value whose raw bytes are the value.
+        self.whole = next((kind for kind, member in self.decoders.items() if member is int), -1)
         array = (library.api.c_nvmlFieldValue_t * len(self.readers))()
         if ctypes.sizeof(array) != _LAYOUT.size * len(self.readers):
             raise AssertionError("nvidia-ml-py lays out nvmlFieldValue_t otherwise than nvml.h")
