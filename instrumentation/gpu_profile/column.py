@@ -50,17 +50,7 @@ _FARTHEST: Final = 1 << 62
 class Column(Buffer):
     """One signal's rows: `Buffer` says where they lie, and what `capacity`, `memory` and the options mean."""
 
-    __slots__ = (
-        "_astray",
-        "_highest",
-        "_instant",
-        "_last_raw",
-        "_longest_ns",
-        "_lowest",
-        "_order",
-        "dropped",
-        "signal",
-    )
+    __slots__ = ("_astray", "_highest", "_last_raw", "_longest_ns", "_lowest", "_order", "dropped", "signal")
 
     def __init__(
         self,
@@ -74,7 +64,6 @@ class Column(Buffer):
         counter = signal.kind is Kind.COUNTER
         super().__init__(signal.key, capacity, memory, counter=counter, older=older, retention_ns=retention_ns)
         self.signal = signal
-        self._instant = signal.kind is Kind.INSTANT
         self._longest_ns = signal.longest_exact_ns
         # Sums of such values fit: `longest_exact_ns` leaves a factor of two above the signal's limit.
         self._lowest, self._highest = (0, (1 << 63) - 1) if counter else (1 - 2 * signal.limit, 2 * signal.limit - 1)
@@ -119,7 +108,7 @@ class Column(Buffer):
             self._push(last_end, end, value, value - last)
             self._last_raw = value
             return True
-        if self._instant:
+        if self.signal.kind is Kind.INSTANT:
             start = end if last_end is None or end - last_end > LONGEST_HOLD_NS else last_end
         elif start > end:
             start = end

@@ -245,7 +245,7 @@ class Sampler:
                 if "devices" in tiers:
                     self._enumerate(driver)
                 reads = [tier for tier in tiers if tier in _READS]
-                for state in list(self.states.values()) if reads else ():
+                for state in list(self.states.values()):
                     self._read(driver, state, reads, now)
                 if "events" in tiers:
                     self._take_events(driver.events())

@@ -105,12 +105,12 @@ def test_a_region_that_has_ended_is_nobodys_parent_in_a_context_that_was_copied_
 
 def test_of_many_regions_in_a_row_only_the_last_is_kept_alive(stage: Stage) -> None:
     for _ in range(50):
-        with region("step", span=False):
+        with region("only here", span=False):
             pass
     stage.flush()
     stage.ended.clear()
     gc.collect()
-    alive = [found for found in gc.get_objects() if type(found).__name__ == "Region" and found.name == "step"]
+    alive = [found for found in gc.get_objects() if type(found).__name__ == "Region" and found.name == "only here"]
     assert len(alive) <= 1
 
 
