@@ -81,8 +81,12 @@ def test_no_cell_complains(executed: dict[str, Any]) -> None:
 def test_the_quickstart_shows_the_cell_its_regions_and_a_picture(executed: dict[str, Any]) -> None:
     book = executed["quickstart"]
     (html,) = shown(book, "text/html")
-    for told in ("NVIDIA H200", "decode", "prefill", "HOST_BOUND", "COMPUTE_BOUND", "MEMORY_BOUND"):
+    for told in ("NVIDIA H200", "decode", "prefill", "load"):
         assert told in html
+    verdicts = dict(re.findall(r"^(load|prefill|decode) +([A-Z_]+) ", printed(book), re.MULTILINE))
+    # On a machine that does much else, a few seconds may leave it open.
+    for region, right in (("load", "HOST_BOUND"), ("prefill", "COMPUTE_BOUND"), ("decode", "MEMORY_BOUND")):
+        assert verdicts[region] in (right, "UNKNOWN")
     (picture,) = shown(book, "image/png")
     assert len(picture) > 20_000
     text = printed(book)

@@ -18,6 +18,8 @@ from gpu_profile.samples import Sample
 
 #: Per cent; rounding in the driver's own arithmetic may pass 0 or 100 by a little, more is not a measurement.
 _LOWEST, _HIGHEST = -0.01, 105.0
+#: A sample that took so many times as long as usual, and this much more, is taken again; so often at most.
+_LONG, _AT_ONCE_NS, _TRIES = 4, 200_000, 3
 
 
 class Gpm:
@@ -48,6 +50,8 @@ class Gpm:
         self._start: Any = None
         self._spare: Any = None
         self._opened_ns: int | None = None
+        #: What a sample takes; it follows slowly if that grows.
+        self._usual_ns: int | None = None
 
     def boundary(self) -> list[Sample]:
         """Close the open window and open the next; nothing if it is younger than the driver's refresh period."""
@@ -90,16 +94,29 @@ class Gpm:
                     self._library.errors.counts[self._library.errors.name(failure)] += 1
 
     def _take(self, before: int) -> int | None:
-        """Let the driver fill the spare buffer; the moment of it: half-way through the call."""
+        """Let the driver fill the spare buffer; the moment of it: half-way through the call.
+
+        A call in which this thread had to wait, for the processor or for Python's lock, tells that moment badly: it is
+        made again.
+        """
         api = self._library.api
         if self._spare is None:
             self._spare = api.nvmlGpmSampleAlloc()
-        if self._instance is None:
-            api.nvmlGpmSampleGet(self._handle, self._spare)
-        else:
-            api.nvmlGpmMigSampleGet(self._handle, self._instance, self._spare)
-        after = self._clock.now_ns()
-        return (before + after) // 2 if after >= before else None
+        for left in range(_TRIES - 1, -1, -1):
+            if self._instance is None:
+                api.nvmlGpmSampleGet(self._handle, self._spare)
+            else:
+                api.nvmlGpmMigSampleGet(self._handle, self._instance, self._spare)
+            after = self._clock.now_ns()
+            if after < before:
+                return None
+            took = after - before
+            usual = self._usual_ns
+            self._usual_ns = took if usual is None else min(took, usual + usual // 64)
+            if not left or usual is None or took <= _LONG * usual + _AT_ONCE_NS:
+                break
+            before = after
+        return (before + after) // 2
 
     def _samples(self, start: int, end: int) -> list[Sample]:
         api, errors, request = self._library.api, self._library.errors, self._request

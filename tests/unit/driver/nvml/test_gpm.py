@@ -56,6 +56,30 @@ def test_the_older_buffer_comes_first_and_only_two_are_ever_allocated(stub: Any,
     assert stub.gpm_buffers == set()
 
 
+@pytest.mark.parametrize(("slow", "calls"), [([], 1), ([5.0], 2), ([5.0, 5.0], 3), ([5.0, 5.0, 5.0], 3), ([0.15], 1)])
+def test_a_sample_that_had_to_wait_is_taken_again_for_its_moment_is_not_known(
+    stub: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, slow: list[float], calls: int
+) -> None:
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    for _ in range(3):
+        driver.boundary(device)
+        clock.advance(0.105)
+    taken, left, get = stub.count["nvmlGpmSampleGet"], list(slow), pynvml.nvmlGpmSampleGet
+
+    def late(*arguments: Any) -> None:
+        get(*arguments)
+        clock.advance(left.pop(0) / 1000 if left else 0.0)
+
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleGet", late)
+    began = clock.now_ns()
+    samples = driver.boundary(device)
+    assert stub.count["nvmlGpmSampleGet"] - taken == calls
+    last_ms = slow[-1] if len(slow) == calls else 0.0
+    moment = began + round((sum(slow) - last_ms + last_ms / 2) * MS)
+    assert {one.t_end_ns for one in samples} == {moment}
+
+
 @pytest.mark.parametrize(
     ("value", "quanta"), [(0.0, 0), (100.0, 10_000), (100.4, 10_000), (-0.5, None), (250.0, None), (math.nan, None)]
 )
