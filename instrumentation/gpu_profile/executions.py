@@ -18,7 +18,7 @@ class Execution:
     """
 
     # What most executions never have is a default of the class: setting it would be a good part of what a region costs.
-    __slots__ = ("__dict__", "end_ns", "name", "parent", "start_ns", "stream")
+    __slots__ = ("__dict__", "end_ns", "name", "parent", "start_ns")
 
     items: float | None = None
     device: Hashable = None
@@ -27,6 +27,7 @@ class Execution:
     trace_id: int = 0
     #: Whether a span of it is exported.
     sampled: bool = False
+    stream: Stream | None = None
     start_mark: object
     end_mark: object
     on_device_ns: tuple[int | None, int | None]
@@ -35,7 +36,6 @@ class Execution:
     parent: Execution | None
     start_ns: int
     end_ns: int
-    stream: Stream | None
 
     def __init__(
         self, name: str, parent: Execution | None = None, items: float | None = None, device: Hashable = None
@@ -43,7 +43,6 @@ class Execution:
         self.name = name
         self.parent = parent
         self.start_ns = self.end_ns = 0
-        self.stream = None
         if items is not None:
             self.items = items
         if device is not None:

@@ -21,13 +21,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound=Running)
 
+# Of an imported name, Python 3.11 makes a bound method anew for every call.
+_get, _set = begun.get, begun.set
 #: What names devices: see `gpu_profile.visible.Visible.resolve`.
 DeviceSpec = Any
 
 
 def current_name() -> str | None:
     """The name of the innermost region that runs in this thread or task."""
-    execution = innermost(begun.get())
+    execution = innermost(_get())
     return None if execution is None else execution.name
 
 
@@ -69,17 +71,18 @@ class Region(Running):
         self.start_ns = 1  # taken, should another thread come to use it too
         # As `begin` does.
         self.session = session
-        around = begun.get()
+        around = _get()
         if around is not None and around.end_ns:
             around = around.parent
             if around is not None and around.end_ns:
                 around = innermost(around)
         self.parent = around
-        begun.set(self)
+        _set(self)
         now = session.now_ns
         self.start_ns = now()
         session.began.append(self)
         if self.wants_span or session.shows:
+            self._plain = False
             self.show(session, nested=True, span=self.wants_span)
         return self
 
@@ -88,7 +91,7 @@ class Region(Running):
             self._plain = False
             return self
         if not self.start_ns and not self.strict:
-            self.start_ns = 1
+            self.start_ns, self._plain = 1, False
             self.begin(nested=True, span=self.wants_span)
             return self
         another = self._fresh()
@@ -101,7 +104,7 @@ class Region(Running):
         return another
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is None and self._plain and self.stream is None:
+        if error is None and self._plain:
             now = self.session.now_ns
             end_ns = now()
             if not self.end_ns:  # another thread may have ended it
@@ -111,12 +114,12 @@ class Region(Running):
 
     def _ending(self, again: list[Region]) -> Region:
         """Which of this object's executions a `with` block ends that ends now."""
-        last = begun.get()
+        last = _get()
         if last in again and last is not None and not last.end_ns:
             again.remove(last)
             return last
         running = [execution for execution in (self, *again) if execution.start_ns and not execution.end_ns]
-        execution: Execution | None = begun.get()
+        execution: Execution | None = _get()
         while execution is not None and execution not in running:
             execution = execution.parent
         found = next((one for one in running if one is execution), running[-1] if running else self)
@@ -146,7 +149,7 @@ def _decorate(region: Region, function: Callable[P, R]) -> Callable[P, R]:
 
 def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
     name, items, device, span, strict = region.name, region.items, region.device, region.wants_span, region.strict
-    plain = items is None and device is None and not strict
+    make = _maker(name, items, device, strict=strict)
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -155,22 +158,22 @@ def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
         session = process.current
         if session is None or not session.active:
             session = process.session()
-        execution = Running() if plain else _made(Running, name, items, device, strict=strict)
+        execution = make()
         # As `begin` does.
         execution.name = name
         execution.end_ns = 0
-        execution.stream = None
-        around = begun.get()
+        around = _get()
         if around is not None and around.end_ns:
             around = around.parent
             if around is not None and around.end_ns:
                 around = innermost(around)
         execution.parent = around
-        begun.set(execution)
+        _set(execution)
         now = session.now_ns
-        execution.start_ns = now()
+        execution.start_ns = start_ns = now()
         session.began.append(execution)
-        if span or session.shows:
+        shown = span or session.shows
+        if shown:
             execution.show(session, nested=True, span=span)
         try:
             result = function(*args, **kwargs)
@@ -178,20 +181,27 @@ def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
             execution.session = session
             execution.end(error)
             raise
-        if span or execution.stream is not None:
+        if shown:
             execution.end()
-        elif (end_ns := now()) > execution.start_ns:
-            execution.end_ns = end_ns
         else:
-            execution.end_ns = execution.start_ns
+            end_ns = now()
+            execution.end_ns = end_ns if end_ns > start_ns else start_ns  # noqa: FURB136 - as in `end`
         return result
 
     return run
 
 
+def _maker(name: str, items: float | None, device: Hashable, *, strict: bool) -> Callable[[], Running]:
+    """What makes an execution for each call: of the class alone where there is nothing to tell it."""
+    if items is None and device is None and not strict:
+        return Running
+    made: Callable[[], Running] = functools.partial(_made, Running, name, items, device, strict=strict)
+    return made
+
+
 def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
     name, items, device, span, strict = region.name, region.items, region.device, region.wants_span, region.strict
-    plain = items is None and device is None and not strict
+    make = _maker(name, items, device, strict=strict)
 
     @functools.wraps(function)
     async def run(*args: Any, **kwargs: Any) -> Any:
@@ -201,21 +211,21 @@ def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., An
         session = process.current
         if session is None or not session.active:
             session = process.session()
-        execution = Running() if plain else _made(Running, name, items, device, strict=strict)
+        execution = make()
         execution.name = name
         execution.end_ns = 0
-        execution.stream = None
-        around = begun.get()
+        around = _get()
         if around is not None and around.end_ns:
             around = around.parent
             if around is not None and around.end_ns:
                 around = innermost(around)
         execution.parent = around
-        begun.set(execution)
+        _set(execution)
         now = session.now_ns
-        execution.start_ns = now()
+        execution.start_ns = start_ns = now()
         session.began.append(execution)
-        if span or session.shows:
+        shown = span or session.shows
+        if shown:
             execution.show(session, nested=True, span=span)
         try:
             result = await function(*args, **kwargs)
@@ -223,12 +233,11 @@ def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., An
             execution.session = session
             execution.end(error)
             raise
-        if span or execution.stream is not None:
+        if shown:
             execution.end()
-        elif (end_ns := now()) > execution.start_ns:
-            execution.end_ns = end_ns
         else:
-            execution.end_ns = execution.start_ns
+            end_ns = now()
+            execution.end_ns = end_ns if end_ns > start_ns else start_ns  # noqa: FURB136 - as in `end`
         return result
 
     return run
@@ -280,7 +289,6 @@ def _named(
     made = Region()
     made.name = name
     made.start_ns = made.end_ns = 0
-    made.stream = None
     made.wants_span = span
     made._plain = not span
     return made
