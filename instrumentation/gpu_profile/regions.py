@@ -66,7 +66,7 @@ class Region(Running):
 
     def __enter__(self) -> Region:
         session = process.current
-        if session is None or not session.active or self.start_ns or self.strict or process.disabled:
+        if session is None or not session.active or self.start_ns or process.disabled:
             return self._enter_slowly()
         self.start_ns = 1  # taken, should another thread come to use it too
         # As `begin` does.
@@ -132,6 +132,17 @@ class Region(Running):
         return _decorate(self, function)
 
 
+class _Strict(Region):
+    """A region that does not begin where no driver can be used."""
+
+    __slots__ = ()
+
+    strict = True
+
+    def __enter__(self) -> Region:
+        return self._enter_slowly()
+
+
 # ---------------------------------------------------------------------- decorated functions
 
 
@@ -194,7 +205,7 @@ def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
 def _maker(name: str, items: float | None, device: Hashable, *, strict: bool) -> Callable[[], Running]:
     """What makes an execution for each call: of the class alone where there is nothing to tell it."""
     if items is None and device is None and not strict:
-        return Running
+        return cast("Callable[[], Running]", Running)
     made: Callable[[], Running] = functools.partial(_made, Running, name, items, device, strict=strict)
     return made
 
@@ -300,13 +311,13 @@ def _make(
     if not isinstance(name, str) or not name:
         raise TypeError(f"a region's name is a non-empty string, not {name!r}")
     items = None if items is None else amount(items)
-    made: Region = _made(Region, name, items, device if isinstance(device, Hashable) else tuple(device))
+    made: Region = _made(
+        _Strict if strict else Region, name, items, device if isinstance(device, Hashable) else tuple(device)
+    )
     made.wants_span = span
     made._plain = not span
     if items is not None:
         made._given = items
-    if strict:
-        made.strict = True
     return made
 
 
