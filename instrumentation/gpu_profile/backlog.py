@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -51,10 +52,10 @@ class Backlog:
         """Take in what has begun; returns what has ended since the last time."""
         running = self.running
         while began:
-            execution = began.popleft()
-            running.append(execution)
-            if execution.device is not None and len(self.named) < MOST_NAMES:
-                self.named.add(execution.device)
+            running.append(began.popleft())
+        # Of all that run: an execution is queued a moment before its stream tells the device.
+        names = {execution.device for execution in running} - self.named - {None}
+        self.named.update(islice(names, MOST_NAMES - len(self.named)))
         still: list[Execution] = []
         found: list[Execution] = []
         for execution in running:

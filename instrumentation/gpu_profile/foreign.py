@@ -274,6 +274,7 @@ class ForeignSpans:
             execution = Execution(span.name, parent, None, None)
             execution.start_ns = max(1, span.start_time or 0)
             execution.span_id, execution.trace_id = span_id, context.trace_id
+            execution.sampled = context.trace_flags.sampled
             self._taken[span_id] = _Taken(execution, session, ref(span, partial(self._gone, span_id)))
         if span.end_time is not None:  # meanwhile, in another thread
             _end(execution, span)

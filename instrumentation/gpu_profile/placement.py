@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import threading
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from gpu_profile.errors import UsageError
@@ -20,17 +21,11 @@ _MOST_KEPT: Final = 1_000
 class Placement:
     """Turns names of devices into devices, and knows those that a region is on that names none.
 
-    `asked` is what the user said for the whole process, None for nothing. `current` tells the ordinal that a loaded
-    framework calls its current device, None where there is none. Nothing is known before the first `update`.
+    `asked` is what the user said for the whole process, None for nothing. Nothing is known before the first `update`.
+    A framework's current device is not asked for: it is the calling thread's, and its stream tells it.
     """
 
-    def __init__(
-        self,
-        asked: Spec | None = None,
-        *,
-        environ: Mapping[str, str] | None = None,
-        current: Callable[[], int | None] = lambda: None,
-    ) -> None:
+    def __init__(self, asked: Spec | None = None, *, environ: Mapping[str, str] | None = None) -> None:
         self.asked = asked
         #: The devices of regions that name none.
         self.defaults: tuple[Device, ...] = ()
@@ -41,12 +36,13 @@ class Placement:
         self._environ = os.environ if environ is None else environ
         #: What the launcher says of this process; None where there is none.
         self.rank = rank(self._environ)
-        self._current = current
         self._known: tuple[Device, ...] = ()
         self._visible = Visible((), self._environ)
-        self._found: dict[tuple[Hashable, int | None], tuple[Device, ...]] = {}
+        self._found: dict[Hashable, tuple[Device, ...]] = {}
         self._used: Sequence[str] = ()
         self._problem = ""
+        #: The sampler's thread updates, the join's and the user's ask.
+        self._lock = threading.RLock()
 
     def update(self, known: Sequence[Device], used: Sequence[str] | None = None, *, simulated: bool = False) -> None:
         """`known` is all that the driver lists; `used`, if it can be told, on which of them it lists this process.
@@ -54,6 +50,10 @@ class Placement:
         On `simulated` devices no CUDA decides what comes first: GPUs that are not cut do, unless the environment says
         otherwise.
         """
+        with self._lock:
+            self._update(known, used, simulated)
+
+    def _update(self, known: Sequence[Device], used: Sequence[str] | None, simulated: bool) -> None:
         if tuple(known) != self._known:
             self._known = tuple(known)
             cut = {device.parent for device in known}
@@ -76,7 +76,7 @@ class Placement:
             return ()
         if self.asked is not None:
             try:
-                found = self._visible.resolve(self.asked, current=self._current())
+                found = self._visible.resolve(self.asked)
             except UsageError as error:
                 self._complain(str(error))
                 self.reason = str(error)
@@ -84,7 +84,7 @@ class Placement:
             self.reason = "named by the program"
             return found
         local_rank = None if self.rank is None else self.rank.local_rank
-        found, self.reason = self._visible.defaults(self._used, self._current(), local_rank)
+        found, self.reason = self._visible.defaults(self._used, local_rank=local_rank)
         if not found:
             self._complain(self.reason)
         return found
@@ -93,18 +93,19 @@ class Placement:
         """The devices of a region that names `device`; none if there is no such one."""
         if device is None:
             return self.defaults
-        if not self._known:
-            return ()
-        current = self._current()
-        found = self._found.get((device, current))
+        with self._lock:
+            return self._look_up(device) if self._known else ()
+
+    def _look_up(self, device: Hashable) -> tuple[Device, ...]:
+        found = self._found.get(device)
         if found is None:
             try:
-                found = tuple(self._visible.resolve(cast("Any", device), current=current))
+                found = tuple(self._visible.resolve(cast("Any", device)))
             except (UsageError, TypeError, ValueError) as error:
                 self._complain(str(error))
                 found = ()
             if len(self._found) < _MOST_KEPT:
-                self._found[device, current] = found
+                self._found[device] = found
         return found
 
     def why(self, device: Hashable) -> str:

@@ -20,6 +20,7 @@ from gpu_profile.entrance import StreamSetting
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.session import Session
+from gpu_profile.visible import Spec
 
 _log = logging.getLogger("gpu_profile")
 
@@ -38,7 +39,7 @@ class Settings:
     backend: str | None = None
     interval_s: float = 0.05
     retention_s: float = 600.0
-    devices: tuple[str, ...] | None = None
+    devices: tuple[Spec, ...] | None = None
     stream: StreamSetting = "auto"
     thresholds: Thresholds = DEFAULT_THRESHOLDS
     record: str | None = None
@@ -76,7 +77,7 @@ def configure(
     backend: str | None = None,
     interval_s: float = 0.05,
     retention_s: float = 600.0,
-    devices: Iterable[str] | None = None,
+    devices: Spec | None = None,
     stream: StreamSetting = "auto",
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     record: str | os.PathLike[str] | None = None,
@@ -89,9 +90,9 @@ def configure(
     Best called before the first region: one that runs meanwhile is not counted.
 
     `backend`: `auto|nvml|smi|none|simulated[:DIR]|replay:DIR`, else the environment's GPU_PROFILE_BACKEND, else `auto`.
-    `interval_s`: how often counters are read. `retention_s`: how much history is kept. `devices`: UUIDs to join
-    regions with, by default the GPU that a CUDA process uses by default. `stream`: whose marks give device intervals,
-    `auto` those of PyTorch, CuPy or Numba as soon as the program uses a GPU with one of them.
+    `interval_s`: how often counters are read. `retention_s`: how much history is kept. `devices`: what regions are on
+    that name no device, as `region(device=...)` takes it; by default what the process uses. `stream`: whose marks give
+    device intervals, `auto` those of PyTorch, CuPy or Numba as soon as the program uses a GPU with one of them.
     `record`: a directory that samples and spans are recorded into, else the environment's GPU_PROFILE_RECORD.
     `enabled`: False makes every region a plain call, without a span; by default only GPU_PROFILE_DISABLED=1 does.
     `spans`: False leaves the span processors of the service's tracer provider alone; wrap those in a `GpuSpanProcessor`
@@ -103,21 +104,24 @@ def configure(
         check_spec(backend)
     if not (0 < interval_s < inf and 0 < retention_s < inf):
         raise ValueError(f"interval_s and retention_s must be positive, not {interval_s} and {retention_s}")
-    if isinstance(devices, str):
-        devices = (devices,)
     stop()
     disabled = _disabled() if enabled is None else not enabled
     _settings = Settings(
         backend=backend,
         interval_s=interval_s,
         retention_s=retention_s,
-        devices=None if devices is None else tuple(devices),
+        devices=None if devices is None else _several(devices),
         stream=stream,
         thresholds=thresholds,
         record=None if record is None else os.fspath(record),
         spans=spans,
         clock=clock,
     )
+
+
+def _several(devices: Spec) -> tuple[Spec, ...]:
+    """What can be looked at more than once."""
+    return tuple(devices) if isinstance(devices, Iterable) and not isinstance(devices, str) else (devices,)
 
 
 def settings() -> Settings:

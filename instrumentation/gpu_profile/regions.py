@@ -47,7 +47,7 @@ class Region(Running):
     strict: bool = False
 
     wants_span: bool
-    #: Whether all that its end has to do is to note the time, unless it has a stream.
+    #: Whether all that its end has to do is to note the time.
     _plain: bool
 
     def _fresh(self) -> Region:

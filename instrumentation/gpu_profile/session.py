@@ -26,6 +26,7 @@ from gpu_profile.samples import Device
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile.verdicts import Verdicts
+from gpu_profile.visible import Spec
 
 _log = logging.getLogger("gpu_profile")
 
@@ -54,7 +55,7 @@ MOST_PENDING: Final = 200_000
 class Session(Entrance):
     """Everything between a driver and the regions of one process.
 
-    `devices` are UUIDs; None means the device that the process would use by default.
+    `devices` names what regions are on that name none; None means what the process uses.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Session(Entrance):
         *,
         interval_s: float = 0.05,
         retention_s: float = 600.0,
-        devices: Iterable[str] | None = None,
+        devices: Spec | None = None,
         stream: StreamSetting = None,
         clock: Clock = SYSTEM_CLOCK,
         thresholds: Thresholds = DEFAULT_THRESHOLDS,
@@ -96,11 +97,11 @@ class Session(Entrance):
         self.on_stop: list[Callable[[], None]] = []
         #: Held while pools and counts change.
         self.lock = threading.RLock()
-        self.placement = Placement(None if devices is None else list(devices))
+        self.placement = Placement(devices)
         self.backlog = Backlog(self._is_marked)
-        #: Devices that somebody named, and those names.
+        #: Devices that somebody named; how many names there were when they were looked up, and the placement's version.
         self._used: set[str] = set()
-        self._met: set[Hashable] = set()
+        self._met = (0, 0)
         self._ask_s, self._times_asked = 0.0, 0
         self._behind = False
         #: The executions that outlive the history, and where it was anchored for them.
@@ -314,9 +315,10 @@ class Session(Entrance):
     def _collect(self) -> None:
         """Count the executions that have ended since the last time; each is joined with its devices."""
         found = self.backlog.collect(self.began)
-        for device in self.backlog.named - self._met:
-            self._met.add(device)
-            self.read_devices(known.uuid for known in self.placement.of(device))
+        met = len(self.backlog.named), self.placement.version
+        if met != self._met:  # a new name, or a name may mean something by now that it did not before
+            self._met = met
+            self.read_devices(known.uuid for name in self.backlog.named for known in self.placement.of(name))
         if not found:
             return
         self._last_region_ns = max(self._last_region_ns, *(execution.end_ns for execution in found))

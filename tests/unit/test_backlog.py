@@ -82,6 +82,15 @@ def test_executions_that_name_devices_are_given_to_those_alone() -> None:
     assert list(second.regions) == ["second", "both"]
 
 
+def test_a_device_that_is_named_after_the_execution_was_queued_is_met_while_it_runs() -> None:
+    backlog, running = Backlog(), begun("train", 1)
+    backlog.collect(deque([running]))
+    assert backlog.named == set()
+    running.mark_start(Marks())
+    backlog.collect(deque())
+    assert backlog.named == {"GPU-0"}
+
+
 def test_execution_whose_stream_is_behind_waits_for_its_marks() -> None:
     backlog, stream = Backlog(), Marks()
     late = begun("late", 10)

@@ -69,16 +69,6 @@ def test_on_simulated_devices_gpus_that_are_not_cut_come_first() -> None:
     assert placed(A, SLICE, B).of(None) == (SLICE,), "as CUDA would have it"
 
 
-def test_what_depends_on_the_current_device_follows_it() -> None:
-    current = [0]
-    placement = Placement(environ={}, current=lambda: current[0])
-    placement.update((A, B))
-    assert placement.of("cuda") == placement.of(None) == (A,)
-    current[0] = 1
-    placement.update((A, B))
-    assert placement.of("cuda") == placement.of(None) == (B,)
-
-
 def test_answers_change_their_version() -> None:
     placement = placed(A)
     before = placement.version

@@ -279,6 +279,36 @@ def test_named_devices_are_the_only_ones_that_are_joined(tmp_path: Path, monkeyp
         found.stop()
 
 
+def test_a_device_that_is_named_before_the_driver_has_answered_is_read_once_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path, monkeypatch, scenario=ONE_GPU + '[[device]]\nmodel = "A10G"\n', on_device=False) as stage:
+        with region("second", device=1):
+            stage.session.settle(final=True)  # nothing is listed yet
+            assert stage.session.devices() == []
+            stage.run(3.0)
+        stage.flush()
+        first, second = (device.uuid for device in stage.session.sampler.listed)
+        assert stage.attributes("second")["device.ids"] == (second,)
+        assert stage.attributes("second")["busy.ratio"] == 0
+        assert set(stage.session.sampler.states) == {first, second}
+
+
+@pytest.mark.parametrize("named", [1, "1", "nvml:1", [1], iter([1])])
+def test_the_whole_process_can_be_put_on_a_device_by_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: object
+) -> None:
+    two = ONE_GPU + '[[device]]\nmodel = "A10G"\n'
+    with Stage(tmp_path, monkeypatch, scenario=two, on_device=False, devices=named) as stage:
+        stage.run(6.0)  # the devices are listed more than once
+        with region("step"):
+            stage.run(2.0)
+        stage.flush()
+        (_, second) = (device.uuid for device in stage.session.sampler.listed)
+        assert stage.attributes("step")["device.ids"] == (second,)
+        assert set(stage.session.sampler.states) == {second}
+
+
 def test_execution_knows_when_it_was_active() -> None:
     assert execution("a", 10, 20).active() == (10, 20)
     running = execution("b", 12, 0)
