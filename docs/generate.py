@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Metric, Signal, Tier
-from gpu_profile.catalogue.metrics import REGION_METRICS, label
+from gpu_profile.catalogue.metric import label
+from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.regimes import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, RULES, Regime, Thresholds
 from gpu_profile.units import si
 

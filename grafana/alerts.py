@@ -8,6 +8,7 @@ from queries import by, increase, mean, rate, series
 from rulefiles import Alert, Group
 
 from gpu_profile.catalogue import metric_of
+from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import (
     BUILD_INFO,
     BUSY,
@@ -17,7 +18,6 @@ from gpu_profile.catalogue.metrics import (
     REGION_CALLS,
     REGION_DURATION,
     SAMPLE_AGE,
-    label,
 )
 from gpu_profile.catalogue.signals import ECC_UNCORRECTED, POWER, TEMPERATURE, TEMPERATURE_MEMORY, THROTTLES
 

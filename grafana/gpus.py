@@ -8,6 +8,7 @@ from panels import Column, Panel, Query, Section
 from queries import GPU_NAME, by, increase, mean, named, of_gpus, physical, rate
 
 from gpu_profile.catalogue import metric_of
+from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import (
     BUSY,
     DEVICE_INFO,
@@ -19,7 +20,6 @@ from gpu_profile.catalogue.metrics import (
     READ_TIME,
     SAMPLE_AGE,
     STATUS,
-    label,
 )
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,

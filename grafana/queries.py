@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpu_profile.catalogue.metrics import DEVICE_INFO, Metric, label
+from gpu_profile.catalogue.metric import Metric, label
+from gpu_profile.catalogue.metrics import DEVICE_INFO
 from gpu_profile.samples import DeviceKind
 
 #: How long a rate looks back: Grafana makes it at least four scrapes, so that a rate always has two samples.

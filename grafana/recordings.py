@@ -7,7 +7,8 @@ from typing import Final
 from queries import by, physical, rate, series
 from rulefiles import Group, Recording
 
-from gpu_profile.catalogue.metrics import BUSY, REGION_BUSY, REGION_DURATION, REGION_ENERGY, Metric
+from gpu_profile.catalogue.metric import Metric
+from gpu_profile.catalogue.metrics import BUSY, REGION_BUSY, REGION_DURATION, REGION_ENERGY
 
 _CALLS = by("job, region", rate(series(REGION_DURATION, part="_count"), "5m"))
 

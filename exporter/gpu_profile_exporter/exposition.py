@@ -11,7 +11,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from gpu_profile.catalogue import METRICS, Instrument, Metric
-from gpu_profile.catalogue.metrics import label
+from gpu_profile.catalogue.metric import label
 from gpu_profile.units import PROMETHEUS_SUFFIX
 from gpu_profile_exporter.readings import Reading
 

@@ -14,7 +14,7 @@ from opentelemetry.trace import format_span_id, format_trace_id
 from gpu_profile import process
 from gpu_profile.catalogue import Metric
 from gpu_profile.catalogue import metrics as rows
-from gpu_profile.catalogue.metrics import label
+from gpu_profile.catalogue.metric import label
 from gpu_profile.durations import BUCKETS_S, DurationStats
 from gpu_profile.errors import UsageError
 from gpu_profile.executions import Execution

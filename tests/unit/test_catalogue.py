@@ -22,7 +22,7 @@ from gpu_profile.catalogue import (
     metric_of,
     signal,
 )
-from gpu_profile.catalogue.metrics import label
+from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.signals import PCIE_RX, POWER, UTILIZATION
 from gpu_profile.units import NS_PER_S, PROMETHEUS_SUFFIX
 

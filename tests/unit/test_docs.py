@@ -25,7 +25,7 @@ from markdown_it.token import Token
 import gpu_profile
 from gpu_profile import process
 from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Instrument
-from gpu_profile.catalogue.metrics import label
+from gpu_profile.catalogue.metric import label
 from gpu_profile.cli import commands
 from gpu_profile_exporter.cli import exporter
 from gpu_profile_exporter.demo.command import demo

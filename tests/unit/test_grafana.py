@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from gpu_profile.catalogue import METRICS, Instrument, Metric
-from gpu_profile.catalogue.metrics import label
+from gpu_profile.catalogue.metric import label
 
 GRAFANA = Path(__file__).parents[2] / "grafana"
 BOARD: dict[str, Any] = json.loads((GRAFANA / "dashboards" / "gpu-profile.json").read_text())

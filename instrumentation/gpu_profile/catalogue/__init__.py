@@ -1,7 +1,8 @@
 """The tables that everything else derives from: signals, metrics and attributes. One row, every name."""
 
 from gpu_profile.catalogue.attributes import ATTRIBUTES, Attribute
-from gpu_profile.catalogue.metrics import METRICS, Instrument, Metric, metric_of
+from gpu_profile.catalogue.metric import Instrument, Metric, label
+from gpu_profile.catalogue.metrics import METRICS, metric_of
 from gpu_profile.catalogue.signal import Attributes, Dcgm, Kind, Signal, Tier
 from gpu_profile.catalogue.signals import BUSY_SOURCES, ENERGY_SOURCES, SIGNALS, signal
 
@@ -19,6 +20,7 @@ __all__ = [
     "Metric",
     "Signal",
     "Tier",
+    "label",
     "metric_of",
     "signal",
 ]

@@ -8,50 +8,11 @@ push land on the same series. OpenTelemetry Python's own Prometheus reader leave
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
+from gpu_profile.catalogue.metric import Instrument, Metric
 from gpu_profile.catalogue.signal import Kind, Signal
 from gpu_profile.catalogue.signals import MEMORY_USED, SIGNALS
-from gpu_profile.units import PROMETHEUS_SUFFIX
-
-
-class Instrument(StrEnum):
-    """OpenTelemetry's instruments, as far as they are used here."""
-
-    COUNTER = "counter"
-    UPDOWNCOUNTER = "updowncounter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One published metric. `labels` are the OpenTelemetry attributes that vary between its series."""
-
-    otel: str
-    unit: str
-    instrument: Instrument
-    brief: str
-    labels: tuple[str, ...] = ("hw.id",)
-    signals: tuple[Signal, ...] = ()
-
-    @property
-    def prometheus(self) -> str:
-        """The name on /metrics."""
-        name = self.otel.replace(".", "_")
-        suffix = PROMETHEUS_SUFFIX.get(self.unit, "")
-        if self.unit == "1" and self.instrument is Instrument.GAUGE:
-            suffix = "ratio"
-        if suffix and not name.endswith("_" + suffix):
-            name = f"{name}_{suffix}"
-        return f"{name}_total" if self.instrument is Instrument.COUNTER else name
-
-
-def label(attribute: str) -> str:
-    """An OpenTelemetry attribute's name as a Prometheus label."""
-    return attribute.replace(".", "_")
 
 
 def _from_signals() -> Iterable[Metric]:

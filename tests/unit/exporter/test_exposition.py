@@ -10,7 +10,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from gpu_profile.catalogue import METRICS, SIGNALS, Kind, Signal
-from gpu_profile.catalogue.metrics import REGION_METRICS, label
+from gpu_profile.catalogue.metric import label
+from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
     ECC_UNCORRECTED,

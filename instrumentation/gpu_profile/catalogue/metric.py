@@ -1,0 +1,46 @@
+"""What one row of the table of metrics says, and how its names translate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpu_profile.catalogue.signal import Signal
+from gpu_profile.units import PROMETHEUS_SUFFIX
+
+
+class Instrument(StrEnum):
+    """OpenTelemetry's instruments, as far as they are used here."""
+
+    COUNTER = "counter"
+    UPDOWNCOUNTER = "updowncounter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One published metric. `labels` are the OpenTelemetry attributes that vary between its series."""
+
+    otel: str
+    unit: str
+    instrument: Instrument
+    brief: str
+    labels: tuple[str, ...] = ("hw.id",)
+    signals: tuple[Signal, ...] = ()
+
+    @property
+    def prometheus(self) -> str:
+        """The name on /metrics."""
+        name = self.otel.replace(".", "_")
+        suffix = PROMETHEUS_SUFFIX.get(self.unit, "")
+        if self.unit == "1" and self.instrument is Instrument.GAUGE:
+            suffix = "ratio"
+        if suffix and not name.endswith("_" + suffix):
+            name = f"{name}_{suffix}"
+        return f"{name}_total" if self.instrument is Instrument.COUNTER else name
+
+
+def label(attribute: str) -> str:
+    """An OpenTelemetry attribute's name as a Prometheus label."""
+    return attribute.replace(".", "_")
