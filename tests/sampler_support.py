@@ -74,6 +74,8 @@ class FakeDriver:
         now = self._note(tier, device)
         if tier is Tier.SLOW:
             return [Sample(MEMORY_USED, now, now, 7)]
+        if tier is Tier.RARE:
+            return []
         return [Sample(ENERGY, now, now, (now - self.start_ns) // 1_000_000)]
 
     def drain(self, device: Device) -> Sequence[Sample]:

@@ -253,13 +253,23 @@ class Buffer:
     @property
     def watermark_ns(self) -> int | None:
         """The end of the newest row; None while there is none."""
-        header = self._header
-        before, first, length = int(header[_GENERATION]), int(header[_FIRST]), int(header[_LENGTH])
-        if first < length:
-            end = int(self._ends[length - 1])
-            if not before & 1 and before == int(header[_GENERATION]):
-                return end
-        return self.consistent(lambda hot, _: int(hot.ends[-1]) if len(hot.ends) else None)
+        row = self.newest_row()
+        return None if row is None else row[1]
+
+    def newest_row(self) -> tuple[int, int, int] | None:
+        """Start, end and value of the newest row; None while there is none."""
+        words, room = self._words, 2 * self.capacity
+        before, length = words[_GENERATION], words[_LENGTH]
+        if words[_FIRST] < length:
+            place = _HEADER + length - 1
+            row = words[place], words[place + room], words[place + 2 * room]
+            if not before & 1 and before == words[_GENERATION]:
+                return row
+        return self.consistent(_newest)
+
+
+def _newest(hot: Table, _: History) -> tuple[int, int, int] | None:
+    return (int(hot.starts[-1]), int(hot.ends[-1]), int(hot.values[-1])) if len(hot.ends) else None
 
 
 def together(buffers: Sequence[Buffer], read: Callable[[list[State]], T]) -> T:

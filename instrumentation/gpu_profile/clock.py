@@ -4,7 +4,51 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Final, Protocol
+
+
+class Waitable(Protocol):
+    """What can be waited for, such as a `threading.Event`."""
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+        ...
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it happens (True) or `timeout` seconds have passed (False)."""
+        ...
+
+
+class Alarm:
+    """A `threading.Event` for one thread that waits often: a bare lock, whose timed wait costs half of an Event's."""
+
+    __slots__ = ("_unset",)
+
+    def __init__(self) -> None:
+        self._unset = threading.Lock()
+        self._unset.acquire()
+
+    def set(self) -> None:
+        """Let the thread that waits, or will wait, go on."""
+        # Setting what is set is fine.
+        with suppress(RuntimeError):
+            self._unset.release()
+
+    def clear(self) -> None:
+        """Wait again from now on."""
+        self._unset.acquire(blocking=False)
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return not self._unset.locked()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it is set (True) or `timeout` seconds have passed (False)."""
+        if not self._unset.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX)):
+            return False
+        self.set()
+        return True
 
 
 class Clock(Protocol):
@@ -14,7 +58,7 @@ class Clock(Protocol):
         """Nanoseconds since the epoch."""
         ...
 
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+    def wait(self, event: Waitable, timeout_s: float) -> bool:
         """Wait until `event` is set (True) or `timeout_s` has passed (False)."""
         ...
 
@@ -26,7 +70,7 @@ class SystemClock:
         """Nanoseconds since the epoch."""
         return time.time_ns()
 
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+    def wait(self, event: Waitable, timeout_s: float) -> bool:
         """Wait until `event` is set (True) or `timeout_s` has passed (False)."""
         return event.wait(max(0.0, timeout_s))
 

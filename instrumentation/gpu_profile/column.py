@@ -1,17 +1,14 @@
-"""One signal's samples as rows, and every question about any stretch of their time.
+"""One signal's rows, and every question about any stretch of their time.
 
-Every signal becomes rows `(start, end]` with a value in whole quanta. A window mean's row weighs value x length; a
-counter's row is what it grew by between two readings, spread evenly; an instant holds back to the reading before it.
+`ledger.Account` says how samples become rows.
 Sums are int64 that wrap on purpose: differences stay exact as long as one interval's own sum fits (the signal's
 `longest_exact_ns`), and longer intervals are cut. Splitting an interval therefore never changes a sum, not by one bit.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from operator import index
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +17,7 @@ from gpu_profile.buffer import Buffer, State, together
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.histogram import Histogram
 from gpu_profile.history import History, Piece
+from gpu_profile.ledger import FARTHEST, Account
 from gpu_profile.quantiles import OrderIndex
 from gpu_profile.samples import Sample
 from gpu_profile.table import (
@@ -38,16 +36,8 @@ from gpu_profile.table import (
 )
 from gpu_profile.units import NS_PER_S
 
-#: An instant (memory in use, a clock) is taken to hold for at most this long before its reading.
-LONGEST_HOLD_NS: Final = 5 * NS_PER_S
-#: Samples farther behind the watermark than any driver's buffer delivers late, and how many of them in a row tell that
-#: the clock was set back, or that one stamp was far in the future.
-CLOCK_STEP_NS: Final = 5 * NS_PER_S
-CLOCK_STEP_SAMPLES: Final = 3
-_FARTHEST: Final = 1 << 62
 
-
-class Column(Buffer):
+class Column(Buffer, Account):
     """One signal's rows: `Buffer` says where they lie, and what `capacity`, `memory` and the options mean."""
 
     __slots__ = ("_astray", "_highest", "_last_raw", "_longest_ns", "_lowest", "_order", "dropped", "signal")
@@ -63,100 +53,9 @@ class Column(Buffer):
     ) -> None:
         counter = signal.kind is Kind.COUNTER
         super().__init__(signal.key, capacity, memory, counter=counter, older=older, retention_ns=retention_ns)
-        self.signal = signal
+        self._open(signal)
         self._longest_ns = signal.longest_exact_ns
-        # Sums of such values fit: `longest_exact_ns` leaves a factor of two above the signal's limit.
-        self._lowest, self._highest = (0, (1 << 63) - 1) if counter else (1 - 2 * signal.limit, 2 * signal.limit - 1)
-        #: Samples that were left out, by reason; for a counter also how often it wrapped or was reset.
-        self.dropped: Counter[str] = Counter()
-        self._last_raw: int | None = None
-        #: The samples that may tell that the clock was set back; None, without an object of its own, nearly always.
-        self._astray: list[int] | None = None
         self._order: tuple[tuple[Any, ...], OrderIndex] | None = None
-
-    # ------------------------------------------------------------------ writing
-
-    def append(self, sample: Sample) -> bool:
-        """Take one sample in; False if it was left out (`dropped` says why).
-
-        Samples at or before the watermark are left out. `CLOCK_STEP_SAMPLES` of them in a row, each later than the one
-        before and all more than `CLOCK_STEP_NS` behind, mean that the clock was set back: the column forgets its rows
-        and starts again from there. What a counter grew by meanwhile is added to its total, to no row.
-        """
-        _, start, end, value = sample
-        if not type(value) is type(end) is type(start) is int:
-            try:
-                start, end, value = index(start), index(end), index(value)
-            except TypeError:
-                self.dropped["not a whole number"] += 1
-                return False
-        if not (
-            self._lowest <= value <= self._highest and -_FARTHEST < start < _FARTHEST and -_FARTHEST < end < _FARTHEST
-        ):
-            self.dropped["implausible"] += 1
-            return False
-        last_end = self._last_end
-        if last_end is not None and end <= last_end and not self._set_back(end, value, last_end):
-            self.dropped["late" if end < last_end else "duplicate"] += 1
-            return False
-        self._astray = None
-        last_end = self._last_end
-        if self._counter:
-            last = self._last_raw
-            if last is None or last_end is None or value <= last:
-                return self._append_counter(end, value, last_end)
-            self._push(last_end, end, value, value - last)
-            self._last_raw = value
-            return True
-        if self.signal.kind is Kind.INSTANT:
-            start = end if last_end is None or end - last_end > LONGEST_HOLD_NS else last_end
-        elif start > end:
-            start = end
-        elif last_end is not None and start < last_end:
-            start = last_end
-        self._push(start, end, value, value * (end - start))
-        return True
-
-    def _set_back(self, end: int, value: int, last_end: int) -> bool:
-        """Whether a sample that is not new is the last of those that tell that the clock was set back."""
-        if end >= last_end - CLOCK_STEP_NS:
-            self._astray = None
-            return False
-        astray = self._astray
-        if astray is None or end <= astray[-1]:
-            astray = self._astray = []
-        astray.append(end)
-        if len(astray) < CLOCK_STEP_SAMPLES:
-            return False
-        self.dropped["clock set back"] += 1
-        if self._counter and self._last_raw is not None and value > self._last_raw:
-            self.total_mass += value - self._last_raw
-        self._restart(end)
-        self._last_raw = None
-        return True
-
-    def _append_counter(self, end: int, raw: int, last_end: int | None) -> bool:
-        """A counter's reading that is the first, or no higher than the last."""
-        last = self._last_raw
-        if last is None or last_end is None:
-            self._push(end, end, raw, 0)
-        elif raw == last:
-            if end - last_end < 2 * self.signal.refresh_ns:
-                # The driver has not renewed the counter yet: the growth belongs to a row that is still open.
-                self.dropped["duplicate"] += 1
-                return False
-            self._push(last_end, end, raw, 0)
-        else:
-            growth = raw + self.signal.wraps_at - last
-            if last < self.signal.wraps_at and growth * NS_PER_S <= self.signal.limit * (end - last_end):
-                self.dropped["wrapped"] += 1
-                self._push(last_end, end, raw, growth)
-            else:
-                # What the counter held before it restarted is unknown, so the time in between stays uncovered.
-                self.dropped["reset"] += 1
-                self._push(end, end, raw, 0)
-        self._last_raw = raw
-        return True
 
     # ------------------------------------------------------------------ one interval
 
@@ -168,14 +67,11 @@ class Column(Buffer):
     @property
     def last(self) -> Sample | None:
         """The newest reading, a counter's as its running total."""
-
-        def read(hot: Table, _: History) -> Sample | None:
-            if not len(hot.ends):
-                return None
-            start = hot.ends[-1] if self.signal.kind is not Kind.WINDOW_MEAN else hot.starts[-1]
-            return Sample(self.signal, int(start), int(hot.ends[-1]), int(hot.values[-1]))
-
-        return self.consistent(read)
+        row = self.newest_row()
+        if row is None:
+            return None
+        start, end, value = row
+        return Sample(self.signal, start if self.signal.kind is Kind.WINDOW_MEAN else end, end, value)
 
     def cumulative(self, t_ns: int) -> Cumulative:
         """Sums over the history up to `t_ns`; moments outside the rows that are held take the nearest edge's."""
@@ -226,7 +122,7 @@ class Column(Buffer):
 
     def _extent(self, a_ns: int, b_ns: int, hot: Table, history: History) -> Extent:
         mass, covered = self.exact(a_ns, b_ns, hot, history)
-        a_ns, b_ns = max(a_ns, -_FARTHEST), min(b_ns, _FARTHEST)
+        a_ns, b_ns = max(a_ns, -FARTHEST), min(b_ns, FARTHEST)
         rows = hot.overlapping(a_ns, b_ns)
         peak, n = hot.peak(rows)
         edge = hot.reach(a_ns, b_ns, rows)
@@ -242,7 +138,7 @@ class Column(Buffer):
         return self.consistent(lambda hot, history: self._part(a_ns, b_ns, hot, history))
 
     def _part(self, a_ns: int, b_ns: int, hot: Table, history: History) -> Rows:
-        a_ns, b_ns = max(a_ns, -_FARTHEST), min(b_ns, _FARTHEST)
+        a_ns, b_ns = max(a_ns, -FARTHEST), min(b_ns, FARTHEST)
         if a_ns >= history.end_ns:
             return hot.rows(a_ns, b_ns)
         return joined([*history.tables(a_ns, b_ns), hot]).rows(a_ns, b_ns)
@@ -304,7 +200,7 @@ class Column(Buffer):
         if self._counter:
             raise ValueError(f"{self.signal.key}: a counter has growth, not quantiles")
         starts, ends = moments(starts, ends)
-        index = self._ordered(int(starts.min()) if len(starts) else _FARTHEST)
+        index = self._ordered(int(starts.min()) if len(starts) else FARTHEST)
         values, known = index.quantiles(starts, ends, q)
         return np.multiply(values, self.signal.quantum, dtype=np.float64), known
 
@@ -312,7 +208,7 @@ class Column(Buffer):
         """The order of the values in the buffer, and of all older ones if `since_ns` lies among them."""
 
         def read(hot: Table, history: History) -> tuple[tuple[Any, ...], OrderIndex]:
-            older = history.tables(-_FARTHEST, _FARTHEST) if since_ns < history.end_ns else []
+            older = history.tables(-FARTHEST, FARTHEST) if since_ns < history.end_ns else []
             key = (self.generation, len(hot.ends), bool(older))
             if self._order is not None and self._order[0] == key:
                 return self._order
@@ -342,8 +238,8 @@ def _sums(
         whole = (zip(*found, strict=True) for found in zip(*parts, strict=True))
         return [(np.concatenate(masses), np.concatenate(covered)) for masses, covered in whole]
     earliest, latest = int(starts.min()), int(ends.max())
-    if earliest < -_FARTHEST or latest > _FARTHEST:
-        starts, ends = (np.clip(part, -_FARTHEST, _FARTHEST) for part in (starts, ends))
+    if earliest < -FARTHEST or latest > FARTHEST:
+        starts, ends = (np.clip(part, -FARTHEST, FARTHEST) for part in (starts, ends))
         earliest, latest = int(starts.min()), int(ends.max())
     tables = [hot if earliest >= older.end_ns else _view(hot, older, starts, ends) for hot, older in states]
     found = integrals(tables, starts, ends, earliest, latest)

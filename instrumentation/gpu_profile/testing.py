@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from gpu_profile.clock import Waitable
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 #: 2026-01-01 00:00:00 UTC: a whole number of days, so that grids of any period start on it.
@@ -35,7 +36,7 @@ class FakeClock:
         with self._lock:
             self._now_ns -= nanoseconds(seconds)
 
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+    def wait(self, event: Waitable, timeout_s: float) -> bool:
         """True at once if `event` is set; else `timeout_s` has passed when this returns, without anyone waiting."""
         if event.is_set():
             return True

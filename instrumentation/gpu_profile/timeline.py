@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.anchors import AnchoredColumn
-from gpu_profile.catalogue import Kind, Signal
-from gpu_profile.column import CLOCK_STEP_NS, CLOCK_STEP_SAMPLES, LONGEST_HOLD_NS, Column, sums
+from gpu_profile.catalogue import Kind, Signal, Tier
+from gpu_profile.column import Column, sums
 from gpu_profile.history import Shared
+from gpu_profile.ledger import CLOCK_STEP_NS, CLOCK_STEP_SAMPLES, LONGEST_HOLD_NS
 from gpu_profile.samples import Device, Sample
 from gpu_profile.table import Bools, Cumulative, Extent, Floats, Ints, Rows, wrap
 from gpu_profile.units import NS_PER_S
@@ -39,6 +40,8 @@ __all__ = [
 
 #: Rows of a column that lie in its buffer at least; it holds twice as many. At 100 Hz they reach back 14 s.
 HOT_ROWS: Final = 1_400
+#: As many for a signal that is read once a second or less: a buffer is there whole once its first row is.
+SLOW_ROWS: Final = 64
 
 
 class Sums(NamedTuple):
@@ -64,7 +67,8 @@ class Timeline:
     `signals` are those that its driver can read; others get a column with their first sample. The newest `hot` rows or
     more lie in a buffer that `allocate(signal, size)` supplies (without it, this process's own memory), where other
     processes may read them; older ones are kept, in a few bytes each, by this process alone, and none that ended more
-    than `retention_ns` before the newest. Rows leave in blocks of about `hot`. One thread appends; any may read.
+    than `retention_ns` before the newest. Rows leave in blocks of about `hot`; slow
+    signals have fewer. One thread appends; any may read.
     """
 
     def __init__(
@@ -93,13 +97,14 @@ class Timeline:
                 self._add(signal)
 
     def _add(self, signal: Signal) -> Column:
-        buffer = self._allocate(signal, Column.size(self._hot)) if self._allocate else None
+        hot = self._hot if signal.tier in (Tier.FAST, Tier.GPM) else min(self._hot, SLOW_ROWS)
+        buffer = self._allocate(signal, Column.size(hot)) if self._allocate else None
         column = self._columns[signal] = AnchoredColumn(
             signal,
-            self._hot,
+            hot,
             buffer,
             anchors=self._anchors,
-            older=self.capacity - self._hot,
+            older=self.capacity - hot,
             retention_ns=self._retention_ns,
         )
         column.when_full = self._seal
@@ -113,7 +118,7 @@ class Timeline:
         shared: Shared = []
         for column in self._columns.values():
             ready = column.ready(until_ns)
-            if column.full or ready >= max(1, self._hot // 4):
+            if column.full or ready >= max(1, column.capacity // 4):
                 column.seal(until_ns, shared)
 
     @property

@@ -19,6 +19,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -32,15 +33,17 @@ if __name__ == "__main__":
 from benchmarks.rows import Row
 
 _MOST: Final = 1.5
-_SAME: Final = (
-    "nvmlDeviceGetFieldValues",
-    "nvmlDeviceGetSamples",
-    "nvmlDeviceGetMemoryInfo_v2",
-    "nvmlDeviceGetEnforcedPowerLimit",
-    "nvmlDeviceGetTemperature",
-    "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetEncoderUtilization",
-    "nvmlDeviceGetDecoderUtilization",
+#: What is asked besides reading signals: which devices there are, and what happened to them.
+_OTHER: Final = frozenset(
+    {
+        "nvmlDeviceGetCount_v2",
+        "nvmlDeviceGetHandleByIndex_v2",
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetName",
+        "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetMigMode",
+        "nvmlEventSetWait_v2",
+    }
 )
 
 
@@ -55,7 +58,7 @@ class _Run:
     @property
     def same(self) -> int:
         """The calls that read signals."""
-        return sum(self.calls.get(name, 0) for name in _SAME)
+        return sum(n for name, n in self.calls.items() if name not in _OTHER)
 
 
 def rows(seconds: float = 10.0) -> Iterator[Row]:
@@ -119,30 +122,28 @@ def _bare(hz: float, *, keep: bool = False) -> Callable[[float], None]:
     import pynvml as nv
 
     from gpu_profile.catalogue import Tier
-    from gpu_profile.driver.nvml.readers import READERS
-    from gpu_profile.sampler import DRAIN_S, SLOW_S
+    from gpu_profile.rounds import DRAIN_S, RARE_S, SLOW_S
 
     nv.nvmlInit()
     handles = [nv.nvmlDeviceGetHandleByIndex(i) for i in range(nv.nvmlDeviceGetCount())]
-    fields: dict[Tier, list[Any]] = {
-        tier: [
-            (getattr(nv, reader.field), reader.scope)
-            for reader in READERS.values()
-            if reader.field and reader.signal.tier is tier
-        ]
-        for tier in (Tier.FAST, Tier.SLOW)
-    }
-    buffers = [nv.NVML_GPU_UTILIZATION_SAMPLES, nv.NVML_MEMORY_UTILIZATION_SAMPLES]
+    fields, queries, buffers = _sources()
     last = [[0] * len(buffers) for _ in handles]
     kept: list[dict[Any, deque[tuple[int, int]]]] = [defaultdict(lambda: deque(maxlen=6000)) for _ in handles]
 
-    def read_fields(tier: Tier) -> None:
+    def read(tier: Tier) -> None:
         for handle, history in zip(handles, kept, strict=True):
-            for value in nv.nvmlDeviceGetFieldValues(handle, fields[tier]):
+            for value in nv.nvmlDeviceGetFieldValues(handle, fields[tier]) if fields[tier] else ():
                 if value.nvmlReturn == nv.NVML_SUCCESS:
                     found = value.timestamp, value.value.ullVal
                     if keep:
                         history[value.fieldId].append(found)
+            for query, signals in queries[tier]:
+                answer = query.run(nv, handle)
+                now_us = time.time_ns() // 1000
+                for signal, pick in signals:
+                    picked = pick(answer)
+                    if keep:
+                        history[signal].append((now_us, picked))
 
     def drain() -> None:
         for handle, seen, history in zip(handles, last, kept, strict=True):
@@ -157,26 +158,48 @@ def _bare(hz: float, *, keep: bool = False) -> Callable[[float], None]:
                     if keep:
                         history[buffer, "buffer"].append(found)
 
-    def slow() -> None:
-        read_fields(Tier.SLOW)
-        for handle, history in zip(handles, kept, strict=True):
-            memory = nv.nvmlDeviceGetMemoryInfo(handle, version=nv.nvmlMemory_v2)
-            found = {
-                "used": memory.used,
-                "reserved": memory.reserved,
-                "limit": nv.nvmlDeviceGetEnforcedPowerLimit(handle),
-                "temperature": nv.nvmlDeviceGetTemperature(handle, nv.NVML_TEMPERATURE_GPU),
-                "sm": nv.nvmlDeviceGetClockInfo(handle, nv.NVML_CLOCK_SM),
-                "memory": nv.nvmlDeviceGetClockInfo(handle, nv.NVML_CLOCK_MEM),
-                "encoder": nv.nvmlDeviceGetEncoderUtilization(handle)[0],
-                "decoder": nv.nvmlDeviceGetDecoderUtilization(handle)[0],
-            }
-            if keep:
-                now_us = time.time_ns() // 1000
-                for name, value in found.items():
-                    history[name].append((now_us, value))
+    tiers = ((1 / hz, Tier.FAST), (SLOW_S, Tier.SLOW), (RARE_S, Tier.RARE))
+    return _paced([(DRAIN_S, drain), *((period, partial(read, tier)) for period, tier in tiers)])
 
-    return _paced([(1 / hz, lambda: read_fields(Tier.FAST)), (DRAIN_S, drain), (SLOW_S, slow)])
+
+def _sources() -> tuple[dict[Any, list[Any]], dict[Any, list[Any]], list[int]]:
+    """Fields, queries and buffers by tier: those that the driver reads of a GPU, found out by looking it over."""
+    import pynvml as nv
+
+    from gpu_profile.catalogue import Tier
+    from gpu_profile.driver.nvml import NvmlDriver
+    from gpu_profile.driver.nvml.readers import READERS
+
+    driver = NvmlDriver()
+    try:
+        (device, *_) = driver.devices()
+        opened = {row for row, can in driver.capabilities(device).items() if can.available}
+    finally:
+        driver.close()
+    fields: dict[Any, list[Any]] = {tier: [] for tier in Tier}
+    queries: dict[Any, dict[Any, list[Any]]] = {tier: {} for tier in Tier}
+    buffers = []
+    for row, reader in READERS.items():
+        if row not in opened:
+            continue
+        if reader.field and not _refused(reader):
+            fields[row.tier].append((getattr(nv, reader.field), reader.scope))
+        elif reader.buffer:
+            buffers.append(getattr(nv, reader.buffer))
+        elif reader.query is not None:
+            queries[row.tier].setdefault(reader.query, []).append((row.key, reader.pick))
+    return fields, {tier: list(found.items()) for tier, found in queries.items()}, buffers
+
+
+def _refused(reader: Any) -> bool:
+    """Whether the driver refuses this field, and a query stands in for it."""
+    import pynvml as nv
+
+    nv.nvmlInit()
+    handle = nv.nvmlDeviceGetHandleByIndex(0)
+    (value,) = nv.nvmlDeviceGetFieldValues(handle, [(getattr(nv, reader.field), reader.scope)])
+    nv.nvmlShutdown()
+    return bool(value.nvmlReturn)
 
 
 def _keeps(hz: float) -> Callable[[float], None]:

@@ -29,8 +29,8 @@ def test_a_node_without_gpm_is_not_asked_for_it_nor_woken_for_it() -> None:
         world.clock.advance(world.sampler.step())
         steps += 1
     assert world.driver.times("gpm", A.uuid) == []
-    # 100 rounds of the counters, and 20 of the driver's buffer that do not fall in with them.
-    assert steps == 120
+    # What falls due between two rounds of the counters comes along with the first of them.
+    assert steps == 100
     world.driver.available = plain | {SM}
     world.sampler.states[A.uuid].renew(world.driver)
     world.pass_(0.2)
@@ -56,12 +56,21 @@ def test_each_tier_is_read_at_its_period_and_keeps_its_phase(interval_s: float) 
         "drain": DRAIN_S,
         Tier.SLOW: SLOW_S,
     }
+    rounds = set(world.driver.times(Tier.FAST, A.uuid))
     for tier, period_s in periods.items():
-        period = nanoseconds(period_s)
-        assert world.driver.times(tier, A.uuid) == list(range(0, nanoseconds(12) + 1, period)), tier
-    assert world.driver.times("events") == list(range(0, nanoseconds(12) + 1, nanoseconds(SLOW_S)))
+        period, slack = nanoseconds(period_s), nanoseconds(min(interval_s, period_s) / 2)
+        due, found = range(0, nanoseconds(12) + 1, period), world.driver.times(tier, A.uuid)
+        assert len(found) - len(due) in (0, 1), tier
+        for at, wanted in zip(found, due, strict=False):
+            # Never late, and early only to come along with the counters.
+            assert at == wanted or (tier in ("drain", Tier.SLOW) and at in rounds and 0 < wanted - at <= slack), tier
+    assert set(world.driver.times("events")) == set(world.driver.times(Tier.SLOW, A.uuid))
     # The driver is asked once when it is opened and once in the round that follows.
-    assert world.driver.times("devices") == [0, *range(0, nanoseconds(12) + 1, nanoseconds(DEVICES_S))]
+    opened, *listed = world.driver.times("devices")
+    assert opened == 0
+    assert [round(at / nanoseconds(DEVICES_S)) * nanoseconds(DEVICES_S) for at in listed] == [
+        *range(0, nanoseconds(12) + 1, nanoseconds(DEVICES_S))
+    ]
 
 
 def test_a_long_interval_slows_counters_down_and_leaves_what_the_driver_buffers_alone() -> None:
@@ -73,17 +82,17 @@ def test_a_long_interval_slows_counters_down_and_leaves_what_the_driver_buffers_
 
 
 def test_step_says_when_it_wants_to_be_called_again() -> None:
-    world = World(A, interval_s=0.2)
-    assert world.sampler.step() == 0.2
-    world.clock.advance(0.2)
-    assert world.sampler.step() == pytest.approx(DRAIN_S - 0.2)
+    world = World(A, interval_s=0.3)
+    assert world.sampler.step() == DRAIN_S
+    world.clock.advance(DRAIN_S)
+    assert world.sampler.step() == pytest.approx(0.3 - DRAIN_S)
 
 
 def test_a_round_that_was_missed_is_not_made_up_for_and_the_phase_stays() -> None:
     world = World(A)
     world.sampler.step()
     world.clock.advance(1.234)
-    assert world.sampler.step() == pytest.approx(5 * DRAIN_S - 1.234)
+    assert world.sampler.step() == pytest.approx(12 * GPM_S - 1.234)
     world.pass_(0.2)
     assert world.driver.times(Tier.FAST, A.uuid) == [0, *map(nanoseconds, (1.234, 1.3, 1.4))]
 
@@ -105,7 +114,7 @@ def test_force_reads_everything_now_and_moves_no_phase() -> None:
     before = Counter(called for called, _, _ in world.driver.calls)
     world.sampler.step(force=True)
     after = Counter(called for called, _, _ in world.driver.calls) - before
-    assert after == Counter([Tier.FAST, Tier.SLOW, "gpm", "drain", "events", "devices"])
+    assert after == Counter([*Tier, "drain", "events", "devices"])
     world.pass_(0.1)
     assert world.driver.times(Tier.FAST, A.uuid) == [0, nanoseconds(0.05), nanoseconds(0.1)]
 
@@ -198,7 +207,7 @@ def test_the_sampler_measures_itself() -> None:
     world.sampler.step()
     assert (stats.rounds, stats.samples, stats.late_ns) == (2, 4, nanoseconds(0.025))
     assert stats.turned_ns == world.clock.now_ns()
-    assert stats.busy_ns == {"fast": nanoseconds(0.01), "gpm": nanoseconds(0.01), "slow": 0, "drain": 0}
+    assert stats.busy_ns == {"fast": nanoseconds(0.01), "gpm": nanoseconds(0.01), "slow": 0, "rare": 0, "drain": 0}
     assert stats.errors == {}
     assert world.sampler.states[A.uuid].samples == 4
 

@@ -54,7 +54,9 @@ def test_shorter_interval_keeps_the_phase_of_the_grid_and_so_does_the_way_back()
     world.sampler.release(0.05)
     world.pass_(0.7)
     assert times(world, Tier.FAST, 0.76) == [0.8, 1.0, 1.2, 1.4]
-    assert times(world, "drain") == [round(i * DRAIN_S, 6) for i in range(6)]
+    drained = times(world, "drain")
+    assert len(drained) == 7
+    assert all(-1e-9 <= i * DRAIN_S - at <= 0.1 + 1e-9 for i, at in enumerate(drained))
 
 
 def test_what_changes_slowly_is_read_more_often_while_anyone_asks() -> None:

@@ -10,6 +10,7 @@ import pytest
 from prometheus_support import until
 
 from gpu_profile import process, region
+from gpu_profile.clock import Waitable
 from gpu_profile.driver.null import NullDriver
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.session import Session
@@ -47,7 +48,7 @@ class FastClock:
     def now_ns(self) -> int:
         return START_NS + self.speed * time.monotonic_ns()
 
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+    def wait(self, event: Waitable, timeout_s: float) -> bool:
         return event.wait(max(0.0, timeout_s) / self.speed)
 
 

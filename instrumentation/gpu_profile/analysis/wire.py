@@ -10,6 +10,8 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from gpu_profile.protobuf import double, message, number, string, varint
+
 #: `TrackEvent.Type`.
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 _DOUBLE: Final = struct.Struct("<d")
@@ -19,33 +21,6 @@ _TRACE_CLOCK, _WALL_CLOCK = 6, 1
 _SEQUENCE: Final = 1
 
 Argument = bool | int | float | str
-
-
-def varint(value: int) -> bytes:
-    """Base 128, least significant first; negative numbers as 64 bits."""
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def number(field: int, value: int) -> bytes:
-    """A whole number, a truth value or an enumerator."""
-    return varint(field << 3) + varint(value)
-
-
-def double(field: int, value: float) -> bytes:
-    """A 64 bit float."""
-    return varint(field << 3 | 1) + _DOUBLE.pack(value)
-
-
-def message(field: int, content: bytes | str) -> bytes:
-    """Text, bytes or a message within the message."""
-    data = content.encode("utf-8", "replace") if isinstance(content, str) else content
-    return varint(field << 3 | 2) + varint(len(data)) + data
 
 
 def packet(content: bytes) -> bytes:
@@ -61,17 +36,17 @@ def clocks(at_ns: int) -> bytes:
 
 def process(track: int, pid: int, name: str) -> bytes:
     """The track of a process."""
-    return packet(message(60, number(1, track) + message(3, number(1, pid) + message(6, name))) + number(10, _SEQUENCE))
+    return packet(message(60, number(1, track) + message(3, number(1, pid) + string(6, name))) + number(10, _SEQUENCE))
 
 
 def track(uuid: int, name: str, *, parent: int = 0, rank: int = 0, counter_unit: str | None = None) -> bytes:
     """A track of slices, or with a unit one of a counter; its children stand in the order of their `rank`."""
-    content = number(1, uuid) + message(2, name) + (number(5, parent) if parent else b"")
+    content = number(1, uuid) + string(2, name) + (number(5, parent) if parent else b"")
     content += number(11, 3) + number(12, rank)
     if counter_unit == "By":
         content += message(8, number(3, 3))
     elif counter_unit is not None:
-        content += message(8, message(6, counter_unit))
+        content += message(8, string(6, counter_unit))
     return packet(message(60, content) + number(10, _SEQUENCE))
 
 
@@ -89,7 +64,7 @@ class Names:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = len(self._known) + 1
-            self._new.append(message(table, number(1, found) + message(2, text)))
+            self._new.append(message(table, number(1, found) + string(2, text)))
         return found
 
     def packet(self) -> bytes:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_support import EVIL, hostile, with_gap
 
-from gpu_profile.analysis import Analysis, analyse, wire
+from gpu_profile.analysis import Analysis, analyse
 from gpu_profile.analysis.perfetto import perfetto_packets, perfetto_trace
 from gpu_profile.catalogue.signals import CLOCK_SM, GRAPHICS, MEMORY_USED
 from gpu_profile.recording import ProcessInfo, Recording, SpanRecord
@@ -260,10 +260,3 @@ def test_time_stamps_are_told_to_be_wall_clock_time() -> None:
     trace.ParseFromString(perfetto_trace(recording, analyse(recording)))
     clocks = {each.clock_id: each.timestamp for each in trace.packet[0].clock_snapshot.clocks}
     assert clocks == {6: T0, 1: T0}
-
-
-@pytest.mark.parametrize(
-    ("number", "written"), [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (-1, "ff" * 9 + "01")]
-)
-def test_whole_numbers_are_written_in_base_128(number: int, written: str) -> None:
-    assert wire.varint(number).hex() == written
