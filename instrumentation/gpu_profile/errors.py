@@ -21,6 +21,10 @@ class GpuBackendError(GpuProfileError):
     """A driver that was asked for cannot be used."""
 
 
+class StaleLibraryError(GpuBackendError):
+    """The driver's library is another version's than the driver: only a new process can load the right one."""
+
+
 class UnknownBackendError(GpuBackendError):
     """The name of a driver is none: a slip of the user's, not the node's."""
 

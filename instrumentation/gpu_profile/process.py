@@ -13,6 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
+from gpu_profile.catalogue import LIBRARY_GROUPS
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver
 from gpu_profile.driver.grammar import check_spec, open_driver
@@ -53,7 +54,7 @@ class Settings:
 
     def open_driver(self) -> Driver:
         """Open the driver that these settings name."""
-        return open_driver(self.spec, clock=self.clock)
+        return open_driver(self.spec, clock=self.clock, groups=LIBRARY_GROUPS)
 
 
 #: The session in force, for those who cannot afford a call; `session()` for all others.

@@ -23,7 +23,10 @@ class Device:
     `parent` is the UUID of the GPU that a MIG instance is cut from. `index` is NVML's physical index (of the parent for
     a MIG instance): a label for people, never an identity. `memory_bytes` is the total, `clock_max_hz` the highest
     clock of the multiprocessors, `pcie_bytes_per_s` and `nvlink_bytes_per_s` what the link to the host and all links to
-    other GPUs together carry one way; None where the driver is silent.
+    other GPUs together carry one way; None where the driver is silent. `minor` is the number in `/dev/nvidiaN`. A MIG
+    instance has a `mig_profile` (`3g.40gb`) and the id of its GPU instance, `mig_instance`. `vbios_version`,
+    `part_number` (of the board) and `compute_capability` (`9.0`) are empty where they are not known; serial numbers are
+    left out on purpose.
     """
 
     uuid: str
@@ -36,6 +39,31 @@ class Device:
     clock_max_hz: int | None = None
     pcie_bytes_per_s: int | None = None
     nvlink_bytes_per_s: int | None = None
+    minor: int | None = None
+    vbios_version: str = ""
+    part_number: str = ""
+    compute_capability: str = ""
+    mig_profile: str = ""
+    mig_instance: int | None = None
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What is known of the device, by the attributes of `gpu_profile.device.info`."""
+        found = {
+            "hw.id": self.uuid,
+            "hw.name": self.name,
+            "hw.parent": self.parent,
+            "hw.firmware_version": self.vbios_version,
+            "pci.bus_id": self.pci_bus_id,
+            "index": self.index,
+            "minor": self.minor,
+            "kind": self.kind.value,
+            "board.part_number": self.part_number,
+            "cuda.compute_capability": self.compute_capability,
+            "mig.profile": self.mig_profile,
+            "mig.instance": self.mig_instance,
+        }
+        return {key: str(value) for key, value in found.items() if value not in (None, "")}
 
 
 class Sample(NamedTuple):
@@ -76,7 +104,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What one process holds of a device. A quantity that the driver does not tell is None."""
+    """What one process holds of a device; `utilization` is its mean (ratio) since it was asked for before.
+
+    A quantity that the driver does not tell is None.
+    """
 
     pid: int
     memory_bytes: int | None = None

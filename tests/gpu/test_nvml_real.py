@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gpu_profile.catalogue import SIGNALS, Kind, Tier, signal
+from gpu_profile.catalogue import ALL_GROUPS, SIGNALS, Kind, Tier, signal
 from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver import simulated
 from gpu_profile.driver.nvml import NvmlDriver
@@ -32,9 +32,9 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
         clock = FakeClock()
         simulated.create(tmp_path, clock=clock)
         with simulated.installed(tmp_path, clock=clock):
-            yield Node(NvmlDriver(clock=clock), clock.now_ns, clock.advance)
+            yield Node(NvmlDriver(clock=clock, groups=ALL_GROUPS), clock.now_ns, clock.advance)
         return
-    driver = NvmlDriver()
+    driver = NvmlDriver(groups=ALL_GROUPS)
     yield Node(driver, SYSTEM_CLOCK.now_ns, lambda seconds: SYSTEM_CLOCK.wait(Event(), seconds))
     driver.close()
 
@@ -50,6 +50,7 @@ def _sampled(node: Node, device: Device, rounds: int = 12) -> list[Sample]:
         samples += node.driver.boundary(device)
         samples += node.driver.drain(device)
         samples += node.driver.read(device, Tier.SLOW)
+        samples += node.driver.read(device, Tier.RARE)
         node.wait(0.11)
     return samples
 
@@ -82,7 +83,7 @@ def test_every_value_is_within_its_limit_and_its_time_within_reach_of_the_clock(
     for device in node.driver.devices():
         for one in _sampled(node, device):
             if one.signal.kind is not Kind.COUNTER:
-                assert 0 <= one.value <= one.signal.limit, one
+                assert one.signal.lowest <= one.value <= one.signal.limit, one
             assert one.t_start_ns <= one.t_end_ns <= node.now_ns() + 1_000_000_000, one
             assert one.t_end_ns > node.now_ns() - 60_000_000_000, one
 

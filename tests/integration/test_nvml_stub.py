@@ -15,8 +15,9 @@ import pynvml
 import pytest
 from nvml_stub.build import SONAME, CannotBuildError, Stub, build, child_environment, installed
 
-from gpu_profile.catalogue import Tier, signal
-from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, SM, UTILIZATION
+from gpu_profile.catalogue import ALL_GROUPS, Tier, signal
+from gpu_profile.catalogue.memory import ECC_COUNTS, ECC_KINDS
+from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, SM, THROTTLES_SEEN, UTILIZATION
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.errors import DeviceLost
 from gpu_profile.sampler import Sampler
@@ -97,20 +98,63 @@ def test_all_gpus_are_found_with_what_they_are(make: Callable[..., World]) -> No
 
 @pytest.mark.parametrize("gpm", [0, 1])
 def test_every_signal_can_be_read_gpm_where_the_gpu_has_it(make: Callable[..., World], gpm: int) -> None:
-    driver = make(gpus=1, gpm=gpm).driver
-    capabilities = driver.capabilities(driver.devices()[0])
+    world = make(gpus=1, gpm=gpm)
+    driver = NvmlDriver(clock=world.clock, groups=ALL_GROUPS)
+    device = driver.devices()[0]
+    capabilities = driver.capabilities(device)
     missing = {row.key: found.reason for row, found in capabilities.items() if not found.available}
-    if gpm:
-        assert missing == {}
-    else:
-        assert set(missing.values()) == {"needs Hopper or newer"}
-        assert {signal(key).tier for key in missing} == {Tier.GPM}
+    assert {key for key, reason in missing.items() if "the driver counts it" in reason} == {
+        row.key for row in THROTTLES_SEEN
+    }
+    lacking = {key for key in missing if not key.startswith("throttle_seen")}
+    assert {missing[key] for key in lacking} == (set() if gpm else {"needs Hopper or newer"})
+    assert {signal(key).tier for key in lacking} == (set() if gpm else {Tier.GPM})
+    read = [*driver.boundary(device)]
+    world.pass_(1.0)
+    read += [one for tier in (Tier.FAST, Tier.SLOW, Tier.RARE) for one in driver.read(device, tier)]
+    read += [*driver.drain(device), *driver.boundary(device)]
+    assert {one.signal for one in read} == {row for row, found in capabilities.items() if found.available}
+    assert driver.errors == {}
+    driver.close()
 
 
-def test_one_process_a_gpu_is_told_with_its_memory(make: Callable[..., World]) -> None:
-    driver = make(gpus=2).driver
-    (use,) = driver.processes(driver.devices()[1])
-    assert (use.pid, use.memory_bytes) == (4001, 5 << 30)
+def test_structs_and_scopes_arrive_where_they_belong(make: Callable[..., World]) -> None:
+    world = make(gpus=2)
+    driver = NvmlDriver(clock=world.clock, groups=ALL_GROUPS)
+    device = driver.devices()[1]
+    values = {one.signal.key: one.value for tier in Tier for one in driver.read(device, tier)}
+    assert [values[f"ecc_sram_{unit}"] for unit in ("l2", "sm", "pcie", "microcontroller", "other")] == [1, 2, 3, 4, 5]
+    assert [values[f"ecc_{count}_{kind}_sram"] for kind in ECC_KINDS for count in ECC_COUNTS] == [0, 1, 10, 11]
+    assert [values[f"nvlink_{link}_errors_crc"] for link in range(18)] == list(range(18))
+    assert [values[f"c2c_{link}_errors_interrupt"] for link in range(10)] == list(range(10))
+    assert (values["fabric_state"], values["fabric_status"], values["fabric_health"]) == (3, 0, 0xAA)
+    assert (values["temperature_margin"], values["temperature_margin_limit_shutdown"]) == (-1, -8)
+    assert [values[f"temperature_limit_{name}"] for name in ("shutdown", "slowdown", "mem_max", "gpu_max")] == [
+        95,
+        94,
+        93,
+        92,
+    ]
+    assert (values["bar1_total"], values["bar1_used"]) == (128 << 10, 2)
+    assert values["power_module_average"] == values["power_average"] + 120_000
+    assert values["nvlink_3_rx"] == values["nvlink_rx"] // 18
+    driver.close()
+
+
+def test_one_process_a_gpu_is_told_with_its_memory_and_its_share_since_the_last_call(
+    make: Callable[..., World],
+) -> None:
+    world = make(gpus=2, period_s=3, busy=0.3)
+    device = world.driver.devices()[1]
+    (use,) = world.driver.processes(device)
+    assert (use.pid, use.memory_bytes, use.utilization) == (4001, 5 << 30, None)
+    for _ in range(4):
+        before = world.clock.now_ns()
+        world.pass_(4)
+        (use,) = world.driver.processes(device)
+        truth = world.stub.busy_ns(1, before, world.clock.now_ns()) / (4 * NS_PER_S)
+        # Both ends lie up to a sample's period (1/6 s) earlier.
+        assert use.utilization == pytest.approx(truth, abs=1 / 24 + 0.005)
 
 
 # ---------------------------------------------------------------------- what is read

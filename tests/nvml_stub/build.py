@@ -1,4 +1,4 @@
-"""Builds `stub.c`, and puts it beneath nvidia-ml-py in this process or in a child."""
+"""Builds the library from the C files beside this one, and puts it beneath nvidia-ml-py, here or in a child."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pynvml
 
-SOURCE: Final = Path(__file__).with_name("stub.c")
+SOURCES: Final = tuple(sorted(Path(__file__).parent.glob("*.c")))
 SONAME: Final = "libnvidia-ml.so.1"
 #: Not a constant of any nvidia-ml-py: what an old one does not know, it cannot ask for.
 _UNKNOWN: Final = 0x7FFF0000
@@ -34,20 +34,28 @@ def build(directory: Path, *, soname: bool = True) -> Path:
     if compiler is None:
         raise CannotBuildError("no C compiler (cc) on PATH")
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "constants.h").write_text(_constants(SOURCE.read_text(encoding="utf-8")), encoding="ascii")
+    written = "".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    (directory / "constants.h").write_text(_constants(written), encoding="ascii")
     target = directory / (SONAME if soname else "nvml-stub.so")
     command = [compiler, "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC"]
-    command += [f"-I{directory}", "-o", os.fspath(target), os.fspath(SOURCE)]
+    command += [f"-I{directory}", "-o", os.fspath(target), *map(os.fspath, SOURCES)]
     command += [f"-Wl,-soname,{SONAME}"] if soname else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise CannotBuildError(f"{compiler} could not build {SOURCE.name}: {done.stderr.strip()}")
+        raise CannotBuildError(f"{compiler} could not build the stub: {done.stderr.strip()}")
     return target
 
 
 def _constants(source: str) -> str:
     """What the source uses of the binding's constants, as a header."""
-    names = sorted(set(re.findall(r"\b(?:NVML_(?!STUB)[A-Z0-9_]+|nvmlMemory_v2|nvmlEventType\w+)\b", source)))
+    names = sorted(
+        set(
+            re.findall(
+                r"\b(?:NVML_(?!STUB)[A-Z0-9_]+|nvml(?:Memory|MarginTemperature|GpuFabricInfo|EccSramErrorStatus)_v\d|nvmlEventType\w+|nvmlClocksEventReason\w+)\b",
+                source,
+            )
+        )
+    )
     values = {name: getattr(pynvml, name, _UNKNOWN + i) for i, name in enumerate(names)}
     return "".join(f"#define {name} {value}\n" for name, value in values.items())
 

@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from gpu_profile.catalogue import (
+    ALL_GROUPS,
     ATTRIBUTES,
     BUSY_SOURCES,
+    DEFAULT_GROUPS,
     ENERGY_SOURCES,
+    GROUPS,
     METRICS,
     SIGNALS,
+    Group,
     Instrument,
     Kind,
     Metric,
@@ -43,6 +47,8 @@ SEMCONV = {
     "hw.energy": ("counter", "J", {"hw.id", "hw.type"}),
     "hw.power": ("gauge", "W", {"hw.id", "hw.type"}),
     "hw.temperature": ("gauge", "Cel", {"hw.id", "hw.type", "hw.sensor_location"}),
+    "hw.temperature.limit": ("gauge", "Cel", {"hw.id", "hw.type", "hw.sensor_location", "hw.limit_type"}),
+    "hw.fan.speed_ratio": ("gauge", "1", {"hw.id"}),
 }
 #: The same metrics after the Collector's translation to Prometheus.
 TRANSLATED = {
@@ -56,6 +62,8 @@ TRANSLATED = {
     "hw.energy": "hw_energy_joules_total",
     "hw.power": "hw_power_watts",
     "hw.temperature": "hw_temperature_celsius",
+    "hw.temperature.limit": "hw_temperature_limit_celsius",
+    "hw.fan.speed_ratio": "hw_fan_speed_ratio",
 }
 
 
@@ -200,6 +208,8 @@ def test_sources_of_busy_time_and_energy_carry_seconds_and_joules() -> None:
         ({"brief": "Power draw."}, "without a full stop"),
         ({"limit": 0}, "must be positive"),
         ({"quantum": 0.0}, "must be positive"),
+        ({"lowest": 4_000_000}, "lowest plausible value"),
+        ({"lowest": -4_000_001}, "lowest plausible value"),
     ],
 )
 def test_a_row_that_breaks_the_grammar_does_not_construct(change: dict[str, object], message: str) -> None:
@@ -209,6 +219,40 @@ def test_a_row_that_breaks_the_grammar_does_not_construct(change: dict[str, obje
 
 def test_rows_are_equal_only_to_themselves() -> None:
     assert replace(UTILIZATION) != UTILIZATION
+
+
+def test_every_group_has_signals_and_a_line_that_explains_it() -> None:
+    assert {row.group for row in SIGNALS} == set(Group) == set(ALL_GROUPS) == set(GROUPS)
+    assert all(brief and not brief.endswith(".") for brief in GROUPS.values())
+
+
+def test_a_groups_name_can_be_typed_and_is_told_from_the_others_by_what_it_begins_with() -> None:
+    assert all(re.fullmatch(r"[a-z0-9]+(-detail)?", group) for group in Group)
+    assert all(Group(group.removesuffix("-detail")) in DEFAULT_GROUPS for group in Group if group.endswith("-detail"))
+
+
+def test_what_is_split_up_in_detail_is_off_by_default() -> None:
+    assert Group.CORE in DEFAULT_GROUPS
+    assert not any(group.endswith("-detail") for group in DEFAULT_GROUPS)
+
+
+def test_what_dcgm_exporter_publishes_by_default_comes_from_groups_that_are_on() -> None:
+    named = {row.dcgm.name: row for row in SIGNALS if row.dcgm}
+    default = [
+        *("SM_CLOCK", "MEM_CLOCK", "MEMORY_TEMP", "GPU_TEMP", "POWER_USAGE", "GPU_UTIL", "MEM_COPY_UTIL", "ENC_UTIL"),
+        *("DEC_UTIL", "FB_FREE", "FB_USED", "FB_RESERVED", "ROW_REMAP_FAILURE", "TOTAL_ENERGY_CONSUMPTION"),
+        *("PCIE_REPLAY_COUNTER", "UNCORRECTABLE_REMAPPED_ROWS", "CORRECTABLE_REMAPPED_ROWS"),
+    ]
+    profiling = ["GR_ENGINE_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "PCIE_TX_BYTES", "PCIE_RX_BYTES"]
+    names = [*(f"DCGM_FI_DEV_{name}" for name in default), *(f"DCGM_FI_PROF_{name}" for name in profiling)]
+    assert [name for name in names if name not in named or named[name].group not in DEFAULT_GROUPS] == []
+
+
+def test_only_margins_can_be_below_0() -> None:
+    assert {row.otel for row in SIGNALS if row.lowest < 0} == {
+        "nvidia.gpu.temperature.margin",
+        "nvidia.gpu.temperature.margin.limit",
+    }
 
 
 # ---------------------------------------------------------------------- span attributes

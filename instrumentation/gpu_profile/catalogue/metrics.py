@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
+from gpu_profile.catalogue.http import HTTP_METRICS
 from gpu_profile.catalogue.metric import Instrument, Metric
+from gpu_profile.catalogue.push import PUSH_METRICS
+from gpu_profile.catalogue.self_metrics import SELF_METRICS
 from gpu_profile.catalogue.signal import Kind, Signal
 from gpu_profile.catalogue.signals import MEMORY_USED, SIGNALS
 
@@ -29,22 +33,22 @@ def _from_signals() -> Iterable[Metric]:
         else:
             instrument = Instrument.GAUGE
         labels = tuple(sorted({key for row in members for key, _ in row.attributes}))
-        brief = first.brief if len(members) == 1 else _SHARED[name]
+        brief = _SHARED.get(name, first.brief)
         if name in _HW_TYPE:
             labels = (*labels, "hw.type")
         yield Metric(name, first.unit, instrument, brief, ("hw.id", *labels), tuple(members))
 
 
 #: Names that semantic conventions give to every kind of hardware: they carry `hw.type`.
-_HW_TYPE: Final = frozenset({"hw.energy", "hw.power", "hw.temperature"})
+_HW_TYPE: Final = frozenset({"hw.energy", "hw.power", "hw.temperature", "hw.temperature.limit"})
+#: What metrics say whose signals have briefs of their own.
 _SHARED: Final = {
     "hw.gpu.utilization": "Share of the sample period in which the engine was busy",
     "hw.temperature": "Temperature by sensor",
     "nvidia.gpu.clock": "Current clock by domain",
+    "nvidia.gpu.clock.max": "Highest clock by domain",
     "hw.gpu.io": "Bytes over PCIe, seen from the GPU",
     "nvidia.gpu.nvlink.io": "Payload bytes over all NVLinks, seen from the GPU",
-    "hw.errors": "Memory errors since the driver was loaded",
-    "nvidia.gpu.throttle.time": "Time for which the driver held the clocks down, by reason",
 }
 
 MEMORY_LIMIT: Final = Metric(
@@ -77,7 +81,29 @@ DEVICE_INFO: Final = Metric(
     "",
     Instrument.GAUGE,
     "What a device is; join it on hw_id",
-    ("hw.id", "hw.name", "hw.parent", "hw.driver_version", "pci.bus_id", "index", "kind", "busy.source"),
+    (
+        "hw.id",
+        "hw.name",
+        "hw.parent",
+        "hw.driver_version",
+        "hw.firmware_version",
+        "pci.bus_id",
+        "index",
+        "minor",
+        "kind",
+        "board.part_number",
+        "cuda.compute_capability",
+        "mig.profile",
+        "mig.instance",
+        "busy.source",
+    ),
+)
+DRIVER_INFO: Final = Metric(
+    "gpu_profile.driver.info",
+    "",
+    Instrument.GAUGE,
+    "Versions of the driver, of NVML, and of the CUDA that the driver supports",
+    ("hw.driver_version", "nvml.version", "cuda.version"),
 )
 DEVICE_UP: Final = Metric("gpu_profile.device.up", "", Instrument.GAUGE, "1 while the device answers, else 0")
 SAMPLE_AGE: Final = Metric(
@@ -157,6 +183,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     BUSY,
     OBSERVED,
     DEVICE_INFO,
+    DRIVER_INFO,
     DEVICE_UP,
     SAMPLE_AGE,
     SAMPLES,
@@ -165,6 +192,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     READ_TIME,
     DRIVER_UP,
     BUILD_INFO,
+    *SELF_METRICS,
+    *ALLOCATION_METRICS,
+    *HTTP_METRICS,
+    *PUSH_METRICS,
     *REGION_METRICS,
 )
 _BY_SIGNAL: Final = {row.key: metric for metric in _from_signals() for row in metric.signals}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from gpu_profile.catalogue.group import Group
 from gpu_profile.units import NS_PER_S, PROMETHEUS_SUFFIX
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
@@ -28,6 +29,8 @@ class Tier(StrEnum):
 
     FAST = "fast"
     SLOW = "slow"
+    #: What hardly ever changes, or costs much to read.
+    RARE = "rare"
     #: Counters that the driver computes between two samples that one thread takes at least 100 ms apart.
     GPM = "gpm"
 
@@ -45,7 +48,8 @@ class Signal:
     """A quantity of a device.
 
     Columns hold whole quanta: `value * quantum` is the value in `unit` (a UCUM base unit). `limit` bounds a plausible
-    value in quanta (for a counter: its growth in a second), so that sums can be proven not to overflow.
+    value in quanta (for a counter: its growth in a second), so that sums can be proven not to overflow, and `lowest` is
+    what a plausible value is at least.
     `wraps_at` is where a counter starts again at 0 by itself; 0 for one that only does when its driver is reloaded.
     `window_ns` is how far back a reading looks and `refresh_ns` how often the driver renews it; both are nominal, and
     where a driver time-stamps its readings, the stamps win.
@@ -66,6 +70,8 @@ class Signal:
     wraps_at: int = 0
     dcgm: Dcgm | None = None
     mig: bool = False
+    group: Group = Group.CORE
+    lowest: int = 0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.otel):
@@ -76,6 +82,8 @@ class Signal:
             raise ValueError(f"{self.key}: the brief must be a phrase without a full stop")
         if self.limit <= 0 or self.quantum <= 0:
             raise ValueError(f"{self.key}: quantum and limit must be positive")
+        if not -self.limit <= self.lowest < self.limit:
+            raise ValueError(f"{self.key}: the lowest plausible value must lie between the limit and its negative")
 
     def base(self, quanta: float) -> float:
         """`quanta` in the row's base unit."""

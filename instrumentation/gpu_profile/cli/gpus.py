@@ -5,31 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.cli.finding import NO_DRIVER, Finding, State
 from gpu_profile.errors import GpuProfileError
 
 if TYPE_CHECKING:
-    from gpu_profile.catalogue import Signal
     from gpu_profile.driver import Driver
     from gpu_profile.samples import Device
 
-#: What people call groups of signals: what their keys begin with.
-_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "utilisation": ("utilization", "memory_controller", "encoder", "decoder"),
-    "energy": ("energy",),
-    "power": ("power",),
-    "memory": ("memory_used", "memory_reserved"),
-    "temperature": ("temperature",),
-    "clocks": ("clock",),
-    "throttling": ("throttle",),
-    "PCIe": ("pcie",),
-    "NVLink": ("nvlink",),
-    "ECC errors": ("ecc",),
-    "activity (GPM)": ("graphics", "sm", "occupancy", "tensor", "dram", "fp"),
-}
+#: How reasons begin that say nothing about the device: nobody asked for the signal, or a better one takes its place.
+_LEFT_OUT: Final = ("not read:", "not needed:")
 
 
 def driver(spec: str, opened: Callable[[str], Driver]) -> Iterator[Finding]:
@@ -145,37 +132,26 @@ def _facts(device: Device) -> dict[str, Any]:
 
 def _signals(device: Device, found: Driver) -> Iterator[Finding]:
     """Which groups of signals are whole, which in part, and which are not there, and why."""
-    capabilities = found.capabilities(device)
-    whole: list[str] = []
-    part: list[str] = []
-    none: dict[str, list[str]] = {}
     groups: dict[str, dict[str, str | None]] = {}
-    for group in _GROUPS:
-        mine = {
-            s.key: None if c.available else c.reason or "no reason told"
-            for s, c in capabilities.items()
-            if _group(s) == group
-        }
-        groups[group] = mine
-        absent = {key: reason for key, reason in mine.items() if reason is not None}
-        if not absent:
-            whole.append(group)
-        elif len(absent) < len(mine):
-            part += [f"{key}: {reason}" for key, reason in absent.items()]
-        else:
+    for row, can in found.capabilities(device).items():
+        groups.setdefault(row.group, {})[row.key] = None if can.available else can.reason or "no reason told"
+    there: list[str] = []
+    part: dict[str, list[str]] = {}
+    none: dict[str, list[str]] = {}
+    for group, mine in groups.items():
+        asked = {key: reason for key, reason in mine.items() if not (reason or "").startswith(_LEFT_OUT)}
+        absent = {key: reason for key, reason in asked.items() if reason is not None}
+        if len(absent) < len(asked):
+            there.append(group)
+            for key, reason in absent.items():
+                part.setdefault(reason, []).append(key)
+        elif absent:
             none.setdefault("; ".join(dict.fromkeys(absent.values())), []).append(group)
     data = {"uuid": device.uuid, "groups": groups}
-    there = [group for group, mine in groups.items() if None in mine.values()]
     yield Finding("  reads", State.OK if there else State.FAILS, ", ".join(there) or "nothing", data=data)
     for reason, names in none.items():
         denied = "permit" in reason or "blocked" in reason
         to_do = "allow this user or container the device: see Troubleshooting, In a container" if denied else ""
         yield Finding("  not", State.MISSING, f"{', '.join(names)}: {reason}", to_do)
     if part:
-        yield Finding("  not all", State.INFO, "; ".join(part))
-
-
-def _group(signal: Signal) -> str:
-    """The group whose beginning fits the signal's key best: `sm` is also how others might begin."""
-    fits = {name: len(b) for name, beginnings in _GROUPS.items() for b in beginnings if signal.key.startswith(b)}
-    return max(fits, key=lambda name: fits[name], default="")
+        yield Finding("  not all", State.INFO, "; ".join(f"{', '.join(keys)}: {why}" for why, keys in part.items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,7 @@ from gpu_profile.cli.ending import end_signals
 from gpu_profile.cli.launch import BACKEND_VARIABLE
 from gpu_profile.cli.seconds import Seconds
 from gpu_profile.cli.watch import Watch
-from gpu_profile.errors import RecordingError
+from gpu_profile.errors import RecordingError, UsageError
 from gpu_profile.units import si
 
 if TYPE_CHECKING:
@@ -47,8 +48,20 @@ _SLOW_S: Final = 2.0
 )
 @click.option("--seconds", type=Seconds(min=0.1), metavar="SECONDS", help="End after this long; without it, on Ctrl-C.")
 @device_option
+@click.option(
+    "--collect",
+    multiple=True,
+    metavar="GROUP",
+    help="Read another group of signals too, or all: the exporter's --help lists them; repeatable.",
+)
 def record(
-    directory: Path, *, driver_spec: str, interval: float, seconds: float | None, devices: tuple[str, ...]
+    directory: Path,
+    *,
+    driver_spec: str,
+    interval: float,
+    seconds: float | None,
+    devices: tuple[str, ...],
+    collect: tuple[str, ...],
 ) -> int:
     """Record every GPU of this node into DIRECTORY.
 
@@ -61,6 +74,7 @@ def record(
         directory=directory,
         strict=True,
         retention_s=10.0,
+        groups=_groups(collect),
     )
     asked = time.monotonic()
     slow = False
@@ -84,6 +98,17 @@ def record(
             return 0
         finally:
             watch.stop()
+
+
+def _groups(words: Sequence[str]) -> Collection[str]:
+    """The library's groups and those that the words add."""
+    from gpu_profile.catalogue import ALL_GROUPS, LIBRARY_GROUPS, Group
+
+    known = [*map(str, Group), "all"]
+    for word in words:
+        if word not in known:
+            raise UsageError(f"--collect: unknown group {word!r}; one of {', '.join(known)}")
+    return ALL_GROUPS if "all" in words else LIBRARY_GROUPS | set(map(Group, set(words)))
 
 
 def _record(watch: Watch, recorder: Recorder, directory: Path, seconds: float | None, ended: list[int]) -> None:

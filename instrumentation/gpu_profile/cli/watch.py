@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,6 +36,7 @@ RETENTION_S: Final = 2 * 3600.0
 class Watch:
     """Reads the devices of the driver `spec` every `interval_s`, and records them into `directory` if there is one.
 
+    `groups` of signals are read, those of the library unless others are named.
     `choose` picks from the driver's devices, and may raise UsageError. Nothing is imported, opened or read before
     `start()`, and nothing of it in the caller's thread. With `strict` a driver that fails is not tried again, and a
     recording that cannot be written ends with an error.
@@ -50,6 +51,7 @@ class Watch:
         directory: Path | None = None,
         strict: bool = False,
         retention_s: float = RETENTION_S,
+        groups: Collection[str] | None = None,
     ) -> None:
         self.interval_s = interval_s
         self.sampler: Sampler | None = None
@@ -66,6 +68,7 @@ class Watch:
         self._anchor_ns: int | None = None
         self._strict = strict
         self._retention_s = retention_s
+        self._groups = groups
         self._stop = threading.Event()
         self._answered = threading.Event()
         self._anchored: set[str] = set()
@@ -146,10 +149,12 @@ class Watch:
         self._answered.set()
 
     def _open(self) -> None:
+        from gpu_profile.catalogue import LIBRARY_GROUPS
         from gpu_profile.driver.grammar import open_driver
         from gpu_profile.sampler import Sampler
 
-        driver = open_driver(self._spec)
+        groups = LIBRARY_GROUPS if self._groups is None else self._groups
+        driver = open_driver(self._spec, groups=groups)
         try:
             devices = driver.devices()
             if not devices:
@@ -162,7 +167,7 @@ class Watch:
             raise
         opened: list[Driver] = [driver]
         sampler = Sampler(
-            lambda: opened.pop() if opened else open_driver(self._spec),
+            lambda: opened.pop() if opened else open_driver(self._spec, groups=groups),
             interval_s=self.interval_s,
             retention_s=self._retention_s,
             choose=lambda *_: {device.uuid for device in self.devices},

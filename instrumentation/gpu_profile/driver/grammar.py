@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from gpu_profile.catalogue import DEFAULT_GROUPS, Group
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.null import NullDriver
 from gpu_profile.driver.protocol import Driver
 from gpu_profile.driver.smi import SmiDriver
-from gpu_profile.errors import GpuBackendError, GpuProfileError, UnknownBackendError
+from gpu_profile.errors import GpuBackendError, GpuProfileError, StaleLibraryError, UnknownBackendError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GRAMMAR: Final = "auto|nvml|smi|none|simulated[:DIR]|replay:DIR"
 #: Entry points of this group add words: each names a callable `(argument: str | None, clock: Clock) -> Driver`.
@@ -26,19 +27,35 @@ def check_spec(spec: str) -> None:
     _parse(spec)
 
 
-def open_driver(spec: str, *, clock: Clock = SYSTEM_CLOCK) -> Driver:
+def open_driver(
+    spec: str,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    groups: Collection[str] | None = None,
+    enter: Callable[[int], bool] = lambda _: True,
+) -> Driver:
     """The driver that `spec` names.
 
-    `auto` is NVML, else nvidia-smi; a simulated GPU is only opened when asked for. GpuBackendError if `spec` does not
-    follow the grammar or the driver cannot start, RecordingError or ScenarioError if DIR is not what it expects.
+    `auto` is NVML, else nvidia-smi; a simulated GPU is only opened when asked for. `groups` are those whose signals
+    NVML is asked for, the usual ones by default. `enter(index)` is called before NVML is asked for anything of a GPU
+    while it lists them; where it says no, that one is left alone. GpuBackendError if `spec` does not follow the grammar
+    or the driver cannot start, RecordingError or ScenarioError if DIR is not what it expects.
     """
     word, argument = _parse(spec)
+    chosen = DEFAULT_GROUPS if groups is None else frozenset(map(Group, groups))
+    nvml = partial(_nvml, groups=chosen, enter=enter)
     if word == "simulated":
-        return _simulated(argument, clock)
+        return _simulated(argument, clock, chosen, enter)
+    if word == "nvml":
+        return nvml(clock)
+    if word == "auto":
+        return _auto(clock, nvml)
     if word == "replay":
         return _replay(argument or "", clock)
-    if word in _WITHOUT_ARGUMENT:
-        return _WITHOUT_ARGUMENT[word](clock)
+    if word in _OPENERS:
+        return _OPENERS[word](clock)
+    from importlib.metadata import entry_points
+
     return _added(next(iter(entry_points(group=ENTRY_POINTS, name=word))), argument, clock)
 
 
@@ -51,23 +68,29 @@ def _parse(spec: str) -> tuple[str, str | None]:
         if colon:
             raise UnknownBackendError(f"driver {spec!r}: {word!r} takes nothing after it; one of {GRAMMAR}")
     else:
+        from importlib.metadata import entry_points
+
         added = entry_points(group=ENTRY_POINTS).names
         if word not in added:
+            from difflib import get_close_matches
+
             close = get_close_matches(word, [*_WITHOUT_ARGUMENT, "simulated", "replay", *added], n=1)
             meant = f"; did you mean {close[0]!r}?" if close else ""
             raise UnknownBackendError(f"unknown driver {spec!r}: one of {'|'.join([GRAMMAR, *sorted(added)])}{meant}")
     return word, argument if colon else None
 
 
-def _auto(clock: Clock) -> Driver:
+def _auto(clock: Clock, nvml: Callable[[Clock], Driver]) -> Driver:
     failures = []
     openers: Sequence[tuple[str, Callable[[Clock], Driver]]] = (
-        ("NVML (libnvidia-ml.so.1, through nvidia-ml-py)", _nvml),
+        ("NVML (libnvidia-ml.so.1, through nvidia-ml-py)", nvml),
         ("nvidia-smi", _smi),
     )
     for what, opener in openers:
         try:
             return opener(clock)
+        except StaleLibraryError:
+            raise  # nvidia-smi loads the same library; who can, starts anew
         except GpuBackendError as error:
             failures.append(f"{what}: {error}")
     raise GpuBackendError(
@@ -76,10 +99,10 @@ def _auto(clock: Clock) -> Driver:
     )
 
 
-def _nvml(clock: Clock) -> Driver:
+def _nvml(clock: Clock, *, groups: Collection[Group], enter: Callable[[int], bool]) -> Driver:
     from gpu_profile.driver.nvml import NvmlDriver
 
-    return NvmlDriver(clock=clock)
+    return NvmlDriver(clock=clock, groups=groups, enter=enter)
 
 
 def _smi(clock: Clock) -> Driver:
@@ -96,7 +119,10 @@ def _replay(argument: str, clock: Clock) -> Driver:
     return ReplayDriver(Path(argument), clock=clock)
 
 
-def _simulated(argument: str | None, clock: Clock) -> Driver:
+def _simulated(argument: str | None, clock: Clock, groups: Collection[Group], enter: Callable[[int], bool]) -> Driver:
+    import shutil
+    import tempfile
+
     import pynvml
 
     from gpu_profile.driver import simulated
@@ -122,7 +148,7 @@ def _simulated(argument: str | None, clock: Clock) -> Driver:
         if argument is None:
             simulated.create(directory, clock=clock)
         library = simulated.install(directory, clock=clock)
-        return SimulatedDriver(clock=clock, name=f"simulated:{directory}")
+        return SimulatedDriver(clock=clock, name=f"simulated:{directory}", groups=groups, enter=enter)
     except BaseException:
         clean()
         raise
@@ -138,9 +164,8 @@ def _added(point: EntryPoint, argument: str | None, clock: Clock) -> Driver:
     return driver
 
 
-_WITHOUT_ARGUMENT: Final[Mapping[str, Callable[[Clock], Driver]]] = {
-    "auto": _auto,
-    "nvml": _nvml,
+_OPENERS: Final[Mapping[str, Callable[[Clock], Driver]]] = {
     "smi": _smi,
     "none": _none,
 }
+_WITHOUT_ARGUMENT: Final = ("auto", "nvml", *_OPENERS)

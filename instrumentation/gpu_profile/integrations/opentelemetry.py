@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from gpu_profile import foreign, process, providers, region_instruments
+from gpu_profile import event_logs, foreign, process, providers, region_instruments
 from gpu_profile.errors import UsageError
 from gpu_profile.foreign import VARIABLE, ForeignRule, parse_rule
 from gpu_profile.running import begun, innermost
@@ -55,8 +55,9 @@ class GpuProfileInstrumentor(BaseInstrumentor):
     """Joins the spans of the service, foreign ones too, and gives its meter provider the region metrics.
 
     `instrument()` takes `spans`, a `ForeignRule` or its words (`"server,consumer,regions"`), else the environment's
-    GPU_PROFILE_SPANS, else those three words; and `tracer_provider` and `meter_provider`, else the service's, set
-    before or after. Raises UsageError for words that are no rule; in the environment's they are logged and passed over.
+    GPU_PROFILE_SPANS, else those three words; and `tracer_provider`, `meter_provider` and `logger_provider`, else the
+    service's, set before or after. XID errors and lost GPUs are logged through the latter, with the trace that ran.
+    Raises UsageError for words that are no rule; in the environment's they are logged and passed over.
     Where gpu-profile is disabled it does nothing.
     """
 
@@ -73,12 +74,14 @@ class GpuProfileInstrumentor(BaseInstrumentor):
         process.on_start(_tell_regions)
         providers.join_spans(options.get("tracer_provider"))
         region_instruments.instrument_regions(options.get("meter_provider"))
+        event_logs.log_events(options.get("logger_provider"))
 
     def _uninstrument(self, **_: Any) -> None:
         process.off_start(_tell_regions)
         foreign.leave()
         providers.leave_spans()
         region_instruments.leave_regions()
+        event_logs.leave_events()
 
 
 def _rule() -> ForeignRule:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpu_profile import process
+from gpu_profile.catalogue import LIBRARY_GROUPS
 from gpu_profile.driver.grammar import check_spec, open_driver
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.sampler import Sampler
@@ -54,7 +55,10 @@ class _Other:
         self.spec = spec
         # Every run asks for its own interval; without any, there is little to read.
         self.sampler = Sampler(
-            lambda: open_driver(spec, clock=clock), interval_s=1.0, retention_s=retention_s, clock=clock
+            lambda: open_driver(spec, clock=clock, groups=LIBRARY_GROUPS),
+            interval_s=1.0,
+            retention_s=retention_s,
+            clock=clock,
         )
         self.holds = 0
         self._last_s = 0.0

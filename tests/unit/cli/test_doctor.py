@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -41,7 +42,10 @@ def test_where_gpus_can_be_read_it_ends_with_0_and_says_what_each_tells(node: st
     out = capsys.readouterr().out
     uuids = simulated.Truth(node.partition(":")[2]).uuids
     assert f"NVIDIA H200, {uuids[0]}; read in " in out
-    assert "activity (GPM): needs Hopper or newer" in out
+    assert "gpm: needs Hopper or newer" in out
+    assert re.search(r"not all .*\btemperature\b.*: not supported by this GPU", out)
+    assert "not read:" not in out
+    assert "not needed:" not in out
     assert "driver simulated:" in out
     assert out.endswith("\nGPUs can be read.\n")
 
@@ -62,9 +66,10 @@ def test_the_json_has_each_group_of_signals_with_the_reason_for_what_is_missing(
     assert run(["doctor", "--json", "--backend", node]) == 0
     reads = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["subject"] == "reads"]
     first, second = (each["data"]["groups"] for each in reads)
-    assert first["activity (GPM)"]["sm"] is None
-    assert second["activity (GPM)"]["sm"] == "needs Hopper or newer"
-    assert second["energy"] == {"energy": None}
+    assert first["gpm"]["sm"] is None
+    assert second["gpm"]["sm"] == "needs Hopper or newer"
+    assert second["core"]["energy"] is None
+    assert first["limits"]["fan"] == "not read: the group limits is off"
     assert sorted(key for group in first.values() for key in group) == sorted(signal.key for signal in SIGNALS)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_support import until
 
+from gpu_profile.catalogue import Group
 from gpu_profile.catalogue.signals import THROTTLES
 from gpu_profile.cli import watch as module
 from gpu_profile.cli.watch import Watch
@@ -57,12 +58,12 @@ def test_a_run_that_outlives_the_history_is_known_from_its_start(node: str) -> N
 
 def test_a_driver_that_comes_later_is_read_from_then_on(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     there = threading.Event()
-    real: Callable[[str], Driver] = grammar.open_driver
+    real: Callable[..., Driver] = grammar.open_driver
 
-    def opened(spec: str) -> Driver:
+    def opened(spec: str, **settings: object) -> Driver:
         if not there.is_set():
             raise GpuBackendError("not yet")
-        return real(spec)
+        return real(spec, **settings)
 
     monkeypatch.setattr(grammar, "open_driver", opened)
     monkeypatch.setattr(module, "RETRY_S", 0.01)
@@ -79,6 +80,22 @@ def test_a_driver_that_comes_later_is_read_from_then_on(node: str, monkeypatch: 
     watch.finish()
     assert watch.sampler is not None
     assert not watch.sampler.running
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [(None, {Group.CORE, Group.PCIE}), ({Group.LIMITS, Group.MEDIA}, {"core", "limits", "media"})],
+)
+def test_the_librarys_groups_are_read_unless_others_are_named(
+    node: str, groups: set[str] | None, expected: set[str]
+) -> None:
+    watch = Watch(node, interval_s=0.05, choose=everything, groups=groups)
+    watch.start()
+    watch.require()
+    until(lambda: bool(watch.states), "the driver")
+    watch.stop()
+    known = watch.states[0].capabilities
+    assert {row.group for row, can in known.items() if can.available} == expected
 
 
 def test_devices_that_were_chosen_wrongly_are_not_tried_again(node: str) -> None:
@@ -99,7 +116,7 @@ def test_devices_that_were_chosen_wrongly_are_not_tried_again(node: str) -> None
 def test_a_driver_that_does_not_answer_is_required_for_so_long_only(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
-    def hangs(spec: str) -> Driver:
+    def hangs(spec: str, **_: object) -> Driver:
         release.wait(60)
         raise GpuBackendError(spec)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -18,8 +19,8 @@ from gpu_profile.recording import RecordingWriter
 from gpu_profile.testing import FakeClock
 
 
-def fails(message: str) -> Callable[[Clock], Driver]:
-    def opener(clock: Clock) -> Driver:
+def fails(message: str) -> Callable[..., Driver]:
+    def opener(clock: Clock, **_: object) -> Driver:
         raise GpuBackendError(message)
 
     return opener
@@ -95,7 +96,7 @@ def test_auto_without_a_gpu_says_what_was_looked_for_and_what_to_do() -> None:
 
 def test_auto_takes_nvml_before_nvidia_smi_and_nvidia_smi_before_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml, smi = NullDriver("nvml"), NullDriver("smi")
-    monkeypatch.setattr(grammar, "_nvml", lambda clock: nvml)
+    monkeypatch.setattr(grammar, "_nvml", lambda clock, **_: nvml)
     monkeypatch.setattr(grammar, "_smi", lambda clock: smi)
     assert open_driver("auto") is nvml
     monkeypatch.setattr(grammar, "_nvml", fails("gone"))
@@ -137,7 +138,7 @@ def _install(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     point = EntryPoint("rocm", f"{__name__}:{target}", "gpu_profile.drivers")
     points = EntryPoints([point])
     monkeypatch.setattr(EntryPoint, "load", lambda self: globals()[self.attr])
-    monkeypatch.setattr(grammar, "entry_points", points.select)
+    monkeypatch.setattr(importlib.metadata, "entry_points", points.select)
 
 
 def opens(argument: str | None, clock: Clock) -> Driver:

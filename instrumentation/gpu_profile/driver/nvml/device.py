@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
-from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
+from gpu_profile.catalogue import SIGNALS, Group, Kind, Signal, Tier
+from gpu_profile.catalogue.signals import THROTTLES
 from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.buffers import Buffer
 from gpu_profile.driver.nvml.enumeration import Found
@@ -13,6 +14,7 @@ from gpu_profile.driver.nvml.errors import (
     CUT,
     NEEDS_HOPPER,
     NEVER,
+    NO_SENSOR,
     NOT_KNOWN_TO_BINDING,
     NOT_ON_MIG,
     RULES,
@@ -22,7 +24,9 @@ from gpu_profile.driver.nvml.errors import (
 from gpu_profile.driver.nvml.fields import FieldBatch
 from gpu_profile.driver.nvml.gpm import Gpm
 from gpu_profile.driver.nvml.library import Library
-from gpu_profile.driver.nvml.readers import READERS, TIERS, Query, Reader
+from gpu_profile.driver.nvml.queries import REASONS, Query
+from gpu_profile.driver.nvml.readers import READERS, TIERS, Reader
+from gpu_profile.driver.nvml.throttling import Throttling
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost
 from gpu_profile.samples import DeviceKind, Sample
@@ -33,6 +37,8 @@ _PLAUSIBLE_NS: Final = 5 * NS_PER_S
 _AVAILABLE: Final = Capability(available=True)
 #: A return code of our own: the driver gave a value of a type that this binding does not know.
 _NO_TYPE: Final = -1
+#: What drivers put where a count is not to be had: all bits set, of the half or of the whole.
+_NOT_A_COUNT: Final = frozenset({(1 << 32) - 1, (1 << 64) - 1})
 #: `Sample(*values)` costs twice as much: its own constructor is a function in Python.
 _sample: Final[Callable[[type[Sample], tuple[Signal, int, int, int]], Sample]] = tuple.__new__
 
@@ -40,7 +46,7 @@ _sample: Final[Callable[[type[Sample], tuple[Signal, int, int, int]], Sample]] =
 class OpenDevice:
     """A device's handle, the readers that work on it, and how far each polled window mean has been covered."""
 
-    def __init__(self, library: Library, clock: Clock, found: Found) -> None:
+    def __init__(self, library: Library, clock: Clock, found: Found, groups: Collection[Group]) -> None:
         self.found = found
         self._library = library
         self._clock = clock
@@ -51,7 +57,8 @@ class OpenDevice:
         self._buffers: list[Buffer] = []
         self._ends: dict[Signal, int] = {}
         self._gpm: Gpm | None = None
-        self._probe()
+        self._throttling: Throttling | None = None
+        self._probe(groups)
 
     def capabilities(self) -> dict[Signal, Capability]:
         """Every signal, with whether it can be read and why not."""
@@ -68,6 +75,8 @@ class OpenDevice:
             self._read_fields(batch, samples)
         for query, readers in list(self._queries.get(tier, {}).items()):
             self._read_query(query, readers, samples)
+        if tier is Tier.FAST and self._throttling is not None:
+            self._read_throttling(self._throttling, samples)
         return samples
 
     def drain(self) -> list[Sample]:
@@ -101,21 +110,44 @@ class OpenDevice:
 
     # -- finding out ---------------------------------------------------------------------------------------------
 
-    def _probe(self) -> None:
-        readers = list(READERS.values())
+    def _probe(self, groups: Collection[Group]) -> None:
+        every = list(READERS.values())
+        readers = [reader for reader in every if reader.signal.group in groups]
+        self._reasons |= {row: f"not read: the group {row.group} is off" for row in READERS if row.group not in groups}
         if self.found.device.kind is DeviceKind.MIG:
             self._reasons |= {reader.signal: NOT_ON_MIG for reader in readers if not reader.signal.mig}
             readers = [reader for reader in readers if reader.signal.mig]
         self._probe_fields([reader for reader in readers if reader.field])
         for reader in readers:
-            if reader.field and reader.signal not in self._reasons:
+            if reader.bit or (reader.field and reader.signal not in self._reasons):
                 continue
             if not (reader.buffer and self._place_buffer(reader)) and reader.query is not None:
                 self._place_query(reader)
+        self._probe_throttling([reader for reader in readers if reader.bit])
         self._probe_gpm([reader for reader in readers if reader.gpm])
 
+    def _probe_throttling(self, readers: list[Reader]) -> None:
+        counted = {signal.attributes for signal in THROTTLES if signal not in self._reasons}
+        self._reasons |= {
+            reader.signal: "not needed: the driver counts it"
+            for reader in readers
+            if reader.signal.attributes in counted
+        }
+        bits = [(row, mask) for row, mask in self._masks(readers) if row not in self._reasons]
+        if not bits:
+            return
+        rule = self._ask(REASONS)[1]
+        if rule is None or rule.action not in NEVER:
+            self._throttling = Throttling(bits)
+        else:
+            self._reasons |= {row: rule.words for row, _ in bits}
+
+    def _masks(self, readers: list[Reader]) -> list[tuple[Signal, int]]:
+        found = [(reader.signal, self._library.constant(reader.bit)) for reader in readers]
+        self._reasons |= {row: NOT_KNOWN_TO_BINDING for row, mask in found if mask is None}
+        return [(row, mask) for row, mask in found if mask is not None]
+
     def _probe_fields(self, readers: list[Reader]) -> None:
-        errors = self._library.errors
         known = [reader for reader in readers if self._library.constant(reader.field) is not None]
         self._reasons |= {reader.signal: NOT_KNOWN_TO_BINDING for reader in readers if reader not in known}
         if not known:
@@ -123,17 +155,28 @@ class OpenDevice:
         if self._library.field_values is None:
             self._reasons |= {reader.signal: "not known to this driver" for reader in known}
             return
-        batch = FieldBatch(self._library, known)
+        self._ask_fields(known)
+        self._group_fields(known)
+
+    def _ask_fields(self, readers: list[Reader]) -> None:
+        """Find out which fields there are. Drivers judge each by itself; should one that they do not know make them
+        refuse the whole call, it is looked for by halves."""
+        errors = self._library.errors
+        batch = FieldBatch(self._library, readers)
         code = batch.call(self.found.handle)
         rule = errors.met(code, "nvmlDeviceGetFieldValues", self._uuid) if code else None
-        if rule is not None and rule.action in NEVER:
-            self._reasons |= {reader.signal: rule.words for reader in known}
-            return
-        if rule is None:
-            for reader, (_, kind, status, _) in batch.values():
+        if rule is RULES["INVALID_ARGUMENT"] and len(readers) > 1:
+            middle = len(readers) // 2
+            self._ask_fields(readers[:middle])
+            self._ask_fields(readers[middle:])
+        elif rule is not None and rule.action in NEVER:
+            self._reasons |= {reader.signal: rule.words for reader in readers}
+        elif rule is None:
+            for reader, (_, kind, status, value) in batch.values():
                 if status or kind not in batch.decoders:
                     self._note(reader, errors.met(status or _NO_TYPE, reader.field, self._uuid))
-        self._group_fields(known)
+                elif not batch.decoders[kind](value) and reader.signal.lowest > 0:
+                    self._reasons[reader.signal] = NO_SENSOR
 
     def _group_fields(self, readers: Iterable[Reader]) -> None:
         kept = [reader for reader in readers if reader.signal not in self._reasons]
@@ -172,9 +215,14 @@ class OpenDevice:
             self._queries[reader.signal.tier].setdefault(query, []).append(reader)
 
     def _probe_gpm(self, readers: list[Reader]) -> None:
-        metrics = [(reader.signal, self._library.constant(reader.gpm)) for reader in readers]
-        self._reasons |= {signal: NOT_KNOWN_TO_BINDING for signal, metric in metrics if metric is None}
-        known = [(signal, metric) for signal, metric in metrics if metric is not None]
+        metrics = [
+            (reader.signal, self._library.constant(reader.gpm), reader.gpm_unit / reader.signal.quantum)
+            for reader in readers
+        ]
+        self._reasons |= {signal: NOT_KNOWN_TO_BINDING for signal, metric, _ in metrics if metric is None}
+        known = [(signal, metric, scale) for signal, metric, scale in metrics if metric is not None]
+        if not known:
+            return
         errors = self._library.errors
         handle = self.found.handle if self.found.parent_handle is None else self.found.parent_handle
         try:
@@ -187,7 +235,7 @@ class OpenDevice:
         except AttributeError:
             supported, reason = False, NOT_KNOWN_TO_BINDING
         if not supported:
-            self._reasons |= {signal: reason for signal, _ in known}
+            self._reasons |= {signal: reason for signal, *_ in known}
             return
         self._gpm = Gpm(
             self._library, self._clock, self._uuid, handle, self.found.instance, known, self._reasons.__setitem__
@@ -219,7 +267,7 @@ class OpenDevice:
                 # Most of a device's fields bear the same stamp.
                 last_us, stamp = stamp_us, stamp_us * 1000
                 end = stamp if earliest <= stamp <= latest else now
-            if reader.counts and value >= 0:
+            if reader.counts and value >= 0 and value not in _NOT_A_COUNT:
                 samples.append(_sample(Sample, (reader.signal, end, end, value)))
             else:
                 self._add(samples, reader, end, value)
@@ -234,11 +282,21 @@ class OpenDevice:
         if rule is None:
             now = self._clock.now_ns()
             for reader in readers:
-                self._add(samples, reader, now, reader.pick(answer))
+                value = reader.pick(answer)
+                if value is not None:
+                    self._add(samples, reader, now, value)
         elif rule.action in NEVER:
             for reader in readers:
                 self._reasons[reader.signal] = self._words(rule)
             del self._queries[readers[0].signal.tier][query]
+
+    def _read_throttling(self, throttling: Throttling, samples: list[Sample]) -> None:
+        mask, rule = self._ask(REASONS)
+        if rule is None:
+            samples += throttling.read(self._clock.now_ns(), mask)
+        elif rule.action in NEVER:
+            self._reasons |= dict.fromkeys(throttling.signals, rule.words)
+            self._throttling = None
 
     def _ask(self, query: Query) -> tuple[Any, Rule | None]:
         errors = self._library.errors
@@ -259,7 +317,7 @@ class OpenDevice:
 
     def _add(self, samples: list[Sample], reader: Reader, end: int, value: int) -> None:
         signal = reader.signal
-        if value < 0 or (value > signal.limit and not reader.counts):
+        if value < 0 or value in _NOT_A_COUNT if reader.counts else not signal.lowest <= value <= signal.limit:
             self._library.errors.implausible(signal.key, self._uuid, value)
             return
         if signal.kind is not Kind.WINDOW_MEAN:

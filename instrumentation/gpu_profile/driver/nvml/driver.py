@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from gpu_profile.catalogue import SIGNALS, Signal, Tier
+from gpu_profile.catalogue import DEFAULT_GROUPS, SIGNALS, Group, Signal, Tier
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.nvml.device import OpenDevice
 from gpu_profile.driver.nvml.enumeration import Found, find_devices, handle_of
 from gpu_profile.driver.nvml.errors import UninitializedError
 from gpu_profile.driver.nvml.events import XidEvents
 from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.nvml.processes import Processes
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.samples import Device, DeviceKind, Event, ProcessUse, Sample
@@ -23,21 +24,31 @@ T = TypeVar("T")
 class NvmlDriver:
     """Reads NVIDIA GPUs and MIG instances through nvidia-ml-py.
 
-    `devices` are the UUIDs to read, None for all. GpuBackendError if NVML cannot be started. After a fork the child
+    `devices` are the UUIDs to read, None for all. Signals of other `groups` than these (and the core, which is always
+    read) are never asked for. GpuBackendError if NVML cannot be started. After a fork the child
     starts NVML for itself at its first call and never touches what its parent opened; after the driver was reloaded
     the next call starts NVML anew. Not thread-safe, as the protocol says.
     """
 
     def __init__(
-        self, *, clock: Clock = SYSTEM_CLOCK, name: str = "nvml", devices: Sequence[str] | None = None
+        self,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        name: str = "nvml",
+        devices: Sequence[str] | None = None,
+        groups: Collection[Group] = DEFAULT_GROUPS,
+        enter: Callable[[int], bool] = lambda _: True,
     ) -> None:
         self._name = name
         self._clock = clock
         self._wanted = None if devices is None else frozenset(devices)
+        self._groups = frozenset(groups) | {Group.CORE}
+        self._enter = enter
         self._closed = False
         self._library = Library()
         self._found: dict[str, Found] = {}
         self._open: dict[str, OpenDevice] = {}
+        self._users: dict[str, Processes] = {}
         self._events = XidEvents(self._library, clock)
 
     @property
@@ -49,6 +60,17 @@ class NvmlDriver:
     def version(self) -> str:
         """Version of the NVIDIA driver on the node."""
         return self._library.version
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions of the driver, NVML and CUDA, by the attributes of `gpu_profile.driver.info`."""
+        library = self._library
+        found = {
+            "hw.driver_version": library.version,
+            "nvml.version": library.nvml_version,
+            "cuda.version": library.cuda_version,
+        }
+        return {key: value for key, value in found.items() if value}
 
     @property
     def errors(self) -> Counter[str]:
@@ -67,7 +89,7 @@ class NvmlDriver:
             return dict.fromkeys(SIGNALS, Capability(available=False, reason=str(lost)))
 
     def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
-        """Read the signals of `tier` (FAST or SLOW) now."""
+        """Read the signals of `tier` (FAST, SLOW or RARE) now."""
         return self._run(lambda: self._opened(device).read(tier), device)
 
     def drain(self, device: Device) -> Sequence[Sample]:
@@ -83,7 +105,11 @@ class NvmlDriver:
         return self._run(self._events.poll)
 
     def processes(self, device: Device) -> Sequence[ProcessUse]:
-        """The compute processes on the device. Their ids are those of the host, whatever namespace this one runs in."""
+        """Who computes or draws on the device, by pid. Pids are the host's, whatever namespace this process runs in.
+
+        `utilization` is the mean since the last call, where the driver tells it: not on MIG instances. Whoever uses a
+        GPU that is cut into instances is listed by the instance.
+        """
         try:
             return self._run(lambda: self._processes(device), device)
         except DeviceLost:
@@ -146,9 +172,11 @@ class NvmlDriver:
     def _forget_all(self) -> None:
         self._found.clear()
         self._open.clear()
+        self._users.clear()
         self._events = XidEvents(self._library, self._clock)
 
     def _close_device(self, uuid: str) -> None:
+        self._users.pop(uuid, None)
         opened = self._open.pop(uuid, None)
         if opened is not None:
             opened.close()
@@ -156,7 +184,7 @@ class NvmlDriver:
     # -- devices ---------------------------------------------------------------------------------------------------
 
     def _enumerate(self) -> list[Device]:
-        found = {one.device.uuid: one for one in find_devices(self._library)}
+        found = {one.device.uuid: one for one in find_devices(self._library, self._found, self._enter)}
         for uuid in list(self._open):
             # What a GPU can do changes with its MIG instances, and a slice that is gone has nothing to free.
             if _shape(found, uuid) != _shape(self._found, uuid):
@@ -168,6 +196,8 @@ class NvmlDriver:
 
     def _watch(self, one: Found) -> None:
         if one.device.kind is DeviceKind.GPU:
+            if one.device.index is not None:
+                self._enter(one.device.index)
             self._events.watch(one.device.uuid, one.handle)
 
     def _lookup(self, device: Device) -> Found:
@@ -180,18 +210,16 @@ class NvmlDriver:
     def _opened(self, device: Device) -> OpenDevice:
         opened = self._open.get(device.uuid)
         if opened is None:
-            opened = self._open[device.uuid] = OpenDevice(self._library, self._clock, self._lookup(device))
+            found = self._lookup(device)
+            opened = self._open[device.uuid] = OpenDevice(self._library, self._clock, found, self._groups)
         return opened
 
     def _processes(self, device: Device) -> list[ProcessUse]:
-        errors = self._library.errors
-        handle = self._lookup(device).handle
-        try:
-            rows = self._library.api.nvmlDeviceGetComputeRunningProcesses(handle)
-        except errors.failures as failure:
-            errors.met(failure, "nvmlDeviceGetComputeRunningProcesses", device.uuid)
-            return []
-        return [ProcessUse(row.pid, row.usedGpuMemory) for row in rows]
+        found = self._lookup(device)
+        users = self._users.get(device.uuid)
+        if users is None:
+            users = self._users[device.uuid] = Processes(self._library, self._clock, device.uuid)
+        return users.uses(found)
 
 
 def _shape(found: Mapping[str, Found], uuid: str) -> tuple[bool, frozenset[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -40,8 +40,10 @@ class Found(NamedTuple):
     cut: bool = False
 
 
-def find_devices(library: Library) -> list[Found]:
-    """Every device that answers, parents before their instances.
+def find_devices(library: Library, known: Mapping[str, Found], enter: Callable[[int], bool]) -> list[Found]:
+    """Every device that answers, parents before their instances. What never changes is taken from those `known`.
+
+    `enter(index)` is called before anything is asked of a GPU; where it says no, that one is left alone.
 
     A GPU that is lost or may not be opened is left out, so that it never hides the others. GpuBackendError if the
     driver cannot even count its GPUs.
@@ -57,7 +59,9 @@ def find_devices(library: Library) -> list[Found]:
         ) from failure
     found: list[Found] = []
     for index in range(count):
-        gpu = _attempt(library, f"GPU {index}", partial(_gpu, library, index))
+        if not enter(index):
+            continue
+        gpu = _attempt(library, f"GPU {index}", partial(_gpu, library, index, known))
         if gpu is not None:
             found.append(gpu)
             found += _instances(library, gpu)
@@ -90,22 +94,50 @@ def _attempt(library: Library, what: str, call: Callable[[], T]) -> T | None:
         return None
 
 
-def _gpu(library: Library, index: int) -> Found:
+def _gpu(library: Library, index: int, known: Mapping[str, Found]) -> Found:
     api = library.api
     handle = api.nvmlDeviceGetHandleByIndex(index)
     uuid = api.nvmlDeviceGetUUID(handle)
+    before = known.get(uuid)
+    facts = (
+        _facts(library, handle, index) if before is None else {name: getattr(before.device, name) for name in _FACTS}
+    )
     pci = _attempt(library, f"PCI of GPU {index}", lambda: api.nvmlDeviceGetPciInfo(handle).busId)
     device = Device(
         uuid=uuid,
         index=index,
         name=_attempt(library, f"name of GPU {index}", lambda: api.nvmlDeviceGetName(handle)) or "",
         pci_bus_id=pci.decode() if isinstance(pci, bytes) else pci or "",
-        memory_bytes=_attempt(library, f"memory of GPU {index}", lambda: api.nvmlDeviceGetMemoryInfo(handle).total),
+        memory_bytes=_attempt(library, f"memory of GPU {index}", partial(_memory_bytes, api, handle)),
         clock_max_hz=_attempt(library, f"clock of GPU {index}", partial(_clock_max_hz, api, handle)),
         pcie_bytes_per_s=_attempt(library, f"PCIe link of GPU {index}", partial(_pcie_bytes_per_s, api, handle)),
         nvlink_bytes_per_s=_attempt(library, f"NVLinks of GPU {index}", partial(_nvlink_bytes_per_s, api, handle)),
+        **facts,
     )
     return Found(device, handle, cut=_cut(library, handle, uuid))
+
+
+#: What is asked once: some of it comes from the board's own memory, slowly.
+_FACTS: Final = ("minor", "vbios_version", "part_number", "compute_capability")
+
+
+def _facts(library: Library, handle: Any, index: int) -> dict[str, Any]:
+    def ask(name: str) -> Any:
+        function = getattr(library.api, name, None)
+        return None if function is None else _attempt(library, f"{name} of GPU {index}", lambda: function(handle))
+
+    capability = ask("nvmlDeviceGetCudaComputeCapability")
+    return {
+        "minor": ask("nvmlDeviceGetMinorNumber"),
+        "vbios_version": ask("nvmlDeviceGetVbiosVersion") or "",
+        "part_number": ask("nvmlDeviceGetBoardPartNumber") or "",
+        "compute_capability": "" if capability is None else ".".join(map(str, capability)),
+    }
+
+
+def _memory_bytes(api: Any, handle: Any) -> int | None:
+    """None where the GPU shares the host's memory: such a driver says 0, or nothing."""
+    return int(api.nvmlDeviceGetMemoryInfo(handle).total) or None
 
 
 def _cut(library: Library, handle: Any, uuid: str) -> bool:
@@ -152,6 +184,7 @@ def _instance(library: Library, gpu: Found, slot: int) -> Found:
         shape = _attempt(library, "shape of a MIG instance", lambda: api.nvmlDeviceGetAttributes_v2(handle))
         if shape is not None:
             name = f"{name} MIG {shape.gpuInstanceSliceCount}g.{round(shape.memorySizeMB / 1024)}gb"
+    number = api.nvmlDeviceGetGpuInstanceId(handle)
     device = Device(
         uuid=api.nvmlDeviceGetUUID(handle),
         parent=parent.uuid,
@@ -159,7 +192,11 @@ def _instance(library: Library, gpu: Found, slot: int) -> Found:
         index=parent.index,
         name=name,
         pci_bus_id=parent.pci_bus_id,
-        memory_bytes=_attempt(library, "memory of a MIG instance", lambda: api.nvmlDeviceGetMemoryInfo(handle).total),
+        memory_bytes=_attempt(library, "memory of a MIG instance", partial(_memory_bytes, api, handle)),
         clock_max_hz=parent.clock_max_hz,
+        minor=parent.minor,
+        compute_capability=parent.compute_capability,
+        mig_profile=name.partition("MIG ")[2],
+        mig_instance=number,
     )
-    return Found(device, handle, gpu.handle, api.nvmlDeviceGetGpuInstanceId(handle))
+    return Found(device, handle, gpu.handle, number)

@@ -11,7 +11,7 @@ from collections import Counter
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from gpu_profile.errors import DeviceLost, GpuBackendError
+from gpu_profile.errors import DeviceLost, GpuBackendError, StaleLibraryError
 
 _LOG: Final = logging.getLogger("gpu_profile.driver.nvml")
 
@@ -19,6 +19,7 @@ NOT_KNOWN_TO_BINDING: Final = "not known to this nvidia-ml-py"
 NOT_ON_MIG: Final = "not available on a MIG instance"
 CUT: Final = ", which is cut into MIG instances"
 NEEDS_HOPPER: Final = "needs Hopper or newer"
+NO_SENSOR: Final = "not there: the driver says 0"
 
 
 class Action(Enum):
@@ -83,6 +84,11 @@ RULES: Final[dict[str, Rule]] = {
 _OTHER: Final = Rule(Action.TRANSIENT, "failed this time")
 
 
+def gone(name: str) -> type[GpuBackendError]:
+    """The exception for an NVML error, by its name, after which NVML as a whole cannot be used."""
+    return StaleLibraryError if name == "LIB_RM_VERSION_MISMATCH" else GpuBackendError
+
+
 class UninitializedError(Exception):
     """NVML must be started (again) before the call can succeed. Never leaves the driver."""
 
@@ -126,7 +132,7 @@ class Errors:
             case Action.LOST:
                 raise DeviceLost(f"NVML: GPU {uuid}: {what}: {rule.words}")
             case Action.GONE:
-                raise GpuBackendError(f"NVML: {rule.words}")
+                raise gone(name)(f"NVML: {rule.words}")
         self.warn(name, what, uuid, f"{rule.words} ({name})")
         return rule
 

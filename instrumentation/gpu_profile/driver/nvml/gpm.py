@@ -16,8 +16,9 @@ from gpu_profile.driver.nvml.errors import NEVER
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.samples import Sample
 
-#: Per cent; rounding in the driver's own arithmetic may pass 0 or 100 by a little, more is not a measurement.
-_LOWEST, _HIGHEST = -0.01, 105.0
+#: Quanta, and of the limit: rounding in the driver's own arithmetic may pass 0 or 100 % by a little, more is not a
+#: measurement.
+_LOWEST, _HIGHEST = -1.0, 1.05
 #: A sample that took so many times as long as usual, and this much more, is taken again; so often at most.
 _LONG, _AT_ONCE_NS, _TRIES = 4, 200_000, 3
 
@@ -25,8 +26,9 @@ _LONG, _AT_ONCE_NS, _TRIES = 4, 200_000, 3
 class Gpm:
     """The window that is open on one device, and the two sample buffers that take turns to close it.
 
-    `instance` is the GPU instance's id if the device is a MIG slice; `handle` is its parent's then. `absent(signal,
-    reason)` is told of metrics that the device turns out not to have.
+    `instance` is the GPU instance's id if the device is a MIG slice; `handle` is its parent's then. `metrics` are
+    signals with NVML's number and how many quanta one of its units is. `absent(signal, reason)` is told of metrics that
+    the device turns out not to have.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class Gpm:
         uuid: str,
         handle: Any,
         instance: int | None,
-        metrics: list[tuple[Signal, int]],
+        metrics: list[tuple[Signal, int, float]],
         absent: Callable[[Signal, str], None],
     ) -> None:
         self._library = library
@@ -77,7 +79,7 @@ class Gpm:
         except errors.failures as failure:
             rule = errors.met(failure, "GPM", self._uuid)
             if rule.action in NEVER:
-                for signal, _ in self._metrics:
+                for signal, *_ in self._metrics:
                     self._absent(signal, rule.words)
                 self._metrics = []
             return []
@@ -124,21 +126,21 @@ class Gpm:
         request.numMetrics = len(self._metrics)
         # The buffers were swapped: `_start` is already that of the window which opens now.
         request.sample1, request.sample2 = self._spare, self._start
-        for cell, (_, metric) in zip(request.metrics, self._metrics, strict=False):
+        for cell, (_, metric, _) in zip(request.metrics, self._metrics, strict=False):
             cell.metricId = metric
             cell.nvmlReturn = api.NVML_ERROR_NO_DATA
         api.nvmlGpmMetricsGet(request)
         samples, kept = [], []
-        for cell, (signal, metric) in zip(request.metrics, self._metrics, strict=False):
+        for cell, (signal, metric, scale) in zip(request.metrics, self._metrics, strict=False):
             if cell.nvmlReturn:
                 rule = errors.met(cell.nvmlReturn, f"GPM {signal.key}", self._uuid)
                 if rule.action in NEVER:
                     self._absent(signal, rule.words)
                     continue
-            elif math.isfinite(cell.value) and _LOWEST <= cell.value <= _HIGHEST:
-                samples.append(Sample(signal, start, end, min(signal.limit, max(0, signal.quanta(cell.value / 100)))))
+            elif math.isfinite(cell.value) and _LOWEST <= cell.value * scale <= _HIGHEST * signal.limit:
+                samples.append(Sample(signal, start, end, min(signal.limit, max(0, round(cell.value * scale)))))
             else:
                 errors.implausible(f"GPM {signal.key}", self._uuid, cell.value)
-            kept.append((signal, metric))
+            kept.append((signal, metric, scale))
         self._metrics = kept
         return samples

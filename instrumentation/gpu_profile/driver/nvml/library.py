@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpu_profile.driver.nvml.errors import RULES, Action, Errors
+from gpu_profile.driver.nvml.errors import RULES, Action, Errors, gone
 from gpu_profile.errors import GpuBackendError
 
 
@@ -28,7 +28,7 @@ class Library:
         self.errors = Errors(pynvml)
         self.field_values: Any = None
         self.samples: Any = None
-        self.version = ""
+        self.version = self.nvml_version = self.cuda_version = ""
         self._pid: int | None = None
         self.start()
 
@@ -49,7 +49,10 @@ class Library:
             self.stop()
             rule = RULES.get(name)
             words = rule.words if rule and rule.action is not Action.RESTART else "check the GPUs with nvidia-smi"
-            raise GpuBackendError(f"NVML: could not be started ({name}): {words}") from failure
+            raise gone(name)(f"NVML: could not be started ({name}): {words}") from failure
+        self.nvml_version = self._text(self._optional("nvmlSystemGetNVMLVersion") or "")
+        cuda = self._optional("nvmlSystemGetCudaDriverVersion_v2")
+        self.cuda_version = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else ""
         self.field_values = self._resolve("nvmlDeviceGetFieldValues")
         self.samples = self._resolve("nvmlDeviceGetSamples")
 
@@ -70,6 +73,14 @@ class Library:
         """The binding's constant of this name, None if it is too old to know it."""
         value: int | None = getattr(self.api, name, None)
         return value
+
+    def _optional(self, name: str) -> Any:
+        """What a function of the system says, None if it fails."""
+        function = getattr(self.api, name, None)
+        try:
+            return None if function is None else function()
+        except self.errors.failures:
+            return None
 
     def _resolve(self, name: str) -> Any:
         """The C function of this name. `_nvmlGetFunctionPointer` is private, so the binding may lose it."""

@@ -27,7 +27,9 @@ class DeviceModel:
 
     `peak_flops` is in FLOP/s by precision, `dram_bytes_per_s`, `pcie_bytes_per_s` and `nvlink_bytes_per_s` per
     direction in B/s (0: it has no NVLink). `power_average` says whether the driver has a 1 s mean beside the instant
-    reading. `mig` maps a profile to its compute slices of 7 and memory slices of 8.
+    reading. `mig` maps a profile to its compute slices of 7 and memory slices of 8. `nvlinks` and `c2c_links` count its
+    links to other GPUs and to its CPU; with a `fabric`, the former go through switches. A GPU with `unified_memory` has
+    none of its own. `saves_power`: at idle it lowers its performance state and its PCIe link's generation.
     """
 
     key: str
@@ -49,6 +51,18 @@ class DeviceModel:
     power_average: bool
     power_window_ns: int
     memory_temperature: bool
+    compute_capability: str = "9.0"
+    vbios_version: str = "96.00.89.00.01"
+    part_number: str = "900-21010-0000-000"
+    nvlinks: int = 0
+    fabric: bool = False
+    c2c_links: int = 0
+    ecc: bool = True
+    jpeg: bool = True
+    fan: bool = False
+    saves_power: bool = False
+    temperature_margin: bool = True
+    unified_memory: bool = False
     power_refresh_ns: int = 100 * _MS
     utilization_window_ns: int = 1_000 * _MS // 6
     utilization_refresh_ns: int = 1_000 * _MS // 6
@@ -71,6 +85,7 @@ class DeviceModel:
             peak_flops={precision: peak * share for precision, peak in self.peak_flops.items()},
             dram_bytes_per_s=self.dram_bytes_per_s * memory / 8,
             nvlink_bytes_per_s=0.0,
+            nvlinks=0,
             mig={},
         )
 
@@ -102,6 +117,8 @@ _H100: Final = DeviceModel(
     power_average=True,
     power_window_ns=25 * _MS,
     memory_temperature=True,
+    nvlinks=18,
+    fabric=True,
     mig=_A100_SLICES,
 )
 
@@ -137,6 +154,12 @@ MODELS: Final[Mapping[str, DeviceModel]] = {
             nvlink_bytes_per_s=300e9,
             gpm=False,
             power_average=False,
+            compute_capability="8.0",
+            vbios_version="92.00.9E.00.01",
+            part_number="692-2G506-0212-002",
+            nvlinks=12,
+            fabric=False,
+            temperature_margin=False,
         ),
         replace(
             _H100,
@@ -158,6 +181,14 @@ MODELS: Final[Mapping[str, DeviceModel]] = {
             gpm=False,
             power_window_ns=100 * _MS,
             memory_temperature=False,
+            compute_capability="8.6",
+            vbios_version="94.02.75.00.01",
+            part_number="900-2G133-0020-000",
+            nvlinks=0,
+            fabric=False,
+            jpeg=False,
+            saves_power=True,
+            temperature_margin=False,
             mig={},
         ),
         replace(
@@ -180,6 +211,90 @@ MODELS: Final[Mapping[str, DeviceModel]] = {
             gpm=False,
             power_window_ns=100 * _MS,
             memory_temperature=False,
+            compute_capability="8.9",
+            vbios_version="95.04.29.00.06",
+            part_number="900-2G193-0000-001",
+            nvlinks=0,
+            fabric=False,
+            saves_power=True,
+            mig={},
+        ),
+        replace(
+            _H100,
+            key="GB200",
+            name="NVIDIA GB200",
+            memory_mib=189_471,
+            reserved_mib=780,
+            sms=148,
+            idle_w=140.0,
+            tdp_w=1200.0,
+            sm_clock_mhz=2062,
+            idle_clock_mhz=120,
+            memory_clock_mhz=3996,
+            peak_flops=_peaks(40.0, 80.0, 1250.0, 2500.0, 5000.0),
+            dram_bytes_per_s=8e12,
+            nvlink_bytes_per_s=900e9,
+            compute_capability="10.0",
+            vbios_version="97.00.B9.00.10",
+            part_number="900-2G548-0001-000",
+            c2c_links=10,
+            mig={},
+        ),
+        replace(
+            _H100,
+            key="GB10",
+            name="NVIDIA GB10",
+            memory_mib=122_880,
+            reserved_mib=0,
+            sms=48,
+            idle_w=4.0,
+            tdp_w=100.0,
+            sm_clock_mhz=2418,
+            idle_clock_mhz=208,
+            memory_clock_mhz=4266,
+            peak_flops=_peaks(0.48, 31.0, 62.0, 125.0, 250.0),
+            dram_bytes_per_s=0.273e12,
+            nvlink_bytes_per_s=0.0,
+            gpm=False,
+            memory_temperature=False,
+            compute_capability="12.1",
+            vbios_version="",
+            part_number="",
+            nvlinks=0,
+            fabric=False,
+            ecc=False,
+            saves_power=True,
+            unified_memory=True,
+            mig={},
+        ),
+        replace(
+            _H100,
+            key="RTX 4090",
+            name="NVIDIA GeForce RTX 4090",
+            memory_mib=24_564,
+            reserved_mib=483,
+            sms=128,
+            idle_w=20.0,
+            tdp_w=450.0,
+            sm_clock_mhz=3105,
+            idle_clock_mhz=210,
+            memory_clock_mhz=10_501,
+            peak_flops=_peaks(1.29, 82.6, 82.6, 165.2, 330.0),
+            dram_bytes_per_s=1.008e12,
+            pcie_generation=4,
+            pcie_bytes_per_s=26e9,
+            nvlink_bytes_per_s=0.0,
+            gpm=False,
+            power_window_ns=100 * _MS,
+            memory_temperature=False,
+            compute_capability="8.9",
+            vbios_version="95.02.3C.40.05",
+            part_number="900-1G136-2530-000",
+            nvlinks=0,
+            fabric=False,
+            ecc=False,
+            fan=True,
+            saves_power=True,
             mig={},
         ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import numpy as np
 from gpu_profile.clock import Clock
 from gpu_profile.driver.simulated.activity import Activity, LoggedActivity, Shifted, Sum
 from gpu_profile.driver.simulated.models import DeviceModel
-from gpu_profile.driver.simulated.physics import WIDTH, Column, Floats
+from gpu_profile.driver.simulated.physics import WIDTH, Column, Floats, Ints
 from gpu_profile.driver.simulated.scenario import FILE, Scenario, Unit, load, parse
 from gpu_profile.driver.simulated.script import script
 from gpu_profile.driver.simulated.sensors import Sensors
@@ -28,6 +29,8 @@ EPOCH_FILE: Final = "epoch"
 PUBLISHED_NS: Final = 2_000_000
 _POLL_NS: Final = 1_000_000
 _LONG_AGO_NS: Final = -1 << 62
+#: For how long it is known whose kernel ran when: longer than any driver keeps its samples.
+_KERNELS_NS: Final = 120 * NS_PER_S
 
 
 @dataclass(slots=True)
@@ -107,6 +110,8 @@ class Node:
         self._reader = LogReader(self.directory, len(self.scenario.units))
         self._writers: dict[int, _Writer] = {}
         self._logged: dict[int, LoggedActivity] = {}
+        #: By slot: batches of kernels as (pid, starts, ends), oldest first.
+        self._kernels: dict[int, deque[tuple[int, Ints, Ints]]] = {}
         self._polled_ns = _LONG_AGO_NS
         activities: dict[int, Activity] = {}
         for unit in reversed(self.scenario.units):  # Instances before the GPU that is their sum.
@@ -146,7 +151,7 @@ class Node:
         if not batches:
             return True
         for batch in batches:
-            self._bookkeeping(batch)
+            self._bookkeeping(batch, now_ns)
         records = batches[0].records if len(batches) == 1 else np.concatenate([batch.records for batch in batches])
         records = records[records["kind"] <= RecordKind.COPY_OUT]
         for slot in np.unique(records["device"]):
@@ -163,9 +168,17 @@ class Node:
             sensors.forget()
         return True
 
-    def _bookkeeping(self, batch: Batch) -> None:
+    def _bookkeeping(self, batch: Batch, now_ns: int) -> None:
         writer = self._writers.setdefault(batch.file, _Writer(batch.pid))
-        writer.slots.update(int(slot) for slot in np.unique(batch.records["device"]))
+        kernels = batch.records[batch.records["kind"] == RecordKind.KERNEL]
+        for slot in map(int, np.unique(batch.records["device"])):
+            writer.slots.add(slot)
+            mine = kernels[kernels["device"] == slot]
+            if len(mine):
+                known = self._kernels.setdefault(slot, deque())
+                known.append((batch.pid, mine["start"].copy(), mine["end"].copy()))
+                while known and known[0][2][-1] < now_ns - _KERNELS_NS:
+                    known.popleft()
         for record in batch.records[batch.records["kind"] >= RecordKind.MEMORY]:
             if record["kind"] == RecordKind.CLOSE:
                 writer.closed_ns = int(record["start"])
@@ -181,6 +194,27 @@ class Node:
                     key = (writer.pid, slot)
                     held[key] = held.get(key, 0) + writer.held(slot, t_ns)
         return [(pid, slot, max(0, size)) for (pid, slot), size in sorted(held.items())]
+
+    def shares(self, unit: Unit, start_ns: int, end_ns: int) -> dict[int, float]:
+        """Whose kernels ran on a device between two moments, by pid: shares of that time, split while several ran.
+
+        They sum to the device's busy share. `start_ns` may lie at most two minutes back.
+        """
+        known = [
+            (pid, np.maximum(starts, start_ns), np.minimum(ends, end_ns))
+            for pid, starts, ends in self._kernels.get(unit.slot, ())
+        ]
+        known = [(pid, starts[starts < ends], ends[starts < ends]) for pid, starts, ends in known]
+        edges = np.unique(np.concatenate([np.zeros(0, np.int64), *(each for _, *both in known for each in both)]))
+        running: dict[int, Floats] = {}
+        for pid, starts, ends in known:
+            if len(starts):
+                count = np.searchsorted(np.sort(starts), edges[:-1], "right")
+                count = count - np.searchsorted(np.sort(ends), edges[:-1], "right")
+                running[pid] = running.get(pid, np.zeros(len(count))) + count
+        together = np.maximum(sum(running.values()), 1)
+        lengths = np.diff(edges) / (end_ns - start_ns)
+        return {pid: float((count / together * lengths).sum()) for pid, count in sorted(running.items())}
 
     def memory_used(self, unit: Unit, t_ns: int) -> int:
         """Device memory in use in bytes, without what driver and firmware keep."""

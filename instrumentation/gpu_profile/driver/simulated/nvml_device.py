@@ -1,4 +1,4 @@
-"""Simulated NVML functions of a device: identity, sensors, memory, processes, sample buffers and MIG."""
+"""Simulated NVML functions of a device: name, utilisation, memory, power, processes, sample buffers and MIG."""
 
 from __future__ import annotations
 
@@ -7,38 +7,13 @@ from typing import Any, Final
 
 import pynvml as nv
 
+from gpu_profile.driver.simulated import nvml_board, nvml_processes
+from gpu_profile.driver.simulated.nvml_board import needs, text
 from gpu_profile.driver.simulated.nvml_call import Call, Done, number, put
 from gpu_profile.driver.simulated.sensors import SAMPLES_KEPT
 from gpu_profile.units import MIB
 
-_NO_INSTANCE: Final = 0xFFFFFFFF
 _MOST_INSTANCES: Final = 7
-_LANES: Final = 16
-
-
-def _text(buffer: Any, text: str) -> None:
-    buffer.value = text.encode()
-
-
-def _minor(call: Call, out: Any) -> None:
-    put(out, call.library.gpu(call.unit).index)
-
-
-def _pci(call: Call, out: Any) -> None:
-    info, bus = out._obj, 0x18 + 0x10 * call.library.gpu(call.unit).index
-    info.domain, info.bus, info.device = 0, bus, 0
-    info.busIdLegacy = f"0000:{bus:02X}:00.0".encode()
-    info.busId = f"00000000:{bus:02X}:00.0".encode()
-
-
-def _link_generation(call: Call, out: Any) -> None:
-    call.gpu_only()
-    put(out, call.unit.model.pcie_generation)
-
-
-def _link_width(call: Call, out: Any) -> None:
-    call.gpu_only()
-    put(out, _LANES)
 
 
 def _utilization(call: Call, out: Any) -> None:
@@ -57,8 +32,14 @@ def _no_video(call: Call, utilization: Any, period_us: Any) -> None:
     put(period_us, call.unit.model.utilization_refresh_ns // 1000)
 
 
+def _jpeg(call: Call, utilization: Any, period_us: Any) -> None:
+    needs(call.unit.model.jpeg)
+    _no_video(call, utilization, period_us)
+
+
 def _memory(call: Call, out: Any) -> None:
     memory, model = out._obj, call.unit.model
+    needs(not model.unified_memory)
     used, reserved = call.library.node.memory_used(call.unit, call.t_ns), model.reserved_mib * MIB
     memory.total = model.memory_mib * MIB
     memory.free = memory.total - reserved - used
@@ -87,36 +68,6 @@ def energy_mj(call: Call) -> int:
     call.gpu_only()
     loaded = max(load for load in call.library.node.loads if load <= max(call.now_ns, call.sensors.epoch_ns))
     return call.sensors.energy_mj(call.t_ns, loaded)
-
-
-def _power_limit(call: Call, out: Any) -> None:
-    call.gpu_only()
-    put(out, round(call.unit.model.tdp_w * 1000))
-
-
-def _temperature(call: Call, sensor: Any, out: Any) -> None:
-    call.gpu_only()
-    if number(sensor) != nv.NVML_TEMPERATURE_GPU:
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
-    put(out, call.sensors.temperature_c(call.t_ns))
-
-
-def _clock(call: Call, domain: Any, out: Any) -> None:
-    call.gpu_only()
-    memory = _domain(domain) == nv.NVML_CLOCK_MEM
-    put(out, call.unit.model.memory_clock_mhz if memory else call.sensors.sm_clock_mhz(call.t_ns))
-
-
-def _max_clock(call: Call, domain: Any, out: Any) -> None:
-    call.gpu_only()
-    memory = _domain(domain) == nv.NVML_CLOCK_MEM
-    put(out, call.unit.model.memory_clock_mhz if memory else call.unit.model.sm_clock_mhz)
-
-
-def _domain(domain: Any) -> int:
-    if (wanted := number(domain)) >= nv.NVML_CLOCK_COUNT:
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
-    return wanted
 
 
 def _memory_clocks(call: Call, after_ns: int) -> tuple[Any, Any]:
@@ -177,22 +128,6 @@ def _newer(instants: Any, last_seen_us: Any) -> Any:
     return instants // 1000 > number(last_seen_us)
 
 
-def _processes(call: Call, count: Any, out: Any) -> None:
-    units = call.library.node.scenario.units
-    held = call.library.node.processes(call.unit, call.t_ns)
-    room = count._obj.value
-    put(count, len(held))
-    if len(held) > room:
-        raise Done(nv.NVML_ERROR_INSUFFICIENT_SIZE)
-    if not held or out is None:
-        return
-    for info, (pid, slot, size) in zip(out, held, strict=False):
-        instance = units[slot].parent is not None
-        info.pid, info.usedGpuMemory = pid, size
-        info.gpuInstanceId = units[slot].index + 1 if instance else _NO_INSTANCE
-        info.computeInstanceId = 0 if instance else _NO_INSTANCE
-
-
 def _mig_mode(call: Call, current: Any, pending: Any) -> None:
     if not call.unit.model.mig:
         raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
@@ -243,28 +178,21 @@ def _attributes(call: Call, out: Any) -> None:
 
 
 TABLE: Final[dict[str, Callable[..., None]]] = {
-    "nvmlDeviceGetName": lambda call, buffer, _size: _text(buffer, call.unit.model.name),
-    "nvmlDeviceGetUUID": lambda call, buffer, _size: _text(buffer, call.unit.uuid),
+    **nvml_board.TABLE,
+    "nvmlDeviceGetName": lambda call, buffer, _size: text(buffer, call.unit.model.name),
+    "nvmlDeviceGetUUID": lambda call, buffer, _size: text(buffer, call.unit.uuid),
     "nvmlDeviceGetIndex": lambda call, out: put(out, call.unit.index),
-    "nvmlDeviceGetMinorNumber": _minor,
-    "nvmlDeviceGetPciInfo_v3": _pci,
-    "nvmlDeviceGetMaxPcieLinkGeneration": _link_generation,
-    "nvmlDeviceGetMaxPcieLinkWidth": _link_width,
-    "nvmlDeviceGetCurrPcieLinkGeneration": _link_generation,
-    "nvmlDeviceGetCurrPcieLinkWidth": _link_width,
     "nvmlDeviceGetUtilizationRates": _utilization,
     "nvmlDeviceGetEncoderUtilization": _no_video,
     "nvmlDeviceGetDecoderUtilization": _no_video,
+    "nvmlDeviceGetJpgUtilization": _jpeg,
+    "nvmlDeviceGetOfaUtilization": _no_video,
     "nvmlDeviceGetMemoryInfo": _memory,
     "nvmlDeviceGetMemoryInfo_v2": _memory_v2,
     "nvmlDeviceGetPowerUsage": lambda call, out: put(out, power_mw(call)),
-    "nvmlDeviceGetEnforcedPowerLimit": _power_limit,
     "nvmlDeviceGetTotalEnergyConsumption": lambda call, out: put(out, energy_mj(call)),
-    "nvmlDeviceGetTemperature": _temperature,
-    "nvmlDeviceGetClockInfo": _clock,
-    "nvmlDeviceGetMaxClockInfo": _max_clock,
     "nvmlDeviceGetSamples": _samples,
-    "nvmlDeviceGetComputeRunningProcesses_v3": _processes,
+    **nvml_processes.TABLE,
     "nvmlDeviceGetMigMode": _mig_mode,
     "nvmlDeviceGetMaxMigDeviceCount": _most_instances,
     "nvmlDeviceGetMigDeviceHandleByIndex": _instance,

@@ -7,50 +7,94 @@ from typing import Any, Final
 
 import pynvml as nv
 
+from gpu_profile.catalogue.links import PCIE_ERROR_KINDS
+from gpu_profile.driver.simulated.nvml_board import THRESHOLDS, needs
 from gpu_profile.driver.simulated.nvml_call import Call, Done, number
 from gpu_profile.driver.simulated.nvml_device import energy_mj
 from gpu_profile.driver.simulated.physics import Column
 
 _ALL_LINKS: Final = 0xFFFFFFFF
-_LINKS: Final = 18
 _KIB: Final = 1024
 _WIDE: Final = nv.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
 _PLAIN: Final = nv.NVML_VALUE_TYPE_UNSIGNED_INT
+_SIGNED: Final = nv.NVML_VALUE_TYPE_SIGNED_INT
+#: What a superchip's CPU draws, W, and the share of the GPU's power that is its memory's.
+_CPU_W, _MEMORY_SHARE = 120.0, 0.25
 
 
 def _memory_temperature(call: Call, _scope: int) -> int:
-    if not call.unit.model.memory_temperature:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+    needs(call.unit.model.memory_temperature)
     return call.sensors.temperature_c(call.t_ns) + 6
 
 
 def _power_average(call: Call, scope: int) -> int:
-    if not call.unit.model.power_average or scope:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
-    return call.sensors.power_average_mw(call.t_ns)
+    needs(call.unit.model.power_average)
+    return _scoped(call, scope, call.sensors.power_average_mw(call.t_ns))
 
 
 def _power_instant(call: Call, scope: int) -> int:
-    if scope:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
-    return call.sensors.power_instant_mw(call.t_ns)
+    needs(scope != nv.NVML_POWER_SCOPE_MEMORY)
+    return _scoped(call, scope, call.sensors.power_instant_mw(call.t_ns))
+
+
+def _scoped(call: Call, scope: int, milliwatts: int) -> int:
+    if scope == nv.NVML_POWER_SCOPE_GPU:
+        return milliwatts
+    if scope == nv.NVML_POWER_SCOPE_MODULE:
+        needs(call.unit.model.c2c_links)
+        return milliwatts + round(_CPU_W * 1000)
+    needs(scope == nv.NVML_POWER_SCOPE_MEMORY and call.unit.model.gpm)
+    return round(milliwatts * _MEMORY_SHARE)
+
+
+def _limit(share: float) -> _Reader:
+    return lambda call, _scope: round(call.unit.model.tdp_w * 1000 * share)
 
 
 def _nvlink(call: Call, scope: int) -> int:
-    if not call.unit.model.nvlink_bytes_per_s:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
-    if scope != _ALL_LINKS and scope >= _LINKS:
+    links = call.unit.model.nvlinks
+    needs(links)
+    if scope != _ALL_LINKS and scope >= links:
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
     total = call.sensors.counted(Column.NVLINK, call.t_ns) // _KIB
-    return total if scope == _ALL_LINKS else total // _LINKS
-
-
-def _nvlink_count(call: Call, _scope: int) -> int:
-    return _LINKS if call.unit.model.nvlink_bytes_per_s else 0
+    return total if scope == _ALL_LINKS else total // links
 
 
 def _nvlink_speed(call: Call, _scope: int) -> int:
-    return round(call.unit.model.nvlink_bytes_per_s / _LINKS / 1e6)
+    model = call.unit.model
+    return round(model.nvlink_bytes_per_s / model.nvlinks / 1e6) if model.nvlinks else 0
+
+
+def _of_link(links: Callable[[Call], int], value: int) -> _Reader:
+    """What every link says, of those that there are."""
+
+    def read(call: Call, scope: int) -> int:
+        needs(links(call))
+        if scope >= links(call):
+            raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+        return value
+
+    return read
+
+
+def _where(has: Callable[[Call], object], value: int = 0) -> _Reader:
+    """What a device says that has something."""
+
+    def read(call: Call, _scope: int) -> int:
+        needs(has(call))
+        return value
+
+    return read
+
+
+def _margin(threshold: int) -> _Reader:
+    """The T.Limit margin at which a threshold is reached."""
+
+    def read(call: Call, _scope: int) -> int:
+        needs(call.unit.model.temperature_margin)
+        return THRESHOLDS[nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN] - THRESHOLDS[threshold]
+
+    return read
 
 
 def _nothing(_call: Call, _scope: int) -> int:
@@ -58,6 +102,22 @@ def _nothing(_call: Call, _scope: int) -> int:
 
 
 _Reader = Callable[[Call, int], int]
+
+
+def _nvlinks(call: Call) -> int:
+    return call.unit.model.nvlinks
+
+
+def _c2c(call: Call) -> int:
+    return call.unit.model.c2c_links
+
+
+_MEMORY_ERRORS: Final = [
+    f"NVML_FI_DEV_ECC_{kind}_{count}_{place}"
+    for kind in ("SBE", "DBE")
+    for count in ("VOL", "AGG")
+    for place in ("TOTAL", "DEV")
+]
 _FIELDS: Final[dict[str, tuple[int, _Reader]]] = {
     "NVML_FI_DEV_MEMORY_TEMP": (_PLAIN, _memory_temperature),
     "NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION": (_WIDE, lambda call, _: energy_mj(call)),
@@ -66,12 +126,42 @@ _FIELDS: Final[dict[str, tuple[int, _Reader]]] = {
     "NVML_FI_DEV_PCIE_COUNT_TX_BYTES": (_WIDE, lambda call, _: call.sensors.counted(Column.PCIE_TX, call.t_ns)),
     "NVML_FI_DEV_PCIE_COUNT_RX_BYTES": (_WIDE, lambda call, _: call.sensors.counted(Column.PCIE_RX, call.t_ns)),
     "NVML_FI_DEV_PCIE_REPLAY_COUNTER": (_PLAIN, _nothing),
-    "NVML_FI_DEV_NVLINK_LINK_COUNT": (_PLAIN, _nvlink_count),
+    "NVML_FI_DEV_NVLINK_LINK_COUNT": (_PLAIN, lambda call, _: _nvlinks(call)),
     "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON": (_PLAIN, _nvlink_speed),
     "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX": (_WIDE, _nvlink),
     "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX": (_WIDE, _nvlink),
-    "NVML_FI_DEV_ECC_SBE_VOL_TOTAL": (_WIDE, _nothing),
-    "NVML_FI_DEV_ECC_DBE_VOL_TOTAL": (_WIDE, _nothing),
+    **{name: (_WIDE, _where(lambda call: call.unit.model.ecc)) for name in _MEMORY_ERRORS},
+    "NVML_FI_DEV_ECC_CURRENT": (_PLAIN, _where(lambda call: call.unit.model.ecc, 1)),
+    "NVML_FI_DEV_ECC_PENDING": (_PLAIN, _where(lambda call: call.unit.model.ecc, 1)),
+    **{
+        f"NVML_FI_DEV_REMAPPED_{what}": (_PLAIN, _where(lambda call: call.unit.model.ecc))
+        for what in ("COR", "UNC", "PENDING", "FAILURE")
+    },
+    "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION": (_PLAIN, _nothing),
+    "NVML_FI_DEV_POWER_DEFAULT_LIMIT": (_PLAIN, _limit(1.0)),
+    "NVML_FI_DEV_POWER_REQUESTED_LIMIT": (_PLAIN, _limit(1.0)),
+    "NVML_FI_DEV_POWER_MIN_LIMIT": (_PLAIN, _limit(0.3)),
+    "NVML_FI_DEV_POWER_MAX_LIMIT": (_PLAIN, _limit(1.0)),
+    "NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT": (_SIGNED, _margin(nv.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN)),
+    "NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT": (_SIGNED, _margin(nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)),
+    "NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT": (_SIGNED, _margin(nv.NVML_TEMPERATURE_THRESHOLD_GPU_MAX)),
+    **{
+        f"NVML_FI_DEV_PCIE_COUNT_{kind}": (_PLAIN, _where(lambda call: call.unit.model.gpm))
+        for kind in PCIE_ERROR_KINDS.values()
+    },
+    **{
+        f"NVML_FI_DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL": (_WIDE, _where(_nvlinks))
+        for kind in ("CRC_FLIT", "CRC_DATA", "REPLAY", "RECOVERY")
+    },
+    **{f"NVML_FI_DEV_NVLINK_ERROR_DL_{kind}": (_WIDE, _of_link(_nvlinks, 0)) for kind in ("CRC", "REPLAY", "RECOVERY")},
+    "NVML_FI_DEV_NVLINK_GET_STATE": (_PLAIN, _of_link(_nvlinks, 1)),
+    "NVML_FI_DEV_C2C_LINK_COUNT": (_PLAIN, lambda call, _: _c2c(call)),
+    "NVML_FI_DEV_C2C_LINK_GET_STATUS": (_PLAIN, _of_link(_c2c, 1)),
+    **{f"NVML_FI_DEV_C2C_LINK_ERROR_{kind}": (_WIDE, _of_link(_c2c, 0)) for kind in ("INTR", "REPLAY", "REPLAY_B2B")},
+    **{
+        f"NVML_FI_DEV_PERF_POLICY_{policy}": (_WIDE, _nothing)
+        for policy in ("THERMAL", "BOARD_LIMIT", "LOW_UTILIZATION", "RELIABILITY", "TOTAL_APP_CLOCKS")
+    },
     "NVML_FI_DEV_PERF_POLICY_POWER": (_WIDE, lambda call, _: call.sensors.throttled_ns(call.t_ns)),
     "NVML_FI_DEV_PERF_POLICY_SYNC_BOOST": (_WIDE, _nothing),
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": (_WIDE, _nothing),
@@ -81,7 +171,7 @@ _FIELDS: Final[dict[str, tuple[int, _Reader]]] = {
 #: An older nvidia-ml-py may lack the newest names; what it cannot ask for needs no answer.
 _BY_ID: Final = {getattr(nv, name): (name, *row) for name, row in _FIELDS.items() if hasattr(nv, name)}
 #: The names that a scenario may call unsupported.
-NAMES: Final = frozenset(_FIELDS) | {
+NAMES: Final = frozenset(name for name in dir(nv) if name.startswith("NVML_FI_DEV_")) | {
     "NVML_TOTAL_POWER_SAMPLES",
     "NVML_GPU_UTILIZATION_SAMPLES",
     "NVML_MEMORY_UTILIZATION_SAMPLES",
@@ -110,6 +200,8 @@ def _field_values(call: Call, count: Any, values: Any) -> None:
         field.nvmlReturn, field.valueType = nv.NVML_SUCCESS, kind
         if kind == _WIDE:
             field.value.ullVal = reading
+        elif kind == _SIGNED:
+            field.value.siVal = reading
         else:
             field.value.uiVal = reading
 

@@ -22,11 +22,15 @@ _METRICS: Final[dict[str, tuple[Column | None, float, bytes, bytes]]] = {
     "NVML_GPM_METRIC_FP64_UTIL": (Column.FP64, 100.0, b"FP64 Util", b"%"),
     "NVML_GPM_METRIC_FP32_UTIL": (Column.FP32, 100.0, b"FP32 Util", b"%"),
     "NVML_GPM_METRIC_FP16_UTIL": (None, 0.0, b"FP16 Util", b"%"),
+    "NVML_GPM_METRIC_INTEGER_UTIL": (None, 0.0, b"Integer Util", b"%"),
+    "NVML_GPM_METRIC_IMMA_TENSOR_UTIL": (None, 0.0, b"IMMA Tensor Util", b"%"),
+    "NVML_GPM_METRIC_DFMA_TENSOR_UTIL": (None, 0.0, b"DFMA Tensor Util", b"%"),
     "NVML_GPM_METRIC_PCIE_TX_PER_SEC": (Column.PCIE_TX, 1 / MIB, b"PCIe TX", b"MiB/s"),
     "NVML_GPM_METRIC_PCIE_RX_PER_SEC": (Column.PCIE_RX, 1 / MIB, b"PCIe RX", b"MiB/s"),
     "NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC": (Column.NVLINK, 1 / MIB, b"NVLink RX", b"MiB/s"),
     "NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC": (Column.NVLINK, 1 / MIB, b"NVLink TX", b"MiB/s"),
 }
+_NVLINK: Final = frozenset(name for name in _METRICS if "NVLINK" in name)
 _BY_ID: Final = {getattr(nv, name): (name, *row) for name, row in _METRICS.items() if hasattr(nv, name)}
 NAMES: Final = frozenset(_METRICS)
 
@@ -83,7 +87,7 @@ def _metrics(library: Library, out: Any) -> None:
     for i in range(request.numMetrics):
         metric = request.metrics[i]
         row = _BY_ID.get(metric.metricId)
-        if row is None or row[0] in unit.unsupported:
+        if row is None or row[0] in unit.unsupported or (row[0] in _NVLINK and not unit.model.nvlinks):
             metric.nvmlReturn = nv.NVML_ERROR_NOT_SUPPORTED
         elif rates is None:
             metric.nvmlReturn = nv.NVML_ERROR_NOT_READY

@@ -48,13 +48,23 @@ class StubGpu:
     #: sampling type -> (time stamp in µs, value); an int is the return code
     buffers: dict[int, Any] = field(default_factory=dict)
     rates: tuple[int, int] = (37, 12)
-    memory: tuple[int, int, int] = (80 * 1024 * MIB, 600 * MIB, 5000 * MIB)
+    #: total, reserved, used, free
+    memory: tuple[int, int, int, int] = (80 * 1024 * MIB, 600 * MIB, 5000 * MIB, 4000 * MIB)
+    #: NVML's mask of the reasons for the present clocks
+    reasons: int = 0
+    #: state, status and health of the fabric
+    fabric: tuple[int, int, int] = (3, 0, 0xAA)
+    margin: int = 21
     gpm: bool = True
     #: metric id -> (nvmlReturn, value in per cent)
     metrics: dict[int, tuple[int, float]] = field(default_factory=dict)
     mig: list[StubGpu] = field(default_factory=list)
     instance: int = 0
-    processes: list[tuple[int, int]] = field(default_factory=list)
+    #: (pid, bytes) or (pid, bytes, id of the GPU instance), of those that compute and of those that draw
+    processes: list[tuple[int, ...]] = field(default_factory=list)
+    drawing: list[tuple[int, ...]] = field(default_factory=list)
+    #: (pid, time stamp in µs, per cent)
+    shares: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 class StubNvml:
@@ -134,6 +144,8 @@ def _scalars(name: str, *values: int) -> None:
 
 _scalars("nvmlDeviceGetEncoderUtilization", 3, 100_000)
 _scalars("nvmlDeviceGetDecoderUtilization", 4, 100_000)
+_scalars("nvmlDeviceGetJpgUtilization", 5, 100_000)
+_scalars("nvmlDeviceGetOfaUtilization", 6, 100_000)
 _scalars("nvmlDeviceGetPowerUsage", 351_000)
 _scalars("nvmlDeviceGetEnforcedPowerLimit", 700_000)
 _scalars("nvmlDeviceGetTemperature", 55)
@@ -141,6 +153,16 @@ _scalars("nvmlDeviceGetClockInfo", 1980)
 _scalars("nvmlDeviceGetMaxClockInfo", 1980)
 _scalars("nvmlDeviceGetMaxPcieLinkGeneration", 5)
 _scalars("nvmlDeviceGetMaxPcieLinkWidth", 16)
+_scalars("nvmlDeviceGetCurrPcieLinkGeneration", 4)
+_scalars("nvmlDeviceGetCurrPcieLinkWidth", 8)
+_scalars("nvmlDeviceGetPerformanceState", 2)
+_scalars("nvmlDeviceGetFanSpeed", 41)
+_scalars("nvmlDeviceGetTemperatureThreshold", 90)
+_scalars("nvmlDeviceGetPowerManagementDefaultLimit", 600_000)
+_scalars("nvmlDeviceGetPowerManagementLimitConstraints", 200_000, 800_000)
+_scalars("nvmlDeviceGetMemoryErrorCounter", 7)
+_scalars("nvmlDeviceGetCudaComputeCapability", 9, 0)
+_scalars("nvmlDeviceGetMinorNumber", 3)
 _scalars("nvmlDeviceGetSupportedEventTypes", pynvml.nvmlEventTypeXidCriticalError)
 _scalars("nvmlDeviceRegisterEvents")
 _scalars("nvmlDeviceGetPcieThroughput", 0)
@@ -159,6 +181,16 @@ def nvmlShutdown(stub: StubNvml) -> None:
 @_function
 def nvmlSystemGetDriverVersion(stub: StubNvml, out: Any, size: Any) -> None:
     out.value = b"580.65.06"
+
+
+@_function
+def nvmlSystemGetCudaDriverVersion_v2(stub: StubNvml, out: Any) -> None:
+    out._obj.value = 12080
+
+
+@_function
+def nvmlSystemGetNVMLVersion(stub: StubNvml, out: Any, size: Any) -> None:
+    out.value = b"13.580.65.06"
 
 
 @_function
@@ -204,7 +236,45 @@ def nvmlDeviceGetMemoryInfo(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
 
 @_on_device
 def nvmlDeviceGetMemoryInfo_v2(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
-    out._obj.total, out._obj.reserved, out._obj.used = gpu.memory
+    out._obj.total, out._obj.reserved, out._obj.used, out._obj.free = gpu.memory
+
+
+@_on_device
+def nvmlDeviceGetBAR1MemoryInfo(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
+    out._obj.bar1Total, out._obj.bar1Used = 128 << 30, 3 * MIB
+
+
+@_on_device
+def nvmlDeviceGetCurrentClocksEventReasons(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
+    out._obj.value = gpu.reasons
+
+
+_FUNCTIONS["nvmlDeviceGetCurrentClocksThrottleReasons"] = _FUNCTIONS["nvmlDeviceGetCurrentClocksEventReasons"]
+
+
+@_on_device
+def nvmlDeviceGetGpuFabricInfoV(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
+    out._obj.state, out._obj.status, out._obj.healthMask = gpu.fabric
+
+
+@_on_device
+def nvmlDeviceGetMarginTemperature(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
+    out._obj.marginTemperature = gpu.margin
+
+
+@_on_device
+def nvmlDeviceGetSramEccErrorStatus(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
+    out._obj.aggregateUncBucketL2, out._obj.aggregateUncBucketOther, out._obj.bThresholdExceeded = 11, 15, 1
+
+
+@_on_device
+def nvmlDeviceGetVbiosVersion(stub: StubNvml, gpu: StubGpu, out: Any, size: Any) -> None:
+    out.value = b"96.00.89.00.01"
+
+
+@_on_device
+def nvmlDeviceGetBoardPartNumber(stub: StubNvml, gpu: StubGpu, out: Any, size: Any) -> None:
+    out.value = b"692-2G520-0200-000"
 
 
 @_on_device
@@ -273,14 +343,31 @@ def nvmlDeviceGetAttributes_v2(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
     out._obj.gpuInstanceSliceCount, out._obj.memorySizeMB = 3, 40448
 
 
+def _list_of_processes(name: str, member: str) -> None:
+    def entry(stub: StubNvml, handle: Any, count: Any, out: Any) -> int:
+        gpu = stub.at(handle)
+        rows = getattr(gpu, member)
+        count._obj.value = len(rows)
+        for cell, (pid, used, *instance) in zip(out or (), rows, strict=False):
+            cell.pid, cell.usedGpuMemory = pid, used
+            cell.gpuInstanceId = instance[0] if instance else 0xFFFF_FFFF
+        code = gpu.code or gpu.calls.get(name, OK)
+        return code or (INSUFFICIENT_SIZE if out is None and rows else OK)
+
+    _FUNCTIONS[name] = entry
+
+
+_list_of_processes("nvmlDeviceGetComputeRunningProcesses_v3", "processes")
+_list_of_processes("nvmlDeviceGetGraphicsRunningProcesses_v3", "drawing")
+
+
 @_on_device
-def nvmlDeviceGetComputeRunningProcesses_v3(stub: StubNvml, gpu: StubGpu, count: Any, out: Any) -> int:
-    count._obj.value = len(gpu.processes)
-    if out is None:
-        return INSUFFICIENT_SIZE if gpu.processes else OK
-    for cell, (pid, used) in zip(out, gpu.processes, strict=False):
-        cell.pid, cell.usedGpuMemory = pid, used
-    return OK
+def nvmlDeviceGetProcessUtilization(stub: StubNvml, gpu: StubGpu, out: Any, count: Any, last: Any) -> int:
+    rows = [row for row in gpu.shares if row[1] > last.value]
+    count._obj.value = len(rows)
+    for cell, (pid, stamp, percent) in zip(out or (), rows, strict=False):
+        cell.pid, cell.timeStamp, cell.smUtil = pid, stamp, percent
+    return (INSUFFICIENT_SIZE if out is None else OK) if rows else NOT_FOUND
 
 
 @_on_device
@@ -343,11 +430,19 @@ def nvmlEventSetWait_v2(stub: StubNvml, events: Any, out: Any, timeout: Any) -> 
 
 
 def full_fields(stamp_us: int = 0) -> dict[int, tuple[int, int, float, int]]:
-    """Every field of the catalogue, its value 1000 + its id."""
+    """Every field of the catalogue, its value 1000 + its id, or for those with a small range something within it."""
     names = [name for name in dir(pynvml) if name.startswith("NVML_FI_DEV_")]
     ids = {getattr(pynvml, name) for name in names} - {pynvml.NVML_FI_DEV_MEMORY_TEMP}
     rows = {one: (OK, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 1000 + one, stamp_us) for one in ids}
-    rows[pynvml.NVML_FI_DEV_MEMORY_TEMP] = (OK, pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 61, stamp_us)
+    plain, signed = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, pynvml.NVML_VALUE_TYPE_SIGNED_INT
+    rows[pynvml.NVML_FI_DEV_MEMORY_TEMP] = (OK, plain, 61, stamp_us)
+    rows[pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = (OK, plain, 4, stamp_us)
+    rows[pynvml.NVML_FI_DEV_C2C_LINK_COUNT] = (OK, plain, 10, stamp_us)
+    for name in names:
+        if name.endswith(("_PENDING", "_FAILURE", "_CURRENT", "_STATE", "_STATUS")):
+            rows[getattr(pynvml, name)] = (OK, plain, 1, stamp_us)
+        elif name.endswith("_TLIMIT"):
+            rows[getattr(pynvml, name)] = (OK, signed, -2, stamp_us)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The driver as a whole: devices, errors, events, processes, fork and close."""
+"""The driver as a whole: devices, errors, events, fork and close."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpu_profile.catalogue import SIGNALS, Tier, signal
+from gpu_profile.catalogue import DEFAULT_GROUPS, SIGNALS, Tier, signal
 from gpu_profile.driver import Driver
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.nvml.errors import RULES, Action, Errors
 from gpu_profile.errors import DeviceLost, GpuBackendError
-from gpu_profile.samples import DeviceKind, ProcessUse
+from gpu_profile.samples import DeviceKind
 from gpu_profile.testing import FakeClock
 
 XID = pynvml.nvmlEventTypeXidCriticalError
@@ -39,7 +39,7 @@ def test_it_fulfils_the_protocol(stub: Any, clock: FakeClock) -> None:
 
 
 def test_devices_are_gpus_each_followed_by_its_instances(stub: Any, clock: FakeClock, new_gpu: Any) -> None:
-    stub.gpus[0].mig = [new_gpu("MIG-1", memory=(10 << 30, 0, 0)), new_gpu("MIG-2", name="NVIDIA H100 MIG 1g.10gb")]
+    stub.gpus[0].mig = [new_gpu("MIG-1", memory=(10 << 30, 0, 0, 0)), new_gpu("MIG-2", name="NVIDIA H100 MIG 1g.10gb")]
     stub.gpus.append(new_gpu("GPU-1", name="NVIDIA A10G"))
     devices = NvmlDriver(clock=clock).devices()
     assert [device.uuid for device in devices] == ["GPU-0", "MIG-1", "MIG-2", "GPU-1"]
@@ -74,11 +74,13 @@ def test_a_mig_instance_has_only_what_belongs_to_it(stub: Any, clock: FakeClock,
     driver = NvmlDriver(clock=clock)
     mig = driver.devices()[1]
     capabilities = driver.capabilities(mig)
-    assert {row for row, one in capabilities.items() if one.available} == {row for row in SIGNALS if row.mig}
+    assert {row for row, one in capabilities.items() if one.available} == {
+        row for row in SIGNALS if row.mig and row.group in DEFAULT_GROUPS
+    }
     assert capabilities[signal("energy")].reason == "not available on a MIG instance"
     assert driver.read(mig, Tier.FAST) == []
     assert driver.drain(mig) == []
-    assert [one.signal.key for one in driver.read(mig, Tier.SLOW)] == ["memory_used"]
+    assert [one.signal.key for one in driver.read(mig, Tier.SLOW)] == ["memory_used", "memory_free"]
 
 
 def test_a_device_can_be_read_without_having_been_listed(stub: Any, clock: FakeClock, new_gpu: Any) -> None:
@@ -302,17 +304,6 @@ def test_an_event_set_that_fails_does_not_stop_the_sampler(stub: Any, clock: Fak
     assert driver.events() == []
 
 
-def test_processes_carry_their_memory_or_none(stub: Any, clock: FakeClock) -> None:
-    stub.gpus[0].processes = [(4242, 7 << 30), (4243, 2**64 - 1)]
-    driver = NvmlDriver(clock=clock)
-    device = driver.devices()[0]
-    assert driver.processes(device) == [ProcessUse(4242, 7 << 30), ProcessUse(4243, None)]
-    stub.gpus[0].processes = []
-    assert driver.processes(device) == []
-    stub.code["nvmlDeviceGetComputeRunningProcesses_v3"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
-    assert driver.processes(device) == []
-
-
 def test_a_device_is_looked_at_anew_when_its_instances_change(stub: Any, clock: FakeClock, new_gpu: Any) -> None:
     driver = NvmlDriver(clock=clock)
     gpu = driver.devices()[0]
@@ -363,7 +354,7 @@ def test_a_forked_child_starts_nvml_itself_and_touches_nothing_of_its_parents(st
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert len(driver.boundary(device)) == 8
+    assert len(driver.boundary(device)) == 10
 
 
 def test_a_forked_child_that_only_closes_calls_nothing(stub: Any, clock: FakeClock) -> None:

@@ -164,7 +164,8 @@ def test_fields_are_absent_if_the_driver_has_no_such_function(
     capabilities = driver.capabilities(device)
     assert capabilities[signal("energy")].reason == "not known to this driver"
     values = {sample.signal.key: sample.value for sample in driver.read(device, Tier.FAST)}
-    assert values == {"power_average": 351_000, "utilization": 37, "memory_controller": 12}
+    polled = {key: value for key, value in values.items() if not key.startswith("throttle_seen")}
+    assert polled == {"power_average": 351_000, "utilization": 37, "memory_controller": 12}
 
 
 def test_the_fields_are_found_without_the_bindings_private_look_up(
@@ -178,3 +179,31 @@ def test_the_fields_are_found_without_the_bindings_private_look_up(
     monkeypatch.delattr(pynvml, "_nvmlGetFunctionPointer")
     assert library._resolve("nvmlDeviceGetFieldValues") is stub.nvmlDeviceGetFieldValues
     assert expected
+
+
+def test_a_field_for_which_a_driver_refuses_the_whole_call_takes_no_other_with_it(
+    stub: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = stub.nvmlDeviceGetFieldValues
+
+    def strict(handle: Any, count: Any, out: Any) -> int:
+        if any(cell.fieldId == pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION for cell in out._obj):
+            return int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        code: int = answer(handle, count, out)
+        return code
+
+    monkeypatch.setattr(stub, "nvmlDeviceGetFieldValues", strict)
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    capabilities = driver.capabilities(device)
+    assert capabilities[signal("recovery_action")].reason == "not known to this driver"
+    assert capabilities[signal("energy")].available
+    assert capabilities[signal("remap_failure")].available
+    assert {sample.signal.key for sample in driver.read(device, Tier.SLOW)} >= {"ecc_corrected", "pcie_replays"}
+
+
+def test_a_count_below_0_is_left_out(stub: Any, clock: FakeClock) -> None:
+    stub.gpus[0].fields[ENERGY] = (0, pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG, -5, 0)
+    driver = NvmlDriver(clock=clock)
+    assert "energy" not in {sample.signal.key for sample in driver.read(driver.devices()[0], Tier.FAST)}
+    assert driver.errors == {"IMPLAUSIBLE_VALUE": 1}

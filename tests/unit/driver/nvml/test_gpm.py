@@ -8,13 +8,13 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpu_profile.catalogue import SIGNALS, Tier, signal
+from gpu_profile.catalogue import DEFAULT_GROUPS, SIGNALS, Group, Tier, signal
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.testing import START_NS, FakeClock
 
 MS = 1_000_000
 SM = pynvml.NVML_GPM_METRIC_SM_UTIL
-ROWS = [row for row in SIGNALS if row.tier is Tier.GPM]
+ROWS = [row for row in SIGNALS if row.tier is Tier.GPM and row.group in DEFAULT_GROUPS]
 
 
 def test_a_window_runs_from_one_boundary_to_the_next(stub: Any, clock: FakeClock) -> None:
@@ -166,6 +166,29 @@ def test_a_mig_instance_is_sampled_through_its_parent(stub: Any, clock: FakeCloc
     gpu, mig = driver.devices()
     driver.boundary(mig)
     clock.advance(0.1)
-    assert len(driver.boundary(mig)) == len(ROWS)
+    assert {one.signal for one in driver.boundary(mig)} == {row for row in ROWS if row.mig}
     assert stub.gpm_slices == [(gpu.uuid, 5)] * 2
     assert stub.count["nvmlGpmSampleGet"] == 0
+
+
+def test_rates_are_in_mebibytes_a_second_and_have_no_ceiling_of_100(stub: Any, clock: FakeClock) -> None:
+    metrics = {pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: 27_000.5, pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: 3e5}
+    stub.gpus[0].metrics = {metric: (0, value) for metric, value in metrics.items()}
+    driver = NvmlDriver(clock=clock, groups=[Group.GPM, Group.GPM_DETAIL])
+    device = driver.devices()[0]
+    driver.boundary(device)
+    clock.advance(0.1)
+    got = {one.signal.key: one.signal.base(one.value) for one in driver.boundary(device)}
+    assert got["pcie_rx_rate"] == 27_000.5 * 2**20
+    assert got["nvlink_tx_rate"] == 3e5 * 2**20
+
+
+@pytest.mark.parametrize("value", [-1.0, 1e9, math.inf])
+def test_a_rate_that_no_link_has_is_left_out(stub: Any, clock: FakeClock, value: float) -> None:
+    stub.gpus[0].metrics = {pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: (0, value)}
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    driver.boundary(device)
+    clock.advance(0.1)
+    assert "pcie_rx_rate" not in {one.signal.key for one in driver.boundary(device)}
+    assert driver.errors == {"IMPLAUSIBLE_VALUE": 1}

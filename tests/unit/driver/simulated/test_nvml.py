@@ -52,7 +52,7 @@ def test_unknown_devices_and_arguments_have_the_driver_s_codes(install: Callable
     with pytest.raises(nv.NVMLError_NotFound):
         nv.nvmlDeviceGetHandleByUUID("GPU-none")
     with pytest.raises(nv.NVMLError_FunctionNotFound):
-        nv.nvmlDeviceGetFanSpeed(nv.nvmlDeviceGetHandleByIndex(0))
+        nv.nvmlDeviceGetPcieThroughput(nv.nvmlDeviceGetHandleByIndex(0), nv.NVML_PCIE_UTIL_TX_BYTES)
     with pytest.raises(nv.NVMLError_InvalidArgument):
         nv.nvmlDeviceGetClockInfo(nv.nvmlDeviceGetHandleByIndex(0), 99)
     with pytest.raises(nv.NVMLError_InvalidArgument):

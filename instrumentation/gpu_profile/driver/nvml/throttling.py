@@ -1,0 +1,40 @@
+"""Throttle time where the driver has no counter of it: integrated here from the reasons that each reading shows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.samples import Sample
+from gpu_profile.units import NS_PER_S
+
+#: Between two readings further apart than this, what happened is not known, and not counted.
+LONGEST_NS: Final = 2 * NS_PER_S
+
+
+class Throttling:
+    """The time for which each of some bits of NVML's mask was seen.
+
+    Between two readings that both show a bit it counts in full, if one of them does by half. Totals start at 0.
+    """
+
+    def __init__(self, bits: Sequence[tuple[Signal, int]]) -> None:
+        self._totals = {signal: 0 for signal, _ in bits}
+        self._bits = bits
+        self._before: tuple[int, int] | None = None
+
+    @property
+    def signals(self) -> Collection[Signal]:
+        """The signals that are integrated."""
+        return self._totals.keys()
+
+    def read(self, now_ns: int, mask: int) -> list[Sample]:
+        """Take in a reading, and return the totals."""
+        before_ns, before = self._before or (now_ns, mask)
+        self._before = now_ns, mask
+        passed = now_ns - before_ns
+        if 0 < passed <= LONGEST_NS:
+            for signal, bit in self._bits:
+                self._totals[signal] += passed * (bool(before & bit) + bool(mask & bit)) // 2
+        return [Sample(signal, now_ns, now_ns, total) for signal, total in self._totals.items()]

@@ -1,0 +1,204 @@
+"""Simulated NVML functions of the board: what it is, its links, limits, clocks and memory errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pynvml as nv
+
+from gpu_profile.driver.simulated.nvml_call import Call, Done, number, put
+from gpu_profile.driver.simulated.physics import Column
+from gpu_profile.driver.simulated.sensors import COUNTER_REFRESH_NS
+from gpu_profile.units import MIB
+
+_LANES: Final = 16
+#: Degrees Celsius: where the GPU shuts down, slows down, and is meant to stay below; the last is its memory's.
+THRESHOLDS: Final = {
+    nv.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: 95,
+    nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: 89,
+    nv.NVML_TEMPERATURE_THRESHOLD_GPU_MAX: 87,
+    nv.NVML_TEMPERATURE_THRESHOLD_MEM_MAX: 95,
+}
+#: Every question that the mask holds two bits for is answered with "no".
+_HEALTHY: Final = 0b10101010
+_FAN_IDLE: Final = 30
+_P_IDLE: Final = 8
+
+
+def text(buffer: Any, words: str) -> None:
+    """Store a text in the caller's buffer."""
+    buffer.value = words.encode()
+
+
+def needs(has: object) -> None:
+    """End the call if the model does not have this."""
+    if not has:
+        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+
+
+def idle(call: Call) -> bool:
+    """Whether nothing ran in the last refresh period of the clocks."""
+    return call.sensors.sm_clock_mhz(call.t_ns) == call.unit.model.idle_clock_mhz
+
+
+def _facts(fact: Callable[[Call], str]) -> Callable[..., None]:
+    def entry(call: Call, buffer: Any, _size: Any) -> None:
+        call.gpu_only()
+        text(buffer, fact(call))
+
+    return entry
+
+
+def _scalar(read: Callable[[Call], int]) -> Callable[..., None]:
+    def entry(call: Call, out: Any) -> None:
+        call.gpu_only()
+        put(out, read(call))
+
+    return entry
+
+
+def _capability(call: Call, major: Any, minor: Any) -> None:
+    first, _, second = call.unit.model.compute_capability.partition(".")
+    put(major, int(first))
+    put(minor, int(second))
+
+
+def _pci(call: Call, out: Any) -> None:
+    info, bus = out._obj, 0x18 + 0x10 * call.library.gpu(call.unit).index
+    info.domain, info.bus, info.device = 0, bus, 0
+    info.busIdLegacy = f"0000:{bus:02X}:00.0".encode()
+    info.busId = f"00000000:{bus:02X}:00.0".encode()
+
+
+def _generation(call: Call) -> int:
+    # Boards that save power at idle let the link fall back to its slowest.
+    return 1 if call.unit.model.saves_power and idle(call) else call.unit.model.pcie_generation
+
+
+def _limit_mw(call: Call) -> int:
+    return round(call.unit.model.tdp_w * 1000)
+
+
+def _limits(call: Call, lowest: Any, highest: Any) -> None:
+    call.gpu_only()
+    put(lowest, round(call.unit.model.tdp_w * 1000 * 0.3))
+    put(highest, _limit_mw(call))
+
+
+def _temperature(call: Call, sensor: Any, out: Any) -> None:
+    call.gpu_only()
+    if number(sensor) != nv.NVML_TEMPERATURE_GPU:
+        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+    put(out, call.sensors.temperature_c(call.t_ns))
+
+
+def _threshold(call: Call, kind: Any, out: Any) -> None:
+    call.gpu_only()
+    if number(kind) == nv.NVML_TEMPERATURE_THRESHOLD_MEM_MAX:
+        needs(call.unit.model.memory_temperature)
+    needs(number(kind) in THRESHOLDS)
+    put(out, THRESHOLDS[number(kind)])
+
+
+def _margin(call: Call, out: Any) -> None:
+    call.gpu_only()
+    needs(call.unit.model.temperature_margin)
+    slowdown = THRESHOLDS[nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN]
+    out._obj.marginTemperature = slowdown - call.sensors.temperature_c(call.t_ns)
+
+
+def _fan(call: Call, out: Any) -> None:
+    call.gpu_only()
+    needs(call.unit.model.fan)
+    put(out, _FAN_IDLE + max(0, call.sensors.temperature_c(call.t_ns) - 35))
+
+
+def _domain(domain: Any) -> int:
+    if (wanted := number(domain)) >= nv.NVML_CLOCK_COUNT:
+        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+    return wanted
+
+
+def _clock(call: Call, domain: Any, out: Any) -> None:
+    call.gpu_only()
+    _put_clock(call, _domain(domain), call.sensors.sm_clock_mhz(call.t_ns), out)
+
+
+def _max_clock(call: Call, domain: Any, out: Any) -> None:
+    call.gpu_only()
+    _put_clock(call, _domain(domain), call.unit.model.sm_clock_mhz, out)
+
+
+def _put_clock(call: Call, domain: int, sm_mhz: int, out: Any) -> None:
+    if domain == nv.NVML_CLOCK_MEM:
+        put(out, call.unit.model.memory_clock_mhz)
+    else:
+        put(out, sm_mhz if domain != nv.NVML_CLOCK_VIDEO else round(sm_mhz * 0.9))
+
+
+def _reasons(call: Call, out: Any) -> None:
+    call.gpu_only()
+    end = call.sensors.refreshed(call.t_ns, COUNTER_REFRESH_NS)
+    throttled = call.sensors.mean(Column.THROTTLED, end, COUNTER_REFRESH_NS) > 0
+    capped = nv.nvmlClocksEventReasonSwPowerCap if throttled else 0
+    put(out, capped or (nv.nvmlClocksEventReasonGpuIdle if idle(call) else 0))
+
+
+def _bar1(call: Call, out: Any) -> None:
+    call.gpu_only()
+    needs(not call.unit.model.unified_memory)
+    # The window is as large as the memory, in a power of two.
+    out._obj.bar1Total = (1 << (call.unit.model.memory_mib - 1).bit_length()) * MIB
+    out._obj.bar1Used = 2 * MIB
+    out._obj.bar1Free = out._obj.bar1Total - out._obj.bar1Used
+
+
+def _memory_errors(call: Call, _kind: Any, _count: Any, place: Any, out: Any) -> None:
+    call.gpu_only()
+    needs(call.unit.model.ecc and number(place) in (nv.NVML_MEMORY_LOCATION_SRAM, nv.NVML_MEMORY_LOCATION_DRAM))
+    put(out, 0)
+
+
+def _sram(call: Call, out: Any) -> None:
+    call.gpu_only()
+    needs(call.unit.model.ecc)
+    out._obj.bThresholdExceeded = 0
+
+
+def _fabric(call: Call, out: Any) -> None:
+    call.gpu_only()
+    info = out._obj
+    if call.unit.model.fabric:
+        info.state, info.status, info.healthMask = nv.NVML_GPU_FABRIC_STATE_COMPLETED, 0, _HEALTHY
+    else:
+        info.state = nv.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED
+
+
+TABLE: Final[dict[str, Callable[..., None]]] = {
+    "nvmlDeviceGetVbiosVersion": _facts(lambda call: call.unit.model.vbios_version),
+    "nvmlDeviceGetBoardPartNumber": _facts(lambda call: call.unit.model.part_number),
+    "nvmlDeviceGetCudaComputeCapability": _capability,
+    "nvmlDeviceGetMinorNumber": lambda call, out: put(out, call.library.gpu(call.unit).index),
+    "nvmlDeviceGetPciInfo_v3": _pci,
+    "nvmlDeviceGetMaxPcieLinkGeneration": _scalar(lambda call: call.unit.model.pcie_generation),
+    "nvmlDeviceGetMaxPcieLinkWidth": _scalar(lambda _: _LANES),
+    "nvmlDeviceGetCurrPcieLinkGeneration": _scalar(_generation),
+    "nvmlDeviceGetCurrPcieLinkWidth": _scalar(lambda _: _LANES),
+    "nvmlDeviceGetEnforcedPowerLimit": _scalar(_limit_mw),
+    "nvmlDeviceGetPowerManagementDefaultLimit": _scalar(_limit_mw),
+    "nvmlDeviceGetPowerManagementLimitConstraints": _limits,
+    "nvmlDeviceGetTemperature": _temperature,
+    "nvmlDeviceGetTemperatureThreshold": _threshold,
+    "nvmlDeviceGetMarginTemperature": _margin,
+    "nvmlDeviceGetFanSpeed": _fan,
+    "nvmlDeviceGetClockInfo": _clock,
+    "nvmlDeviceGetMaxClockInfo": _max_clock,
+    "nvmlDeviceGetPerformanceState": _scalar(lambda call: _P_IDLE if call.unit.model.saves_power and idle(call) else 0),
+    "nvmlDeviceGetCurrentClocksEventReasons": _reasons,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": _reasons,
+    "nvmlDeviceGetBAR1MemoryInfo": _bar1,
+    "nvmlDeviceGetMemoryErrorCounter": _memory_errors,
+    "nvmlDeviceGetSramEccErrorStatus": _sram,
+    "nvmlDeviceGetGpuFabricInfoV": _fabric,
+}

@@ -1,0 +1,167 @@
+"""What happens to the GPUs of this process, as OpenTelemetry log records within the traces that it happened to.
+
+An XID error or a lost GPU becomes a record of the service's logger provider, with the span of a region that ran on that
+device. Where the service has no logger provider nothing is emitted.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
+from inspect import signature
+from typing import Any, Final
+
+from opentelemetry import trace
+from opentelemetry._logs import SeverityNumber, get_logger
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from gpu_profile import event_text, process
+from gpu_profile.catalogue.events import TRACE_IDS
+from gpu_profile.executions import Execution
+from gpu_profile.sampler import SLOW_S
+from gpu_profile.samples import Event
+from gpu_profile.session import Session
+from gpu_profile.units import nanoseconds
+
+_log = logging.getLogger("gpu_profile")
+
+#: A driver is asked for events this often, and what it tells has the time of the answer: the region that an error ended
+#: may be over by then.
+LOOK_BACK_S: Final = SLOW_S
+#: Regions with a span that are remembered when they have ended.
+_REMEMBERED: Final = 2_000
+_MOST_EVENTS: Final = 1_000
+
+
+class EventLogs:
+    """The events of one session. Emitted by the thread that joins, soon after the sampler was told of them."""
+
+    def __init__(self, session: Session, provider: Any = None) -> None:
+        self._session = session
+        self._logger: Any = get_logger("gpu_profile", logger_provider=provider)
+        self._happened: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self._ended: deque[Execution] = deque(maxlen=_REMEMBERED)
+        session.sampler.event_sinks.append(self._happened.append)
+        session.on_end.append(self._remember)
+        session.on_step.append(self._emit_all)
+
+    def leave(self) -> None:
+        """Emit what waits, and nothing any more."""
+        session = self._session
+        hooks: tuple[tuple[list[Any], Any], ...] = (
+            (session.sampler.event_sinks, self._happened.append),
+            (session.on_end, self._remember),
+            (session.on_step, self._emit_all),
+        )
+        for told, own in hooks:
+            if own in told:
+                told.remove(own)
+        self._emit_all(True)
+
+    def _remember(self, execution: Execution) -> None:
+        if execution.span_id:
+            self._ended.append(execution)
+
+    def _emit_all(self, final: bool) -> bool:  # noqa: ARG002 - the session's hook
+        while self._happened:
+            event = self._happened.popleft()
+            try:
+                self._emit(event, self.active(event.device, event.t_ns))
+            except Exception:  # noqa: BLE001 - a logger of the service that fails must not end the join
+                _log.debug("gpu-profile: an event could not be logged", exc_info=True)
+        return False
+
+    def active(self, device: str, t_ns: int) -> list[Execution]:
+        """The executions with a span that ran on a device (its UUID) at a time, innermost first.
+
+        If there were none, those that had ended less than `LOOK_BACK_S` before.
+        """
+        session = self._session
+        with session.lock:
+            known = {id(one): one for one in (*session.backlog.everyone(), *session.began, *self._ended)}
+            here = [one for one in known.values() if one.span_id and _is_on(session, one, device)]
+            running = [one for one in here if one.start_ns <= t_ns and _runs_at(one, t_ns)]
+            found = running or [one for one in here if 0 <= t_ns - one.end_ns <= nanoseconds(LOOK_BACK_S)]
+        return sorted(found, key=lambda one: one.start_ns)[::-1]  # of those that began together, the last first
+
+    def _emit(self, event: Event, active: Sequence[Execution]) -> None:
+        level = event_text.severity(event)
+        attributes: dict[str, Any] = {**event_text.attributes(event)}
+        traces = list(dict.fromkeys(trace.format_trace_id(one.trace_id) for one in active))
+        if len(traces) > 1:
+            attributes[TRACE_IDS.name] = traces
+        span = _span_context(active)
+        values = {
+            "timestamp": event.t_ns,
+            "observed_timestamp": self._session.clock.now_ns(),
+            "severity_number": SeverityNumber(level.number),
+            "severity_text": level.text,
+            "body": event_text.body(event),
+        }
+        emit = self._logger.emit
+        if "event_name" in signature(emit).parameters:
+            context = trace.set_span_in_context(NonRecordingSpan(span), Context())
+            emit(**values, attributes=attributes, event_name=event_text.name(event), context=context)
+        else:
+            self._emit_before_1_39({**values, "attributes": attributes | {"event.name": event_text.name(event)}}, span)
+
+    def _emit_before_1_39(self, values: dict[str, Any], span: SpanContext) -> None:
+        """Loggers of before OpenTelemetry 1.39 take a record of the SDK's, which knows its resource."""
+        record = getattr(sys.modules.get("opentelemetry.sdk._logs"), "LogRecord", None)
+        if record is None:  # no SDK, no logger that keeps anything
+            return
+        ids = {"trace_id": span.trace_id, "span_id": span.span_id, "trace_flags": span.trace_flags}
+        resource = getattr(self._logger, "resource", None)
+        self._logger.emit(record(**values, **ids, **({"resource": resource} if resource is not None else {})))
+
+
+def _span_context(active: Iterable[Execution]) -> SpanContext:
+    for one in active:
+        flags = TraceFlags(TraceFlags.SAMPLED if one.sampled else TraceFlags.DEFAULT)
+        return SpanContext(one.trace_id, one.span_id, is_remote=False, trace_flags=flags)
+    return trace.INVALID_SPAN_CONTEXT
+
+
+def _is_on(session: Session, execution: Execution, device: str) -> bool:
+    """Whether it ran on the device, or on a MIG instance of it."""
+    return any(device in (one.uuid, one.parent) for one in session.devices_of(execution))
+
+
+def _runs_at(execution: Execution, t_ns: int) -> bool:
+    """Whether it, or what it left to its GPU, had not ended by then."""
+    if not execution.end_ns or t_ns < execution.end_ns:
+        return True
+    known = execution.active()
+    return known is not None and (known[1] is None or t_ns < known[1])
+
+
+_provider: Any = None
+_watched = False
+_attached: list[EventLogs] = []
+
+
+def log_events(provider: Any = None) -> None:
+    """Have what happens to GPUs logged through `provider`, else through the service's, from now on.
+
+    Calling it again is fine; the first provider stays.
+    """
+    global _provider, _watched
+    if not _watched:
+        _provider, _watched = provider, True
+        process.on_start(_attach)
+
+
+def leave_events() -> None:
+    """Undo `log_events`; what has happened by then is logged."""
+    global _watched  # noqa: PLW0603 - as above
+    _watched = False
+    process.off_start(_attach)
+    while _attached:
+        _attached.pop().leave()
+
+
+def _attach(session: Session) -> None:
+    _attached[:] = [EventLogs(session, _provider)]
