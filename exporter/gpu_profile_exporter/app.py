@@ -15,6 +15,10 @@ _TEXT: Final = "text/plain; charset=utf-8"
 _HTML: Final = "text/html; charset=utf-8"
 _JSON: Final = "application/json"
 _COMPRESS_FROM: Final = 1024
+#: A tenth more bytes than at level 5, in less than half of the time.
+GZIP_LEVEL: Final = 3
+#: Every path that is there.
+ROUTES: Final = ("/", "/metrics", "/-/ready", "/-/healthy", "/api/devices")
 #: The page is one file: nothing may come from elsewhere, and nobody may frame it.
 _PAGE_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
@@ -64,7 +68,7 @@ def respond(source: Source, request: Request) -> Response:
     response = _route(source, request)
     wants_gzip = _accepts_gzip(request.headers.get("accept-encoding", ""))
     if wants_gzip and len(response.body) >= _COMPRESS_FROM:
-        packed = gzip.compress(response.body, compresslevel=5, mtime=0)
+        packed = gzip.compress(response.body, compresslevel=GZIP_LEVEL, mtime=0)
         response = replace(response, body=packed, headers=(*response.headers, ("Content-Encoding", "gzip")))
     return replace(response, headers=(*response.headers, ("Vary", "Accept, Accept-Encoding")))
 
@@ -88,7 +92,7 @@ def _route(source: Source, request: Request) -> Response:
             headers = (("Content-Security-Policy", _PAGE_POLICY), ("Cache-Control", "no-store"))
             return Response(200, render(source.page()).encode(), _HTML, headers)
         case _:
-            return _line(404, "not found: try /, /metrics, /-/ready, /-/healthy or /api/devices")
+            return _line(404, f"not found: try {', '.join(ROUTES[:-1])} or {ROUTES[-1]}")
 
 
 def _line(status: int, text: str, *headers: tuple[str, str]) -> Response:

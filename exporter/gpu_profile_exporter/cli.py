@@ -1,31 +1,46 @@
-"""The command `gpu-profile-exporter`: bare options serve, `demo` shows."""
+"""The command `gpu-profile-exporter`: bare options serve, `demo` shows, `conformance`, `release` and `healthcheck`."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final, NoReturn
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 import click
 
-from gpu_profile.errors import GpuProfileError
-from gpu_profile_exporter import version
-from gpu_profile_exporter.config import ENVIRONMENT, Config, parse_listen
+from gpu_profile.errors import GpuProfileError, UsageError
+from gpu_profile_exporter import logs, options, systemd, version
+from gpu_profile_exporter.config import SETTINGS, Config, Loaded, load, printed
+from gpu_profile_exporter.control import Action, signals
+
+_log = logging.getLogger("gpu_profile_exporter")
 
 _NAME: Final = "gpu-profile-exporter"
-_DRIVERS: Final = "auto|nvml|smi|none|simulated[:DIR]|replay:DIR"
 #: Commands besides serving, loaded only when they are called: name -> (module, object, what it does).
 _COMMANDS: Final = {
     "demo": ("gpu_profile_exporter.demo.command", "demo", "Show it all on a simulated node, in a minute or two."),
+    "conformance": (
+        "gpu_profile_exporter.naming.conformance",
+        "conformance",
+        "Compare what is served, metric by metric, with a running dcgm-exporter.",
+    ),
+    "release": (
+        "gpu_profile_exporter.release",
+        "release",
+        "Let go of the GPUs for a while, so that they can be reset.",
+    ),
+    "healthcheck": ("gpu_profile_exporter.healthcheck", "healthcheck", "Ask a running exporter how it is."),
 }
 
 
-class _Commands(click.Group):
+class _Exporter(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(_COMMANDS)
 
@@ -36,111 +51,167 @@ class _Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options.write_help(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, brief) for name, (_, _, brief) in _COMMANDS.items()])
 
 
-def _env(name: str, *more: str) -> list[str]:
-    return [f"{ENVIRONMENT}_{name}", *more]
-
-
-@click.group(
-    _NAME,
-    cls=_Commands,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-@click.option("--listen", default=":9400", envvar=_env("LISTEN"), show_default=True, help="Address to serve on.")
-@click.option(
-    "--driver",
-    default="auto",
-    envvar=_env("DRIVER", "GPU_PROFILE_BACKEND"),
-    show_default=True,
-    metavar=_DRIVERS,
-    help="What to read the GPUs through.",
-)
-@click.option(
-    "--interval", default=0.1, envvar=_env("INTERVAL"), show_default=True, help="Seconds between two readings."
-)
-@click.option("--retention", default=120.0, envvar=_env("RETENTION"), show_default=True, help="Seconds that are kept.")
-@click.option(
-    "--log-level",
-    default="info",
-    envvar=_env("LOG_LEVEL"),
-    show_default=True,
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    help="What to log to standard error.",
-)
-@click.version_option(version(), prog_name=_NAME)
 @click.pass_context
-def exporter(
-    ctx: click.Context, *, listen: str, driver: str, interval: float, retention: float, log_level: str
-) -> None:
-    """Read every GPU of this node and serve what it does to Prometheus.
+def _run(ctx: click.Context, /, *, file: Path | None, print_config: bool, **_: Any) -> None:
+    flags = options.given(ctx)
+    if ctx.invoked_subcommand is not None:
+        said = [found.place for found in flags.values()]
+        if said or file is not None or print_config:
+            first = said[0] if said else "--config" if file is not None else "--print-config"
+            raise UsageError(f"{first}: is for serving, and means nothing to {ctx.invoked_subcommand}")
+        logs.set_up("info")
+        return
 
-    Every option can also be set by an environment variable: GPU_PROFILE_EXPORTER_LISTEN and so on. The driver is
-    taken from GPU_PROFILE_BACKEND too.
-    """
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    if ctx.invoked_subcommand is None:
-        serve(Config(listen=parse_listen(listen), driver=driver, interval_s=interval, retention_s=retention))
+    def reread() -> Loaded:
+        return load(flags, os.environ, file)
+
+    loaded = reread()
+    if print_config:
+        say(printed.in_force(loaded).rstrip("\n"))
+        return
+    logs.set_up(loaded.config.log.level, loaded.config.log.format)
+    for remark in loaded.config.remarks():
+        _log.warning(remark)
+    serve(loaded.config, lambda: reload(loaded.config, reread().config))
 
 
-def serve(config: Config) -> None:
-    """Run an exporter until SIGTERM or SIGINT."""
+exporter: Final = _Exporter(
+    _NAME,
+    callback=_run,
+    invoke_without_command=True,
+    subcommand_metavar="[COMMAND] [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    params=[
+        *options.options(),
+        options.file_option(),
+        click.Option(
+            ["--print-config"], is_flag=True, help="Print the settings in force and where each comes from, and end."
+        ),
+    ],
+    help="""Read every GPU of this node and serve what it does to Prometheus.
+
+    Every setting can be made by its flag, by an environment variable (GPU_PROFILE_EXPORTER_OTLP_ENDPOINT for
+    --otlp-endpoint) and in a TOML file (endpoint under [otlp]); the first of these wins.""",
+)
+click.version_option(version(), prog_name=_NAME)(exporter)
+
+
+def serve(config: Config, reread: Action | None = None) -> None:
+    """Run an exporter until SIGTERM or SIGINT. SIGHUP has it read its files again, SIGUSR1 let go of the GPUs."""
     from gpu_profile_exporter.node import Node
 
-    with _stop_signals() as wait, Node(config) as node:
-        click.echo(node.headline())
-        wait()
+    with signals() as control, Node(config) as node:
+        systemd.notify(systemd.READY)
+        say(node.headline())
+        # What is there by now stays: collections during a scrape need not look at it.
+        gc.collect()
+        gc.freeze()
+
+        def beat() -> None:
+            if node.health().alive:
+                systemd.notify(systemd.WATCHDOG)
+
+        try:
+            control.wait(_actions(node, reread), beat=beat, beat_s=systemd.watchdog_s())
+        finally:
+            systemd.notify(systemd.STOPPING)
 
 
-@contextmanager
-def _stop_signals() -> Iterator[Callable[[], object]]:
-    # The interpreter itself writes to the pipe when a signal comes: a handler in Python might only run after a read
-    # that has just begun to block, which is never.
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    before_fd = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+def _actions(node: object, reread: Action | None) -> dict[int, Action]:
+    """What each signal does; one for which the node has no method is left out."""
+    reload_node: Callable[[], object] | None = getattr(node, "reload", None)
+    release: Callable[[], object] | None = getattr(node, "release", None)
 
-    def wait() -> None:
-        while not set(os.read(reading, 64)) & set(numbers):
-            pass
+    def read_again() -> None:
+        systemd.notify(systemd.reloading())
+        try:
+            # First the node's own files: they hold good even where a setting elsewhere is wrong.
+            if reload_node is not None:
+                reload_node()
+        finally:
+            try:
+                if reread is not None:
+                    reread()
+            finally:
+                systemd.notify(systemd.READY)
 
-    try:
-        yield wait
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(before_fd)
-        os.close(reading)
-        os.close(writing)
+    actions: dict[int, Action] = {}
+    if reload_node is not None or reread is not None:
+        actions[signal.SIGHUP] = read_again
+    if release is not None:
+        actions[signal.SIGUSR1] = release
+    return actions
+
+
+def reload(running: Config, found: Config) -> None:
+    """Take over from `found` what can be changed in a running exporter, and say what needs a restart."""
+    logs.set_up(found.log.level, found.log.format)
+    changed = [
+        row.name
+        for row in SETTINGS
+        if row.topic != "log" and printed.value_of(running, row) != printed.value_of(found, row)
+    ]
+    if changed:
+        _log.warning("changed, and in force only after a restart: %s", ", ".join(changed))
+    else:
+        _log.info("the settings were read again")
+
+
+def say(text: str) -> None:
+    """A line on standard output, if anybody listens."""
+    with suppress(OSError, ValueError):
+        click.echo(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console script: every failure is one line on standard error and an exit code."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    _open_standard_files()
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            # The interpreter would try again at its end, and complain.
+            with suppress(OSError, ValueError, AttributeError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
+
+
+def _open_standard_files() -> None:
+    """Where standard input, output or error is closed, open nothing at all: else a socket would get its number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code: 0, 2 for what the user typed, 1 for the rest."""
     try:
-        exporter.main(list(arguments), prog_name=_NAME, standalone_mode=False)
+        code = exporter.main(list(arguments), prog_name=_NAME, standalone_mode=False)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except GpuProfileError as error:
         return _fail(str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return 0
-    except Exception as error:
-        logging.getLogger("gpu_profile_exporter").debug("it failed here", exc_info=True)
+    except Exception as error:  # noqa: BLE001 - whatever went wrong is told in one line
+        _log.debug("it failed here", exc_info=True)
         return _fail(f"{type(error).__name__}: {error} (--log-level debug shows where)", 1)
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"{_NAME}: {' '.join(message.split())}", err=True)
+    with suppress(OSError, ValueError):
+        click.echo(f"{_NAME}: {logs.one_line(' '.join(message.split()))}", err=True)
     return code

@@ -1,69 +1,118 @@
-"""Readings as a Prometheus exposition: families in the catalogue's order, names and labels by the catalogue's rule."""
+"""Readings as a Prometheus exposition: what /metrics says, in the format and under the names that were asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan, nan
+from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client import Metric as Family
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
+from gpu_profile.catalogue import Metric
+from gpu_profile.catalogue import self_metrics as m
+from gpu_profile_exporter.budget import SERIES_BUDGET
+from gpu_profile_exporter.format import Format, negotiate
+from gpu_profile_exporter.layout import Attributes, Layout, Line, Lines
+from gpu_profile_exporter.naming import Naming, choose
+from gpu_profile_exporter.readings import Exemplar, ExemplarReading, Reading
+from gpu_profile_exporter.usage import PROCESS, process_values
 
-from gpu_profile.catalogue import METRICS, Instrument, Metric
-from gpu_profile.catalogue.metric import label
-from gpu_profile.units import PROMETHEUS_SUFFIX
-from gpu_profile_exporter.readings import Reading
+_log = logging.getLogger("gpu_profile_exporter")
 
-_TYPE: Final = {
-    Instrument.COUNTER: "counter",
-    Instrument.UPDOWNCOUNTER: "gauge",
-    Instrument.GAUGE: "gauge",
-    Instrument.HISTOGRAM: "histogram",
-}
+#: Why a series is left out; published from 0 on, so that the first one is seen by increase().
+REASONS: Final = ("duplicate", "not_a_number", "over_budget")
 
-
-def families(readings: Iterable[Reading]) -> Iterator[Family]:
-    """The families that have a value, in the catalogue's order. None of the samples carries a timestamp."""
-    groups: dict[str, list[Reading]] = {}
-    for reading in readings:
-        groups.setdefault(reading.metric.otel, []).append(reading)
-    for metric in METRICS:
-        if metric.otel in groups:
-            family = _family(metric)
-            for reading in groups[metric.otel]:
-                labels = {label(name): value for name, value in reading.attributes.items()}
-                family.add_sample(metric.prometheus, labels, reading.value)
-            yield family
-
-
-def _family(metric: Metric) -> Family:
-    name, kind = metric.prometheus, _TYPE[metric.instrument]
-    if name.endswith("_info"):
-        return Family(name.removesuffix("_info"), metric.brief, "info")
-    name = name.removesuffix("_total") if metric.instrument is Instrument.COUNTER else name
-    unit = "ratio" if name.endswith("_ratio") else PROMETHEUS_SUFFIX.get(metric.unit, "")
-    return Family(name, metric.brief, kind, unit)
-
-
-class _Readings(Collector):
-    def __init__(self, read: Callable[[], Iterable[Reading]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterator[Family]:
-        return families(self._read())
+_OF_ALL: Final[Attributes] = {}
+_OWN: Final = ((m.SERIES, _OF_ALL), *((m.SERIES_DROPPED, {"reason": reason}) for reason in REASONS))
+_PROCESS_LINES: Final = tuple(map(Line.of, PROCESS))
 
 
 class Exposition:
-    """What /metrics says: the readings that `read` gives at each scrape, and this process's own CPU and memory."""
+    """What /metrics says: the readings that `read` gives at each scrape, and what the exporter itself uses.
 
-    def __init__(self, read: Callable[[], Iterable[Reading]], *, process: bool = True) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Readings(read))
-        if process:
-            ProcessCollector(registry=self._registry)
+    At most `budget` series are published; `budget.py` says which go first. `process`: tell what this process uses of
+    the machine too. May be called from any thread; who asks while another's is rendered waits.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Iterable[Reading]],
+        naming: Naming | None = None,
+        *,
+        budget: int = SERIES_BUDGET,
+        process: bool = True,
+    ) -> None:
+        self._read = read
+        self._lines = Lines(naming if naming is not None else choose("semconv"))
+        self._budget = budget
+        self._process = process
+        #: Series left out so far, by reason.
+        self.left_out: Counter[str] = Counter()
+        self._layout = Layout((), budget=budget)
+        self._key: tuple[Sequence[Metric], Sequence[Attributes], int] = ((), (), 0)
+        self._rendering = threading.Lock()
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """The text and its content type: OpenMetrics if the `Accept` header asks for it, else Prometheus' own."""
-        encoder, content_type = choose_encoder(accept)
-        return encoder(self._registry), content_type
+        """The text and its content type, as the `Accept` header asks for it."""
+        style = negotiate(accept)
+        with self._rendering:
+            return self._render(style), style.value
+
+    def _render(self, style: Format) -> bytes:
+        metrics, attributes, values, exemplars = self._readable(list(self._read()), style)
+        process = process_values() if self._process else ()
+        layout = self._layout_of(
+            [*metrics, *(metric for metric, _ in _OWN)], [*attributes, *(about for _, about in _OWN)], len(process)
+        )
+        self.left_out.update(layout.left_out)
+        values += [len(layout), *(self.left_out[reason] for reason in REASONS)]
+        return layout.fill([*values, *process], style, exemplars)
+
+    def _readable(self, readings: list[Reading], style: Format) -> _Parts:
+        """The parts of the readings that have a number for a value; exemplars if the format has any."""
+        if not readings:
+            return _Parts((), (), [], {})
+        metrics, attributes, values = zip(*readings, strict=True)
+        try:
+            numbers = list(map(float, values))
+        except (TypeError, ValueError, OverflowError):
+            numbers = list(map(_number, values))
+        # Infinities of both signs have no sum either.
+        if isnan(sum(numbers)) and any(map(isnan, numbers)):
+            kept = [reading for reading, value in zip(readings, numbers, strict=True) if not isnan(value)]
+            self.left_out["not_a_number"] += len(readings) - len(kept)
+            return self._readable(kept, style)
+        exemplars = {}
+        if style is Format.OPENMETRICS and ExemplarReading in set(map(type, readings)):
+            exemplars = {i: r.exemplar for i, r in enumerate(readings) if isinstance(r, ExemplarReading)}
+        return _Parts(metrics, attributes, numbers, exemplars)
+
+    def _layout_of(self, metrics: Sequence[Metric], attributes: Sequence[Attributes], fixed: int) -> Layout:
+        key = (metrics, attributes, fixed)
+        if key != self._key:
+            over = self._layout.left_out["over_budget"]
+            self._layout = Layout(self._lines.of(metrics, attributes), _PROCESS_LINES[:fixed], budget=self._budget)
+            self._key = key
+            gone = self._layout.left_out["over_budget"]
+            if gone and not over:
+                advice = "collect fewer groups, or raise --series-budget"
+                _log.warning("%d series are left out: there are more than %d; %s", gone, self._budget, advice)
+        return self._layout
+
+
+class _Parts(NamedTuple):
+    """Readings, each part for itself; exemplars by their reading's place."""
+
+    metrics: Sequence[Metric]
+    attributes: Sequence[Attributes]
+    values: list[float]
+    exemplars: Mapping[int, Exemplar]
+
+
+def _number(value: float) -> float:
+    """NaN for what is no number, whatever its type was said to be."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return nan

@@ -6,15 +6,15 @@ because a restart would not bring either back.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from gpu_profile.catalogue import Signal, Tier
-from gpu_profile.catalogue.signals import ECC_UNCORRECTED
-from gpu_profile.device_state import DeviceState
-from gpu_profile.sampler import GPM_S, SLOW_S, Sampler
-from gpu_profile.samples import Sample
-from gpu_profile.timeline import Column, Timeline
+from gpu_profile.catalogue.signals import ECC_UNCORRECTED, RECOVERY_ACTION, REMAP_FAILURE, REMAP_PENDING
+from gpu_profile.rounds import GPM_S, RARE_S, SLOW_S, SamplerStats
+from gpu_profile.samples import Device, ProcessUse, Sample
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 #: A reading lives for this many periods of its tier, and for at least `SHORTEST_LIFE_S`.
@@ -23,8 +23,108 @@ SHORTEST_LIFE_S: Final = 2.0
 #: A driver in which the sampler has been for longer than this (or three intervals) does not answer.
 STALLED_S: Final = 5.0
 
+#: Of the recovery actions (`nvmlDeviceGpuRecoveryAction_t`): reset the GPU, reboot, reset its bus, reboot the system.
+_RESETS: Final = frozenset({1, 2, 6, 7})
+
 Status = Literal["ok", "degraded", "failed", "predicted_failure"]
 STATES: Final[tuple[Status, ...]] = ("ok", "degraded", "failed", "predicted_failure")
+
+
+class Column(Protocol):
+    """What one signal's readings add up to, and the newest of them: a timeline's column, or a ledger's totals."""
+
+    @property
+    def signal(self) -> Signal:
+        """The signal."""
+        ...
+
+    @property
+    def total_mass(self) -> int:
+        """Sum of value x length in quanta ns; a counter's growth in quanta."""
+        ...
+
+    @property
+    def total_covered_ns(self) -> int:
+        """The time that readings cover."""
+        ...
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Samples that were left out, by reason."""
+        ...
+
+    @property
+    def last(self) -> Sample | None:
+        """The newest reading."""
+        ...
+
+    @property
+    def watermark_ns(self) -> int | None:
+        """The moment up to which the signal is known."""
+        ...
+
+
+class Columns(Protocol):
+    """The columns of a device: a timeline, or a ledger."""
+
+    @property
+    def columns(self) -> Mapping[Signal, Column]:
+        """The columns by signal."""
+        ...
+
+    def column(self, signal: Signal) -> Column | None:
+        """The signal's column; None if the device does not have it."""
+        ...
+
+    def best(self, sources: Iterable[Signal]) -> Column | None:
+        """The first of `sources` that the device has readings of, or else the first that it should have."""
+        ...
+
+
+class State(Protocol):
+    """What is known of a device."""
+
+    device: Device
+    up: bool
+    reason: str
+    samples: int
+    since_ns: int | None
+    xids: Counter[int]
+    last_xid: tuple[int, int] | None
+    processes: tuple[ProcessUse, ...]
+    processes_ns: int | None
+
+    @property
+    def timeline(self) -> Columns:
+        """Its signals."""
+        ...
+
+
+class Sampling(Protocol):
+    """What reads the devices, here or in other processes, and has what they said."""
+
+    problem: str
+    stats: SamplerStats
+
+    @property
+    def states(self) -> Mapping[str, State]:
+        """The devices, by UUID."""
+        ...
+
+    @property
+    def interval_s(self) -> float:
+        """How often counters are read."""
+        ...
+
+    @property
+    def driver(self) -> object | None:
+        """The driver, None while none answers."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """Whether it is at work."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +138,7 @@ class Health:
 
 def lifetime_ns(row: Signal, interval_s: float) -> int:
     """How old a reading of `row` may become before it vanishes: three periods of its tier, at least 2 s."""
-    tier_s = {Tier.SLOW: SLOW_S, Tier.GPM: GPM_S}.get(row.tier, 0.0)
+    tier_s = {Tier.SLOW: SLOW_S, Tier.RARE: RARE_S, Tier.GPM: GPM_S}.get(row.tier, 0.0)
     period_ns = max(nanoseconds(interval_s), nanoseconds(tier_s), row.refresh_ns)
     return max(LIFE_PERIODS * period_ns, nanoseconds(SHORTEST_LIFE_S))
 
@@ -51,20 +151,20 @@ def fresh(column: Column | None, now_ns: int, interval_s: float) -> Sample | Non
     return last
 
 
-def newest_ns(timeline: Timeline) -> int | None:
+def newest_ns(timeline: Columns) -> int | None:
     """The moment of the device's newest sample of any signal."""
     marks = (column.watermark_ns for column in list(timeline.columns.values()))
     return max((mark for mark in marks if mark is not None), default=None)
 
 
-def stalled_s(sampler: Sampler, now_ns: int) -> float | None:
+def stalled_s(sampler: Sampling, now_ns: int) -> float | None:
     """For how long the sampler has been waiting for the driver; None while that is no longer than usual."""
     turned_ns = sampler.stats.turned_ns
     waited_s = (now_ns - turned_ns) / NS_PER_S
     return waited_s if turned_ns and waited_s > max(STALLED_S, LIFE_PERIODS * sampler.interval_s) else None
 
 
-def silence(sampler: Sampler, now_ns: int) -> str:
+def silence(sampler: Sampling, now_ns: int) -> str:
     """Why the driver does not answer; empty while it does."""
     waited_s = stalled_s(sampler, now_ns)
     if waited_s is not None:
@@ -74,7 +174,7 @@ def silence(sampler: Sampler, now_ns: int) -> str:
     return "" if sampler.stats.rounds else "the first reading is under way"
 
 
-def health(sampler: Sampler, now_ns: int) -> Health:
+def health(sampler: Sampling, now_ns: int) -> Health:
     """The exporter's state."""
     if not sampler.running:
         return Health(alive=False, ready=False, reason="the sampler's thread has ended; restart the exporter")
@@ -82,17 +182,33 @@ def health(sampler: Sampler, now_ns: int) -> Health:
     return Health(alive=True, ready=not reason, reason=reason)
 
 
-def down_reason(state: DeviceState, sampler: Sampler, now_ns: int) -> str:
+def down_reason(state: State, sampler: Sampling, now_ns: int) -> str:
     """Why a device does not answer; empty while it does."""
     if not state.up:
         return state.reason or "the device does not answer"
     return silence(sampler, now_ns)
 
 
-def status(state: DeviceState, *, up: bool) -> Status:
-    """The device's state in OpenTelemetry's words: `degraded` means memory errors that ECC could not correct."""
-    if not up:
+def status(state: State, sampler: Sampling, now_ns: int) -> Status:
+    """The device's state in OpenTelemetry's words (`hw.state`); the first of these that holds:
+
+    - `failed`: it does not answer, or the driver asks for its reset or a reboot: until then no new work runs on it.
+    - `predicted_failure`: a row of memory could not be remapped (NVIDIA's criterion for a replacement), or one waits
+      for the next reset to be.
+    - `degraded`: the driver asks for something milder, or ECC met errors since the driver was loaded that it could not
+      correct.
+    - `ok`: none of these, as far as the device tells.
+    """
+    if down_reason(state, sampler, now_ns):
         return "failed"
-    column = state.timeline.column(ECC_UNCORRECTED)
-    last = column.last if column is not None else None
-    return "degraded" if last is not None and last.value > 0 else "ok"
+
+    def now(row: Signal) -> int:
+        last = fresh(state.timeline.column(row), now_ns, sampler.interval_s)
+        return 0 if last is None else last.value
+
+    action = now(RECOVERY_ACTION)
+    if action in _RESETS:
+        return "failed"
+    if now(REMAP_FAILURE) or now(REMAP_PENDING):
+        return "predicted_failure"
+    return "degraded" if action or now(ECC_UNCORRECTED) else "ok"

@@ -1,75 +1,158 @@
-"""The running whole: a sampler that reads every device of the node, and a server that tells what it knows."""
+"""The running whole: readers of every device of the node, and the ways out of what they read: a server, and a push."""
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
+import socket
+import tempfile
 import time
 from collections.abc import Iterator
-from importlib.metadata import entry_points
+from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
+from gpu_profile.catalogue import Group
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.driver import Driver
-from gpu_profile.driver.grammar import ENTRY_POINTS, open_driver
-from gpu_profile.driver.replay import ReplayDriver
+from gpu_profile.driver.grammar import check_spec
 from gpu_profile.errors import GpuBackendError, UsageError
-from gpu_profile.sampler import Sampler
 from gpu_profile_exporter import version
 from gpu_profile_exporter.app import Request, Response, respond
+from gpu_profile_exporter.attribution.labelling import labelled
 from gpu_profile_exporter.config import Config
 from gpu_profile_exporter.exposition import Exposition
 from gpu_profile_exporter.health import Health, health
+from gpu_profile_exporter.naming import Naming, choose
+from gpu_profile_exporter.naming.sums import totals
 from gpu_profile_exporter.page import PageData, describe
+from gpu_profile_exporter.reader.readers import Readers
 from gpu_profile_exporter.readings import Identity, Reading, readings
+from gpu_profile_exporter.release import Door
 from gpu_profile_exporter.server import Server
+
+if TYPE_CHECKING:
+    from gpu_profile_exporter.attribution import Attribution
+    from gpu_profile_exporter.push import Pusher
+
+_log = logging.getLogger("gpu_profile_exporter")
 
 #: These wait for hardware and are tried for ever. What is wrong with any other is what the user typed or wrote.
 _HARDWARE: Final = ("auto", "nvml", "smi")
 _FIRST_ANSWER_S: Final = 2.0
+#: What is not hardware answers within this, or never.
+_OPENED_S: Final = 10.0
+#: For how long SIGUSR1 lets go of the GPUs.
+RELEASE_S: Final = 60.0
 
 
 class Node:
-    """An exporter. Between `start()` and `stop()` it samples and serves; a scrape never calls the driver."""
+    """An exporter. Between `start()` and `stop()` it reads and serves; this process never calls the driver."""
 
     def __init__(self, config: Config, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.config = config
         self.clock = clock
-        self.identity = Identity(config.driver, "", version())
-        self.sampler = Sampler(self._open, interval_s=config.interval_s, retention_s=config.retention_s, clock=clock)
-        #: Whether the devices are not real, or were not when they were recorded.
-        self.simulated = config.driver.partition(":")[0] == "simulated"
-        self._exposition = Exposition(self.readings)
+        self._temporary = ""
+        try:
+            check_spec(config.driver)
+        except GpuBackendError as error:
+            raise UsageError(f"--driver: {error}") from error
+        naming, groups = _naming(config)
+        self.readers = Readers(
+            self._driver(),
+            interval_s=config.interval_s,
+            groups=sorted(config.groups | groups),
+            processes=config.processes or config.attribution.containers,
+            clock=clock,
+        )
+        self._attribution = self._attribute()
+        self._pusher = self._push()
+        self._exposition = Exposition(
+            self.readings if config.names == "semconv" else lambda: totals(self.readings()),
+            naming,
+            budget=config.series_budget,
+        )
         self._server: Server | None = None
+        self._door: Door | None = None
 
-    def _open(self) -> Driver:
-        driver = open_driver(self.config.driver, clock=self.clock)
-        self.identity = Identity(driver.name, driver.version, self.identity.version)
-        origin = driver.recorded_driver if isinstance(driver, ReplayDriver) else driver.name
-        self.simulated = origin.partition(":")[0] == "simulated"
-        return driver
+    def _driver(self) -> str:
+        """The driver's name for readers: several of them must meet the same simulated node."""
+        if self.config.driver.strip() != "simulated":
+            return self.config.driver
+        from gpu_profile.driver import simulated
+
+        self._temporary = tempfile.mkdtemp(prefix="gpu-profile-simulated-")
+        return f"simulated:{simulated.create(Path(self._temporary) / 'node', clock=self.clock)}"
+
+    def _attribute(self) -> Attribution | None:
+        config = self.config.attribution
+        if config.pods == "off" and config.job_mapping_dir is None and not (config.containers or self.config.processes):
+            return None
+        from gpu_profile_exporter.attribution import KUBELET_SOCKET, Attribution
+
+        return Attribution(
+            lambda: self.readers.states,
+            pods=config.pods,  # type: ignore[arg-type]  # one of the setting's words
+            dra=config.dra,
+            kubelet_socket=config.kubelet_socket or KUBELET_SOCKET,
+            slurm_dir=config.job_mapping_dir,
+            containers=config.containers,
+            processes=self.config.processes,
+            process_names=self.config.process_names,
+            labels=config.labels,
+            clock=self.clock,
+        )
+
+    def _push(self) -> Pusher | None:
+        endpoints = self.config.otlp.endpoints
+        if endpoints is None:
+            return None
+        from gpu_profile_exporter.push import Pusher, resource_attributes
+
+        host, port = socket.gethostname(), self.config.listen.port
+        pusher = Pusher(
+            self.readings,
+            metrics=endpoints.metrics,
+            logs=endpoints.logs,
+            interval_s=self.config.otlp.interval_s,
+            resource=resource_attributes(os.environ, version=version(), host=host, instance=f"{host}:{port}"),
+            version=version(),
+            clock=self.clock,
+        )
+        self.readers.event_sinks.append(pusher.event)
+        return pusher
 
     # ------------------------------------------------------------------ running
 
     def start(self) -> None:
         """Serve, then read. UsageError for an address, a driver's name or a file that cannot be used."""
-        self._server = Server(self.config.listen, self.respond)
-        try:
-            if not _waits_for_hardware(self.config.driver):
-                self.sampler.open()
-        except GpuBackendError as error:
-            self._server.stop()
-            raise UsageError(f"--driver: {error}") from error
-        except BaseException:
-            self._server.stop()
-            raise
+        self._server = Server(self.config.listen, self.respond, web_config=self.config.web_config_file)
         self._server.start()
-        self.sampler.start()
+        self.readers.start()
+        if not _waits_for_hardware(self.config.driver):
+            self._wait(_OPENED_S)
+            if self.readers.driver is None and self.readers.stats.turned_ns:
+                self.stop()
+                raise UsageError(f"--driver: {self.readers.problem}")
+        if self._attribution is not None:
+            self._attribution.start()
+        if self._pusher is not None:
+            self._pusher.start()
+        self._door = Door.open(self._server.address.port, self.release)
 
     def stop(self) -> None:
-        """Stop both; takes less than 2 s even if the driver hangs."""
+        """Stop it all; takes less than 2 s even if the driver hangs."""
+        if self._door is not None:
+            self._door.close()
+        if self._pusher is not None:
+            self._pusher.stop(1.0)
         if self._server is not None:
             self._server.stop()
-        self.sampler.stop(timeout_s=1.0)
+        self.readers.stop(timeout_s=0.5)
+        if self._attribution is not None:
+            self._attribution.stop(0.2)
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
     def __enter__(self) -> Self:
         self.start()
@@ -80,25 +163,52 @@ class Node:
     ) -> None:
         self.stop()
 
+    def _wait(self, timeout_s: float) -> None:
+        """Wait for the driver's first answer, whatever it is."""
+        deadline = time.monotonic() + timeout_s
+        while self.readers.driver is None and not self.readers.stats.turned_ns and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def release(self, seconds: float = RELEASE_S) -> bool:
+        """Let go of every GPU for so long; True once nothing of this exporter holds one."""
+        return self.readers.release(seconds)
+
+    def reload(self) -> None:
+        """Read the files of the listener again."""
+        if self._server is not None:
+            self._server.reload()
+
+    # ------------------------------------------------------------------ what it says
+
+    @property
+    def identity(self) -> Identity:
+        """Who is being read by whom."""
+        driver = self.readers.driver
+        if driver is None:
+            return Identity(self.config.driver, "", version())
+        return Identity(driver.name, driver.version, version(), tuple(sorted(driver.versions.items())))
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the devices are not real, or were not when they were recorded."""
+        driver = self.readers.driver
+        return (driver.origin if driver is not None else self.config.driver).partition(":")[0] == "simulated"
+
     @property
     def url(self) -> str:
         """Where it serves, with the port that was really chosen."""
-        return f"http://{self._server.address if self._server is not None else self.config.listen}"
+        return self._server.url if self._server is not None else f"http://{self.config.listen}"
 
     def headline(self, *, timeout_s: float = _FIRST_ANSWER_S) -> str:
         """One line that says what is read and where it is served; waits a moment for the driver's first answer."""
-        deadline = time.monotonic() + timeout_s
-        while self.sampler.driver is None and not self.sampler.stats.turned_ns and time.monotonic() < deadline:
-            time.sleep(0.01)
-        if self.sampler.driver is None:
-            what = f"not ready ({health(self.sampler, self.clock.now_ns()).reason})"
+        self._wait(timeout_s)
+        if self.readers.driver is None:
+            what = f"not ready ({self.health().reason})"
         else:
-            n = len(self.sampler.states)
+            n = len(self.readers.states)
             what = f"{n} {'device' if n == 1 else 'devices'} through {self.identity.driver}"
         mark = " (SIMULATED)" if self.simulated else ""
         return f"gpu-profile-exporter {self.identity.version}: {what}{mark} on {self.url}/metrics"
-
-    # ------------------------------------------------------------------ what the routes serve
 
     def respond(self, request: Request) -> Response:
         """Answer one request."""
@@ -106,7 +216,14 @@ class Node:
 
     def readings(self) -> Iterator[Reading]:
         """What is known now."""
-        return readings(self.sampler, self.identity, self.clock.now_ns())
+        now_ns = self.clock.now_ns()
+        of_devices = readings(self.readers, self.identity, now_ns)
+        if self._attribution is not None and self.config.attribution.labels:
+            of_devices = labelled(of_devices, self._attribution.labels_for)
+        yield from of_devices
+        for source in (self.readers, self._attribution, self._pusher, self._server):
+            if source is not None:
+                yield from source.readings(now_ns)
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """The exposition and its content type."""
@@ -114,12 +231,31 @@ class Node:
 
     def health(self) -> Health:
         """The exporter's state."""
-        return health(self.sampler, self.clock.now_ns())
+        return health(self.readers, self.clock.now_ns())
 
     def page(self) -> PageData:
         """What the landing page and /api/devices tell."""
-        return describe(self.sampler, self.identity, self.clock.now_ns(), simulated=self.simulated)
+        return describe(self.readers, self.identity, self.clock.now_ns(), simulated=self.simulated)
+
+
+def _naming(config: Config) -> tuple[Naming, frozenset[Group]]:
+    """The names to publish under, and the groups of signals that they need besides those that were asked for."""
+    if config.names == "semconv":
+        return choose("semconv"), frozenset()
+    from gpu_profile_exporter.naming.dcgm_csv import read_counters
+    from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_COUNTERS, groups
+
+    counters = DEFAULT_COUNTERS if config.dcgm.csv is None else read_counters(config.dcgm.csv)
+    for warning in counters.warnings:
+        _log.warning("%s", warning)
+    hostname, label = config.dcgm.host(socket.gethostname())
+    naming = choose(config.names, counters=counters, hostname=hostname, hostname_label=label)
+    return naming, groups(counters)
 
 
 def _waits_for_hardware(spec: str) -> bool:
+    from importlib.metadata import entry_points
+
+    from gpu_profile.driver.grammar import ENTRY_POINTS
+
     return spec.strip() in _HARDWARE or bool(entry_points(group=ENTRY_POINTS, name=spec.partition(":")[0]))

@@ -1,119 +1,248 @@
 """What a node has to say at a moment, in the catalogue's terms: metric, OpenTelemetry attributes, value.
 
 Pure: it reads timelines and never the driver. Every way out (a scrape, a push) starts from these readings.
+
+Attributes are made once and given out again at every moment: who keeps something about a series may know it by them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from functools import cache, lru_cache
+from typing import Final, NamedTuple, Self
 
 from gpu_profile.catalogue import BUSY_SOURCES, Metric, Signal, metric_of
 from gpu_profile.catalogue import metrics as m
+from gpu_profile.catalogue import self_metrics as own
 from gpu_profile.catalogue.signals import MEMORY_USED
-from gpu_profile.device_state import DeviceState
-from gpu_profile.sampler import Sampler
+from gpu_profile.catalogue.xids import XIDS
+from gpu_profile.samples import Device, DeviceKind
 from gpu_profile.units import NS_PER_S
-from gpu_profile_exporter.health import STATES, down_reason, fresh, newest_ns, silence, status
+from gpu_profile_exporter.health import (
+    STATES,
+    Column,
+    Sampling,
+    State,
+    down_reason,
+    fresh,
+    lifetime_ns,
+    silence,
+    status,
+)
 
 #: What the sampler and the columns count; published from 0 on, so that the first one is seen by increase().
 _ERRORS: Final = ("device lost", "driver", "internal")
 _LEFT_OUT: Final = ("duplicate", "implausible", "late", "reset")
+#: Drivers that never hear of XID errors: that they counted none says nothing.
+_NO_EVENTS: Final = frozenset({"none", "smi"})
+#: Device-signal pairs whose attributes are kept: 64 devices, MIG instances included, with 250 signals each.
+_KEPT: Final = 1 << 14
+
+Attributes = Mapping[str, str]
+_NONE: Final[Attributes] = {}
+#: Every source of busy time that a device has has told something by then.
+_SETTLES_NS: Final = 3 * NS_PER_S
 
 
 class Reading(NamedTuple):
-    """One value of one metric. An attribute that is not known is left out."""
+    """One value of one metric. An attribute that is not known is left out. Attributes are never changed once given."""
 
     metric: Metric
-    attributes: Mapping[str, str]
+    attributes: Attributes
     value: float
 
 
+class Exemplar(NamedTuple):
+    """One observation behind a counter's growth or a bucket's: its labels (a trace's id), value and moment."""
+
+    labels: Mapping[str, str]
+    value: float
+    t_ns: int | None = None
+
+
+class ExemplarReading(Reading):
+    """A reading with an exemplar, and the same three values to whoever has no use for that."""
+
+    exemplar: Exemplar
+
+    @classmethod
+    def of(cls, reading: Reading, exemplar: Exemplar) -> Self:
+        """`reading`, a counter's or a bucket's, with its exemplar."""
+        made = cls(*reading)
+        made.exemplar = exemplar
+        return made
+
+
 class Identity(NamedTuple):
-    """Who is being read by whom: the driver's name in the grammar of `--driver`, and two versions."""
+    """Who is being read by whom: the driver's name in the grammar of `--driver`, its version and the exporter's.
+
+    `versions` are those that the driver tells beside, by the attributes of `gpu_profile.driver.info`.
+    """
 
     driver: str
     driver_version: str
     version: str
+    versions: tuple[tuple[str, str], ...] = ()
 
 
 def base(row: Signal, quanta: int, per: int = 1) -> float:
     """`quanta / per` in the row's base unit, rounded once: 57 whole per cents are 0.57."""
-    if row.quantum >= 1:
-        return quanta * int(row.quantum) / per
-    return quanta / (round(1 / row.quantum) * per)
+    times, over = _ratio(row)
+    return quanta * times / (over * per)
 
 
-def readings(sampler: Sampler, identity: Identity, now_ns: int) -> Iterator[Reading]:
+@cache
+def _ratio(row: Signal) -> tuple[int, int]:
+    """A row's quantum as the ratio of two whole numbers."""
+    return (int(row.quantum), 1) if row.quantum >= 1 else (1, round(1 / row.quantum))
+
+
+def readings(sampler: Sampling, identity: Identity, now_ns: int) -> Iterator[Reading]:
     """Everything that is known of the node and its devices at `now_ns`, devices in the driver's order."""
     silent = silence(sampler, now_ns)
+    stats = sampler.stats
     for state in list(sampler.states.values()):
         yield from _device(state, sampler, identity, now_ns)
     for error in _ERRORS:
-        yield Reading(m.READ_ERRORS, {"error.type": error.replace(" ", "_")}, sampler.stats.errors[error])
-    for tier, busy_ns in sorted(dict(sampler.stats.busy_ns).items()):
+        yield Reading(m.READ_ERRORS, _labelled("error.type", error.replace(" ", "_")), stats.errors[error])
+    for tier, busy_ns in sorted(dict(stats.busy_ns).items()):
         if tier != "events":
-            yield Reading(m.READ_TIME, {"tier": tier}, busy_ns / NS_PER_S)
-    yield Reading(m.DRIVER_UP, {}, float(not silent))
-    driver = f"{identity.driver} {identity.driver_version}".strip()
-    yield Reading(m.BUILD_INFO, _known({"version": identity.version, "driver": driver}), 1)
+            yield Reading(m.READ_TIME, _labelled("tier", tier), busy_ns / NS_PER_S)
+    yield Reading(own.ROUNDS, _NONE, stats.rounds)
+    if stats.rounds:
+        yield Reading(own.LAG, _NONE, stats.late_ns / NS_PER_S)
+    yield Reading(m.DRIVER_UP, _NONE, float(not silent))
+    if versions := _versions(identity):
+        yield Reading(m.DRIVER_INFO, versions, 1)
+    yield Reading(m.BUILD_INFO, _build(identity), 1)
 
 
-def _device(state: DeviceState, sampler: Sampler, identity: Identity, now_ns: int) -> Iterator[Reading]:
+def _device(state: State, sampler: Sampling, identity: Identity, now_ns: int) -> Iterator[Reading]:
     device, timeline = state.device, state.timeline
-    hw_id = {"hw.id": device.uuid}
+    hw_id = _labelled("hw.id", device.uuid)
     busy = timeline.best(BUSY_SOURCES)
-    about = {
-        **hw_id,
-        "hw.name": device.name,
-        "hw.parent": device.parent or "",
-        "hw.driver_version": identity.driver_version,
-        "pci.bus_id": device.pci_bus_id,
-        "index": "" if device.index is None else str(device.index),
-        "kind": device.kind.value,
-        "busy.source": busy.signal.key if busy is not None else "",
-    }
-    yield Reading(m.DEVICE_INFO, _known(about), 1)
+    yield Reading(
+        m.DEVICE_INFO, _about(device, identity.driver_version, busy.signal.key if busy is not None else ""), 1
+    )
     if state.up and not sampler.stats.rounds:
         return  # nothing is known yet, not even whether it answers
+    if identity.driver not in _NO_EVENTS:
+        yield from _xids(state, hw_id)
     up = not down_reason(state, sampler, now_ns)
     yield Reading(m.DEVICE_UP, hw_id, float(up))
-    current = status(state, up=up)
+    current = status(state, sampler, now_ns)
     for name in STATES:
-        yield Reading(m.STATUS, {**hw_id, "hw.state": name, "hw.type": "gpu"}, float(name == current))
+        yield Reading(
+            m.STATUS, _labelled("hw.id", device.uuid, "hw.state", name, "hw.type", "gpu"), float(name == current)
+        )
     if not up:
         return
     yield from _signals(state, sampler.interval_s, now_ns)
-    if busy is not None and fresh(busy, now_ns, sampler.interval_s):
+    if busy is not None and fresh(busy, now_ns, sampler.interval_s) and _settled(state, busy, now_ns):
         yield Reading(m.BUSY, hw_id, base(busy.signal, busy.total_mass, NS_PER_S))
         yield Reading(m.OBSERVED, hw_id, busy.total_covered_ns / NS_PER_S)
-    newest = newest_ns(timeline)
-    if newest is not None:
-        yield Reading(m.SAMPLE_AGE, hw_id, max(0, now_ns - newest) / NS_PER_S)
     yield Reading(m.SAMPLES, hw_id, state.samples)
-    columns = list(timeline.columns.values())
+    dropped: Counter[str] = Counter()
+    for column in list(timeline.columns.values()):
+        if column.dropped:
+            dropped.update(column.dropped)
     for reason in _LEFT_OUT:
-        yield Reading(m.DROPPED, {**hw_id, "reason": reason}, sum(column.dropped[reason] for column in columns))
+        yield Reading(m.DROPPED, _labelled("hw.id", device.uuid, "reason", reason), dropped[reason])
 
 
-def _signals(state: DeviceState, interval_s: float, now_ns: int) -> Iterator[Reading]:
-    device = state.device
-    hw_id = {"hw.id": device.uuid}
+def _settled(state: State, busy: Column, now_ns: int) -> bool:
+    """Whether no better source of busy time will still turn up: the counter would go back as it takes over."""
+    best = next(signal for signal in BUSY_SOURCES if signal in state.timeline.columns)
+    return busy.signal is best or (state.since_ns is not None and now_ns - state.since_ns > _SETTLES_NS)
+
+
+def _signals(state: State, interval_s: float, now_ns: int) -> Iterator[Reading]:
+    device, uuid = state.device, state.device.uuid
+    hw_id = _labelled("hw.id", uuid)
     if device.memory_bytes is not None:
         yield Reading(m.MEMORY_LIMIT, hw_id, device.memory_bytes)
+    newest, stale = None, 0
     for row, column in list(state.timeline.columns.items()):
-        last = fresh(column, now_ns, interval_s)
+        last = column.last
         if last is None:
+            stale += 1
+            continue
+        metric, attributes, times, over, life_ns = _published(row, uuid, interval_s)
+        _, _, end_ns, quanta = last
+        if newest is None or end_ns > newest:
+            newest = end_ns
+        if now_ns - end_ns > life_ns:
+            stale += 1
             continue
         # A counter that starts again at 0 every few seconds is of no use at a scrape's distance: its growth is.
-        metric, value = metric_of(row), base(row, column.total_mass if row.wraps_at else last.value)
-        attributes = {**hw_id, **dict(row.attributes)}
-        if "hw.type" in metric.labels:
-            attributes["hw.type"] = "gpu"
+        value = (column.total_mass if row.wraps_at else quanta) * times / over
         yield Reading(metric, attributes, value)
         if row is MEMORY_USED and device.memory_bytes:
             yield Reading(m.MEMORY_UTILIZATION, hw_id, value / device.memory_bytes)
+    if newest is not None:
+        yield Reading(m.SAMPLE_AGE, hw_id, max(0, now_ns - newest) / NS_PER_S)
+    yield Reading(own.STALE, hw_id, stale)
 
 
-def _known(attributes: Mapping[str, str]) -> Mapping[str, str]:
+def _xids(state: State, hw_id: Attributes) -> Iterator[Reading]:
+    """Errors by code. Those of a MIG instance are told of its GPU, so only GPUs have counters at 0."""
+    counts, last, uuid = dict(state.xids), state.last_xid, state.device.uuid
+    if state.device.kind is DeviceKind.GPU:
+        counts = {**_NO_XIDS, **counts}
+    for code, n in sorted(counts.items()):
+        yield Reading(own.XID_ERRORS, _labelled("hw.id", uuid, "nvidia.gpu.xid", str(code)), n)
+    if last is not None:
+        yield Reading(own.XID_LAST, _labelled("hw.id", uuid, "nvidia.gpu.xid", str(last[0])), last[0])
+        yield Reading(own.XID_LAST_TIME, hw_id, last[1] / NS_PER_S)
+    elif state.device.kind is DeviceKind.GPU:
+        yield Reading(own.XID_LAST, hw_id, 0)
+
+
+_NO_XIDS: Final = dict.fromkeys((xid.code for xid in XIDS if xid.from_0), 0)
+
+
+class _Published(NamedTuple):
+    """How a device's signal is published: its quanta times `times` over `over`, for as long as `life_ns`."""
+
+    metric: Metric
+    attributes: Attributes
+    times: int
+    over: int
+    life_ns: int
+
+
+@lru_cache(maxsize=_KEPT)
+def _published(row: Signal, uuid: str, interval_s: float) -> _Published:
+    metric = metric_of(row)
+    attributes = {"hw.id": uuid, **dict(row.attributes)}
+    if "hw.type" in metric.labels:
+        attributes["hw.type"] = "gpu"
+    return _Published(metric, attributes, *_ratio(row), lifetime_ns(row, interval_s))
+
+
+@lru_cache(maxsize=_KEPT)
+def _labelled(*names_and_values: str) -> Attributes:
+    """One mapping for `name, value, name, value, …`, the same one each time."""
+    return dict(zip(names_and_values[::2], names_and_values[1::2], strict=True))
+
+
+@lru_cache(maxsize=1024)
+def _about(device: Device, driver_version: str, busy_source: str) -> Attributes:
+    found = device.identity | {"hw.driver_version": driver_version, "busy.source": busy_source}
+    return {name: found[name] for name in m.DEVICE_INFO.labels if found.get(name)}
+
+
+@lru_cache(maxsize=16)
+def _versions(identity: Identity) -> Attributes:
+    return _known({"hw.driver_version": identity.driver_version} | dict(identity.versions))
+
+
+@lru_cache(maxsize=16)
+def _build(identity: Identity) -> Attributes:
+    driver = f"{identity.driver} {identity.driver_version}".strip()
+    return _known({"version": identity.version, "driver": driver})
+
+
+def _known(attributes: Mapping[str, str]) -> Attributes:
     return {key: value for key, value in attributes.items() if value}

@@ -26,6 +26,7 @@ from gpu_profile.busy import busy_time, settled
 from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
+from gpu_profile.driver.nvml.queries import RATES
 from gpu_profile.driver.nvml.readers import READERS
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.driver.simulated.models import MODELS
@@ -47,13 +48,8 @@ _PATIENCE_S: Final = 1.0
 #: Of what the driver would read at every round, only utilisation is there: the rest costs time, and says nothing here.
 _SILENT: Final = (
     *(reader.field for reader in READERS.values() if reader.field),
+    *{reader.query.needs[0]: None for reader in READERS.values() if reader.query not in (None, RATES)},
     "nvmlDeviceGetMemoryInfo_v2",
-    "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetTemperature",
-    "nvmlDeviceGetEncoderUtilization",
-    "nvmlDeviceGetDecoderUtilization",
-    "nvmlDeviceGetEnforcedPowerLimit",
-    "nvmlDeviceGetPowerUsage",
     "NVML_MEMORY_UTILIZATION_SAMPLES",
 )
 

@@ -1,38 +1,53 @@
-"""What a scrape costs."""
+"""What an exporter costs a node, and whether its numbers are right: `exporter_*.py`, `rendering.py`, `server_load.py`.
+
+Exporters whose memory is looked at run all the while, at a few per cent of a core. What is timed runs by itself; what
+is only worked out, with other times than this machine's, runs together at the end.
+"""
 
 from __future__ import annotations
 
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
+from nvml_stub.build import CannotBuildError
+
+from benchmarks import (
+    exporter_aliasing,
+    exporter_cost,
+    exporter_faults,
+    exporter_load,
+    exporter_memory,
+    rendering,
+    server_load,
+)
+from benchmarks.exporter_children import Bench
 from benchmarks.rows import Row
-from gpu_profile.driver import simulated
-from gpu_profile_exporter.config import Config, parse_listen
-from gpu_profile_exporter.node import Node
+
+#: What is timed. Each takes a minute or two at most.
+_TIMED: Final[tuple[Callable[[Bench], Iterator[Row]], ...]] = (
+    exporter_cost.rows,
+    lambda _: rendering.rows(),
+    exporter_load.rows,
+    lambda _: server_load.rows(),
+)
 
 
 def rows() -> Iterator[Row]:
-    """The exporter's rows."""
+    """The exporter's rows; some eight minutes."""
     with tempfile.TemporaryDirectory() as directory:
-        node = simulated.create(Path(directory) / "node")
-        with Node(Config(listen=parse_listen("127.0.0.1:0"), driver=f"simulated:{node}")) as running:
-            time.sleep(3)
-            times, lines = [], 0
-            for _ in range(100):
-                started = time.perf_counter()
-                with urllib.request.urlopen(f"{running.url}/metrics") as answer:
-                    lines = answer.read().count(b"\n")
-                times.append(time.perf_counter() - started)
-    times.sort()
-    p50, p99 = times[50] * 1e3, times[98] * 1e3
-    yield Row(
-        f"scrape of 5 simulated devices, {lines} lines",
-        f"p50 {p50:.1f} ms, p99 {p99:.1f} ms",
-        "-",
-        "-",
-        "p99 <=50 ms",
-        p99 <= 50,
-    )
+        try:
+            bed = Bench(Path(directory))
+        except CannotBuildError as error:
+            yield Row("exporter", f"not measured: {error}", ok=False)
+            return
+        with exporter_memory.running(bed) as exporters, ThreadPoolExecutor(1) as aside:
+            for timed in _TIMED:
+                yield from timed(bed)
+            hour = aside.submit(exporter_memory.hour_row, bed)
+            yield from exporter_aliasing.rows(workers=1)
+            yield hour.result()
+            yield from exporters.rows()
+        yield from exporter_faults.rows()

@@ -65,7 +65,7 @@ def scrapes(duty: float, period_s: float) -> dict[str, Scraped]:
     result = {}
     for model, uuid in zip(MODELS, sampler.states, strict=True):
         busy = f'gpu_profile_busy_seconds_total{{hw_id="{uuid}"}}'
-        gauge = f'hw_gpu_utilization_ratio{{hw_gpu_task="general",hw_id="{uuid}"}}'
+        gauge = f'hw_gpu_utilization_ratio{{hw_id="{uuid}",hw_gpu_task="general"}}'
         result[model] = Scraped(busy, [(t, v[busy]) for t, v in seen], [(t, v[gauge]) for t, v in seen])
     return result
 

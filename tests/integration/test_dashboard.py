@@ -106,6 +106,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     python = (sys.executable, "-m")
     demo = ("gpu_profile_exporter.demo.service", "--directory", node, "--metrics", str(service))
     own = ("gpu_profile_exporter", "--driver", f"simulated:{node}", "--listen", f"127.0.0.1:{exporter}")
+    # Nobody listens there: the panel of failed pushes has something to show.
+    push = ("--otlp-endpoint", f"http://127.0.0.1:{free_port()}", "--otlp-interval", "1")
     server = (
         "prometheus",
         f"--config.file={here / 'prometheus.json'}",
@@ -115,7 +117,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     with ExitStack() as stack:
         behind = {
             here / "service.log": stack.enter_context(running(here / "service.log", *python, *demo)),
-            here / "exporter.log": stack.enter_context(running(here / "exporter.log", *python, *own)),
+            here / "exporter.log": stack.enter_context(running(here / "exporter.log", *python, *own, *push)),
             here / "prometheus.log": stack.enter_context(running(here / "prometheus.log", *server)),
         }
         asked = Prometheus(f"http://127.0.0.1:{web}", behind)

@@ -11,9 +11,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
+import click
 import kubernetes_validate
 import pytest
 import yaml
+
+from gpu_profile_exporter.cli import exporter
+from gpu_profile_exporter.config import load as load_settings
+from gpu_profile_exporter.config.toml import DEFAULT_FILE
+from gpu_profile_exporter.healthcheck import candidates
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -108,7 +114,48 @@ def test_the_pod_runs_without_any_privilege() -> None:
     assert security["readOnlyRootFilesystem"] is True
     assert security["allowPrivilegeEscalation"] is False
     assert security["capabilities"] == {"drop": ["ALL"]}
-    assert not pod().keys() & {"hostNetwork", "hostPID", "hostIPC", "volumes"}
+    assert not pod().keys() & {"hostNetwork", "hostPID", "hostIPC"}
+    assert not any("hostPath" in volume for volume in pod()["volumes"])
+
+
+def test_the_pods_settings_are_ones_that_the_exporter_takes_and_lie_where_it_looks() -> None:
+    (generated,) = load(KUBERNETES / "kustomization.yaml")["configMapGenerator"]
+    (name,) = generated["files"]
+    assert generated["namespace"] == manifest("namespace")["metadata"]["name"]
+    volumes = {row["configMap"]["name"]: row["name"] for row in pod()["volumes"] if "configMap" in row}
+    mounts = {row["name"]: row for row in container()["volumeMounts"]}
+    mount = mounts[volumes[generated["name"]]]
+    assert Path(mount["mountPath"]) / name == DEFAULT_FILE
+    assert mount["readOnly"] is True
+    assert load_settings({}, {}, KUBERNETES / name).config.log.format == "json"
+
+
+def test_every_setting_that_the_pods_file_offers_is_one(tmp_path: Path) -> None:
+    offered = re.sub(r"^# (?=\w+ = |\[)", "", (KUBERNETES / "exporter.toml").read_text(), flags=re.MULTILINE)
+    path = tmp_path / "exporter.toml"
+    path.write_text(offered)
+    config = load_settings({}, {}, path).config
+    assert (config.names, config.otlp.endpoints is not None) == ("both", True)
+
+
+def test_what_is_written_at_run_time_has_a_place_on_the_read_only_root() -> None:
+    (writable,) = (row["name"] for row in pod()["volumes"] if "emptyDir" in row)
+    assert {"name": writable, "mountPath": "/tmp"} in container()["volumeMounts"]
+    assert "/tmp" in services()["exporter"]["tmpfs"]
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+@pytest.mark.parametrize("name", ["kubernetes", "kubernetes-attribution"])
+def test_kustomize_makes_valid_manifests_with_the_settings_in_them(name: str) -> None:
+    done = subprocess.run(["kubectl", "kustomize", DOCKER / name], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    made = {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
+    for document in made.values():
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+    volumes = made["DaemonSet"]["spec"]["template"]["spec"]["volumes"]
+    used = {row["configMap"]["name"] for row in volumes if "configMap" in row}
+    assert used == {made["ConfigMap"]["metadata"]["name"]}
+    assert made["ConfigMap"]["data"].keys() == {"exporter.toml"}
 
 
 def test_the_pod_asks_the_nvidia_runtime_for_all_gpus_and_only_for_nvml() -> None:
@@ -142,18 +189,24 @@ def test_the_manifest_runs_the_version_that_is_in_the_tree() -> None:
     assert container()["image"] == f"gpu-profile-exporter:{version}"
 
 
-def test_the_image_listens_where_it_says_and_checks_its_own_health_there() -> None:
+def test_the_image_listens_where_it_says_and_so_does_the_pod() -> None:
     assert int(last("EXPOSE")) == PORT
     assert listen_port(json.loads(last("CMD"))) == PORT
     assert listen_port(container()["args"]) == PORT
-    (url,) = re.findall(r"http://[^']+", last("HEALTHCHECK"))
-    assert (urlsplit(url).port, urlsplit(url).path) == (PORT, "/-/healthy")
 
 
-def test_the_health_check_is_a_python_program() -> None:
-    command = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
-    assert command[:2] == ["python", "-c"]
-    compile(command[2], "HEALTHCHECK", "exec")
+def test_the_health_check_is_a_command_of_the_exporter() -> None:
+    program, name, *options = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
+    assert [program] == json.loads(last("ENTRYPOINT"))
+    command = exporter.get_command(click.Context(exporter), name)
+    assert command is not None
+    assert set(options) <= {option for parameter in command.params for option in parameter.opts}
+
+
+def test_the_health_check_asks_the_port_that_the_image_listens_on() -> None:
+    # Docker gives it the container's environment, but not its command line: without a setting it asks the default.
+    found = candidates(load_settings({}, {}, Path(os.devnull)).config)
+    assert [urlsplit(url).port for url in found] == [PORT]
 
 
 def test_the_image_runs_as_the_user_that_every_deployment_expects() -> None:
@@ -208,6 +261,11 @@ def test_the_simulated_node_is_one_directory_for_the_exporter_and_the_service() 
     assert exporter["volumes"] == service["volumes"] == ["node:/sim"]
     assert "simulated:/sim" in exporter["command"]
     assert service["command"][service["command"].index("--directory") + 1] == "/sim"
+
+
+def test_the_exporter_takes_the_environment_that_compose_gives_it() -> None:
+    found = load_settings({}, services()["exporter"]["environment"], Path(os.devnull)).config
+    assert found.log.format == "json"
 
 
 def test_the_service_understands_the_options_that_compose_gives_it() -> None:

@@ -25,10 +25,11 @@ from markdown_it.token import Token
 import gpu_profile
 from gpu_profile import process
 from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Instrument
+from gpu_profile.catalogue.events import EVENT_ATTRIBUTES, EVENT_NAMES
 from gpu_profile.catalogue.metric import label
 from gpu_profile.cli import commands
 from gpu_profile_exporter.cli import exporter
-from gpu_profile_exporter.demo.command import demo
+from gpu_profile_exporter.config import load
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -43,8 +44,10 @@ SERIES = {
 LABELS = {label(name) for metric in METRICS for name in metric.labels}
 #: `prometheus_client`'s own, of which the pages name some.
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
-#: Settings of the pytest plugin.
-SETTINGS = {"gpu_profile_backend", "gpu_profile_untold"}
+#: Settings: of the pytest plugin, and of the exporter.
+SETTINGS = {"gpu_profile_backend", "gpu_profile_untold", "process_names"}
+#: What a web configuration file of the listener may have.
+LISTENER = {"tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"}
 #: What a span has if the machine had the time to sample all of it; the pooled values stand in where it had not.
 OWN_VALUES = {"gpu_profile.scope", "gpu_profile.coverage"}
 #: Dotted names that are neither an attribute nor a metric nor Python.
@@ -166,7 +169,8 @@ def test_every_series_and_label_that_a_page_names_is_in_the_catalogue(page: Path
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_dotted_name_on_a_page_is_an_attribute_a_metric_or_importable(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    known = {a.name for a in ATTRIBUTES} | {m.otel for m in METRICS} | {k for m in METRICS for k in m.labels}
+    known = {a.name for a in (*ATTRIBUTES, *EVENT_ATTRIBUTES)} | set(EVENT_NAMES.values())
+    known |= {m.otel for m in METRICS} | {k for m in METRICS for k in m.labels}
     dotted = re.findall(r"\b((?:gpu_profile|nvidia\.gpu|hw)(?:\.[a-z_0-9]*[a-zA-Z0-9])+)(?!\.\*)", text)
     unknown = {name for name in dotted if name not in known | OTHER_NAMES and not importable(name)}
     assert unknown == set()
@@ -210,13 +214,21 @@ def test_every_query_is_promql(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", named("yaml"))
-def test_every_yaml_block_is_yaml(block: Block) -> None:
-    assert yaml.safe_load(block.text)["scrape_configs"]
+def test_every_yaml_block_is_yaml_of_prometheus_or_of_our_listener(block: Block) -> None:
+    keys = yaml.safe_load(block.text).keys()
+    assert "scrape_configs" in keys or keys <= LISTENER
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("toml") if block.page.stem.startswith("exporter")])
+def test_every_toml_block_of_the_exporters_pages_is_settings_that_it_takes(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "exporter.toml"
+    path.write_text(block.text, encoding="utf-8")
+    load({}, {}, path)
 
 
 @pytest.mark.debian
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
-@pytest.mark.parametrize("block", named("yaml"))
+@pytest.mark.parametrize("block", [block for block in blocks("yaml") if "scrape_configs" in block.text])
 def test_prometheus_takes_every_configuration(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "prometheus.yml"
     path.write_text(block.text)
@@ -225,7 +237,20 @@ def test_prometheus_takes_every_configuration(block: Block, tmp_path: Path) -> N
 
 
 def options(command: click.Command) -> set[str]:
-    return {"-h", "--help"} | {option for parameter in command.params for option in parameter.opts}
+    """Every option of the command; a switch's other half too."""
+    of_parameters = (option for row in command.params for option in (*row.opts, *row.secondary_opts))
+    return {"-h", "--help", *of_parameters}
+
+
+def called(words: list[str]) -> click.Command | None:
+    """The command that a line calls, as far as its options are checked here."""
+    name, *rest = words
+    if name == "gpu-profile" and rest[:1] == ["record"]:
+        return commands.commands["record"]
+    if name != "gpu-profile-exporter":
+        return None
+    named = exporter.get_command(click.Context(exporter), rest[0]) if rest else None
+    return named or exporter
 
 
 def code_lines() -> Iterator[tuple[str, str]]:
@@ -241,20 +266,29 @@ def code_lines() -> Iterator[tuple[str, str]]:
 
 def test_every_option_of_our_commands_that_a_page_uses_exists() -> None:
     checked = 0
-    for page, line in code_lines():
+    for page, written in code_lines():
+        line = re.sub(r"^(?:[A-Z_]+=\S+ )+", "", written)  # variables before the command
         words = shlex.split(line, comments=True) if line.startswith("gpu-profile") else []
-        if not words:
+        command = called(words) if words else None
+        if command is None:
             continue
-        if words[:2] == ["gpu-profile", "record"]:
-            known = options(commands.commands["record"])
-        elif words[0] == "gpu-profile-exporter":
-            known = options(demo if "demo" in words else exporter)
-        else:
-            continue
-        used = {word for word in words if word.startswith("-")}
+        used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         checked += len(used)
-        assert used <= known, f"{page}: {line}"
-    assert checked
+        assert used <= options(command), f"{page}: {line}"
+    assert checked > 20
+
+
+def test_every_option_that_the_exporters_pages_name_exists() -> None:
+    known = {"--pid"} | options(exporter)  # Docker's
+    for name in exporter.list_commands(click.Context(exporter)):
+        known |= options(exporter.get_command(click.Context(exporter), name) or exporter)
+    named = {
+        (page, line.split()[0].partition("=")[0])
+        for page, line in code_lines()
+        if line.startswith("--") and page.removeprefix("docs/").startswith(("exporter", "dcgm", "otlp", "attribution"))
+    }
+    assert len(named) > 40
+    assert {(page, option) for page, option in named if option not in known} == set()
 
 
 def test_every_make_target_that_a_page_uses_exists() -> None:
@@ -292,7 +326,8 @@ def test_every_metric_signal_attribute_and_threshold_has_its_row() -> None:
     for metric in METRICS:
         assert f"| `{metric.prometheus}` | `{metric.otel}` |" in metrics
     for row in SIGNALS:
-        assert f"| `{row.key}` |" in metrics
+        key = re.sub(r"(?<=_)\d+(?=_)", "N", row.key)  # links share a line
+        assert f"| `{key}` | `{row.group}` |" in metrics
     for attribute in ATTRIBUTES:
         assert f"| `{attribute.name}` |" in regions
 
@@ -321,14 +356,3 @@ def test_every_setting_of_configure_is_explained_with_its_default() -> None:
         (row,) = re.findall(rf"^\| `{parameter.name}` \| (.*?) \|", text, re.MULTILINE)
         if isinstance(parameter.default, float):
             assert float(row) == parameter.default
-
-
-def test_every_option_of_the_exporter_is_explained_with_its_default() -> None:
-    text = (DOCS / "exporter.md").read_text()
-    for parameter in exporter.params:
-        if isinstance(parameter, click.Option) and parameter.opts[0] != "--version":
-            (row,) = re.findall(rf"^\| `{parameter.opts[0]}` (\|.*\|)$", text, re.MULTILINE)
-            default = parameter.default
-            assert f"| {default:g} |" in row if isinstance(default, float) else f"| `{default}` |" in row
-            for variable in parameter.envvar or ():
-                assert f"`{variable}`" in row

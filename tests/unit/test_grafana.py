@@ -202,6 +202,35 @@ def idle(busy: str, observed: str) -> dict[str, str]:
     }
 
 
+def xid(code: int, values: str) -> dict[str, str]:
+    return {f'nvidia_gpu_xid_errors_total{{{GPU}, nvidia_gpu_xid="{code}"}}': values}
+
+
+def first(code: int, minute: int) -> dict[str, str]:
+    """An error whose counter begins with it, after so many minutes."""
+    return {
+        **xid(code, f"_x{minute} 1x40"),
+        f'nvidia_gpu_xid_last{{{GPU}, nvidia_gpu_xid="{code}"}}': f"_x{minute} {code}x40",
+        f"nvidia_gpu_xid_last_time_seconds{{{GPU}}}": f"_x{minute} {60 * minute}x40",
+    }
+
+
+def batches(failures: str, sent: str) -> dict[str, str]:
+    return {
+        f'gpu_profile_push_failures_total{{{NODE}, signal="metrics", error_type="timeout"}}': failures,
+        f'gpu_profile_push_batches_total{{{NODE}, signal="metrics"}}': sent,
+    }
+
+
+def flagged(name: str) -> Case:
+    return 15, {f"{name}{{{GPU}}}": "0x4 1x20"}, [{f"{name}{{{GPU}}}": "0x20"}]
+
+
+def of_node(name: str, labels: str, fires: str, quiet: str) -> tuple[dict[str, str], list[dict[str, str]]]:
+    series = f"{name}{{{NODE}{labels}}}"
+    return {series: fires}, [{series: quiet}]
+
+
 CASES: dict[str, Case] = {
     "GpuProfileTargetDown": (
         15,
@@ -246,6 +275,49 @@ CASES: dict[str, Case] = {
             {f'hw_errors_total{{{GPU}, error_type="uncorrected", hw_type="gpu"}}': "3x30"},
             {f'hw_errors_total{{{GPU}, error_type="corrected", hw_type="gpu"}}': "0x5 9x20"},
         ],
+    ),
+    "GpuXidCritical": (
+        10,
+        xid(79, "0x5 1x20"),
+        [xid(79, "0x20"), xid(79, "3x20"), xid(31, "0x5 1x20"), xid(63, "0x5 1x20")],
+    ),
+    "GpuXid": (10, xid(63, "0x5 1x20"), [xid(79, "0x5 1x20"), xid(31, "0x5 1x20"), xid(63, "2x20"), first(45, 5)]),
+    "GpuXidOfProgram": (10, xid(31, "0x5 1x20"), [xid(79, "0x5 1x20"), xid(31, "2x20")]),
+    "GpuRowRemapPending": flagged("nvidia_gpu_remapped_rows_pending"),
+    "GpuRowRemapFailed": flagged("nvidia_gpu_remapped_rows_failure"),
+    "GpuRecoveryActionNeeded": flagged("nvidia_gpu_recovery_action"),
+    "GpuReadersRestarting": (
+        25,
+        {f'gpu_profile_reader_restarts_total{{{NODE}, reason="hung"}}': "0+1x30"},
+        [
+            {f'gpu_profile_reader_restarts_total{{{NODE}, reason="hung"}}': "0x5 1x25"},
+            {f'gpu_profile_reader_restarts_total{{{NODE}, reason="released"}}': "0+1x30"},
+        ],
+    ),
+    "GpuProfilePushFailing": (
+        25,
+        batches("0+4x30", "7x30"),
+        [batches("0+1x30", "0+3x30"), batches("5x30", "7x30"), batches("0+4x12 48x18", "0x14 0+4x16")],
+    ),
+    "GpuProfilePushLosing": (
+        10,
+        *of_node("gpu_profile_push_dropped_total", ', signal="logs", reason="queue_full"', "0x5 2x20", "2x20"),
+    ),
+    "GpuAttributionDown": (
+        20,
+        {f'gpu_profile_attribution_up{{{NODE}, source="kubelet", reason="timeout"}}': "0x30"},
+        [
+            {f'gpu_profile_attribution_up{{{NODE}, source="kubelet", reason="not_found"}}': "0x30"},
+            {f'gpu_profile_attribution_up{{{NODE}, source="kubelet"}}': "1x30"},
+        ],
+    ),
+    "GpuProfileSeriesDropped": (
+        25,
+        *of_node("gpu_profile_series_dropped_total", ', reason="over_budget"', "0+50x30", "9x30"),
+    ),
+    "GpuProfileCertificateEnds": (
+        90,
+        *of_node("gpu_profile_http_certificate_end_timestamp_seconds", "", "86400x120", "8640000x120"),
     ),
     "GpuIdleButPowered": (
         45,
@@ -297,6 +369,21 @@ def test_an_alert_fires_when_it_should_and_only_then(name: str, tmp_path: Path) 
     promtool(tmp_path, minute, fires, [firing(name, 1)])
     for quiet in quiets:
         promtool(tmp_path, minute, quiet, [firing(name, 0)])
+
+
+@pytest.mark.debian
+@pytest.mark.parametrize("code", [43, 92, 777])
+def test_the_first_error_of_a_code_without_a_counter_at_0_is_seen(code: int, tmp_path: Path) -> None:
+    seen = code != 43  # a program's, which follows upon another error
+    promtool(tmp_path, 10, first(code, 5), [firing("GpuXid", int(seen))])
+    promtool(tmp_path, 30, first(code, 5), [firing("GpuXid", 0)])
+
+
+@pytest.mark.debian
+def test_throttling_that_only_readings_showed_counts_as_what_the_driver_counts(tmp_path: Path) -> None:
+    name = f'gpu_profile_throttle_time_seconds_total{{{GPU}, nvidia_gpu_throttle_reason="hw_thermal"}}'
+    promtool(tmp_path, 45, {name: "0+9x60"}, [firing("GpuSlowedByHeatOrPowerFault", 1)])
+    promtool(tmp_path, 45, {name: "0+3x60"}, [firing("GpuSlowedByHeatOrPowerFault", 0)])
 
 
 @pytest.mark.debian

@@ -13,6 +13,7 @@ import pytest
 from region_support import Stage
 
 from gpu_profile import GpuBackendError, configure, process, region, use_stream
+from gpu_profile.catalogue import LIBRARY_GROUPS
 from gpu_profile.driver import simulated
 from gpu_profile.session import Session
 
@@ -73,6 +74,8 @@ def test_settings_come_from_the_code_then_from_the_environment(tmp_path: Path, m
     assert process.settings().devices == ("GPU-1",)
     opened = process.settings().open_driver()
     assert opened.name.startswith("simulated")
+    known = opened.capabilities(opened.devices()[0])
+    assert {row.group for row, can in known.items() if can.available} == LIBRARY_GROUPS
     opened.close()
     configure(backend="none", devices=["GPU-1", "GPU-2"])
     assert process.settings().devices == ("GPU-1", "GPU-2")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Protocol, TypedDict, runtime_checkable
 
 from gpu_profile.catalogue import BUSY_SOURCES, Signal
 from gpu_profile.catalogue.signals import MEMORY_USED, POWER, POWER_AVERAGE, TEMPERATURE
-from gpu_profile.device_state import DeviceState
-from gpu_profile.sampler import Sampler
-from gpu_profile.timeline import Column
 from gpu_profile.units import NS_PER_S
-from gpu_profile_exporter.health import Status, down_reason, fresh, newest_ns, silence, status
+from gpu_profile_exporter.health import Column, Sampling, State, Status, down_reason, fresh, newest_ns, silence, status
 from gpu_profile_exporter.readings import Identity, base
 
 
@@ -44,7 +41,16 @@ class PageData(TypedDict):
     devices: list[DeviceData]
 
 
-def describe(sampler: Sampler, identity: Identity, now_ns: int, *, simulated: bool) -> PageData:
+@runtime_checkable
+class Busy(Column, Protocol):
+    """A column that has the newest second's rows."""
+
+    def integral(self, a_ns: int, b_ns: int) -> tuple[int, int]:
+        """Mass of the rows within `(a, b]` and the ns of it that they cover."""
+        ...
+
+
+def describe(sampler: Sampling, identity: Identity, now_ns: int, *, simulated: bool) -> PageData:
     """The node and its devices at `now_ns`."""
     return PageData(
         version=identity.version,
@@ -56,7 +62,7 @@ def describe(sampler: Sampler, identity: Identity, now_ns: int, *, simulated: bo
     )
 
 
-def _device(state: DeviceState, sampler: Sampler, now_ns: int) -> DeviceData:
+def _device(state: State, sampler: Sampling, now_ns: int) -> DeviceData:
     device, timeline = state.device, state.timeline
     reason = down_reason(state, sampler, now_ns)
 
@@ -75,9 +81,9 @@ def _device(state: DeviceState, sampler: Sampler, now_ns: int) -> DeviceData:
         name=device.name,
         kind=device.kind.value,
         parent=device.parent,
-        status=status(state, up=not reason),
+        status=status(state, sampler, now_ns),
         reason=reason,
-        busy=_last_second(busy) if busy is not None and seen else None,
+        busy=_last_second(busy) if isinstance(busy, Busy) and seen else None,
         busy_source=busy.signal.key if busy is not None else None,
         power_w=last(POWER, POWER_AVERAGE),
         memory_used_bytes=last(MEMORY_USED),
@@ -87,7 +93,7 @@ def _device(state: DeviceState, sampler: Sampler, now_ns: int) -> DeviceData:
     )
 
 
-def _last_second(column: Column) -> float | None:
+def _last_second(column: Busy) -> float | None:
     until = column.watermark_ns
     if until is None:
         return None

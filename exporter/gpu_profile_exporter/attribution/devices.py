@@ -1,0 +1,91 @@
+"""Which of our devices a kubelet, a DRA driver or a mapping file means by a name of its own. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from gpu_profile.samples import Device, DeviceKind
+from gpu_profile_exporter.attribution.sources import LeftOut
+
+_UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)
+#: Replicas of a shared GPU or MIG instance, as NVIDIA's device plugin names them, now and formerly.
+_REPLICA: Final = re.compile(r"(?:::|-replica-)\d+\Z", re.ASCII)
+#: GKE's names: /dev/nvidiaN, a GPU instance of it, and a virtual part where either is shared.
+_NODE: Final = re.compile(r"nvidia(\d{1,4})(?:/gi(\d{1,4}))?(?:/vgpu\d+)?", re.ASCII)
+#: NVIDIA's DRA driver names a whole GPU by a number, which was its index at first and is its minor number since. Its
+#: names of MIG instances have a profile and a place, which no UUID tells.
+_NUMBERED: Final = re.compile(r"(?:[\w.-]*[0-9a-f]-)?gpu-(\d{1,4})", re.ASCII)
+_CDI: Final = re.compile(r"(?:[\w.-]+\.)?nvidia\.com/[\w.-]+=(.+)", re.ASCII)
+#: A mapping file: a GPU's index, or that and the id of a GPU instance.
+_FILE: Final = re.compile(r"([0-9]{1,4})(?:[.-]([0-9]{1,4}))?", re.ASCII)
+
+#: A device's UUID, why a name that means a GPU is none of ours, or None for a name that means no GPU.
+Match = str | LeftOut | None
+#: The number of a GPU, and the id of one of its GPU instances.
+_Number = tuple[int | None, int | None]
+
+
+class DeviceNames:
+    """The names that `devices` go by. The order in which anything is listed never matters."""
+
+    def __init__(self, devices: Iterable[Device]) -> None:
+        self._uuids: set[str] = set()
+        self._by_index: defaultdict[_Number, set[str]] = defaultdict(set)
+        self._by_minor: defaultdict[_Number, set[str]] = defaultdict(set)
+        for device in devices:
+            self._uuids.add(device.uuid)
+            if device.kind is DeviceKind.GPU or device.mig_instance is not None:
+                instance = None if device.kind is DeviceKind.GPU else device.mig_instance
+                self._by_index[device.index, instance].add(device.uuid)
+                self._by_minor[device.minor, instance].add(device.uuid)
+
+    def plugin(self, resource: str, name: str) -> Match:
+        """The device that a device plugin calls `name`; `resource` is what pods ask for."""
+        if _UUID.match(name):
+            return self._uuid(_REPLICA.sub("", name))
+        if not resource.startswith("nvidia.com/"):
+            return None
+        if (node := _NODE.fullmatch(name)) is not None:
+            return _only(self._by_minor, _numbers(node))
+        return LeftOut.UNKNOWN_DEVICE
+
+    def dra(self, driver: str, device: str, cdi: Iterable[str]) -> Match:
+        """The device that a DRA driver calls `device` and shows a container under the names `cdi`."""
+        names = [match[1] for match in map(_CDI.fullmatch, cdi) if match is not None]
+        if driver.endswith("nvidia.com") and device:
+            names.insert(0, device)
+        for name in names:
+            if (uuid := _UUID.search(name)) is not None and uuid[0] in self._uuids:
+                return uuid[0]
+            if (number := _NUMBERED.fullmatch(name)) is not None:
+                return self._numbered(int(number[1]))
+        return LeftOut.UNKNOWN_DEVICE if names else None
+
+    def file(self, name: str) -> Match:
+        """The device that a job mapping file of this name is about."""
+        if _UUID.match(name):
+            return self._uuid(name)
+        match = _FILE.fullmatch(name)
+        return _only(self._by_index, _numbers(match)) if match is not None else None
+
+    def _uuid(self, name: str) -> Match:
+        return name if name in self._uuids else LeftOut.UNKNOWN_DEVICE
+
+    def _numbered(self, number: int) -> Match:
+        index, minor = (_only(table, (number, None)) for table in (self._by_index, self._by_minor))
+        return index if index == minor else LeftOut.AMBIGUOUS
+
+
+def _numbers(match: re.Match[str]) -> _Number:
+    return int(match[1]), None if match[2] is None else int(match[2])
+
+
+def _only(table: defaultdict[_Number, set[str]], number: _Number) -> Match:
+    """The one device of this number: a GPU instance that is cut into compute instances has several."""
+    found = table.get(number, set())
+    if not found:
+        return LeftOut.UNKNOWN_DEVICE
+    return min(found) if len(found) == 1 else LeftOut.AMBIGUOUS

@@ -1,0 +1,105 @@
+"""The job mapping directory that dcgm-exporter introduced (`--hpc-job-mapping-dir`).
+
+A workload manager's prolog writes one file per GPU, named by its index, with a job's id on each line; its epilog
+empties or removes it. A file named by the UUID of a GPU or MIG instance is read as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from gpu_profile_exporter.attribution.sources import LeftOut, Source, Tally, Unavailable, reason_of
+
+MOST_FILES: Final = 4096
+MOST_BYTES: Final = 65_536
+_JOB: Final = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class Mapping(NamedTuple):
+    """A file's name and the jobs that it lists."""
+
+    name: str
+    jobs: tuple[str, ...]
+
+
+def read(directory: Path, tally: Tally) -> list[Mapping]:
+    """The mappings of `directory`, by name; Unavailable if it cannot be listed.
+
+    No link is followed, nothing but a plain file is read, and of none more than 64 KiB: whoever may write the files
+    need not be trusted. What is skipped is counted.
+    """
+    found: list[Mapping] = []
+    with _opened(directory) as place:
+        try:
+            names = sorted(os.listdir(place))  # noqa: PTH208 - of what was opened, whatever stands there now
+        except OSError as error:
+            raise Unavailable(reason_of(error), str(directory)) from error
+        if len(names) > MOST_FILES:
+            tally[Source.SLURM, LeftOut.BUDGET] += len(names) - MOST_FILES
+        for name in names[:MOST_FILES]:
+            content = _content(place, name)
+            if isinstance(content, LeftOut):
+                tally[Source.SLURM, content] += 1
+            elif content is not None:
+                found.append(Mapping(name, tuple(_jobs(content, tally))))
+    return found
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    try:
+        place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Unavailable(reason_of(error), str(directory)) from error
+    try:
+        yield place
+    finally:
+        os.close(place)
+
+
+def _content(place: int, name: str) -> bytes | LeftOut | None:
+    """A file's bytes, why it is skipped, or None for what is simply no mapping: gone since, or a directory."""
+    try:
+        # Never waits for a pipe's writer, and never gets a terminal.
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=place)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return LeftOut.LINK if _is_link(place, name) else LeftOut.GARBAGE
+    try:
+        mode = os.fstat(file).st_mode
+        if stat.S_ISDIR(mode):
+            return None
+        if not stat.S_ISREG(mode):
+            return LeftOut.GARBAGE
+        with open(file, "rb", closefd=False) as opened:
+            content = opened.read(MOST_BYTES + 1)
+    except OSError:
+        return LeftOut.GARBAGE
+    finally:
+        os.close(file)
+    return content if len(content) <= MOST_BYTES else LeftOut.TOO_LARGE
+
+
+def _is_link(place: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _jobs(content: bytes, tally: Tally) -> Iterator[str]:
+    for line in content.decode("utf-8", "replace").split("\n"):
+        job = line.strip()
+        if not job:
+            continue
+        if _JOB.fullmatch(job) is None:
+            tally[Source.SLURM, LeftOut.GARBAGE] += 1
+            continue
+        yield job

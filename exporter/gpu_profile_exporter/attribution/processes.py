@@ -1,0 +1,122 @@
+"""The processes that hold devices, looked up in `/proc`: which container or job they are in, and what they are called.
+
+Only what everybody may read is read, and never a command line: its arguments may hold secrets. A pid is a process
+only together with its start time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from gpu_profile_exporter.attribution import cgroups
+from gpu_profile_exporter.attribution.cgroups import Place
+from gpu_profile_exporter.attribution.sources import LeftOut, Reason, Source, Tally, Unavailable, reason_of
+
+#: The inode of the first pid namespace (Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO).
+_HOST_NAMESPACE: Final = "pid:[4026531836]"
+_STAT_BYTES: Final = 4096
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+#: Field 22 of proc_pid_stat(5), counted from the state, which is field 3.
+_START: Final = 22 - 3
+
+
+class Process(NamedTuple):
+    """A process that was there: `started` is in clock ticks since the boot, `name` "" unless asked for."""
+
+    pid: int
+    started: int
+    name: str
+    place: Place
+
+
+class Uptime(NamedTuple):
+    """Seconds since the boot, as they were read."""
+
+    seconds: float
+
+    @classmethod
+    def read(cls, proc: Path) -> Uptime:
+        """Read it; Unavailable if there is none."""
+        try:
+            return cls(float(_read(proc / "uptime", 128).split()[0]))
+        except OSError as error:
+            raise Unavailable(reason_of(error), "/proc/uptime") from error
+        except (ValueError, IndexError) as error:
+            raise Unavailable(Reason.GARBAGE, "/proc/uptime") from error
+
+
+def require_host_pids(proc: Path) -> None:
+    """Unavailable unless `proc` shows the host's processes: a namespace of one's own gives other meanings to pids."""
+    try:
+        if str((proc / "self" / "ns" / "pid").readlink()) == _HOST_NAMESPACE:
+            return
+    except OSError:
+        pass
+    try:  # the host's /proc, mounted into a container: the kernel's own thread 2 is only seen there
+        if _read(proc / "2" / "comm", 64).strip() == "kthreadd":
+            return
+    except OSError:
+        pass
+    raise Unavailable(Reason.PID_NAMESPACE)
+
+
+def look_up(
+    pids: Iterable[int], *, proc: Path, uptime: Uptime, listed_s_ago: float, names: bool, tally: Tally
+) -> dict[int, Process]:
+    """The processes among `pids`, which the driver listed `listed_s_ago` seconds before `uptime`.
+
+    One that ended is left out; so is one that began later, as it is not the one that the driver saw.
+    """
+    found: dict[int, Process] = {}
+    latest = (uptime.seconds - max(0.0, listed_s_ago)) * _TICKS_PER_S
+    for pid in pids:
+        try:
+            started, comm = _stat(proc / str(pid))
+            text = _read(proc / str(pid) / "cgroup", cgroups.MOST_BYTES)
+            name = _name(proc / str(pid), comm) if names else ""
+            again = _stat(proc / str(pid))[0]
+        except OSError:
+            continue
+        except ValueError:
+            tally[Source.PROCESSES, LeftOut.GARBAGE] += 1
+            continue
+        # Both clocks are rounded down to a tick, so that a process must be a tick older to be surely older.
+        if again != started or started + 1 > latest:
+            tally[Source.PROCESSES, LeftOut.PID_REUSED] += 1
+            continue
+        found[pid] = Process(pid, started, name, cgroups.place(text))
+    return found
+
+
+def _stat(directory: Path) -> tuple[int, str]:
+    """Start time in ticks, and the name; ValueError for what is not a stat file."""
+    # The name stands in parentheses and may hold any byte, parentheses and spaces too.
+    text = _read(directory / "stat", _STAT_BYTES)
+    head, opened, rest = text.partition("(")
+    name, closed, tail = rest.rpartition(")")
+    fields = tail.split()
+    if not (head.strip().isdigit() and opened and closed and len(fields) > _START):
+        raise ValueError(f"{directory}/stat is no stat file")
+    started = fields[_START]
+    if not re.fullmatch(r"[0-9]{1,20}", started):
+        raise ValueError(f"{directory}/stat has no start time")
+    return int(started), name
+
+
+def _name(directory: Path, comm: str) -> str:
+    """The executable's file name; the kernel's name of the process where that may not be read."""
+    try:
+        target = str((directory / "exe").readlink()).removesuffix(" (deleted)")
+    except OSError:
+        target = comm
+    name = target.rpartition("/")[2].encode("utf-8", "replace").decode("utf-8")
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)[:255]
+
+
+def _read(path: Path, most: int) -> str:
+    with path.open("rb") as file:
+        return file.read(most).decode("utf-8", "replace")

@@ -1,0 +1,88 @@
+"""What each process holds of a device, as far as the driver's numbers can be true together. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from gpu_profile.samples import ProcessUse
+from gpu_profile_exporter.attribution.sources import LeftOut, Source, Tally
+
+#: The driver tells utilisation in whole per cents, and does not say how it rounds.
+ROUNDING: Final = 0.01
+
+
+class Share(NamedTuple):
+    """What one process holds; None is not known. `pid` is None for all those beyond the budget together."""
+
+    pid: int | None
+    memory_bytes: int | None
+    utilization: float | None
+
+
+def shares(uses: Iterable[ProcessUse], *, memory_bytes: int | None, most: int, tally: Tally) -> Sequence[Share]:
+    """The shares of a device with `memory_bytes` of memory, the largest first, at most `most` and one for the rest.
+
+    A pid that is listed twice (as a compute and as a graphics process) counts once, with its larger numbers. Memory
+    that adds up to more than the device has, and utilisation that adds up to more than 1, is not published at all:
+    nobody can say whose number is wrong. What rounding explains is scaled to 1.
+    """
+    held: dict[int, Share] = {}
+    for use in uses:
+        now = Share(use.pid, _memory(use.memory_bytes, tally), _utilization(use.utilization, tally))
+        before = held.get(use.pid, now)
+        memory = _larger(before.memory_bytes, now.memory_bytes)
+        held[use.pid] = Share(use.pid, memory, _larger(before.utilization, now.utilization))
+    rows = sorted(held.values(), key=lambda row: (-(row.memory_bytes or 0), row.pid or 0))
+    if memory_bytes is not None and sum(row.memory_bytes or 0 for row in rows) > memory_bytes:
+        tally[Source.PROCESSES, LeftOut.EXCEEDS_DEVICE] += 1
+        rows = [row._replace(memory_bytes=None) for row in rows]
+    rows = _within_one(rows, tally)
+    if len(rows) <= most:
+        return rows
+    tally[Source.PROCESSES, LeftOut.BUDGET] += len(rows) - most
+    return [*rows[:most], _together(rows[most:])]
+
+
+def _within_one(rows: list[Share], tally: Tally) -> list[Share]:
+    total = math.fsum(row.utilization or 0.0 for row in rows)
+    if total <= 1.0:
+        return rows
+    largest = max(row.utilization or 0.0 for row in rows)
+    if largest - largest / total > ROUNDING:
+        tally[Source.PROCESSES, LeftOut.EXCEEDS_DEVICE] += 1
+        return [row._replace(utilization=None) for row in rows]
+    return [row if row.utilization is None else row._replace(utilization=row.utilization / total) for row in rows]
+
+
+def _together(rest: Sequence[Share]) -> Share:
+    """The sums of the rest; unknown if one of them is."""
+    memory = [row.memory_bytes for row in rest if row.memory_bytes is not None]
+    utilization = [row.utilization for row in rest if row.utilization is not None]
+    return Share(
+        None,
+        sum(memory) if len(memory) == len(rest) else None,
+        min(1.0, math.fsum(utilization)) if len(utilization) == len(rest) else None,
+    )
+
+
+def _memory(value: int | None, tally: Tally) -> int | None:
+    if value is None or value >= 0:
+        return value
+    tally[Source.PROCESSES, LeftOut.GARBAGE] += 1
+    return None
+
+
+def _utilization(value: float | None, tally: Tally) -> float | None:
+    if value is None or 0.0 <= value <= 1.0:
+        return value
+    tally[Source.PROCESSES, LeftOut.GARBAGE] += 1
+    return None
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _larger(a: _Number | None, b: _Number | None) -> _Number | None:
+    return b if a is None else a if b is None else max(a, b)

@@ -1,0 +1,127 @@
+"""What one refresh found, and what of it may be published at a moment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from gpu_profile.catalogue.allocation import (
+    ALLOCATION_INFO,
+    ATTRIBUTION_UP,
+    LEFT_OUT,
+    PROCESS_COUNT,
+    PROCESS_MEMORY,
+    PROCESS_UTILIZATION,
+)
+from gpu_profile.samples import Device, ProcessUse
+from gpu_profile.units import NS_PER_S
+from gpu_profile_exporter.attribution.allocation import Allocation
+from gpu_profile_exporter.attribution.shares import Share
+from gpu_profile_exporter.attribution.sources import LeftOut, Reason, Source
+from gpu_profile_exporter.readings import Reading
+
+#: The driver's list of processes is renewed every second; one that is older than this is no longer true.
+_OLDEST_LIST_NS: Final = 10 * NS_PER_S
+
+#: What can be left out of each source: published from 0 on, so that the first one is seen by increase().
+LEFT_OUT_OF: Final = {
+    Source.KUBELET: (
+        LeftOut.AMBIGUOUS,
+        LeftOut.BUDGET,
+        LeftOut.CONFLICT,
+        LeftOut.GARBAGE,
+        LeftOut.UNKNOWN_DEVICE,
+    ),
+    Source.DRA: (LeftOut.AMBIGUOUS, LeftOut.BUDGET, LeftOut.GARBAGE, LeftOut.UNKNOWN_DEVICE),
+    Source.SLURM: (
+        LeftOut.AMBIGUOUS,
+        LeftOut.BUDGET,
+        LeftOut.GARBAGE,
+        LeftOut.LINK,
+        LeftOut.TOO_LARGE,
+        LeftOut.UNKNOWN_DEVICE,
+    ),
+    Source.CONTAINERS: (LeftOut.BUDGET,),
+    Source.PROCESSES: (LeftOut.BUDGET, LeftOut.EXCEEDS_DEVICE, LeftOut.GARBAGE, LeftOut.PID_REUSED),
+}
+
+
+class Observed(Protocol):
+    """What is used of the sampler's state of a device (`gpu_profile.device_state.DeviceState`)."""
+
+    @property
+    def device(self) -> Device:
+        """Which device."""
+        ...
+
+    @property
+    def up(self) -> bool:
+        """Whether it answers."""
+        ...
+
+    @property
+    def processes(self) -> tuple[ProcessUse, ...]:
+        """What the driver listed last."""
+        ...
+
+    @property
+    def processes_ns(self) -> int | None:
+        """When it did; None if it never was asked."""
+        ...
+
+
+def is_listed(state: Observed, now_ns: int) -> bool:
+    """Whether the device answers, and its list of processes is not too old to be true."""
+    listed_ns = state.processes_ns
+    return state.up and listed_ns is not None and now_ns - listed_ns <= _OLDEST_LIST_NS
+
+
+class Held(NamedTuple):
+    """The processes of one device: how many the driver lists, and those of which there is more to tell."""
+
+    listed: int
+    rows: tuple[tuple[Share, Mapping[str, str]], ...]
+
+
+class Snapshot(NamedTuple):
+    """What one refresh found; never changed afterwards. `left_out` are the counts so far."""
+
+    taken_ns: int
+    status: Mapping[Source, Reason | None]
+    left_out: Mapping[tuple[Source, LeftOut], int]
+    allocations: Sequence[Allocation] = ()
+    labels: Mapping[str, Mapping[str, str]] = {}
+    held: Mapping[str, Held] = {}
+
+    def health(self, *, fresh: bool) -> Iterator[Reading]:
+        """Which sources answer, and what was left out of what they said."""
+        for source, reason in self.status.items():
+            why = reason if fresh or reason is Reason.STARTING else Reason.STALE
+            about = {"source": source.value}
+            yield Reading(ATTRIBUTION_UP, about if why is None else {**about, "reason": why.value}, float(why is None))
+            for left_out in LEFT_OUT_OF[source]:
+                count = self.left_out.get((source, left_out), 0)
+                yield Reading(LEFT_OUT, {**about, "reason": left_out.value}, count)
+
+    def holders(self, states: Mapping[str, Observed], now_ns: int) -> Iterator[Reading]:
+        """Who holds the devices that are still there, and what their processes that are still there use."""
+        for row in self.allocations:
+            if row.uuid in states:
+                about = {"hw.id": row.uuid, "source": row.source.value}
+                yield Reading(ALLOCATION_INFO, {**about, **dict(row.attributes)}, 1)
+        for uuid, held in self.held.items():
+            state = states.get(uuid)
+            if state is not None and is_listed(state, now_ns):
+                yield Reading(PROCESS_COUNT, {"hw.id": uuid}, held.listed)
+                yield from _processes(held, {use.pid for use in state.processes})
+
+
+def _processes(held: Held, there: set[int]) -> Iterator[Reading]:
+    for share, attributes in held.rows:
+        # What has ended since is gone at once.
+        if share.pid is not None and share.pid not in there:
+            continue
+        if share.memory_bytes is not None:
+            yield Reading(PROCESS_MEMORY, attributes, share.memory_bytes)
+        if share.utilization is not None:
+            yield Reading(PROCESS_UTILIZATION, attributes, share.utilization)

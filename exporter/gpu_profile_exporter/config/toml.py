@@ -1,0 +1,115 @@
+"""Settings from a TOML file: read, each key known, and with the line of each where that is certain."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gpu_profile.errors import UsageError
+from gpu_profile_exporter.config.kinds import nearest
+from gpu_profile_exporter.config.model import BY_NAME, TOPICS
+from gpu_profile_exporter.config.source import Found, Layer, from_toml
+
+#: Read if no other file is named and this one exists.
+DEFAULT_FILE: Final = Path("/etc/gpu-profile/exporter.toml")
+_MOST_BYTES: Final = 1 << 20
+_AT: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
+_AT_END: Final = " (at end of document)"
+_TABLE: Final = re.compile(r"\s*\[\s*([\w-]+)\s*\]\s*(#.*)?")
+_KEY: Final = re.compile(r"\s*([\w-]+)\s*=")
+
+
+def read_file(path: Path) -> Layer:
+    """What a file says; UsageError with file, line and reason for what is wrong in it."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot read the configuration {ascii(str(path))[1:-1]}: {reason}") from error
+    if len(content) > _MOST_BYTES:
+        raise UsageError(f"{path}: larger than 1 MiB, so hardly a configuration")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}:{line}: not UTF-8") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Layer:
+    """The same for a file's text; `name` is how its place is told."""
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError as error:
+        raise UsageError(f"{name}: nested too deeply") from error
+    except ValueError as error:  # also a number or a date that Python cannot hold
+        reason = str(error).removesuffix(_AT_END)
+        at = _AT.search(reason)
+        line = int(at[1]) if at else text.count("\n") + 1 if reason != str(error) else None
+        place = name if line is None else f"{name}:{line}"
+        raise UsageError(f"{place}: not TOML: {' '.join(_AT.sub('', reason).split())}") from error
+    lines = _lines(text)
+    layer: dict[str, Found] = {}
+    for row in _leaves(tree, name, lines):
+        key, found, place = row
+        layer[key] = from_toml(BY_NAME[key], f"{place}: {key}", found)
+        layer[key] = Found(layer[key].value, place)
+    return layer
+
+
+def _leaves(tree: Mapping[str, Any], name: str, lines: Mapping[str, int | None]) -> list[tuple[str, object, str]]:
+    """The settings in the tree with their values and places, once all their names are known to be right."""
+    leaves = []
+    for key, found in tree.items():
+        if key in TOPICS:
+            if not isinstance(found, Mapping):
+                raise UsageError(f"{_place(name, lines, key)}: {key}: is a table of settings, begun by [{key}]")
+            leaves += [(f"{key}.{inner}", value) for inner, value in found.items()]
+        else:
+            leaves.append((key, found))
+    for key, _ in leaves:
+        if key not in BY_NAME:
+            raise UsageError(f"{_place(name, lines, key)}: there is no such setting as {_quoted(key)}{_meant(key)}")
+    return [(key, found, _place(name, lines, key)) for key, found in leaves]
+
+
+def _quoted(key: str) -> str:
+    text = repr(key)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _meant(key: str) -> str:
+    """The nearest name: by all of it, or the one setting whose last part this is."""
+    last = key.rpartition(".")[2]
+    same = [name for name in BY_NAME if name.rpartition(".")[2] == last]
+    if len(same) == 1:
+        return f"; did you mean {same[0]!r}?"
+    return nearest(key, [*BY_NAME, *TOPICS])
+
+
+def _place(name: str, lines: Mapping[str, int | None], key: str) -> str:
+    line = lines.get(key)
+    return f"{name}:{line}" if line else name
+
+
+def _lines(text: str) -> dict[str, int | None]:
+    """The line of each key, found by looking for it; None where it might be more than one."""
+    lines: dict[str, int | None] = {}
+    table = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if header := _TABLE.fullmatch(line.rstrip("\r")):
+            table = f"{header[1]}."
+            key = header[1]
+        elif line.lstrip().startswith("["):  # a table in a table, or part of a list: whose the next keys are is unsure
+            table = "?."
+            continue
+        elif match := _KEY.match(line):
+            key = f"{table}{match[1]}"
+        else:
+            continue
+        lines[key] = None if key in lines else number
+    return lines

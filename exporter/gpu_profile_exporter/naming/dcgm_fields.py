@@ -1,0 +1,134 @@
+"""The table of dcgm-exporter's fields: what it publishes by default, and where each number comes from here.
+
+The names, types, units and the default selection are facts of dcgm-exporter 4.5 (`etc/default-counters.csv`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from gpu_profile.catalogue import METRICS, SIGNALS
+from gpu_profile.catalogue import self_metrics as m
+from gpu_profile.catalogue.group import Group
+from gpu_profile.units import MIB
+
+
+class Field(NamedTuple):
+    """One metric under dcgm-exporter's name; `kind` is counter or gauge."""
+
+    name: str
+    kind: str
+    help: str
+
+
+class Source(NamedTuple):
+    """Where a field comes from: a metric of the catalogue, fixed attributes, and the factor to the field's unit."""
+
+    otel: str
+    attributes: tuple[tuple[str, str], ...]
+    scale: float
+
+
+#: What dcgm-exporter publishes unless told otherwise, in its order.
+DEFAULT_FIELDS: Final = (
+    Field("DCGM_FI_DEV_SM_CLOCK", "gauge", "Clock of the streaming multiprocessors, in MHz"),
+    Field("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Clock of the device memory, in MHz"),
+    Field("DCGM_FI_DEV_MEMORY_TEMP", "gauge", "Temperature of the device memory, in degrees Celsius"),
+    Field("DCGM_FI_DEV_GPU_TEMP", "gauge", "Temperature of the GPU core, in degrees Celsius"),
+    Field("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw averaged over the last second, in W"),
+    Field("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Energy since the driver was loaded, in mJ"),
+    Field("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "PCIe packets that had to be sent again"),
+    Field("DCGM_FI_DEV_GPU_UTIL", "gauge", "Share of the sample period in which a kernel ran, in %"),
+    Field("DCGM_FI_DEV_MEM_COPY_UTIL", "gauge", "Share of the sample period in which memory was accessed, in %"),
+    Field("DCGM_FI_DEV_ENC_UTIL", "gauge", "Share of the sample period in which the encoder was busy, in %"),
+    Field("DCGM_FI_DEV_DEC_UTIL", "gauge", "Share of the sample period in which the decoder was busy, in %"),
+    Field("DCGM_FI_DEV_XID_ERRORS", "gauge", "Code of the last XID error, 0 before the first"),
+    Field("DCGM_FI_DEV_FB_FREE", "gauge", "Free device memory, in MiB"),
+    Field("DCGM_FI_DEV_FB_USED", "gauge", "Used device memory, in MiB"),
+    Field("DCGM_FI_DEV_FB_RESERVED", "gauge", "Device memory that the driver and firmware keep, in MiB"),
+    Field(
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+        "counter",
+        "Payload that crossed all NVLinks in both directions, in MB: rate() of it is MB/s",
+    ),
+    Field("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge", "1 if the virtual GPU has a licence, else 0"),
+    Field("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Rows remapped after uncorrectable errors"),
+    Field("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Rows remapped after correctable errors"),
+    Field("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "1 if the remapping of a row has failed, else 0"),
+    Field("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gauge", "Share of time in which compute or graphics work ran, 0-1"),
+    Field("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge", "Share of cycles in which a tensor pipe was active, 0-1"),
+    Field("DCGM_FI_PROF_DRAM_ACTIVE", "gauge", "Share of the peak memory bandwidth in use, 0-1"),
+    Field("DCGM_FI_PROF_PCIE_TX_BYTES", "gauge", "Bytes per second that the GPU sent over PCIe"),
+    Field("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge", "Bytes per second that the GPU received over PCIe"),
+)
+
+DRIVER_VERSION: Final = "DCGM_FI_DRIVER_VERSION"
+
+#: Fields that become a label on every series, and the attribute of a device that they show.
+LABEL_FIELDS: Final = {
+    DRIVER_VERSION: "hw.driver_version",
+    "DCGM_FI_DEV_UUID": "hw.id",
+    "DCGM_FI_DEV_PCI_BUSID": "pci.bus_id",
+    "DCGM_FI_DEV_VBIOS_VERSION": "hw.firmware_version",
+    "DCGM_FI_DEV_NAME": "hw.name",
+}
+
+
+class Counters(NamedTuple):
+    """A selection of fields: metrics, the fields that become labels, and what was not taken over, a line for each."""
+
+    fields: tuple[Field, ...]
+    labels: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+DEFAULT_COUNTERS: Final = Counters(DEFAULT_FIELDS, (DRIVER_VERSION,))
+
+#: The last XID's code is both its value and an attribute; the counter has one series per code.
+XID_LAST: Final = m.XID_LAST.otel
+XID_ERRORS: Final = m.XID_ERRORS.otel
+#: Nobody publishes this one: `sums.totals` makes it out of the two directions.
+NVLINK_TOTAL: Final = "nvidia.gpu.nvlink.total"
+NVLINK_PARTS: Final = "nvidia.gpu.nvlink.io"
+
+#: Fields whose source is no signal.
+_DERIVED: Final = {
+    "DCGM_FI_DEV_FB_TOTAL": Source("hw.gpu.memory.limit", (), 1 / MIB),
+    "DCGM_FI_DEV_XID_ERRORS": Source(XID_LAST, (), 1.0),
+    "DCGM_EXP_XID_ERRORS_COUNT": Source(XID_ERRORS, (), 1.0),
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": Source(NVLINK_TOTAL, (), 1e-6),
+}
+
+
+def _sources() -> Iterator[tuple[str, Source]]:
+    yield from _DERIVED.items()
+    for row in SIGNALS:
+        if row.dcgm is not None:
+            yield row.dcgm.name, Source(row.otel, row.attributes, row.dcgm.scale)
+
+
+_PUBLISHED: Final = frozenset(row.otel for row in (*METRICS, *m.SELF_METRICS))
+#: Every field that has a source here.
+SOURCES: Final[Mapping[str, Source]] = dict(_sources())
+
+
+def measured(field: str) -> bool:
+    """Whether some metric of the catalogue can give this field."""
+    source = SOURCES.get(field)
+    return source is not None and _parts(source.otel) in _PUBLISHED
+
+
+def groups(counters: Counters) -> frozenset[Group]:
+    """The groups of signals that must be read for these fields."""
+    wanted = [source for field in counters.fields if (source := SOURCES.get(field.name)) is not None]
+    return frozenset(
+        row.group
+        for row in SIGNALS
+        for source in wanted
+        if row.otel == _parts(source.otel) and set(source.attributes) <= set(row.attributes)
+    )
+
+
+def _parts(otel: str) -> str:
+    return NVLINK_PARTS if otel == NVLINK_TOTAL else otel

@@ -1,0 +1,52 @@
+"""One request's worth of data points or log records, packed until it can be sent."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, NamedTuple
+
+from gpu_profile_exporter.push import wire
+
+#: Level 6 takes half as long again for some hundredths of the size.
+_LEVEL: Final = 4
+_GZIP: Final = 31
+
+#: The scope that data points and records are of, and the conventions that their names follow.
+SCOPE: Final = "gpu_profile_exporter"
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+
+
+class Batch(NamedTuple):
+    """`packed` is the request as gzip: what waits for an endpoint to come back takes a tenth of the memory that way."""
+
+    packed: bytes
+    items: int
+
+    @classmethod
+    def of(cls, request: bytes, items: int) -> Batch:
+        """Pack a request that carries so many items."""
+        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+        return cls(packer.compress(request) + packer.flush(), items)
+
+    def unpacked(self) -> bytes:
+        """The request as it was."""
+        return zlib.decompress(self.packed, _GZIP)
+
+
+class Envelope:
+    """What every request of one exporter says around its items: resource, scope, schema."""
+
+    def __init__(self, resource: tuple[tuple[str, str], ...], version: str) -> None:
+        self._resource = message_of(resource)
+        self._scope = wire.message(1, wire.string(1, SCOPE), wire.string(2, version))
+        self._schema = wire.string(3, SCHEMA_URL)
+
+    def around(self, items: list[bytes]) -> bytes:
+        """A request: Export{Metrics,Logs}ServiceRequest have the same numbers down to the items of a scope."""
+        scoped = wire.message(2, self._scope, *items, self._schema)
+        return wire.message(1, self._resource, scoped, self._schema)
+
+
+def message_of(resource: tuple[tuple[str, str], ...]) -> bytes:
+    """A Resource."""
+    return wire.message(1, *(wire.attribute(1, key, text) for key, text in resource))

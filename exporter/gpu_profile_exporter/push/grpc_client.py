@@ -1,0 +1,127 @@
+"""OTLP over gRPC with grpcio alone: requests are bytes already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gpu_profile.errors import UsageError
+from gpu_profile_exporter.push.batch import Batch
+from gpu_profile_exporter.push.outcome import PushFailed, Taken, retry_delay_s, taken, words
+from gpu_profile_exporter.push.settings import Endpoint
+
+if TYPE_CHECKING:
+    import grpc
+
+_METHODS: Final = {
+    "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+    "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+}
+#: Codes that the OTLP specification has clients try again after; RESOURCE_EXHAUSTED only with a RetryInfo.
+_RETRY: Final = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})
+_MOST_ANSWER: Final = 64 * 1024
+
+
+class GrpcClient:
+    """Pushes one signal (`metrics` or `logs`) over a channel that stays open.
+
+    UsageError if grpcio is not installed, or a file of the TLS settings cannot be used.
+    """
+
+    def __init__(self, endpoint: Endpoint, signal: str, *, user_agent: str) -> None:
+        try:
+            import grpc
+        except ImportError as error:
+            raise UsageError(
+                "OTLP over gRPC needs grpcio: pip install 'gpu-profile[grpc]', or use http/protobuf"
+            ) from error
+        scheme, _, target = endpoint.url.partition("://")
+        options = [
+            ("grpc.primary_user_agent", user_agent),
+            ("grpc.max_receive_message_length", _MOST_ANSWER),
+            # There is one place that tries again, and it counts.
+            ("grpc.enable_retries", 0),
+            ("grpc.initial_reconnect_backoff_ms", 500),
+            ("grpc.max_reconnect_backoff_ms", 5_000),
+        ]
+        compression = grpc.Compression.Gzip if endpoint.compression == "gzip" else grpc.Compression.NoCompression
+        if scheme == "https":
+            credentials = _credentials(grpc, endpoint)
+            self._channel = grpc.secure_channel(target, credentials, options=options, compression=compression)
+        else:
+            self._channel = grpc.insecure_channel(target or endpoint.url, options=options, compression=compression)
+        self._export = self._channel.unary_unary(_METHODS[signal])
+        self._metadata = endpoint.headers
+        self._error = grpc.RpcError
+
+    def send(self, batch: Batch, timeout_s: float) -> Taken:
+        """Push one batch within the time; raises PushFailed."""
+        try:
+            answer = self._export(batch.unpacked(), timeout=timeout_s, metadata=self._metadata)
+        except self._error as error:
+            raise _failure(error) from error
+        try:
+            return taken(answer)
+        except ValueError:
+            raise PushFailed("garbage", "answers with what is not OTLP", retry=False) from None
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+
+def _failure(error: Any) -> PushFailed:
+    """An RpcError in our terms."""
+    code, whole = error.code().name, error.details() or ""
+    details = words(whole)
+    trailer = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
+    after_s = retry_delay_s(trailer) if isinstance(trailer, bytes) else None
+    said = f": {details}" if details else ""
+    if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+        text = f"refuses the credentials ({code}){said}; check the headers and the client certificate"
+        return PushFailed("unauthenticated", text, retry=False)
+    if code == "RESOURCE_EXHAUSTED" or after_s is not None:
+        retry = after_s is not None
+        return PushFailed("throttled", f"is too busy ({code}){said}", retry=retry, after_s=after_s)
+    if code == "DEADLINE_EXCEEDED":
+        return PushFailed("timeout", "does not answer in time", retry=True)
+    if code == "UNIMPLEMENTED":
+        return PushFailed("rejected", f"does not take this signal ({code}){said}", retry=False)
+    if code in _RETRY:
+        return PushFailed(_reason(whole), f"cannot be reached ({code}){said}", retry=True)
+    reason = "unavailable" if code in ("INTERNAL", "UNKNOWN") else "rejected"
+    return PushFailed(reason, f"does not take the batch ({code}){said}", retry=False)
+
+
+def _reason(details: str) -> str:
+    """UNAVAILABLE has many causes, which gRPC tells in words only."""
+    text = details.lower()
+    for reason, signs in (
+        ("dns", ("resolving", "resolution", "domain name")),
+        ("tls", ("ssl", "tls", "certificate", "handshake")),
+        ("unreachable", ("refused", "no route", "unreachable", "failed to connect", "no such file")),
+        ("closed", ("reset", "closed", "eof", "goaway", "broken pipe")),
+    ):
+        if any(sign in text for sign in signs):
+            return reason
+    return "unavailable"
+
+
+def _credentials(module: Any, endpoint: Endpoint) -> grpc.ChannelCredentials:
+    def read(path: str) -> bytes | None:
+        if not path:
+            return None
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise UsageError(f"OTLP: {path}: {error.strerror}") from error
+        if b"-----BEGIN " not in content:
+            raise UsageError(f"OTLP: {path}: no PEM certificate or key in it")
+        return content
+
+    credentials: grpc.ChannelCredentials = module.ssl_channel_credentials(
+        root_certificates=read(endpoint.ca_file),
+        private_key=read(endpoint.client_key),
+        certificate_chain=read(endpoint.client_cert),
+    )
+    return credentials

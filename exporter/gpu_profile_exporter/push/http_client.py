@@ -1,0 +1,245 @@
+"""OTLP over HTTP with the standard library: one connection a request, and one deadline for all of it."""
+
+from __future__ import annotations
+
+import email.utils
+import io
+import socket
+import ssl
+import time
+from contextlib import ExitStack
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from gpu_profile.errors import UsageError
+from gpu_profile_exporter.push.batch import Batch
+from gpu_profile_exporter.push.outcome import PushFailed, Taken, status_message, taken, words
+from gpu_profile_exporter.push.settings import Endpoint
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+#: An answer is a few bytes; more than this of it is not read.
+MOST_ANSWER: Final = 64 * 1024
+#: Statuses that the OTLP specification has clients try again after.
+_RETRY: Final = frozenset({429, 502, 503, 504})
+
+
+class HttpClient:
+    """Pushes to one URL. UsageError if a file of the TLS settings cannot be used.
+
+    `direct`: past the proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, user_agent: str, direct: bool = False) -> None:
+        self._endpoint = endpoint
+        self._parts = urlsplit(endpoint.url)
+        self._host = self._parts.hostname or ""
+        self._secure = self._parts.scheme == "https"
+        self._port = self._parts.port or (443 if self._secure else 80)
+        self._proxy = None if direct else _proxy(self._parts.scheme, self._host, self._port)
+        self._headers = {
+            **dict(endpoint.headers),
+            "Content-Type": "application/x-protobuf",
+            "User-Agent": user_agent,
+            "Connection": "close",
+        }
+        if endpoint.compression == "gzip":
+            self._headers["Content-Encoding"] = "gzip"
+        self._context: ssl.SSLContext | None = None
+        if self._secure:
+            try:
+                self._context = _context(endpoint)
+            except (OSError, ssl.SSLError) as error:
+                raise UsageError(_about_files(endpoint, error)) from error
+
+    def send(self, batch: Batch, timeout_s: float) -> Taken:
+        """Push one batch within the time; raises PushFailed."""
+        body = batch.packed if self._endpoint.compression == "gzip" else batch.unpacked()
+        deadline = time.monotonic() + timeout_s
+        with ExitStack() as opened:
+            return self._exchange(body, deadline, opened)
+
+    def _exchange(self, body: bytes, deadline: float, opened: ExitStack) -> Taken:
+        try:
+            connection = self._connection(deadline, opened)
+            connection.connect()
+            connection.sock.settimeout(max(0.001, deadline - time.monotonic()))
+            connection.request("POST", self._target(), body=body, headers=self._headers)
+            return self._judge(connection.getresponse())
+        except (OSError, HTTPException, UnicodeError) as error:
+            if isinstance(error, ssl.SSLError):
+                self._context = None  # its files may have been renewed by the next try
+            raise _failure(error) from error
+
+    def close(self) -> None:
+        """Nothing stays open between two requests."""
+
+    def _target(self) -> str:
+        path = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
+        return f"http://{self._parts.netloc}{path}" if self._proxy and not self._secure else path
+
+    def _connection(self, deadline: float, opened: ExitStack) -> HTTPConnection:
+        host, port = self._proxy or (self._host, self._port)
+        timeout_s = max(0.001, deadline - time.monotonic())
+        connection: HTTPConnection
+        if self._secure:
+            if self._context is None:
+                self._context = _context(self._endpoint)
+            connection = HTTPSConnection(host, port, timeout=timeout_s, context=self._context)
+            if self._proxy:
+                connection.set_tunnel(self._host, self._port)
+        else:
+            connection = HTTPConnection(host, port, timeout=timeout_s)
+
+        def response(sock: socket.socket, *args: Any, **options: Any) -> HTTPResponse:
+            made = HTTPResponse(sock, *args, **options)
+            made.fp.close()
+            made.fp = io.BufferedReader(_Timed(sock, deadline))
+            opened.callback(made.close)
+            return made
+
+        connection.response_class = response  # type: ignore[assignment]  # anything that makes one will do
+        opened.callback(connection.close)
+        return connection
+
+    def _judge(self, response: HTTPResponse) -> Taken:
+        status = response.status
+        try:
+            answer = response.read(MOST_ANSWER + 1)
+            broken = bool(response.length) and len(answer) <= MOST_ANSWER
+        except (OSError, HTTPException):
+            answer, broken = b"", True
+        if 200 <= status < 300:
+            # It took the batch, whatever becomes of its answer: sending that again would be wrong.
+            return Taken() if broken else _accepted(answer, response)
+        said = _said(answer, response)
+        if 300 <= status < 400:
+            place = words(response.headers.get("Location") or "elsewhere")
+            text = f"redirects to {place} (status {status}), which is not followed; set the endpoint to where it is"
+            raise PushFailed("redirected", text, retry=False)
+        if status in (401, 403):
+            text = f"refuses the credentials (status {status}){said}; check the headers and the client certificate"
+            raise PushFailed("unauthenticated", text, retry=False)
+        if status in _RETRY:
+            after_s = _retry_after_s(response.headers.get("Retry-After"))
+            reason = "throttled" if status == 429 or after_s is not None else "unavailable"
+            raise PushFailed(reason, f"is too busy or away (status {status}){said}", retry=True, after_s=after_s)
+        if status >= 500:
+            raise PushFailed("unavailable", f"failed (status {status}){said}", retry=False)
+        advice = "; is the path right?" if status in (404, 405) else ""
+        raise PushFailed("rejected", f"does not take the batch (status {status}){said}{advice}", retry=False)
+
+
+class _Timed(io.RawIOBase):
+    """Reads a socket until a deadline, however slowly its bytes drip."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._sock, self._deadline = sock, deadline
+        self._file = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer is not complete in time")
+        self._sock.settimeout(left_s)
+        read: int | None = self._file.readinto(buffer)
+        return read
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _accepted(answer: bytes, response: HTTPResponse) -> Taken:
+    if response.headers.get_content_type() == "application/json":
+        return Taken()
+    try:
+        if len(answer) > MOST_ANSWER:
+            raise ValueError("too long")
+        return taken(answer)
+    except ValueError:
+        text = f"answers with what is not OTLP{_said(answer, response)}; does the endpoint name an OTLP receiver?"
+        raise PushFailed("garbage", text, retry=False) from None
+
+
+def _said(answer: bytes, response: HTTPResponse) -> str:
+    text = ""
+    if response.headers.get_content_type() == "application/x-protobuf":
+        try:
+            text = status_message(answer)
+        except ValueError:
+            text = ""
+    elif answer:
+        text = words(answer)
+    return f": {text}" if text else ""
+
+
+#: What can go wrong between here and the endpoint, the first that fits: all of it may be better at the next try.
+_CAUSES: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str], ...]] = (
+    (ssl.SSLCertVerificationError, "tls", "has a certificate that is not trusted: {why}"),
+    (ssl.SSLError, "tls", "does not agree on TLS: {why}"),
+    ((socket.gaierror, UnicodeError), "dns", "has a host's name that is not found: {why}"),
+    (TimeoutError, "timeout", "does not answer in time"),
+    (ConnectionRefusedError, "unreachable", "refuses the connection: nothing listens there"),
+    ((ConnectionError, IncompleteRead), "closed", "closed the connection before it had answered"),
+    (HTTPException, "garbage", "does not answer in HTTP: {why}"),
+    (Exception, "unreachable", "cannot be reached: {why}"),
+)
+
+
+def _failure(error: Exception) -> PushFailed:
+    reason, text = next((reason, text) for kinds, reason, text in _CAUSES if isinstance(error, kinds))
+    told = [getattr(error, name, None) for name in ("verify_message", "reason", "strerror")]
+    why = next((one for one in told if isinstance(one, str) and one), f"{type(error).__name__} {error}")
+    return PushFailed(reason, text.format(why=words(why)), retry=True)
+
+
+def _retry_after_s(header: str | None) -> float | None:
+    """Seconds, or a date; None for what is neither."""
+    if not header:
+        return None
+    if header.strip().isdigit() and len(header) < 20:
+        return float(header)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _context(endpoint: Endpoint) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=endpoint.ca_file or None)
+    if endpoint.client_cert:
+        # Without a function that says there is none, OpenSSL asks for a key's password on the terminal.
+        context.load_cert_chain(endpoint.client_cert, endpoint.client_key, password="")
+    return context
+
+
+def _about_files(endpoint: Endpoint, error: Exception) -> str:
+    for path in (endpoint.ca_file, endpoint.client_cert, endpoint.client_key):
+        if path:
+            try:
+                with open(path, "rb"):  # noqa: PTH123 - only whether it can be opened
+                    pass
+            except OSError as problem:
+                return f"OTLP: {path}: {problem.strerror}"
+    named = ", ".join(path for path in (endpoint.ca_file, endpoint.client_cert, endpoint.client_key) if path)
+    return f"OTLP: {named or 'TLS'}: no PEM certificates or keys that belong together: {words(str(error))}"
+
+
+def _proxy(scheme: str, host: str, port: int) -> tuple[str, int] | None:
+    """The proxy that the environment names for this endpoint."""
+    from urllib.request import getproxies, proxy_bypass
+
+    proxies = getproxies()
+    address = proxies.get(scheme) or proxies.get("all")
+    if not address or proxy_bypass(f"{host}:{port}", proxies):
+        return None
+    parts = urlsplit(address if "://" in address else f"http://{address}")
+    if parts.scheme != "http" or not parts.hostname:
+        raise UsageError(f"{scheme.upper()}_PROXY: only http:// proxies can be used, or exempt {host} with NO_PROXY")
+    return parts.hostname, parts.port or 80

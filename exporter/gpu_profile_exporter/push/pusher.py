@@ -1,0 +1,192 @@
+"""The push at work: reads at a steady interval, takes in events as they come, and has senders push both."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from gpu_profile.catalogue import push as rows
+from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.samples import Event
+from gpu_profile.units import MIB, NS_PER_S, nanoseconds
+from gpu_profile_exporter.push.batch import Batch, Envelope
+from gpu_profile_exporter.push.logs import Active, LogEncoder, none_active
+from gpu_profile_exporter.push.metrics import MetricEncoder
+from gpu_profile_exporter.push.outcome import REASONS, Client
+from gpu_profile_exporter.push.sender import GIVEN_UP, Sender
+from gpu_profile_exporter.push.settings import Endpoint
+from gpu_profile_exporter.readings import Reading
+
+_log = logging.getLogger("gpu_profile_exporter")
+
+#: Events that come in a burst go out together.
+LINGER_S: Final = 0.2
+#: Events that wait to be encoded; a driver that tells more at once has told enough.
+_MOST_EVENTS: Final = 10_000
+
+
+class Pusher:
+    """Pushes what `readings` gives, every `interval_s`, and every event that it is told of.
+
+    `metrics` and `logs` are where to; None for a signal that is not pushed. `resource` says who pushes, as
+    `resource_attributes` makes it. `began_ns` is when this process began to count, which is where its counters start;
+    by default when the pusher is made. `active` tells which regions ran on a device at a time. `most_bytes` and
+    `most_batches` bound what waits, for each signal, while an endpoint is away. Raises UsageError if a package or a
+    file that an endpoint needs is missing.
+
+    The first reading is due within one interval, at a moment drawn at random: ten thousand nodes that start together
+    push one after the other.
+    """
+
+    def __init__(
+        self,
+        readings: Callable[[], Iterable[Reading]],
+        *,
+        metrics: Endpoint | None,
+        logs: Endpoint | None = None,
+        interval_s: float = 15.0,
+        resource: tuple[tuple[str, str], ...] = (),
+        version: str = "",
+        began_ns: int | None = None,
+        active: Active = none_active,
+        most_bytes: int = 4 * MIB,
+        most_batches: int = 1_000,
+        clock: Clock = SYSTEM_CLOCK,
+        rng: random.Random | None = None,
+    ) -> None:
+        if not interval_s > 0:
+            raise ValueError(f"the push interval must be positive, not {interval_s} s")
+        self._read, self._clock = readings, clock
+        self._interval_ns = nanoseconds(interval_s)
+        self._rng = random.Random() if rng is None else rng  # noqa: S311 - spreads load, keeps no secret
+        began_ns = clock.now_ns() if began_ns is None else began_ns
+        envelope = Envelope(resource, version)
+        self._metrics, self._logs = MetricEncoder(envelope, began_ns=began_ns), LogEncoder(envelope, active)
+        self.senders: dict[str, Sender] = {}
+        for signal, endpoint in (("metrics", metrics), ("logs", logs)):
+            if endpoint is not None:
+                self.senders[signal] = Sender(
+                    signal,
+                    client(endpoint, signal, version),
+                    where=endpoint.url.partition("?")[0],
+                    timeout_s=endpoint.timeout_s,
+                    clock=clock,
+                    most_bytes=most_bytes,
+                    most_batches=most_batches,
+                    rng=self._rng,
+                )
+        self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self._due_ns = clock.now_ns() + round(self._rng.random() * self._interval_ns)
+        self._problem = ""
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # ------------------------------------------------------------------ the outside
+
+    def start(self) -> None:
+        """Read and push in threads of their own until `stop()`."""
+        for sender in self.senders.values():
+            sender.start()
+        self._thread = threading.Thread(target=self._run, name="gpu-profile-push", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Read and push a last time, within `timeout_s` in all; what an endpoint does not take by then is dropped."""
+        end_ns = self._clock.now_ns() + nanoseconds(timeout_s)
+        self._stop.set()
+        self._wake.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(timeout_s / 2)
+        if thread is None or not thread.is_alive():
+            self._take_events()
+            self._take_readings()
+        for sender in self.senders.values():
+            sender.ask_to_stop(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
+        for sender in self.senders.values():
+            sender.wait_until_stopped(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
+
+    def event(self, event: Event) -> None:
+        """Push this event as a log record, soon; never blocks. An event sink for a `Sampler`."""
+        if "logs" in self.senders:
+            self._events.append(event)
+            self._wake.set()
+
+    def readings(self, now_ns: int) -> Iterator[Reading]:
+        """What the push says about itself: counters from 0 on, so that the first failure is seen by increase()."""
+        for signal, sender in self.senders.items():
+            of, stats = {"signal": signal}, sender.stats
+            length, size = sender.waiting()
+            yield Reading(rows.SENT, of, stats.sent)
+            yield Reading(rows.BYTES, of, stats.sent_bytes)
+            yield Reading(rows.REJECTED, of, stats.rejected)
+            yield Reading(rows.QUEUE, of, length)
+            yield Reading(rows.QUEUE_BYTES, of, size)
+            if stats.last_success_ns is not None:
+                yield Reading(rows.SUCCESS_AGE, of, max(0, now_ns - stats.last_success_ns) / NS_PER_S)
+            for reason in REASONS:
+                yield Reading(rows.FAILURES, {**of, "error.type": reason}, stats.failures[reason])
+            for reason in GIVEN_UP:
+                yield Reading(rows.DROPPED, {**of, "reason": reason.replace(" ", "_")}, stats.dropped[reason])
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        delay_s = 0.0
+        while not self._stop.is_set():
+            if self._clock.wait(self._wake, delay_s):
+                self._wake.clear()
+                self._clock.wait(self._stop, LINGER_S)
+            if not self._stop.is_set():
+                delay_s = self.step()
+
+    def step(self) -> float:
+        """Hand over what has come and what is due, and return the seconds until more is due."""
+        self._take_events()
+        if "metrics" not in self.senders:
+            return 3600.0
+        now_ns = self._clock.now_ns()
+        if self._due_ns - now_ns > self._interval_ns:  # the clock was set back
+            self._due_ns = now_ns
+        if now_ns >= self._due_ns:
+            self._due_ns += self._interval_ns * (1 + (now_ns - self._due_ns) // self._interval_ns)
+            self._take_readings()
+        return max(0.0, (self._due_ns - self._clock.now_ns()) / NS_PER_S)
+
+    def _take_events(self) -> None:
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        if events:
+            self._safely("logs", lambda: [self._logs.batch(events, self._clock.now_ns())])
+
+    def _take_readings(self) -> None:
+        if "metrics" in self.senders:
+            now_ns = self._clock.now_ns()
+            self._safely("metrics", lambda: self._metrics.batches(self._read(), now_ns))
+
+    def _safely(self, signal: str, encode: Callable[[], Iterable[Batch]]) -> None:
+        sender = self.senders[signal]
+        try:
+            for batch in encode():
+                sender.put(batch)
+        except Exception as error:  # noqa: BLE001 - a defect in one reading must not end the push of all others
+            sender.stats.failures["internal"] += 1
+            problem = f"{type(error).__name__}: {error}"
+            if problem != self._problem:
+                self._problem = problem
+                _log.exception("OTLP %s: nothing could be made to push: %s", signal, problem)
+
+
+def client(endpoint: Endpoint, signal: str, version: str) -> Client:
+    """What speaks to an endpoint; loads gRPC only where it is asked for."""
+    user_agent = f"gpu-profile-exporter/{version or '0'}"
+    if endpoint.protocol == "grpc":
+        from gpu_profile_exporter.push.grpc_client import GrpcClient
+
+        return GrpcClient(endpoint, signal, user_agent=user_agent)
+    from gpu_profile_exporter.push.http_client import HttpClient
+
+    return HttpClient(endpoint, user_agent=user_agent)

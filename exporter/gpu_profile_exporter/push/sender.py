@@ -1,0 +1,223 @@
+"""A bounded queue of batches, and the thread that pushes them: in order, each until it was taken or given up."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpu_profile.clock import Clock
+from gpu_profile.units import NS_PER_S, nanoseconds
+from gpu_profile_exporter.push.batch import Batch
+from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, Client, PushFailed
+
+_log = logging.getLogger("gpu_profile_exporter")
+
+#: The first pause after a failure; each further one doubles it.
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+#: How long the thread sleeps that has nothing to do: it is woken for whatever comes.
+_IDLE_S: Final = 3600.0
+
+#: Why batches are given up: the values of `reason`.
+GIVEN_UP: Final = ("queue full", "not taken", "stopped")
+
+
+@dataclass(slots=True)
+class SenderStats:
+    """What was sent, and what was not."""
+
+    sent: int = 0
+    sent_bytes: int = 0
+    rejected: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    last_success_ns: int | None = None
+
+
+class Sender:
+    """Pushes the batches of one signal through `client`, oldest first.
+
+    The queue holds at most `most_bytes` and `most_batches`; the oldest is dropped for a new one. A try takes at most
+    `timeout_s`. After a failure that may pass there is a pause, longer each time and drawn at random so that ten
+    thousand nodes do not come back in step; a server that says how long is obeyed.
+    """
+
+    def __init__(
+        self,
+        signal: str,
+        client: Client,
+        *,
+        where: str,
+        timeout_s: float,
+        clock: Clock,
+        most_bytes: int,
+        most_batches: int,
+        rng: random.Random,
+    ) -> None:
+        self.signal = signal
+        self.stats = SenderStats()
+        self._client, self._where, self._timeout_s = client, where, timeout_s
+        self._clock, self._rng = clock, rng
+        self._most_bytes, self._most_batches = most_bytes, most_batches
+        self._queue: deque[Batch] = deque()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._tries = 0
+        self._pause_until_ns = self._paused_at_ns = 0
+        #: What the log was last told, so that it is told of changes only.
+        self._told = ""
+        self._told_full = False
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._end_ns = 0
+        self._thread: threading.Thread | None = None
+
+    # ------------------------------------------------------------------ the queue
+
+    def put(self, batch: Batch) -> None:
+        """Queue a batch; the oldest ones go if there is no room."""
+        with self._lock:
+            self._queue.append(batch)
+            self._bytes += len(batch.packed)
+            over = self._trim()
+        if over and not self._told_full:
+            self._told_full = True
+            _log.warning(
+                "OTLP %s: the queue is full: the oldest batches are dropped until %s is back", self.signal, self._where
+            )
+        self._wake.set()
+
+    def _trim(self) -> int:
+        over = 0
+        while self._queue and (self._bytes > self._most_bytes or len(self._queue) > self._most_batches):
+            self._bytes -= len(self._queue.popleft().packed)
+            over += 1
+        self.stats.dropped["queue full"] += over
+        return over
+
+    def waiting(self) -> tuple[int, int]:
+        """How many batches wait, and their bytes."""
+        with self._lock:
+            return len(self._queue), self._bytes
+
+    # ------------------------------------------------------------------ one step
+
+    def step(self, timeout_s: float | None = None) -> float:
+        """Try the oldest batch if it is time to, and return the seconds until there is more to do."""
+        pause_s = self._pause_s()
+        if pause_s > 0:
+            return pause_s
+        with self._lock:
+            if not self._queue:
+                return _IDLE_S
+            batch = self._queue.popleft()
+            self._bytes -= len(batch.packed)
+        try:
+            taken = self._client.send(batch, self._timeout_s if timeout_s is None else timeout_s)
+        except PushFailed as failure:
+            self._fail(batch, failure)
+        except Exception as error:  # noqa: BLE001 - one batch that we cannot send must not stop the others
+            _log.debug("it failed here", exc_info=True)
+            self._fail(batch, PushFailed("internal", f"was not asked: {type(error).__name__}: {error}", retry=False))
+        else:
+            self._succeed(batch, taken.rejected, taken.message)
+        return self._pause_s() if self.waiting()[0] else _IDLE_S
+
+    def _pause_s(self) -> float:
+        now_ns = self._clock.now_ns()
+        if now_ns < self._paused_at_ns:
+            self._pause_until_ns = 0  # the clock was set back: the pause could last for hours
+        return max(0, self._pause_until_ns - now_ns) / NS_PER_S
+
+    def _succeed(self, batch: Batch, rejected: int, message: str) -> None:
+        stats = self.stats
+        stats.sent += 1
+        stats.sent_bytes += len(batch.packed)
+        stats.rejected += rejected
+        stats.last_success_ns = self._clock.now_ns()
+        self._tries = 0
+        self._told_full = False
+        if rejected or message:
+            said = f": {message}" if message else ""
+            self._tell("partial", f"takes batches without some items (first {rejected} of {batch.items}){said}")
+        elif self._told:
+            self._told = ""
+            _log.info("OTLP %s: %s takes batches again", self.signal, self._where)
+
+    def _fail(self, batch: Batch, failure: PushFailed) -> None:
+        self.stats.failures[failure.reason] += 1
+        what = "tried again" if failure.retry else "dropped"
+        self._tell(f"{failure.reason} {failure.retry}", f"{failure}; the batch is {what}")
+        if not failure.retry:
+            self.stats.dropped["not taken"] += 1
+            self._tries = 0
+            return
+        with self._lock:
+            self._queue.appendleft(batch)
+            self._bytes += len(batch.packed)
+            self._trim()
+        longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._tries, 16))
+        self._tries += 1
+        pause_s = longest_s * self._rng.uniform(0.5, 1.0)
+        if failure.after_s is not None:
+            pause_s = min(MOST_PATIENCE_S, failure.after_s + self._rng.uniform(0.0, 0.1) * failure.after_s)
+        self._paused_at_ns = self._clock.now_ns()
+        self._pause_until_ns = self._paused_at_ns + nanoseconds(pause_s)
+
+    def _tell(self, key: str, text: str) -> None:
+        if key != self._told:
+            self._told = key
+            _log.warning("OTLP %s: %s %s", self.signal, self._where, text)
+
+    # ------------------------------------------------------------------ the thread
+
+    def start(self) -> None:
+        """Push in a thread of its own until `stop()`."""
+        self._thread = threading.Thread(target=self._run, name=f"gpu-profile-push-{self.signal}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        delay_s = 0.0
+        while True:
+            self._clock.wait(self._wake, delay_s)
+            self._wake.clear()
+            if self._stop.is_set():
+                break
+            delay_s = self.step()
+        self._empty()
+
+    def ask_to_stop(self, timeout_s: float) -> None:
+        """Try once more what is queued, for at most this long, then end."""
+        self._end_ns = self._clock.now_ns() + nanoseconds(timeout_s)
+        self._stop.set()
+        self._wake.set()
+
+    def wait_until_stopped(self, timeout_s: float) -> None:
+        """Wait for the thread to end. One that hangs in the network is left behind, as a daemon."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(timeout_s)
+        else:
+            self._empty()
+        self._client.close()  # which ends what still hangs, where that is possible
+
+    def _empty(self) -> None:
+        """Push what is left as far as the endpoint takes it at the first try, within the time."""
+        if not self._throttled:
+            self._pause_until_ns = 0
+        while self.waiting()[0]:
+            left_s = (self._end_ns - self._clock.now_ns()) / NS_PER_S
+            if left_s <= 0 or self._pause_s() > 0:
+                break
+            self.step(min(left_s, self._timeout_s))
+        with self._lock:
+            self.stats.dropped["stopped"] += len(self._queue)
+            self._queue.clear()
+            self._bytes = 0
+
+    @property
+    def _throttled(self) -> bool:
+        return self._told.startswith("throttled")

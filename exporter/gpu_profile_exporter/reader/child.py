@@ -1,0 +1,253 @@
+"""The reader process: rounds over the driver, each round's samples sent to the keeper. Needs no numpy.
+
+It ends when its keeper does, or tells it to. What it reads of it fits in a command: `python -m
+gpu_profile_exporter.reader SETTINGS`, with three descriptors that it inherits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import select
+import signal
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from gpu_profile.catalogue import SIGNALS, Signal
+from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.driver import Capability, Driver
+from gpu_profile.driver.grammar import open_driver
+from gpu_profile.errors import StaleLibraryError
+from gpu_profile.rounds import Rounds, Tracked
+from gpu_profile.samples import Device, Event, Sample
+from gpu_profile.units import nanoseconds
+from gpu_profile_exporter.reader.marked import LIST_S, OPEN_S, READ_S, START_S, Marked
+from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
+from gpu_profile_exporter.reader.wire import Incoming, Message, send
+
+#: GPUs and MIG instances that come are met within this.
+DEVICES_S: Final = 2.0
+#: Samples are sent on this often, at most; to wake the keeper up costs more than they do.
+SEND_S: Final = 0.25
+_PDEATHSIG: Final = 1
+_NUMBERS: Final = {signal: number for number, signal in enumerate(SIGNALS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a reader is told: of the GPUs by NVML index, it reads `only` one, or all but those in `leave`."""
+
+    driver: str
+    interval_s: float
+    groups: tuple[str, ...]
+    processes: bool
+    out_fd: int
+    orders_fd: int
+    where_fd: int
+    only: int | None = None
+    leave: tuple[int, ...] = ()
+    #: What opening a GPU may take at the start.
+    open_s: float = OPEN_S
+    #: For how long from the start it asks for no events.
+    deaf_s: float = 0.0
+
+    def text(self) -> str:
+        """As an argument of the command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> Settings:
+        """From an argument of the command line."""
+        found = json.loads(text)
+        return cls(**found | {"groups": tuple(found["groups"]), "leave": tuple(found["leave"])})
+
+
+class Outbox:
+    """Where a device's samples wait to be sent: `[number of the signal, start, end, value] * n`."""
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+
+    def add(self, signals: Iterable[Signal]) -> None:
+        """The keeper learns of signals from capabilities."""
+
+    def append(self, samples: Iterable[Sample]) -> int:
+        """Take samples in."""
+        values, before = self.values, len(self.values)
+        for row, start, end, value in samples:
+            values += (_NUMBERS[row], start, end, value)
+        return (len(values) - before) // 4
+
+    def take(self) -> list[int]:
+        """What waits, which then waits no more."""
+        values, self.values = self.values, []
+        return values
+
+
+class Reading(Rounds[Tracked]):
+    """Rounds that tell the keeper where they are, and after each what is new."""
+
+    def __init__(self, settings: Settings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(
+            self._open,
+            lambda device, capabilities, _: Tracked(device, Outbox(), capabilities),
+            interval_s=settings.interval_s,
+            devices_s=DEVICES_S,
+            processes=settings.processes,
+            clock=clock,
+        )
+        self._settings = settings
+        self._where = where
+        self._leave: Collection[int] = settings.leave
+        self._marked: Marked | None = None
+        self._told: dict[str, tuple[Mapping[Signal, Capability], Device]] = {}
+        self._told_state: dict[str, tuple[bool, str, int | None]] = {}
+        self._told_problem: tuple[str, bool] | None = None
+        self._told_busy: dict[str, int] = {}
+        self._told_errors: dict[str, int] = {}
+        self._told_rounds = 0
+        self._sent_ns = 0
+        self._stale = False
+        self._happenings: list[Event] = []
+        self.event_sinks.append(lambda event: self._happenings.append(event))  # noqa: PLW0108 - it is renewed
+
+    def _open(self) -> Driver:
+        self._where.enter(DRIVER, START_S)
+        self._marked, self._stale = None, False
+        try:
+            settings = self._settings
+            driver = open_driver(settings.driver, clock=self.clock, groups=settings.groups, enter=self._enter)
+        except StaleLibraryError:
+            self._stale = True
+            raise
+        alone = settings.only is not None
+        self._marked = Marked(
+            driver, self._where, self.clock, open_s=settings.open_s, alone=alone, deaf_s=settings.deaf_s
+        )
+        return self._marked
+
+    def _enter(self, index: int) -> bool:
+        """Whether the driver may talk to this GPU; called just before it does."""
+        only = self._settings.only
+        if index != only if only is not None else index in self._leave:
+            return False
+        marked = self._marked
+        limit = self._settings.open_s if marked is None else LIST_S if marked.listed else marked.open_s
+        self._where.enter(index, limit)
+        return True
+
+    def leave(self, indices: Collection[int]) -> None:
+        """Leave these GPUs to others from now on."""
+        self._leave = indices
+        for uuid, state in list(self.states.items()):
+            if state.device.index in indices:
+                del self.states[uuid]
+        self._due.pop("devices", None)
+
+    def step(self, *, force: bool = False, quick: bool = False) -> float:
+        """As `Rounds.step`; the keeper knows all the while what is being talked to."""
+        self._where.enter(DRIVER, START_S if self.driver is None else READ_S)
+        delay = super().step(force=force, quick=quick)
+        # Not if that failed: the place where a reader ended is told to its keeper.
+        self._where.leave()
+        return delay
+
+    # ------------------------------------------------------------------ what the keeper is told
+
+    def news(self, now_ns: int) -> list[Message]:
+        """What the keeper does not know yet. Samples wait until it is worth waking it up."""
+        found = [*self._about_devices(), *self._about_driver()]
+        if self._happenings:
+            events, self._happenings = self._happenings, []
+            found.append(("events", [(e.device, e.t_ns, e.kind, e.code, e.message) for e in events]))
+        if found or now_ns - self._sent_ns >= nanoseconds(SEND_S) - nanoseconds(0.01) or now_ns < self._sent_ns:
+            found.append(self._round())
+            self._sent_ns = now_ns
+        return found
+
+    def _about_driver(self) -> Iterable[Message]:
+        # A driver that is lost in the middle of a read only turns out to be another version's when it is opened again.
+        about = self.problem, self._stale
+        if about == self._told_problem:
+            return
+        self._told_problem = about
+        if self.driver is None:
+            yield "problem", self.problem, self._stale
+        else:
+            driver = self.driver
+            origin = self._marked.driver if self._marked is not None else driver
+            versions = dict(getattr(origin, "versions", {}))
+            yield "open", driver.name, driver.version, getattr(origin, "recorded_driver", driver.name), versions
+
+    def _about_devices(self) -> Iterable[Message]:
+        for uuid in [uuid for uuid in self._told if uuid not in self.states]:
+            del self._told[uuid]
+            self._told_state.pop(uuid, None)
+            yield "gone", uuid
+        for uuid, state in self.states.items():
+            about = state.capabilities, state.device
+            told = self._told.get(uuid)
+            if told is None or told[0] is not about[0] or told[1] != about[1]:
+                self._told[uuid] = about
+                yield "device", _plain(state.device), [(row.key, c.available, c.reason) for row, c in about[0].items()]
+            if self._told_state.get(uuid) != (state.up, state.reason, state.processes_ns):
+                self._told_state[uuid] = state.up, state.reason, state.processes_ns
+                uses = [(use.pid, use.memory_bytes, use.utilization) for use in state.processes]
+                yield "state", uuid, state.up, state.reason, state.processes_ns, uses
+
+    def _round(self) -> Message:
+        stats = self.stats
+        busy = {tier: ns - self._told_busy.get(tier, 0) for tier, ns in stats.busy_ns.items()}
+        errors = {name: n - self._told_errors.get(name, 0) for name, n in stats.errors.items()}
+        self._told_busy, self._told_errors = dict(stats.busy_ns), dict(stats.errors)
+        rounds, self._told_rounds = stats.rounds - self._told_rounds, stats.rounds
+        took = self._marked.take() if self._marked is not None else {}
+        samples = {uuid: box.take() for uuid, state in self.states.items() if isinstance(box := state.timeline, Outbox)}
+        return "round", stats.turned_ns, rounds, stats.late_ns, busy, errors, took, samples
+
+
+def _plain(device: Device) -> dict[str, Any]:
+    return {name: str(value) if name == "kind" else value for name, value in asdict(device).items()}
+
+
+def run(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Read until the keeper goes or says so."""
+    reading = Reading(settings, Whereabouts(settings.where_fd), clock)
+    orders = Incoming()
+    try:
+        while True:
+            delay = reading.step()
+            for message in reading.news(clock.now_ns()):
+                send(settings.out_fd, message)
+            ready, _, _ = select.select([settings.orders_fd], [], [], delay)
+            if not ready:
+                continue
+            data = os.read(settings.orders_fd, 1 << 16)
+            if not data:
+                break
+            for order in orders.feed(data):
+                if order[0] == "leave":
+                    reading.leave(frozenset(order[1]))
+    except BrokenPipeError:  # nobody reads any more
+        pass
+    reading.close()
+
+
+def main() -> None:
+    """The process."""
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    # The keeper tells of devices and drivers that come and go.
+    logging.getLogger("gpu_profile").setLevel(logging.ERROR)
+    logging.getLogger("gpu_profile.driver").setLevel(logging.WARNING)
+    # Ctrl-C, and a stop of the service, reach the whole group; the keeper says when it is over.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    run(Settings.of(sys.argv[1]))

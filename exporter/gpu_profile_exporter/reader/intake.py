@@ -1,0 +1,191 @@
+"""What readers have said: the devices, their timelines, who uses them, what happened to them, and what reading cost."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from gpu_profile.catalogue import SIGNALS, signal
+from gpu_profile.clock import Clock
+from gpu_profile.driver import Capability
+from gpu_profile.ledger import Ledger
+from gpu_profile.rounds import MOST_EVENTS, SamplerStats, Tracked, available
+from gpu_profile.samples import Device, DeviceKind, Event, ProcessUse, Sample
+from gpu_profile_exporter.reader.process import Process
+from gpu_profile_exporter.reader.wire import Message
+
+#: The problem before a reader has said anything.
+NOT_STARTED: Final = "not started"
+_log = logging.getLogger("gpu_profile_exporter")
+
+
+class Opened(NamedTuple):
+    """A driver: its name and version, the name of the one whose recording it replays (else its own), and `versions` by
+    the attributes of `gpu_profile.driver.info`."""
+
+    name: str
+    version: str
+    origin: str
+    versions: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Known(Tracked):
+    """What readers have said of one device."""
+
+    timeline: Ledger
+
+
+class Intake:
+    """It shows what a `Sampler` shows. One thread takes messages in; any may read."""
+
+    def __init__(self, *, interval_s: float, clock: Clock) -> None:
+        self.clock = clock
+        self.interval_s = interval_s
+        self.stats = SamplerStats()
+        self.states: dict[str, Known] = {}
+        self.problem = NOT_STARTED
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        #: Called in the keeper's thread with every event.
+        self.event_sinks: list[Callable[[Event], None]] = []
+        #: The driver, once one has answered.
+        self.driver: Opened | None = None
+        #: The devices that are down because a call to them hangs: their reader cannot tell.
+        self.hanging: set[str] = set()
+
+    def take(self, process: Process, message: Message) -> None:
+        """Take one message of a reader in."""
+        kind, *rest = message
+        match kind:
+            case "round":
+                self._take_round(process, *rest)
+            case "device":
+                self._take_device(process, *rest)
+            case "state":
+                self._take_state(*rest)
+            case "gone":
+                process.uuids.discard(rest[0])
+                state = self.states.get(rest[0])
+                # A GPU's own reader takes its MIG instances along.
+                apart = state is not None and state.device.index in process.leave
+                if state is not None and state.device.kind is DeviceKind.MIG and not apart:
+                    del self.states[rest[0]]
+            case "open":
+                process.stale_since = None
+                if process.only is None:
+                    self.driver, self.problem = Opened(*rest), ""
+            case "problem":
+                process.stale_since = (process.stale_since or time.monotonic()) if rest[1] else None
+                self._no_driver_for(process, rest[0])
+            case "events":
+                for row in rest[0]:
+                    self._happened(Event(*row))
+
+    def _no_driver_for(self, process: Process, reason: str) -> None:
+        if process.only is None:
+            self.no_driver(reason, process.uuids)
+            return
+        for state in self.of_gpu(process.only):
+            self.down(state, reason)
+
+    def no_driver(self, reason: str, uuids: Collection[str]) -> None:
+        """There is no driver, for these devices at least."""
+        if reason != self.problem:
+            # The first one is told by whoever started this.
+            _log.log(logging.DEBUG if self.problem == NOT_STARTED else logging.WARNING, "no driver: %s", reason)
+        self.driver, self.problem = None, reason
+        self.stats.turned_ns = self.clock.now_ns()
+        for uuid in list(uuids):
+            if uuid in self.states:
+                self.down(self.states[uuid], reason)
+
+    def of_gpu(self, index: int) -> list[Known]:
+        """The GPU with this NVML index, and its MIG instances."""
+        return [state for state in self.states.values() if state.device.index == index]
+
+    def hangs(self, state: Known) -> None:
+        """A call to this device hangs."""
+        self.down(state, "a call to it hangs in the driver")
+        if state.device.uuid not in self.hanging:
+            self.hanging.add(state.device.uuid)
+            self._happened(Event(state.device.uuid, self.clock.now_ns(), "lost", message=state.reason))
+
+    def down(self, state: Known, reason: str) -> None:
+        """This device does not answer."""
+        state.up, state.reason = False, reason
+        state.processes, state.processes_ns = (), None
+
+    def _take_device(self, process: Process, fields: dict[str, Any], capabilities: list[tuple[str, bool, str]]) -> None:
+        device = Device(**fields | {"kind": DeviceKind(fields["kind"])})
+        known = {signal(key): Capability(can, reason) for key, can, reason in capabilities}
+        process.uuids.add(device.uuid)
+        state = self.states.get(device.uuid)
+        if state is None:
+            self.states[device.uuid] = Known(device, Ledger(available(known)), known)
+            return
+        state.device, state.capabilities = device, known
+        state.timeline.add(available(known))
+        state.__post_init__()
+
+    def _take_state(self, uuid: str, up: bool, reason: str, processes_ns: int | None, uses: list[Any]) -> None:
+        state = self.states.get(uuid)
+        if state is None:
+            return
+        if up and not state.up:
+            _log.warning("%s answers again", uuid)
+            if uuid in self.hanging:
+                self._happened(Event(uuid, self.clock.now_ns(), "back"))
+        elif not up and state.up:
+            _log.warning("%s: %s", uuid, reason)
+        self.hanging.discard(uuid)
+        state.up, state.reason = up, reason
+        state.processes, state.processes_ns = tuple(ProcessUse(*use) for use in uses), processes_ns
+
+    def _take_round(
+        self,
+        process: Process,
+        turned_ns: int,
+        rounds: int,
+        late_ns: int,
+        busy: dict[str, int],
+        errors: dict[str, int],
+        _: dict[str, int],
+        samples: dict[str, list[int]],
+    ) -> None:
+        stats = self.stats
+        if process.only is None:
+            stats.turned_ns, stats.late_ns = turned_ns, late_ns
+            stats.rounds += rounds
+        for tier, ns in busy.items():
+            stats.busy_ns[tier] += ns
+        for name, n in errors.items():
+            stats.errors[name] += n
+        for uuid, values in samples.items():
+            state = self.states.get(uuid)
+            if state is None or not values:
+                continue
+            rows = iter(values)
+            if uuid in self.hanging:
+                self.hanging.discard(uuid)
+                state.up, state.reason = True, ""
+                _log.warning("%s answers again", uuid)
+                self._happened(Event(uuid, self.clock.now_ns(), "back"))
+            taken = state.timeline.append(
+                Sample(SIGNALS[number], start, end, value)
+                for number, start, end, value in zip(*[rows] * 4, strict=True)
+            )
+            state.samples += taken
+            state.since_ns = state.since_ns or turned_ns
+            stats.samples += taken
+
+    def _happened(self, event: Event) -> None:
+        self.events.append(event)
+        state = self.states.get(event.device)
+        if state is not None:
+            state.take_event(event)
+        for sink in list(self.event_sinks):
+            sink(event)

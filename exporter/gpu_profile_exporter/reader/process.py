@@ -1,0 +1,116 @@
+"""One reader process, as its keeper sees it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import Final
+
+from gpu_profile_exporter.reader.child import Settings
+from gpu_profile_exporter.reader.whereabouts import Where, Whereabouts
+from gpu_profile_exporter.reader.wire import Incoming, Message, send
+
+_CHUNK: Final = 1 << 16
+
+
+class Process:
+    """A reader that was started: what it says, where it is, and an end to it. `only`: the GPU that it is for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.only = settings.only
+        self.leave = frozenset(settings.leave)
+        self.started = self.heard = time.monotonic()
+        #: Whether it has told that the driver's library is another version's than the driver.
+        self.stale_since: float | None = None
+        #: The UUIDs that it has told of.
+        self.uuids: set[str] = set()
+        #: Whether it has closed its end of the pipe: it is about to end, if it has not.
+        self.hung_up = False
+        self._incoming = Incoming()
+        with ExitStack() as held:
+            self._whereabouts = Whereabouts.create()
+            held.callback(self._whereabouts.close)
+            self.fd, out_fd = _pipe(held)
+            orders_fd, self._orders = _pipe(held)
+            os.set_blocking(self.fd, False)
+            os.set_blocking(self._orders, False)
+            settings = replace(settings, out_fd=out_fd, orders_fd=orders_fd, where_fd=self._whereabouts.fd)
+            paths = os.pathsep.join(path for path in sys.path if path)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gpu_profile_exporter.reader", settings.text()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(out_fd, orders_fd, self._whereabouts.fd),
+                env={**os.environ, "PYTHONPATH": paths},
+            )
+            held.pop_all()
+        os.close(out_fd)
+        os.close(orders_fd)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.poll()
+
+    @property
+    def where(self) -> Where | None:
+        """What it is talking to."""
+        return self._whereabouts.now()
+
+    def messages(self) -> Iterator[Message]:
+        """What it has said since; ends where there is nothing more for now. WireError for what is no message."""
+        while True:
+            try:
+                data = os.read(self.fd, _CHUNK)
+            except BlockingIOError:
+                return
+            if not data:
+                self.hung_up = True
+                return
+            for message in self._incoming.feed(data):
+                self.heard = time.monotonic()
+                yield message
+            if len(data) < _CHUNK:
+                return
+
+    def order_leave(self, indices: Collection[int]) -> None:
+        """Have it leave these GPUs, by NVML index, to others."""
+        self.leave = frozenset(indices)
+        with suppress(OSError):  # it is gone, or hangs and does not read
+            send(self._orders, ("leave", sorted(indices)))
+
+    def kill(self) -> None:
+        """End it at once. What hangs in the kernel goes when the kernel lets it."""
+        with suppress(OSError):
+            self._process.kill()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended within `timeout_s`."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of what leads to it; it must have ended, or been killed."""
+        os.close(self.fd)
+        os.close(self._orders)
+        self._whereabouts.close()
+
+
+def _pipe(held: ExitStack) -> tuple[int, int]:
+    ends = os.pipe()
+    for fd in ends:
+        held.callback(os.close, fd)
+    return ends

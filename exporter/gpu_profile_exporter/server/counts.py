@@ -1,0 +1,71 @@
+"""What the server counts of itself, as readings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from gpu_profile.catalogue import http as m
+from gpu_profile_exporter.readings import Reading
+
+#: Why a connection or a request is turned away. Published from 0 on, so that the first one is seen by increase().
+REASONS: Final = (
+    "bad_request",
+    "body",
+    "busy",
+    "client_certificate",
+    "connections",
+    "handshake",
+    "header_count",
+    "header_size",
+    "method",
+    "no_descriptor",
+    "rate",
+    "slow_reader",
+    "slow_request",
+    "timeout",
+)
+
+
+class Counts:
+    """Written by the server's thread alone; read from any."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter({("/metrics", 200): 0})
+        self.time_s: dict[str, float] = {"/metrics": 0.0}
+        self.rejected: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
+        self.auth_failures = 0
+        self.coalesced = 0
+        self.renderings = 0
+        self.rendering_s = 0.0
+        self.timeouts_ignored = 0
+        self.active = 0
+        self.connections = 0
+        self.certificate_ends_s: float | None = None
+
+    def answered(self, route: str, status: int, took_s: float) -> None:
+        """Count one answer."""
+        self.requests[route, status] += 1
+        self.time_s[route] = self.time_s.get(route, 0.0) + took_s
+
+    def readings(self) -> Iterator[Reading]:
+        """All of it, in the catalogue's terms."""
+        for (route, status), n in sorted(dict(self.requests).items()):
+            yield Reading(m.REQUESTS, {"http.route": route, "http.response.status_code": str(status)}, n)
+        for route, time_s in sorted(dict(self.time_s).items()):
+            yield Reading(m.REQUEST_TIME, {"http.route": route}, time_s)
+        yield Reading(m.ACTIVE, {}, self.active)
+        yield Reading(m.CONNECTIONS, {}, self.connections)
+        yield Reading(m.COALESCED, {}, self.coalesced)
+        yield Reading(m.RENDERINGS, {}, self.renderings)
+        yield Reading(m.RENDERING_TIME, {}, self.rendering_s)
+        for reason in REASONS:
+            yield Reading(m.REJECTED, {"reason": reason}, self.rejected[reason])
+        yield Reading(m.AUTH_FAILURES, {}, self.auth_failures)
+        yield Reading(m.TIMEOUTS_IGNORED, {}, self.timeouts_ignored)
+        for outcome, n in sorted(self.reloads.items()):
+            yield Reading(m.RELOADS, {"outcome": outcome}, n)
+        if self.certificate_ends_s is not None:
+            yield Reading(m.CERTIFICATE_END, {}, self.certificate_ends_s)

@@ -1,0 +1,30 @@
+"""How much a client may ask for, and how slow it may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the server grants to its clients. Times are in seconds.
+
+    `connections`: open at once. Above that, the one that has long waited for a next request is closed, or the new one
+    refused.
+    `request_s`: from the first byte of a request, or from the connection, until its head is there; TLS as well.
+    `idle_s`: between two requests of one connection; longer than most scrape intervals, so that one handshake serves.
+    `write_s`: until the client's side has taken in an answer.
+    `answer_s`: for an answer if the client names no timeout of its own; `longest_s`: if it names a long one.
+    `header_bytes`, `headers`: size and number of a request's header lines.
+    `renderings`: different answers that may be waited for at once.
+    """
+
+    connections: int = 512
+    request_s: float = 5.0
+    idle_s: float = 90.0
+    write_s: float = 10.0
+    answer_s: float = 10.0
+    longest_s: float = 120.0
+    header_bytes: int = 16 * 1024
+    headers: int = 64
+    renderings: int = 64

@@ -1,0 +1,110 @@
+"""What of the web configuration holds now, and how it is read again."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_profile.errors import UsageError
+from gpu_profile_exporter.server import web_config
+from gpu_profile_exporter.server.auth import Users
+from gpu_profile_exporter.server.counts import Counts
+from gpu_profile_exporter.server.guard import address
+from gpu_profile_exporter.server.tls import context
+from gpu_profile_exporter.server.web_config import Files
+
+_log = logging.getLogger("gpu_profile_exporter")
+
+
+class Bucket:
+    """A token bucket: one more request each `interval_s`, and `burst` at once."""
+
+    def __init__(self, interval_s: float, burst: int, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s = interval_s
+        self._burst = float(burst)
+        self._now = now
+        self._tokens, self._filled_s = float(burst), now()
+
+    def take(self) -> bool:
+        """Whether one more request may pass now."""
+        now_s = self._now()
+        grown = (now_s - self._filled_s) / self._interval_s
+        self._tokens, self._filled_s = min(self._burst, self._tokens + grown), now_s
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A web configuration, ready for use. Without one everybody may ask, in plain HTTP."""
+
+    tls: ssl.SSLContext | None = None
+    certificate_ends_s: float | None = None
+    allowed_names: frozenset[str] = frozenset()
+    users: Users | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    bucket: Bucket | None = None
+
+
+class Web:
+    """The settings from a file, kept up to date. UsageError if the file cannot be used at the start."""
+
+    def __init__(self, path: Path | None, counts: Counts) -> None:
+        self._path = path
+        self._counts = counts
+        self._files = Files()
+        self._lock = threading.Lock()
+        self._settings = self._load(self._files)
+        counts.certificate_ends_s = self._settings.certificate_ends_s
+
+    def current(self) -> Settings:
+        """The settings, from the files as they are now, or as they last could be used."""
+        if self._path is not None and self._files.changed():
+            self.reload()
+        return self._settings
+
+    def reload(self) -> bool:
+        """Read the files again. False if they cannot be used: the old settings stay. From any thread."""
+        if self._path is None:
+            return True
+        with self._lock:
+            files = Files()
+            try:
+                settings = self._load(files)
+                if (settings.tls is None) != (self._settings.tls is None):
+                    raise UsageError(f"{self._path}: TLS can be switched on or off only by a restart")
+            except UsageError as error:
+                # Those of before as well: a file that is put back is a change too.
+                self._files = Files({**self._files.seen, **files.seen})
+                self._counts.reloads["failed"] += 1
+                _log.error("%s; the web configuration from before stays", error)
+                return False
+            self._files, self._settings = files, settings
+            self._counts.reloads["ok"] += 1
+            self._counts.certificate_ends_s = settings.certificate_ends_s
+            _log.info("%s was read again", self._path)
+            return True
+
+    def _load(self, files: Files) -> Settings:
+        if self._path is None:
+            return Settings()
+        config = web_config.read(self._path, files)
+        tls, ends_s = context(config.tls) if config.tls is not None else (None, None)
+        settings = Settings(
+            tls=tls,
+            certificate_ends_s=ends_s,
+            allowed_names=frozenset(map(address, config.tls.allowed_names)) if config.tls is not None else frozenset(),
+            users=Users(config.users) if config.users else None,
+            headers=config.headers,
+            bucket=Bucket(*config.rate) if config.rate is not None else None,
+        )
+        for warning in config.warnings:
+            _log.warning("%s", warning)
+        return settings

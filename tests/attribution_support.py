@@ -1,0 +1,169 @@
+"""A host as attribution sees it: devices, a /proc of plain files, and a kubelet behind a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from gpu_profile.samples import Device, DeviceKind, ProcessUse
+from gpu_profile_exporter.readings import Reading
+
+GIB = 1 << 30
+GPU0, GPU1 = "GPU-0aaaaaaa-0000-4000-8000-000000000000", "GPU-1aaaaaaa-0000-4000-8000-000000000001"
+MIG0, MIG1 = "MIG-0bbbbbbb-0000-4000-8000-000000000000", "MIG-1bbbbbbb-0000-4000-8000-000000000001"
+DEVICES = (
+    Device(GPU0, index=0, minor=0, memory_bytes=80 * GIB),
+    Device(GPU1, index=1, minor=1, memory_bytes=80 * GIB),
+    Device(MIG0, parent=GPU1, kind=DeviceKind.MIG, index=1, minor=1, mig_instance=3, memory_bytes=20 * GIB),
+    Device(MIG1, parent=GPU1, kind=DeviceKind.MIG, index=1, minor=1, mig_instance=4, memory_bytes=20 * GIB),
+)
+CONTAINER = "4f" * 32
+POD_UID = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+IN_POD = (
+    f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD_UID.replace('-', '_')}.slice"
+    f"/cri-containerd-{CONTAINER}.scope\n"
+)
+#: The kernel's clock ticks of the fake host.
+TICKS = 100
+
+
+@dataclass
+class State:
+    """What attribution uses of a `DeviceState`."""
+
+    device: Device
+    processes: tuple[ProcessUse, ...] = ()
+    processes_ns: int | None = None
+    up: bool = True
+
+
+def states_of(now_ns: int, processes: Mapping[str, Sequence[ProcessUse]] | None = None) -> dict[str, State]:
+    """All devices, with the processes that the driver listed at `now_ns`; None if it was not asked."""
+    listed_ns = None if processes is None else now_ns
+    return {d.uuid: State(d, tuple((processes or {}).get(d.uuid, ())), listed_ns) for d in DEVICES}
+
+
+class FakeProc:
+    """A /proc of plain files, `uptime_s` after the boot."""
+
+    def __init__(self, root: Path, *, uptime_s: float = 10_000.0, host: bool = True) -> None:
+        self.root = root
+        namespaces = root / "self" / "ns"
+        namespaces.mkdir(parents=True)
+        self.up(uptime_s)
+        (namespaces / "pid").symlink_to("pid:[4026531836]" if host else "pid:[4026532999]")
+
+    def up(self, seconds: float) -> None:
+        (self.root / "uptime").write_text(f"{seconds:.2f} 1.00\n")
+
+    def add(self, pid: int, *, cgroup: str = "0::/\n", started_s: float = 100.0, comm: str = "python") -> Path:
+        """A process that began `started_s` after the boot, in place of any other of this pid."""
+        directory = self.root / str(pid)
+        directory.mkdir(exist_ok=True)
+        fields = ["S", "1", *["0"] * 17, str(round(started_s * TICKS)), *["0"] * 30]
+        (directory / "stat").write_text(f"{pid} ({comm}) {' '.join(fields)}\n")
+        (directory / "cgroup").write_text(cgroup)
+        (directory / "environ").write_bytes(b"SLURM_JOB_ID=666\0TOKEN=SECRET\0")
+        (directory / "cmdline").write_bytes(b"python\0train.py\0--password=SECRET\0")
+        return directory
+
+    def end(self, pid: int) -> None:
+        for path in (self.root / str(pid)).iterdir():
+            path.unlink()
+        (self.root / str(pid)).rmdir()
+
+
+# ---------------------------------------------------------------------- the kubelet's messages, written by hand
+
+
+def field(number: int, content: str | bytes) -> bytes:
+    """A length-delimited field of a protobuf message."""
+    data = content.encode() if isinstance(content, str) else content
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def devices(resource: str, *ids: str) -> bytes:
+    """A field `devices` of a container; the topology, which is not read, is there as well."""
+    topology = field(3, field(1, varint(1 << 3) + varint(1)))
+    return field(2, field(1, resource) + b"".join(field(2, name) for name in ids) + topology)
+
+
+def claim(name: str, *resources: tuple[str, str, str]) -> bytes:
+    """A field `dynamic_resources` of a container; each resource is (driver, device, CDI name)."""
+    rows = (
+        field(4, (field(1, field(1, cdi)) if cdi else b"") + field(2, driver) + field(3, "node-a") + field(4, device))
+        for driver, device, cdi in resources
+    )
+    return field(5, field(2, name) + field(3, "ns") + b"".join(rows))
+
+
+def pod(namespace: str, name: str, **containers: bytes) -> bytes:
+    """A field `pod_resources` of the answer; CPUs and memory, which are not read, are there as well."""
+    cpus = field(3, varint(2) + varint(3))
+    rows = (field(3, field(1, container) + content + cpus) for container, content in containers.items())
+    return field(1, field(1, name) + field(2, namespace) + b"".join(rows))
+
+
+Answer = Callable[[grpc.ServicerContext], bytes]
+
+
+@contextmanager
+def kubelet(path: Path, answer: Answer) -> Iterator[list[int]]:
+    """A gRPC server at `path` that answers `List` with what `answer` gives; yields a list that grows with each call."""
+    calls: list[int] = []
+
+    def respond(request: bytes, context: grpc.ServicerContext) -> bytes:
+        calls.append(len(request))
+        return answer(context)
+
+    handler: Any = grpc.method_handlers_generic_handler(
+        "v1.PodResourcesLister", {"List": grpc.unary_unary_rpc_method_handler(respond)}
+    )
+    with ThreadPoolExecutor(2) as pool:
+        server = grpc.server(pool, options=[("grpc.max_send_message_length", -1)])
+        server.add_generic_rpc_handlers((handler,))
+        server.add_insecure_port(f"unix:{path}")
+        server.start()
+        try:
+            yield calls
+        finally:
+            server.stop(None).wait()
+
+
+# ---------------------------------------------------------------------- what comes out
+
+
+def rows(readings: Iterable[Reading], metric: str) -> list[tuple[dict[str, str], float]]:
+    """The series of one metric, by its OpenTelemetry name."""
+    return [(dict(r.attributes), r.value) for r in readings if r.metric.otel == metric]
+
+
+def allocations(readings: Iterable[Reading]) -> list[dict[str, str]]:
+    return [attributes for attributes, _ in rows(readings, "gpu_profile.allocation.info")]
+
+
+def status(readings: Iterable[Reading]) -> dict[str, str]:
+    """Each source and why it is down; "" if it is up."""
+    found = rows(readings, "gpu_profile.attribution.up")
+    assert all(value == float("reason" not in attributes) for attributes, value in found)
+    return {attributes["source"]: attributes.get("reason", "") for attributes, _ in found}
+
+
+def left_out(readings: Iterable[Reading]) -> dict[tuple[str, str], float]:
+    """What was left out, by source and reason, without the zeros."""
+    found = rows(readings, "gpu_profile.attribution.left_out")
+    return {(a["source"], a["reason"]): value for a, value in found if value}

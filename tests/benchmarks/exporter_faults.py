@@ -1,0 +1,174 @@
+"""Faults of the driver under a real exporter: every one in `faults_support.FAULTS`, and what came of it.
+
+`python tests/benchmarks/exporter_faults.py --write docs/faults.md` runs them all and writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fault_runs import SCRAPE_S, Outcome, judge, run
+from faults_support import FAULTS, GAP_S, GPUS, RECOVERY_S, TOLD_S, Fault
+from nvml_stub.build import CannotBuildError, build
+
+from benchmarks.rows import HEADER, Row
+
+#: Exporters at a time: each has a process and readers, and they must not be judged by each other's load.
+AT_ONCE: Final = 3
+
+
+def outcomes(faults: Iterable[Fault] = FAULTS) -> list[Outcome]:
+    """What each fault comes to, in the order given. CannotBuildError without a C compiler."""
+    wanted = list(faults)
+    with tempfile.TemporaryDirectory(prefix="faults-") as name:
+        directory = Path(name)
+        library = build(directory / "library")
+
+        def meet(place: int) -> Outcome:
+            return judge(wanted[place], run(wanted[place], library, directory / str(place)))
+
+        # The longest first, so that none is waited for alone.
+        order = sorted(range(len(wanted)), key=lambda place: -wanted[place].seconds)
+        with ThreadPoolExecutor(AT_ONCE) as lanes:
+            met = dict(zip(order, lanes.map(meet, order), strict=True))
+    return [met[place] for place in range(len(wanted))]
+
+
+def rows() -> Iterator[Row]:
+    """A summary, and each fault that was not survived as promised."""
+    try:
+        found = outcomes()
+    except CannotBuildError as error:
+        yield Row("faults survived", f"not measured: {error}")
+        return
+    well = [outcome for outcome in found if not outcome.problems]
+    yield Row("faults survived", f"{len(well)} of {len(found)}", reach=">=30, all", ok=len(well) == len(found) >= 30)
+    for outcome in found:
+        if outcome.problems:
+            yield Row(f"fault: {outcome.fault.name}", "; ".join(outcome.problems), ok=False)
+    yield Row(
+        "worst pause of another GPU", _seconds(_worst(one.gap_s for one in found)), reach=f"<={GAP_S:.0f} s but as told"
+    )
+    yield Row("longest until a loss is told", _seconds(_worst(one.told_s for one in found)))
+    yield Row("longest recovery", _seconds(_worst(one.recovery_s for one in found)), reach=f"<={RECOVERY_S:.0f} s")
+    usual, slowest = max(one.usual_s for one in found), max(one.scrape_s for one in found)
+    yield Row(
+        "scrape during a fault",
+        f"p90 <={usual * 1e3:.0f} ms, slowest {slowest * 1e3:.0f} ms",
+        reach=f"p90 <={SCRAPE_S * 1e3:.0f} ms",
+        ok=usual <= SCRAPE_S,
+    )
+
+
+def _worst(values: Iterable[float | None]) -> float:
+    return max((value for value in values if value is not None), default=0.0)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def page(found: Sequence[Outcome]) -> str:
+    """`docs/faults.md`."""
+    well = sum(not outcome.problems for outcome in found)
+    lines = [_HEAD, f"Survived: **{well} of {len(found)}**.", "", *_COLUMNS]
+    for outcome in found:
+        cells = (
+            outcome.fault.name,
+            f"{outcome.fault.seconds:g} s",
+            _seconds(outcome.gap_s),
+            _seconds(outcome.told_s),
+            _seconds(outcome.recovery_s),
+            f"{outcome.usual_s * 1e3:.0f} ms",
+            "yes" if not outcome.problems else "; ".join(outcome.problems),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _NOTES])
+
+
+_COLUMNS: Final = (
+    "| fault | lasts | others' longest pause | told after | recovered after | scrapes (p90) | held |",
+    "|---|---|---|---|---|---|---|",
+)
+_HEAD: Final = f"""\
+# Faults
+
+<!-- Written by tests/benchmarks/exporter_faults.py. -->
+
+What the exporter does when the driver beneath it fails, measured: each row is a run of the real exporter over a
+stand-in for NVML in C with {GPUS} GPUs, scraped every 0.2 s. Three ran at a time on one small machine, and a time is
+told by the scrape that saw it.
+
+In every row the exporter must live, and end in peace when it is told to; nine of ten scrapes must take no longer than
+{SCRAPE_S * 1e3:.0f} ms; GPUs that the fault does not concern must be read on with no pause above {GAP_S:.0f} s; no
+counter may go back; no GPU may be told another's values. That a GPU is lost must be told (`gpu_profile_device_up` is 0,
+`hw_status` is `failed`) and its values must be gone, usually within {TOLD_S} s. After the fault all must be there again
+within {RECOVERY_S:.0f} s, without a restart of the exporter.
+"""
+_NOTES: Final = """\
+A dash: there are no others, nothing is lost, or it is over too soon to be told. Where a driver takes all GPUs with it,
+they are told as down at the latest when it has been silent for 5 s.
+
+## How
+
+The driver is called in processes of their own, the readers; the exporter itself never calls it. A reader leaves in
+shared memory which GPU it is talking to and since when. A call that takes longer than half a second costs the reader
+its life: another one reads the other GPUs at once, and the GPU that hangs gets a reader of its own, which tries for as
+long as it takes. A GPU that answers slowly gets one too, and so does a GPU in whose call a reader crashed. Once it has
+answered promptly for 10 s it is read with the others again. Where it is the wait for events that hangs, GPUs are read
+without XID errors for a minute.
+
+A library of another version than the kernel's driver cannot be used by a process that has loaded it: its reader is
+replaced every 3 s until one can.
+
+## What it does not do
+
+- GPUs that hang in the same moment are found one after another: with two, the others' pause is up to 3 s, and with each
+  more about 1.5 s longer.
+- A call to `nvmlInit` that never returns is given up after 30 s, for the GPUs of a node may take that long to be
+  initialised. Here it returns when the fault ends.
+- What is *not permitted* or *not supported* is not asked for again before the GPU is opened anew: after a loss, a
+  change of its MIG instances, or a restart of its reader, such as `gpu-profile-exporter release --for 1s`.
+- A counter that the driver itself sets back (energy, throttling, NVLink) is told as it is; `rate()` and `increase()`
+  know what to do. Busy time and PCIe bytes are summed up by the exporter and go on.
+- A reader that is stopped from outside is replaced after 5 s, in which nothing is read.
+- A library of another version costs 3 to 5 s, for it may be in the middle of being installed.
+- A process that the kernel holds inside a call cannot be killed, and its GPU is not read before it is gone. Should the
+  kernel hold every caller, nothing can be read; the exporter then says that the driver does not answer.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the rows, or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", type=Path, help="write the page there instead of printing rows")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    if options.write is None:
+        sys.stdout.write(f"{HEADER}\n")
+        short = 0
+        for row in rows():
+            short += not row.ok
+            sys.stdout.write(f"{row}\n")
+    else:
+        found = outcomes()
+        options.write.write_text(page(found), encoding="utf-8")
+        short = sum(bool(outcome.problems) for outcome in found)
+    sys.stdout.write(f"took {time.monotonic() - started:.0f} s\n")
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

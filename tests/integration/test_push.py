@@ -1,0 +1,183 @@
+"""What an exporter pushes on its way through a real collector: after translation, the series of a scrape."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import socket
+import subprocess
+import sysconfig
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rotel  # type: ignore[import-untyped]
+from exporter_support import IDENTITY, series
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from prometheus_support import free_port, until
+from push_support import attributes, points_of
+
+from gpu_profile.catalogue import METRICS
+from gpu_profile.catalogue.push import PUSH_METRICS
+from gpu_profile.catalogue.self_metrics import SELF_METRICS
+from gpu_profile.clock import SYSTEM_CLOCK
+from gpu_profile.driver import simulated
+from gpu_profile.driver.grammar import open_driver
+from gpu_profile.sampler import Sampler
+from gpu_profile_exporter.exposition import Exposition
+from gpu_profile_exporter.push import Pusher, endpoint_settings, resource_attributes
+from gpu_profile_exporter.readings import Reading, readings
+
+AGENT = Path(rotel.__file__).parent / "rotel-agent"
+#: The series that the exposition adds about itself.
+OF_THE_SCRAPE = "gpu_profile_series"
+ROWS = {row.otel: row for row in (*METRICS, *SELF_METRICS, *PUSH_METRICS)}
+
+
+class Sink(BaseHTTPRequestHandler):
+    """Takes in metrics over OTLP/HTTP."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        self.server.arrived.append(ExportMetricsServiceRequest.FromString(body))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def arrived() -> Iterator[tuple[list[ExportMetricsServiceRequest], int]]:
+    """What came out of the collector, and the port that the sink listens on."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Sink) as server:
+        server.arrived = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.arrived, server.server_port  # type: ignore[attr-defined]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def collector(arrived: tuple[list[ExportMetricsServiceRequest], int], tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Where a running collector listens, by protocol; it passes on to the sink."""
+    ports, log = {"grpc": free_port(), "http/protobuf": free_port()}, tmp_path / "collector.log"
+    command = [str(AGENT), "start", "--otlp-grpc-endpoint", f"127.0.0.1:{ports['grpc']}"]
+    command += ["--otlp-http-endpoint", f"127.0.0.1:{ports['http/protobuf']}", "--batch-timeout", "100ms"]
+    command += ["--exporter", "otlp", "--otlp-exporter-endpoint", f"http://127.0.0.1:{arrived[1]}"]
+    command += ["--otlp-exporter-protocol", "http"]
+    # The wheel's program is linked against the interpreter's library, which need not be on the loader's path.
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR"))}
+    if subprocess.run([AGENT, "--version"], capture_output=True, check=False, env=environment).returncode == 127:
+        pytest.skip("the collector's program lacks a shared library of this Python")
+    with log.open("w") as out:
+        agent = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
+
+    def listens() -> bool:
+        assert agent.poll() is None, log.read_text()
+        for port in ports.values():
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)):
+                    return False
+        return True
+
+    try:
+        until(listens, "the collector listens")
+        yield {protocol: f"http://127.0.0.1:{port}" for protocol, port in ports.items()}
+    finally:
+        agent.terminate()
+        agent.wait(10)
+
+
+def translated(requests: list[ExportMetricsServiceRequest]) -> dict[str, float]:
+    """Series as Prometheus writes them, by the catalogue's names."""
+    found = {}
+    for request in requests:
+        for resource in request.resource_metrics:
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    row = ROWS[metric.name]
+                    for point in points_of(metric):
+                        told = attributes(point.attributes)
+                        order = [name for name in row.labels if name in told]
+                        labels = ",".join(f'{name.replace(".", "_")}="{told[name]}"' for name in order)
+                        found[f"{row.prometheus}{{{labels}}}" if labels else row.prometheus] = point.as_double
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_the_series_of_a_scrape_come_out_of_a_collector(
+    protocol: str,
+    collector: dict[str, str],
+    arrived: tuple[list[ExportMetricsServiceRequest], int],
+    tmp_path: Path,
+) -> None:
+    node = simulated.create(tmp_path / "node", '[[device]]\nmodel = "H200 SXM"\n[[device]]\nmodel = "A100 80 SXM"\n')
+    sampler = Sampler(lambda: open_driver(f"simulated:{node}", clock=SYSTEM_CLOCK))
+    for _ in range(3):
+        sampler.step(force=True)
+    endpoints = endpoint_settings({}, {"endpoint": collector[protocol], "protocol": protocol})
+    own: list[Reading] = []
+    pusher = Pusher(
+        lambda: [*readings(sampler, IDENTITY, now_ns), *own],
+        metrics=endpoints.metrics,
+        resource=resource_attributes({}, version="1.2.3", host="node-1"),
+        version="1.2.3",
+        interval_s=3600,
+    )
+    now_ns = SYSTEM_CLOCK.now_ns()
+    own += pusher.readings(now_ns)
+    exposition = Exposition(lambda: [*readings(sampler, IDENTITY, now_ns), *own], process=False)
+    text = exposition.render()[0].decode()
+    pusher.start()
+    pusher.stop(10.0)
+    assert pusher.senders["metrics"].stats.sent == 1
+    until(lambda: arrived[0], "the batch has come through")
+    sampler.stop()
+    scraped = {name: value for name, value in series(text).items() if not name.startswith(OF_THE_SCRAPE)}
+    assert translated(arrived[0]) == scraped
+    assert len(scraped) > 100
+    (about,) = [attributes(part.resource.attributes) for request in arrived[0] for part in request.resource_metrics]
+    assert about["service.name"] == "gpu-profile-exporter"
+    assert about["service.instance.id"] == "node-1"
+
+
+def test_a_collector_that_comes_up_late_gets_what_waited(
+    collector: dict[str, str], arrived: tuple[list[ExportMetricsServiceRequest], int]
+) -> None:
+    # A port that nobody listens on, and then the collector's: what waited goes out unchanged.
+    from gpu_profile.catalogue import metrics as m
+    from gpu_profile_exporter.push.http_client import HttpClient
+
+    away = endpoint_settings({}, {"endpoint": f"http://127.0.0.1:{free_port()}"}).metrics
+    there = endpoint_settings({}, {"endpoint": collector["http/protobuf"]}).metrics
+    assert there is not None
+    pusher = Pusher(lambda: [Reading(m.BUSY, {"hw.id": "GPU-a"}, 4.0)], metrics=away, interval_s=0.001)
+    sender = pusher.senders["metrics"]
+    until(lambda: pusher.step() is not None and sender.waiting()[0] >= 3, "three batches wait")
+    sender.step()
+    assert sender.stats.failures["unreachable"] == 1
+    waiting = sender.waiting()[0]
+    sender._client = HttpClient(there, user_agent="test")
+    until(lambda: sender.step() is not None and not sender.waiting()[0], "all are sent")
+    until(lambda: len(_times(arrived[0])) == waiting, "all have come through")
+    assert _times(arrived[0]) == sorted(set(_times(arrived[0])))
+
+
+def _times(requests: list[ExportMetricsServiceRequest]) -> list[int]:
+    return [
+        point.time_unix_nano
+        for request in requests
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in points_of(metric)
+    ]

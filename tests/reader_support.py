@@ -1,0 +1,97 @@
+"""A reader process that is none, for the keeper's state machine, and what a reader would say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
+
+from gpu_profile.catalogue import SIGNALS, Signal
+from gpu_profile.samples import Device
+from gpu_profile_exporter.reader.child import Settings
+from gpu_profile_exporter.reader.whereabouts import Where
+from gpu_profile_exporter.reader.wire import Message
+
+
+class Time:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class FakeProcess:
+    """What the keeper is given instead of a `Process`; a test sets what it would show."""
+
+    def __init__(self, settings: Settings, time: Time) -> None:
+        self.settings = settings
+        self.only = settings.only
+        self.leave = frozenset(settings.leave)
+        self.started = self.heard = time.now
+        self.stale_since: float | None = None
+        self.uuids: set[str] = set()
+        self.fd, self.other = os.pipe()
+        self.pid = id(self) % 100_000
+        self.exit_code: int | None = None
+        self.where: Where | None = None
+        self.hung_up = False
+        self.killed = self.closed = False
+        #: Whether a kill ends it: not while a call holds it in the kernel.
+        self.mortal = True
+        self.waiting: list[Message] = []
+        self.error: Exception | None = None
+
+    def messages(self) -> Iterator[Message]:
+        waiting, self.waiting = self.waiting, []
+        yield from waiting
+        if self.error is not None:
+            raise self.error
+
+    def order_leave(self, indices: Collection[int]) -> None:
+        self.leave = frozenset(indices)
+
+    def kill(self) -> None:
+        self.killed = True
+        if self.mortal and self.exit_code is None:
+            self.exit_code = -9
+
+    def wait(self, timeout_s: float) -> bool:
+        return self.exit_code is not None
+
+    def close(self) -> None:
+        self.closed = True
+        os.close(self.fd)
+        os.close(self.other)
+
+
+def about(device: Device, *signals: Signal) -> Message:
+    """That there is a device with these signals."""
+    fields = {name: str(value) if name == "kind" else value for name, value in asdict(device).items()}
+    return "device", fields, [(row.key, row in signals, "" if row in signals else "not there") for row in SIGNALS]
+
+
+def state(
+    uuid: str, *, up: bool = True, reason: str = "", processes: Collection[tuple[int, int, float | None]] = ()
+) -> Message:
+    """How a device is."""
+    return "state", uuid, up, reason, 5 if processes else None, [list(use) for use in processes]
+
+
+def a_round(
+    samples: dict[str, list[tuple[Signal, int, int, int]]] | None = None,
+    *,
+    took: dict[str, int] | None = None,
+    t_ns: int = 1,
+) -> Message:
+    """One round's end."""
+    rows = {
+        uuid: [number for row, *rest in found for number in (SIGNALS.index(row), *rest)]
+        for uuid, found in (samples or {}).items()
+    }
+    return "round", t_ns, 1, 0, {"fast": 10}, {"device lost": 1}, took or {}, rows

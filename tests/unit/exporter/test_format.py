@@ -1,0 +1,193 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from gpu_profile_exporter.format import (
+    LONGEST_VALUE,
+    Format,
+    exemplar_text,
+    family_lines,
+    negotiate,
+    number,
+    series_text,
+)
+from gpu_profile_exporter.naming import Family, Series
+from gpu_profile_exporter.readings import Exemplar
+
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "style"),
+    [
+        ("", Format.TEXT),
+        ("*/*", Format.TEXT),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", Format.TEXT),
+        (PROMETHEUS_2, Format.OPENMETRICS),
+        (PROMETHEUS_3, Format.OPENMETRICS),
+        ("application/openmetrics-text", Format.OPENMETRICS),
+        ('Application/OpenMetrics-Text; Version="1.0.0"', Format.OPENMETRICS),
+        ("application/openmetrics-text;version=0.0.1", Format.TEXT),
+        ("application/openmetrics-text;version=1.0.0;q=0.1,text/plain;q=0.9", Format.TEXT),
+        ("text/plain;q=0.1,application/openmetrics-text;version=1.0.0;q=0.9", Format.OPENMETRICS),
+        ("text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0", Format.TEXT),
+        ("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4", Format.OPENMETRICS),
+        ("application/openmetrics-text;q=0,text/plain;q=0.1", Format.TEXT),
+        ("application/openmetrics-text;q=nan", Format.TEXT),
+        ("application/openmetrics-text;q=high", Format.TEXT),
+        (",;,=;;q=", Format.TEXT),
+    ],
+)
+def test_the_format_with_the_highest_q_is_chosen_and_text_if_none_is_known(accept: str, style: Format) -> None:
+    assert negotiate(accept) is style
+
+
+@given(st.text(max_size=200))
+def test_no_accept_header_breaks_the_negotiation(accept: str) -> None:
+    assert negotiate(accept) in Format
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1, "1.0"),
+        (1.0, "1.0"),
+        (1e-07, "1e-07"),
+        (math.inf, "+Inf"),
+        (-math.inf, "-Inf"),
+        (1e22, "1e+22"),
+        (0.1, "0.1"),
+    ],
+)
+def test_numbers_are_written_as_prometheus_reads_them(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "openmetrics"),
+    [
+        (Family("a_joules_total", "counter", "", "joules"), "a_joules_total counter", "a_joules counter, unit joules"),
+        (Family("DCGM_FI_DEV_XID", "counter", "", ""), "DCGM_FI_DEV_XID counter", "DCGM_FI_DEV_XID unknown"),
+        (Family("a_info", "info", "", ""), "a_info gauge", "a info"),
+        (Family("about", "info", "", ""), "about gauge", "about gauge"),
+        (Family("a_watts", "gauge", "", "watts"), "a_watts gauge", "a_watts gauge, unit watts"),
+        (Family("a", "gauge", "", "watts"), "a gauge", "a gauge"),
+        (Family("a", "untyped", "", ""), "a untyped", "a unknown"),
+        (Family("a_seconds", "histogram", "", "seconds"), "a_seconds histogram", "a_seconds histogram, unit seconds"),
+    ],
+)
+def test_a_family_has_the_name_type_and_unit_that_its_format_allows(
+    family: Family, text: str, openmetrics: str
+) -> None:
+    def said(style: Format) -> str:
+        lines = [line.split() for line in family_lines(family, style).splitlines()]
+        kind = next(f"{line[2]} {line[3]}" for line in lines if line[1] == "TYPE")
+        return kind + "".join(f", unit {line[3]}" for line in lines if line[1] == "UNIT")
+
+    assert said(Format.TEXT) == text
+    assert said(Format.OPENMETRICS) == openmetrics
+
+
+HOSTILE = [
+    'a "quoted" name',
+    "two\nlines",
+    "back\\slash\\",
+    "\\n",
+    'a"} 1\nfaked{b="c',
+    "nul\0byte",
+    "carriage\rreturn",
+    "half a pair \ud83d",
+    "line separators \u2028 \u0085",
+    "100 %s %d %(x)s %r",
+    "# EOF",
+    " ",
+    "x" * 10_000,
+]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_label_values_stay_in_their_label(value: str) -> None:
+    check(value)
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=80))
+def test_any_label_value_is_one_label_on_one_line_for_both_parsers(value: str) -> None:
+    check(value)
+
+
+def check(value: str) -> None:
+    series = Series(Family("a", "gauge", value, ""), (("before", "1"), ("hostile", value), ("after", "2")), 1.0)
+    line = f"{series_text(series)}1.0\n"
+    found = []
+    for style, parse in ((Format.TEXT, parse_text), (Format.OPENMETRICS, parse_openmetrics)):
+        text = family_lines(series.family, style) + line + ("# EOF\n" if style is Format.OPENMETRICS else "")
+        text = text.encode().decode()
+        assert text.count("\n") == (3 if style is Format.TEXT else 4)
+        (family,) = parse(text)
+        (sample,) = family.samples
+        assert set(sample.labels) == {"before", "hostile", "after"}
+        assert (sample.labels["before"], sample.labels["after"]) == ("1", "2")
+        assert sample.value == 1
+        found.append(sample.labels["hostile"])
+    assert found[0] == found[1]
+    assert len(found[0]) <= LONGEST_VALUE
+    if value.isprintable() and len(value) <= LONGEST_VALUE:
+        assert found[0] == value
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_any_name_becomes_one_that_parses(metric: str, label: str) -> None:
+    line = series_text(Series(Family(metric, "gauge", "", ""), ((label, "v"), (label, "again")), 1.0))
+    (family,) = parse_text(f"{line}1.0\n")
+    (sample,) = family.samples
+    assert list(sample.labels.values()) == ["v"]
+
+
+def test_a_histogram_is_buckets_a_sum_and_a_count() -> None:
+    family = Family("wait_seconds", "histogram", "How long", "seconds")
+    parts = ((("le", "0.5"),), (("le", "+Inf"),), (("part", "sum"),), (("part", "count"),))
+    texts = [series_text(Series(family, (("region", "x"), *labels), 1.0)) for labels in parts]
+    assert texts == [
+        'wait_seconds_bucket{region="x",le="0.5"} ',
+        'wait_seconds_bucket{region="x",le="+Inf"} ',
+        'wait_seconds_sum{region="x"} ',
+        'wait_seconds_count{region="x"} ',
+    ]
+    lines = [f"{text}{value}\n" for text, value in zip(texts, (1, 2, 3.5, 2), strict=True)]
+    text = family_lines(family, Format.OPENMETRICS) + "".join(lines) + "# EOF\n"
+    (parsed,) = parse_openmetrics(text)  # type: ignore[no-untyped-call]
+    assert len(parsed.samples) == 4
+
+
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=8), st.text(max_size=80), max_size=3),
+    st.floats(allow_nan=False),
+    st.none() | st.integers(0, 2**62),
+)
+def test_any_exemplar_parses_or_is_left_out(labels: dict[str, str], value: float, t_ns: int | None) -> None:
+    lines = family_lines(Family("a_total", "counter", "", ""), Format.OPENMETRICS)
+    text = f"{lines}a_total 1.0{exemplar_text(Exemplar(labels, value, t_ns))}\n# EOF\n"
+    (family,) = parse_openmetrics(text)  # type: ignore[no-untyped-call]
+    exemplar = family.samples[0].exemplar
+    if exemplar is None:
+        assert sum(len(k) + len(v) for k, v in labels.items()) > 100
+    else:
+        assert exemplar.value == value
+
+
+def test_labels_keep_the_order_in_which_their_scheme_gives_them() -> None:
+    names = ["gpu", "UUID", "device", "Hostname", "a"]
+    text = series_text(Series(Family("a", "gauge", "", ""), tuple((name, "x") for name in names), 1.0))
+    assert [part.partition("=")[0] for part in text[2:-2].split(",")] == names

@@ -1,0 +1,92 @@
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_profile_exporter import usage
+from gpu_profile_exporter.exposition import Exposition
+from gpu_profile_exporter.reader.readers import Readers
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", "input('ready ')"], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.read(6)
+        yield process.pid
+        process.kill()
+
+
+def of_exposition(exposition: Exposition) -> dict[str, float]:
+    lines = (line for line in exposition.render()[0].decode().splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_a_process_tells_its_own_cpu_memory_start_and_files() -> None:
+    before = time.process_time()
+    found = of_exposition(Exposition(list))
+    assert before - 0.02 <= found["process_cpu_seconds_total"] <= time.process_time() + 0.02
+    assert 4 << 20 < found["process_resident_memory_bytes"] < found["process_virtual_memory_bytes"]
+    assert time.time() - 86_400 < found["process_start_time_seconds"] <= time.time() + 1
+    assert 3 <= found["process_open_fds"] <= found["process_max_fds"]
+
+
+def test_open_files_are_counted_exactly() -> None:
+    before = of_exposition(Exposition(list))["process_open_fds"]
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(5)]
+    after = of_exposition(Exposition(list))["process_open_fds"]
+    for file in files:
+        os.close(file)
+    assert after == before + 5
+
+
+class Running(Readers):
+    """Readers with these processes."""
+
+    def __init__(self, pids: list[int]) -> None:
+        super().__init__("none")
+        self._pids = pids
+
+    @property
+    def pids(self) -> list[int]:
+        return self._pids
+
+
+def of_readers(pids: list[int]) -> dict[str, float]:
+    return {reading.metric.prometheus: reading.value for reading in Running(pids).readings(0)}
+
+
+def test_readers_cpu_and_memory_are_those_of_their_processes(sleeper: int) -> None:
+    found = of_readers([sleeper, sleeper])
+    alone = usage.usage(sleeper)
+    assert alone is not None
+    assert found["gpu_profile_reader_memory_bytes"] == pytest.approx(2 * alone.resident_bytes, rel=0.5)
+    assert found["gpu_profile_reader_cpu_seconds_total"] == pytest.approx(
+        2 * alone.cpu_s + usage.ended_cpu_s(), abs=0.5
+    )
+
+
+@pytest.mark.parametrize("gone", [[], [2**22 + 1], [-1]])
+def test_readers_that_are_gone_or_never_were_are_absent_not_zero(gone: list[int]) -> None:
+    assert {name for name in of_readers(gone) if "reader" in name} == {"gpu_profile_reader_restarts_total"}
+
+
+def test_what_the_system_does_not_tell_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(usage, "_PROC", tmp_path)
+    assert not any(name.startswith("process_") for name in of_exposition(Exposition(list)))
+
+
+def test_a_program_may_be_called_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    fields = " ".join(str(n) for n in range(4, 60))
+    (tmp_path / "7" / "stat").write_bytes(b"7 (a) b ( \xff\n)) S " + fields.encode())
+    monkeypatch.setattr(usage, "_PROC", tmp_path)
+    found = usage.usage(7)
+    assert found is not None
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert found == usage.Usage((14 + 15) / ticks, 24 * os.sysconf("SC_PAGE_SIZE"), 23, 22)
