@@ -55,7 +55,7 @@ fi
 
 say "Fetching the wheels"
 "$python" -m pip --disable-pip-version-check wheel -qq --no-deps --wheel-dir "$work/self" .
-requirements=("$(echo "$work"/self/*.whl)[otlp]" "$(sed -nE 's/^requires = \["(.*)"\]/\1/p' pyproject.toml)")
+requirements=("$(echo "$work"/self/*.whl)[web,grpc,pods]" "$(sed -nE 's/^requires = \["(.*)"\]/\1/p' pyproject.toml)")
 "$python" -m pip --disable-pip-version-check download -qq --only-binary :all: --python-version 3.11 \
   --dest "$work/wheels" "${requirements[@]}"
 rm -f "$work"/wheels/gpu_profile-*
@@ -75,7 +75,10 @@ expected = {"User": "10001:10001", "Entrypoint": ["gpu-profile-exporter"], "Cmd"
 for key, value in expected.items():
     if config[key] != value:
         sys.exit(f"image-test: the image's {key} is {config[key]}, not {value}")
-print(config["Healthcheck"]["Test"][-1])
+kind, *command = config["Healthcheck"]["Test"]
+if kind != "CMD":
+    sys.exit(f"image-test: the health check is {kind}, which needs a shell")
+print(*command)
 PYTHON
 )
 
@@ -104,9 +107,10 @@ written=$(find "$root" -xdev -user 10001 -newer "$work/began" -not -path "$root/
 [ -z "$written" ] || fail "the exporter wrote outside of its folder: $written"
 
 # The health check's own words, on the port of this run.
-buildah run --isolation chroot --user 10001:10001 "$container" -- python -c "${check//:9400/:$port}" || fail "the health check fails"
+read -ra check <<<"$check"
+buildah run --isolation chroot --user 10001:10001 "$container" -- "${check[@]}" --url "http://127.0.0.1:$port" || fail "the health check fails"
 echo "the health check passed"
-if buildah run --isolation chroot --user 10001:10001 "$container" -- python -c "${check//:9400/:1}" 2>/dev/null; then
+if buildah run --isolation chroot --user 10001:10001 "$container" -- "${check[@]}" --url http://127.0.0.1:1 2>/dev/null; then
   fail "the health check passes with no exporter"
 fi
 buildah umount "$container" >/dev/null

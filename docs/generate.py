@@ -16,13 +16,24 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Metric, Signal, Tier
+from gpu_profile.catalogue import ATTRIBUTES, DEFAULT_GROUPS, GROUPS, METRICS, SIGNALS, Metric, Signal, Tier
+from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
+from gpu_profile.catalogue.http import HTTP_METRICS
 from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import REGION_METRICS
+from gpu_profile.catalogue.push import PUSH_METRICS
+from gpu_profile.catalogue.self_metrics import SELF_METRICS
 from gpu_profile.regimes import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, RULES, Regime, Thresholds
 from gpu_profile.units import si
 
-TIERS: Final = {Tier.FAST: "every interval", Tier.SLOW: "every second", Tier.GPM: "every 105 ms"}
+TIERS: Final = {
+    Tier.FAST: "every interval",
+    Tier.SLOW: "every second",
+    Tier.RARE: "every 10 s",
+    Tier.GPM: "every 105 ms",
+}
+#: The number of a link in a signal's key.
+LINK: Final = re.compile(r"(?<=_)\d+(?=_)")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -36,9 +47,34 @@ def code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
+#: What the exporter tells of its own reading; XID errors are the devices'.
+READING: Final = tuple(metric for metric in SELF_METRICS if metric.otel.startswith("gpu_profile."))
+_ELSEWHERE: Final = frozenset((*REGION_METRICS, *READING, *ALLOCATION_METRICS, *HTTP_METRICS, *PUSH_METRICS))
+
+
 def metrics() -> str:
-    """Every metric but those of regions."""
-    return _metrics(metric for metric in METRICS if metric not in REGION_METRICS)
+    """Every metric that has no table of its own."""
+    return _metrics(metric for metric in METRICS if metric not in _ELSEWHERE)
+
+
+def reading_metrics() -> str:
+    """How the exporter's own reading goes."""
+    return _metrics(READING)
+
+
+def allocation_metrics() -> str:
+    """Who holds the devices."""
+    return _metrics(ALLOCATION_METRICS)
+
+
+def http_metrics() -> str:
+    """How the exporter's listener does."""
+    return _metrics(HTTP_METRICS)
+
+
+def push_metrics() -> str:
+    """How the push does."""
+    return _metrics(PUSH_METRICS)
 
 
 def region_metrics() -> str:
@@ -47,7 +83,9 @@ def region_metrics() -> str:
 
 
 def _metrics(rows: Iterable[Metric]) -> str:
-    columns = ("Prometheus", "OpenTelemetry", "unit", "kind", "labels", "from", "what it says")
+    rows = tuple(rows)
+    of_signals = any(m.signals for m in rows)
+    columns = ("Prometheus", "OpenTelemetry", "unit", "kind", "labels", *(["from"] * of_signals), "what it says")
     return table(
         columns,
         (
@@ -57,7 +95,7 @@ def _metrics(rows: Iterable[Metric]) -> str:
                 code(m.unit),
                 m.instrument.value,
                 ", ".join(code(label(name)) for name in m.labels),
-                ", ".join(code(signal.key) for signal in m.signals),
+                *([", ".join(dict.fromkeys(code(_key(signal)) for signal in m.signals))] * of_signals),
                 m.brief,
             )
             for m in rows
@@ -66,14 +104,33 @@ def _metrics(rows: Iterable[Metric]) -> str:
 
 
 def signals() -> str:
-    """Every signal that a driver may read."""
-    columns = ("signal", "unit", "kind", "one step", "read", "looks back", "renewed", "MIG", "NVML source", "DCGM name")
-    return table(columns, map(_signal, SIGNALS))
+    """Every signal that a driver may read; links that differ by their numbers alone share a line."""
+    columns = (
+        *("signal", "group", "unit", "kind", "one step", "read", "looks back", "renewed", "MIG"),
+        *("NVML source", "DCGM name"),
+    )
+    return table(columns, (_signal(row) for row in SIGNALS if int((LINK.search(row.key) or "0")[0]) == 0))
+
+
+def groups() -> str:
+    """Every group of signals that can be switched on."""
+    columns = ("group", "on by default", "what it brings", "signals")
+    rows = []
+    for group, brief in GROUPS.items():
+        keys = dict.fromkeys(code(_key(row)) for row in SIGNALS if row.group is group)
+        rows.append((code(group), "yes" if group in DEFAULT_GROUPS else "", brief, ", ".join(keys)))
+    return table(columns, rows)
+
+
+def _key(row: Signal) -> str:
+    """A signal's key; N stands for the number of a link."""
+    return LINK.sub("N", row.key)
 
 
 def _signal(row: Signal) -> tuple[str, ...]:
     return (
-        code(row.key),
+        code(_key(row)),
+        code(row.group),
         code(row.unit),
         row.kind.value,
         f"{row.quantum:,.0f}" if row.quantum >= 1 else f"{row.quantum:g}",
@@ -81,7 +138,7 @@ def _signal(row: Signal) -> tuple[str, ...]:
         si(row.window_ns / 1e9, "s") if row.window_ns else "",
         si(row.refresh_ns / 1e9, "s") if row.refresh_ns else "",
         "yes" if row.mig else "",
-        row.source,
+        row.source.replace("link 0", "link N"),
         code(row.dcgm.name) if row.dcgm else "",
     )
 
@@ -131,7 +188,10 @@ def bases() -> str:
 
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     maker.__name__.replace("_", " "): maker
-    for maker in (metrics, region_metrics, signals, attributes, regimes, rules, thresholds, bases)
+    for maker in (
+        *(metrics, region_metrics, reading_metrics, allocation_metrics, http_metrics, push_metrics),
+        *(signals, groups, attributes, regimes, rules, thresholds, bases),
+    )
 }
 
 

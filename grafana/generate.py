@@ -12,10 +12,12 @@ import json
 from pathlib import Path
 
 import alerts
+import faults
 import gpus
 import recordings
 import regions
 import rulefiles
+import trust
 from panels import DATASOURCE, Json, lay_out
 from queries import by, of_regions, series, with_slice
 
@@ -39,7 +41,7 @@ def dashboard() -> Json:
         "annotations": {"list": []},
         "links": [],
         "templating": {"list": variables()},
-        "panels": lay_out((*gpus.SECTIONS, *regions.SECTIONS)),
+        "panels": lay_out((*gpus.SECTIONS, *faults.SECTIONS, *regions.SECTIONS, *trust.SECTIONS)),
     }
 
 

@@ -1,13 +1,13 @@
-"""The upper half of the dashboard: what the GPUs do, what they cost, and whether to believe the numbers."""
+"""The top of the dashboard: what the GPUs do, and what they cost."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from panels import Column, Panel, Query, Section
-from queries import GPU_NAME, by, increase, mean, named, of_gpus, physical, rate
+from queries import GPU_NAME, by, increase, mean, named, of_gpus, physical, rate, throttled
 
-from gpu_profile.catalogue import metric_of
+from gpu_profile.catalogue import SIGNALS, metric_of
 from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import (
     BUSY,
@@ -16,9 +16,6 @@ from gpu_profile.catalogue.metrics import (
     DRIVER_UP,
     MEMORY_LIMIT,
     MEMORY_UTILIZATION,
-    OBSERVED,
-    READ_TIME,
-    SAMPLE_AGE,
     STATUS,
 )
 from gpu_profile.catalogue.signals import (
@@ -34,7 +31,6 @@ from gpu_profile.catalogue.signals import (
     SM,
     TEMPERATURE,
     TENSOR,
-    THROTTLES,
     UTILIZATION,
 )
 
@@ -42,6 +38,10 @@ _ENERGY = metric_of(ENERGY)
 _POWER = metric_of(POWER)
 _TEMPERATURE = metric_of(TEMPERATURE)
 _CORE: Final = dict(TEMPERATURE.attributes)
+_TASK: Final = "hw.gpu.task"
+_ENGINES: Final = tuple(
+    dict(row.attributes)[_TASK] for row in SIGNALS if row.otel == UTILIZATION.otel and row is not UTILIZATION
+)
 _DIRECTION: Final = "{{" + label("network.io.direction") + "}}"
 
 NOW: Final = Section(
@@ -185,6 +185,20 @@ WORK: Final = Section(
             ),
         ),
         Panel(
+            title="Other engines",
+            description="Share of time in which the video encoder and decoder, the JPEG decoder and the optical-flow "
+            "engine worked, as the driver last told: what happens between two scrapes is missed.",
+            legend="right",
+            unit="percentunit",
+            maximum=1,
+            queries=(
+                Query(
+                    named(of_gpus(metric_of(UTILIZATION), {_TASK: _ENGINES})),
+                    f"{GPU_NAME}, {{{{{label(_TASK)}}}}}",
+                ),
+            ),
+        ),
+        Panel(
             title="Memory",
             description="Device memory in use, by every process, and its size (dashed). A framework that reserves "
             "memory in advance counts as using it.",
@@ -268,7 +282,7 @@ COST: Final = Section(
             unit="percentunit",
             queries=(
                 Query(
-                    named(rate(of_gpus(metric_of(THROTTLES[0])))),
+                    named(throttled(rate)),
                     f"{GPU_NAME}, {{{{{label('nvidia.gpu.throttle.reason')}}}}}",
                 ),
             ),
@@ -276,47 +290,4 @@ COST: Final = Section(
     ),
 )
 
-TRUST: Final = Section(
-    "How far to trust the numbers",
-    (
-        Panel(
-            title="Answering",
-            description="1 while the device answers, 0 while it does not. A line that ends means that the exporter "
-            "itself was not scraped.",
-            unit="none",
-            width=6,
-            height=7,
-            maximum=1,
-            queries=(Query(named(of_gpus(DEVICE_UP)), GPU_NAME),),
-        ),
-        Panel(
-            title="Age of the newest sample",
-            description="How long ago the newest sample was taken when the exporter was scraped. What is stale is "
-            "left out of the panels above.",
-            unit="s",
-            width=6,
-            height=7,
-            queries=(Query(named(of_gpus(SAMPLE_AGE)), GPU_NAME),),
-        ),
-        Panel(
-            title="Time seen by the busy counter",
-            description="Share of time that the busy counter has covered. Below 100 % there are gaps in the sampling, "
-            "and utilisation is too low by as much.",
-            unit="percentunit",
-            width=6,
-            height=7,
-            queries=(Query(named(rate(of_gpus(OBSERVED))), GPU_NAME),),
-        ),
-        Panel(
-            title="Time spent reading the driver",
-            description="Seconds a second that the exporter waits for the driver, by tier of signals. It is not CPU "
-            "time, and no scrape ever waits for it.",
-            unit="percentunit",
-            width=6,
-            height=7,
-            queries=(Query(by("instance, tier", rate(of_gpus(READ_TIME))), "{{tier}} on {{instance}}"),),
-        ),
-    ),
-)
-
-SECTIONS: Final = (NOW, WORK, COST, TRUST)
+SECTIONS: Final = (NOW, WORK, COST)

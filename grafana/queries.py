@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.metric import Metric, label
 from gpu_profile.catalogue.metrics import DEVICE_INFO
+from gpu_profile.catalogue.signals import THROTTLES, THROTTLES_SEEN
 from gpu_profile.samples import DeviceKind
 
 #: How long a rate looks back: Grafana makes it at least four scrapes, so that a rate always has two samples.
@@ -16,6 +18,9 @@ RANGE = "$__range"
 #: How a legend calls a GPU. An index alone is ambiguous as soon as there are two nodes; a model's name is long and
 #: often that of every GPU, so it is left to the table.
 GPU_NAME = "GPU {{index}}{{slice}} on {{instance}}"
+
+#: How an alert calls a GPU.
+GPU = "GPU {{ $labels.hw_id }} on {{ $labels.instance }}"
 
 Labels = Mapping[str, str | tuple[str, ...]]
 
@@ -93,3 +98,12 @@ def named(expression: str) -> str:
 def physical(expression: str) -> str:
     """`expression` without MIG instances, so that a sum does not count a GPU and its parts."""
     return f"{expression} and on (hw_id) {series(DEVICE_INFO, {'kind': DeviceKind.GPU.value})}"
+
+
+def throttled(growth: Callable[[str], str], select: Callable[[Metric], str] = of_gpus) -> str:
+    """`growth` (a rate, an increase) of the time for which clocks were held down, by reason.
+
+    Where the driver has no counter of it, the exporter adds up what it saw: nobody has both for one reason.
+    """
+    counted, seen = (growth(select(metric_of(rows[0]))) for rows in (THROTTLES, THROTTLES_SEEN))
+    return f"({counted} or {seen})"
