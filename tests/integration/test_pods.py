@@ -305,6 +305,7 @@ def test_a_socket_that_belongs_to_root_is_denied_to_others_and_nothing_crashes(t
     """In a process of its own: permissions do not bind root, who may be running this."""
     program = f"""
 import os, sys
+from gpu_profile.device_state import DeviceState
 if os.geteuid() == 0:
     import grpc, google.protobuf.message_factory, google.protobuf.descriptor_pb2
     from gpu_profile_exporter.attribution import Attribution
@@ -312,7 +313,6 @@ if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 from pathlib import Path
 from gpu_profile_exporter.attribution import Attribution
-from gpu_profile.device_state import DeviceState
 from gpu_profile.samples import Device
 states = dict(g=DeviceState.of(Device("g"), dict(), 1))
 path = Path({str(tmp_path / "d" / "k.sock")!r})

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import os
 import string
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from config_support import complaint, file_of, served, values
@@ -146,10 +148,13 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     assert complaint([], {"GPU_PROFILE_EXPORTER_CONFIG": str(missing)}).startswith("cannot read the configuration")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "exporter.toml"
     file.touch(mode=0)
+    if os.geteuid() == 0:  # who may read everything
+        denied = PermissionError(errno.EACCES, "Permission denied", str(file))
+        for name in ("open", "read_bytes", "read_text"):
+            monkeypatch.setattr(Path, name, Mock(side_effect=denied))
     assert complaint([], {}, file) == f"cannot read the configuration {file}: Permission denied"
 
 

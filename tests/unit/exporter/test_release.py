@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +17,12 @@ PORT = 19_400
 
 
 @pytest.fixture(autouse=True)
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with a short name: a socket's path has 107 characters at most."""
+    with tempfile.TemporaryDirectory(prefix="gp-", dir="/tmp") as directory:
+        monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
+        yield Path(directory)
 
 
 class Asked:
@@ -173,13 +176,13 @@ def test_a_path_too_long_for_a_socket_is_told_and_the_exporter_goes_on(
         ask(PORT, 1)
 
 
-def test_a_service_s_own_directory_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_s_own_directory_comes_first(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "own"
     own.mkdir()
     monkeypatch.setenv("RUNTIME_DIRECTORY", f"{own}:/run/other")
     assert socket_paths(PORT)[0].parent == own
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/no/such/place")
-    assert socket_paths(PORT)[0].parent == tmp_path
+    assert socket_paths(PORT)[0].parent == runtime
 
 
 def test_without_a_runtime_directory_the_name_tells_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,15 +229,13 @@ def test_without_any_directory_there_is_no_door_and_nobody_to_ask(monkeypatch: p
         ask(PORT, 1)
 
 
-def test_the_services_own_directory_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_services_own_directory_is_looked_into(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Who asks has not the service's environment.
-    (tmp_path / "service").mkdir()
-    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "service"))
     opened = Door.open(PORT, lambda _: True)
     assert opened is not None
     try:
-        monkeypatch.delenv("RUNTIME_DIRECTORY")
-        monkeypatch.setattr("gpu_profile_exporter.release.SERVICE_DIRECTORY", str(tmp_path / "service"))
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        monkeypatch.setattr("gpu_profile_exporter.release.SERVICE_DIRECTORY", str(runtime))
         assert ask(PORT, 1) == "released"
     finally:
         opened.close()
