@@ -342,8 +342,9 @@ class Rounds(Generic[T]):
             state.samples += taken
             state.since_ns = state.since_ns or now
             self.stats.samples += taken
-        for sink in list(self.sinks):
-            sink(device, samples)
+        if self.sinks:
+            for sink in list(self.sinks):
+                sink(device, samples)
         return started
 
     def _reopen(self, now: int) -> bool:

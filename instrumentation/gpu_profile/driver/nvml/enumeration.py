@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -99,9 +100,9 @@ def _gpu(library: Library, index: int, known: Mapping[str, Found]) -> Found:
     handle = api.nvmlDeviceGetHandleByIndex(index)
     uuid = api.nvmlDeviceGetUUID(handle)
     before = known.get(uuid)
-    facts = (
-        _facts(library, handle, index) if before is None else {name: getattr(before.device, name) for name in _FACTS}
-    )
+    if before is not None and before.device.memory_bytes and before.device.pci_bus_id:
+        # Nothing of this changes while the driver is loaded; some of it comes from the board's own memory, slowly.
+        return Found(replace(before.device, index=index), handle, cut=_cut(library, handle, uuid))
     pci = _attempt(library, f"PCI of GPU {index}", lambda: api.nvmlDeviceGetPciInfo(handle).busId)
     device = Device(
         uuid=uuid,
@@ -112,13 +113,9 @@ def _gpu(library: Library, index: int, known: Mapping[str, Found]) -> Found:
         clock_max_hz=_attempt(library, f"clock of GPU {index}", partial(_clock_max_hz, api, handle)),
         pcie_bytes_per_s=_attempt(library, f"PCIe link of GPU {index}", partial(_pcie_bytes_per_s, api, handle)),
         nvlink_bytes_per_s=_attempt(library, f"NVLinks of GPU {index}", partial(_nvlink_bytes_per_s, api, handle)),
-        **facts,
+        **_facts(library, handle, index),
     )
     return Found(device, handle, cut=_cut(library, handle, uuid))
-
-
-#: What is asked once: some of it comes from the board's own memory, slowly.
-_FACTS: Final = ("minor", "vbios_version", "part_number", "compute_capability")
 
 
 def _facts(library: Library, handle: Any, index: int) -> dict[str, Any]:
