@@ -324,13 +324,7 @@ class Rounds(Generic[T]):
                 spent[tier] = spent.get(tier, 0) + ended - started
                 started = ended
         except DeviceLost as error:
-            if state.up:
-                _log.warning("gpu-profile: %s: %s", device.uuid, error)
-                self._happened(Event(device.uuid, now, "lost", message=str(error)))
-            state.up, state.reason = False, str(error)
-            state.processes, state.processes_ns = (), None
-            state.retry_ns = now + nanoseconds(RETRY_S)
-            self.stats.errors["device lost"] += 1
+            self._lose(state, str(error), now)
             return now_ns()
         if not state.up:
             _log.warning("gpu-profile: %s is back", device.uuid)
@@ -346,6 +340,15 @@ class Rounds(Generic[T]):
             for sink in list(self.sinks):
                 sink(device, samples)
         return started
+
+    def _lose(self, state: T, reason: str, now: int) -> None:
+        if state.up:
+            _log.warning("gpu-profile: %s: %s", state.device.uuid, reason)
+            self._happened(Event(state.device.uuid, now, "lost", message=reason))
+        state.up, state.reason = False, reason
+        state.processes, state.processes_ns = (), None
+        state.retry_ns = now + nanoseconds(RETRY_S)
+        self.stats.errors["device lost"] += 1
 
     def _reopen(self, now: int) -> bool:
         if _waiting(self._retry_ns, now):
