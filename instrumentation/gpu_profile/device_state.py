@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.driver import Capability
-from gpu_profile.rounds import Tracked, available
 from gpu_profile.samples import Device
 from gpu_profile.timeline import HOT_ROWS, Timeline
+from gpu_profile.tracked import Tracked, available
 
 
 @dataclass(slots=True)

@@ -11,13 +11,14 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import DeviceLost, GpuBackendError, GpuProfileError
-from gpu_profile.samples import Device, DeviceKind, Event, ProcessUse, Sample
+from gpu_profile.samples import Device, DeviceKind, Event, Sample
+from gpu_profile.tracked import Tracked
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
@@ -48,57 +49,6 @@ _DRAIN_NS, _SLOW_NS, _RARE_NS, _ASKED_SLOW_NS, _PROCESSES_NS, _GPM_NS = map(
 _READS: Final = frozenset({*Tier, "drain", "processes"})
 #: What is read in a round that somebody waits for who has had a whole one.
 _QUICK: Final = frozenset({Tier.FAST, Tier.GPM, "drain"})
-
-
-class Keeper(Protocol):
-    """Where a device's samples go: a timeline, or a way to one in another process."""
-
-    def add(self, signals: Iterable[Signal]) -> None:
-        """The device has these signals too."""
-        ...
-
-    def append(self, samples: Iterable[Sample]) -> int:
-        """Take samples in, in any order of signals; returns how many were new."""
-        ...
-
-
-@dataclass(slots=True)
-class Tracked:
-    """One device as its rounds see it. `processes` is who used it at `processes_ns`; None: nobody has asked yet.
-
-    `xids` counts its XID errors by code; `last_xid` is the code and the moment of the newest.
-    """
-
-    device: Device
-    timeline: Keeper
-    capabilities: Mapping[Signal, Capability]
-    up: bool = True
-    reason: str = ""
-    retry_ns: int = 0
-    samples: int = 0
-    #: When the first samples came.
-    since_ns: int | None = None
-    has_gpm: bool = False
-    xids: Counter[int] = field(default_factory=Counter)
-    last_xid: tuple[int, int] | None = None
-    processes: tuple[ProcessUse, ...] = ()
-    processes_ns: int | None = None
-
-    def __post_init__(self) -> None:
-        self.has_gpm = any(signal.tier is Tier.GPM for signal in available(self.capabilities))
-
-    def renew(self, driver: Driver) -> None:
-        """Ask again what the device can do: it was away, or the driver may be a newer one."""
-        self.capabilities = driver.capabilities(self.device)
-        self.timeline.add(available(self.capabilities))
-        self.__post_init__()
-
-    def take_event(self, event: Event) -> None:
-        """Count what happened to the device."""
-        if event.kind == "xid" and event.code is not None:
-            self.xids[event.code] += 1
-            self.last_xid = event.code, event.t_ns
-
 
 T = TypeVar("T", bound=Tracked)
 
@@ -327,10 +277,7 @@ class Rounds(Generic[T]):
             self._lose(state, str(error), now)
             return now_ns()
         if not state.up:
-            _log.warning("gpu-profile: %s is back", device.uuid)
-            state.up, state.reason = True, ""
-            state.renew(driver)
-            self._happened(Event(device.uuid, now, "back"))
+            self._find(driver, state, now)
         if samples:
             taken = state.timeline.append(samples)
             state.samples += taken
@@ -340,6 +287,12 @@ class Rounds(Generic[T]):
             for sink in list(self.sinks):
                 sink(device, samples)
         return started
+
+    def _find(self, driver: Driver, state: T, now: int) -> None:
+        _log.warning("gpu-profile: %s is back", state.device.uuid)
+        state.up, state.reason = True, ""
+        state.renew(driver)
+        self._happened(Event(state.device.uuid, now, "back"))
 
     def _lose(self, state: T, reason: str, now: int) -> None:
         if state.up:
@@ -395,8 +348,3 @@ class Rounds(Generic[T]):
 def _waiting(retry_ns: int, now: int) -> bool:
     """Whether it is too early for another try; never for longer than `RETRY_S`, even if the clock was set back."""
     return 0 < retry_ns - now <= nanoseconds(RETRY_S)
-
-
-def available(capabilities: Mapping[Signal, Capability]) -> list[Signal]:
-    """The signals that can be read."""
-    return [signal for signal, capability in capabilities.items() if capability.available]
