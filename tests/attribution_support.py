@@ -12,6 +12,8 @@ from typing import Any
 import grpc
 
 from gpu_profile.samples import Device, DeviceKind, ProcessUse
+from gpu_profile.testing import FakeClock
+from gpu_profile_exporter.attribution import Attribution
 from gpu_profile_exporter.readings import Reading
 
 GIB = 1 << 30
@@ -167,3 +169,33 @@ def left_out(readings: Iterable[Reading]) -> dict[tuple[str, str], float]:
     """What was left out, by source and reason, without the zeros."""
     found = rows(readings, "gpu_profile.attribution.left_out")
     return {(a["source"], a["reason"]): value for a, value in found if value}
+
+
+class Host:
+    """One host on a fake clock; settings are `Attribution`'s."""
+
+    def __init__(self, root: Path, *, host: bool = True, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.proc = FakeProc(root / "proc", host=host)
+        self.jobs = root / "jobs"
+        self.jobs.mkdir()
+        self.states: Mapping[str, State] = states_of(self.clock.now_ns(), {})
+        self.attribution = Attribution(
+            lambda: self.states,
+            **{"pods": "off", "containers": False, **settings},
+            kubelet_socket=root / "kubelet.sock",
+            clock=self.clock,
+            proc=self.proc.root,
+        )
+
+    def runs(self, **processes: list[ProcessUse]) -> None:
+        """Let the driver list these now."""
+        by_uuid = {{"gpu0": GPU0, "gpu1": GPU1, "mig0": MIG0}[name]: uses for name, uses in processes.items()}
+        self.states = states_of(self.clock.now_ns(), by_uuid)
+
+    def read(self) -> list[Reading]:
+        return list(self.attribution.readings(self.clock.now_ns()))
+
+    def refreshed(self) -> list[Reading]:
+        self.attribution.refresh()
+        return self.read()
