@@ -136,7 +136,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
             with suppress(OSError):  # somebody else has it: as good
                 listener.bind(("127.0.0.1", port))
                 listener.listen()
-        with demo(tmp_path_factory.mktemp("demo"), "--seconds", "12") as running:
+        with demo(tmp_path_factory.mktemp("demo"), "--seconds", "20") as running:
             for what in ("page", "metrics of GPUs", "metrics of regions"):
                 result.urls[what] = running.url(what)
             answer(result.urls["page"], "<html")

@@ -112,6 +112,9 @@ def _processes(directory: str | None) -> Iterator[tuple[subprocess.Popen[str], s
     if directory:
         service_command += ["--directory", directory]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if directory:
+        # Whatever an exporter that is killed leaves behind goes with the demonstration's own files.
+        environment["RUNTIME_DIRECTORY"] = directory
     started: list[subprocess.Popen[str]] = []
     try:
         for command, out in ((exporter_command, subprocess.DEVNULL), (service_command, subprocess.PIPE)):
