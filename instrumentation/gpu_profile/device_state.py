@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpu_profile.catalogue import Signal
 from gpu_profile.driver import Capability
 from gpu_profile.samples import Device
-from gpu_profile.timeline import HOT_ROWS, Timeline
+from gpu_profile.timeline import Timeline
 from gpu_profile.tracked import Tracked, available
 
 
@@ -19,11 +19,6 @@ class DeviceState(Tracked):
     timeline: Timeline
 
     @classmethod
-    def of(
-        cls, device: Device, capabilities: Mapping[Signal, Capability], capacity: int, *, hot: int = HOT_ROWS
-    ) -> DeviceState:
-        """A device that is met for the first time; its timeline has room for `capacity` readings a signal.
-
-        `hot` of them lie ready; others are kept in a few bytes each.
-        """
-        return cls(device, Timeline(device, available(capabilities), capacity=capacity, hot=hot), capabilities)
+    def of(cls, device: Device, capabilities: Mapping[Signal, Capability], capacity: int) -> DeviceState:
+        """A device that is met for the first time; its timeline has room for `capacity` readings a signal."""
+        return cls(device, Timeline(device, available(capabilities), capacity=capacity), capabilities)

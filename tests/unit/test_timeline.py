@@ -17,7 +17,7 @@ from gpu_profile.catalogue.signals import (
 )
 from gpu_profile.join import quantile
 from gpu_profile.samples import Device, Interval, Sample
-from gpu_profile.timeline import Column, Cumulative, Timeline
+from gpu_profile.timeline import SLOW_ROWS, Column, Cumulative, Timeline
 from gpu_profile.units import NS_PER_S
 
 STEP = 100 * MS
@@ -192,3 +192,14 @@ def test_the_best_source_is_the_first_that_the_device_has() -> None:
     assert best is not None
     assert best.signal is UTILIZATION
     assert timeline.best([ENERGY]) is None
+
+
+def test_a_slow_signal_has_a_smaller_buffer_and_as_long_a_history() -> None:
+    timeline = Timeline(DEVICE, [GRAPHICS, MEMORY_USED], capacity=4 * SLOW_ROWS, hot=2 * SLOW_ROWS)
+    for k in range(4 * SLOW_ROWS):
+        timeline.append([Sample(MEMORY_USED, k + 1, k + 1, k)])
+    fast, slow = timeline.column(GRAPHICS), timeline.column(MEMORY_USED)
+    assert fast is not None
+    assert slow is not None
+    assert (fast.capacity, slow.capacity) == (2 * SLOW_ROWS, SLOW_ROWS)
+    assert len(slow) == 4 * SLOW_ROWS

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.catalogue import Group
+from gpu_profile_exporter.budget import SERIES_BUDGET
 from gpu_profile_exporter.config.address import Address
 from gpu_profile_exporter.config.groups import chosen_groups, known_words
 from gpu_profile_exporter.config.kinds import Choice, File, Headers, Listen, Number, Switch, Text, Words
@@ -242,7 +243,7 @@ class Config:
     processes: bool = setting(False, Switch(), "Publish what each process uses.")
     process_names: bool = setting(False, Switch(), "Publish the names of these processes too, never their arguments.")
     series_budget: int = setting(
-        10_000,
+        SERIES_BUDGET,
         Number(100, 1_000_000, "series", whole=True),
         "The most series to publish; those beyond it are dropped and counted.",
     )

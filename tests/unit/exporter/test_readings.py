@@ -6,11 +6,12 @@ import pytest
 from exporter_support import IDENTITY, FakeDriver, read_all, step_for
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.catalogue.metrics import DEVICE_INFO, DRIVER_INFO, STATUS
+from gpu_profile.catalogue.metrics import BUSY, DEVICE_INFO, DRIVER_INFO, STATUS
 from gpu_profile.catalogue.self_metrics import LAG, ROUNDS, SELF_METRICS, STALE, XID_ERRORS, XID_LAST, XID_LAST_TIME
 from gpu_profile.catalogue.signals import (
     ECC_UNCORRECTED,
     ENERGY,
+    GRAPHICS,
     MEMORY_USED,
     POWER,
     RECOVERY_ACTION,
@@ -195,3 +196,24 @@ def test_attributes_are_the_same_objects_at_every_moment() -> None:
 def test_what_the_exporter_says_of_itself_is_never_called_hw() -> None:
     assert all(metric.otel.startswith(("gpu_profile.", "nvidia.gpu.")) for metric in SELF_METRICS)
     assert len({metric.prometheus for metric in SELF_METRICS}) == len(SELF_METRICS)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_the_busy_counter_waits_for_a_better_source_and_not_for_ever(comes: bool) -> None:
+    clock = FakeClock()
+    driver = FakeDriver(clock, (A,), {**VALUES, GRAPHICS: 5_000}, frozen={GRAPHICS})
+    sampler = Sampler(lambda: driver, clock=clock, retention_s=60)
+    seen: list[float] = []
+    for _ in range(60):
+        step_for(sampler, clock, 0.1)
+        if comes and clock.now_ns() - driver.start_ns > 1_000_000_000:
+            driver.frozen.clear()
+        seen += [r.value for r in read_all(sampler, clock) if r.metric is BUSY]
+    # From the one source or the other, but never first from one and then, with less, from the other.
+    assert seen == sorted(seen)
+    assert len(seen) in (range(45, 52) if comes else range(25, 32))
+
+
+def test_a_device_with_one_source_of_busy_time_waits_for_none() -> None:
+    sampler, clock, _ = node()
+    assert [r for r in read_all(sampler, clock) if r.metric is BUSY]
