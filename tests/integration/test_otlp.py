@@ -2,97 +2,46 @@
 
 from __future__ import annotations
 
-import gzip
-import os
-import socket
-import subprocess
-import sysconfig
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import collector_support
 import pytest
-import rotel  # type: ignore[import-untyped]
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from prometheus_support import free_port, until
+from prometheus_support import until
 
 from gpu_profile import GpuSpanProcessor, configure, process, region, running
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.regimes import Regime
 
-AGENT = Path(rotel.__file__).parent / "rotel-agent"
-
-
-class Sink(BaseHTTPRequestHandler):
-    """Takes in traces over OTLP/HTTP."""
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        request = ExportTraceServiceRequest.FromString(body)
-        arrived: list[Span] = self.server.arrived  # type: ignore[attr-defined]
-        for resource in request.resource_spans:
-            for scope in resource.scope_spans:
-                arrived += scope.spans
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
 
 @pytest.fixture
 def arrived() -> Iterator[tuple[list[Span], int]]:
     """What came out of the collector, and the port that the sink listens on."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Sink) as server:
-        server.arrived = []  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.arrived, server.server_port  # type: ignore[attr-defined]
-        server.shutdown()
-        thread.join()
+    spans: list[Span] = []
+
+    def take(body: bytes) -> None:
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for scope in resource.scope_spans:
+                spans.extend(scope.spans)
+
+    with collector_support.sink(take) as port:
+        yield spans, port
 
 
 @pytest.fixture
 def collector(arrived: tuple[list[Span], int], tmp_path: Path) -> Iterator[str]:
     """Where a running collector takes spans over HTTP; it passes them on to the sink."""
-    port = free_port()
-    command = [AGENT, "start", "--otlp-grpc-endpoint", f"127.0.0.1:{free_port()}"]
-    command += ["--otlp-http-endpoint", f"127.0.0.1:{port}", "--batch-timeout", "100ms"]
-    command += ["--exporter", "otlp", "--otlp-exporter-endpoint", f"http://127.0.0.1:{arrived[1]}"]
-    command += ["--otlp-exporter-protocol", "http"]
-    with (tmp_path / "collector.log").open("w") as log:
-        # The wheel's program is linked against the interpreter's library, which need not be on the loader's path.
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR"))}
-        if subprocess.run([AGENT, "--version"], capture_output=True, check=False, env=environment).returncode == 127:
-            pytest.skip("the collector's program lacks a shared library of this Python")
-        running = subprocess.Popen(
-            [str(part) for part in command], stdout=log, stderr=subprocess.STDOUT, env=environment
-        )
-        try:
-            until(lambda: _listens(port, running, tmp_path / "collector.log"), "the collector listens")
-            yield f"http://127.0.0.1:{port}/v1/traces"
-        finally:
-            running.terminate()
-            running.wait(10)
-
-
-def _listens(port: int, running: subprocess.Popen[bytes], log: Path) -> bool:
-    assert running.poll() is None, log.read_text()
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    with collector_support.collector(arrived[1], tmp_path) as urls:
+        yield f"{urls['http/protobuf']}/v1/traces"
 
 
 def _value(value: AnyValue) -> Any:

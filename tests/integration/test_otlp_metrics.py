@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import os
-import socket
-import subprocess
-import sysconfig
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import collector_support
 import pytest
-import rotel  # type: ignore[import-untyped]
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -23,7 +16,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
-from prometheus_support import free_port, until
+from prometheus_support import until
 
 from gpu_profile import configure, process, region, region_instruments, running
 from gpu_profile.catalogue import Instrument
@@ -32,67 +25,26 @@ from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.durations import BUCKETS_S
 
-AGENT = Path(rotel.__file__).parent / "rotel-agent"
-
-
-class Sink(BaseHTTPRequestHandler):
-    """Takes in metrics over OTLP/HTTP; keeps the newest of each name."""
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        arrived: dict[str, Metric] = self.server.arrived  # type: ignore[attr-defined]
-        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-            for scope in resource.scope_metrics:
-                arrived |= {metric.name: metric for metric in scope.metrics}
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
 
 @pytest.fixture
 def arrived() -> Iterator[tuple[dict[str, Metric], int]]:
-    """What came out of the collector, and the port that the sink listens on."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Sink) as server:
-        server.arrived = {}  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.arrived, server.server_port  # type: ignore[attr-defined]
-        server.shutdown()
-        thread.join()
+    """What came out of the collector, the newest of each name, and the port that the sink listens on."""
+    metrics: dict[str, Metric] = {}
+
+    def take(body: bytes) -> None:
+        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+            for scope in resource.scope_metrics:
+                metrics.update({metric.name: metric for metric in scope.metrics})
+
+    with collector_support.sink(take) as port:
+        yield metrics, port
 
 
 @pytest.fixture
 def collector(arrived: tuple[dict[str, Metric], int], tmp_path: Path) -> Iterator[str]:
     """Where a running collector takes metrics over HTTP; it passes them on to the sink."""
-    port, log = free_port(), tmp_path / "collector.log"
-    command = [str(AGENT), "start", "--otlp-grpc-endpoint", f"127.0.0.1:{free_port()}"]
-    command += ["--otlp-http-endpoint", f"127.0.0.1:{port}", "--batch-timeout", "100ms"]
-    command += ["--exporter", "otlp", "--otlp-exporter-endpoint", f"http://127.0.0.1:{arrived[1]}"]
-    command += ["--otlp-exporter-protocol", "http"]
-    # The wheel's program is linked against the interpreter's library, which need not be on the loader's path.
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR"))}
-    if subprocess.run([AGENT, "--version"], capture_output=True, check=False, env=environment).returncode == 127:
-        pytest.skip("the collector's program lacks a shared library of this Python")
-    with log.open("w") as out:
-        agent = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
-
-    def listens() -> bool:
-        assert agent.poll() is None, log.read_text()
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        until(listens, "the collector listens")
-        yield f"http://127.0.0.1:{port}/v1/metrics"
-    finally:
-        agent.terminate()
-        agent.wait(10)
+    with collector_support.collector(arrived[1], tmp_path) as urls:
+        yield f"{urls['http/protobuf']}/v1/metrics"
 
 
 def labels(attributes: Any) -> dict[str, str]:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import os
-import socket
-import subprocess
-import sysconfig
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
+import collector_support
 import pytest
-import rotel  # type: ignore[import-untyped]
 from exporter_support import IDENTITY, series
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_support import free_port, until
@@ -31,70 +23,24 @@ from gpu_profile_exporter.exposition import Exposition
 from gpu_profile_exporter.push import Pusher, endpoint_settings, resource_attributes
 from gpu_profile_exporter.readings import Reading, readings
 
-AGENT = Path(rotel.__file__).parent / "rotel-agent"
 #: The series that the exposition adds about itself.
 OF_THE_SCRAPE = "gpu_profile_series"
 ROWS = {row.otel: row for row in (*METRICS, *SELF_METRICS, *PUSH_METRICS)}
 
 
-class Sink(BaseHTTPRequestHandler):
-    """Takes in metrics over OTLP/HTTP."""
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        self.server.arrived.append(ExportMetricsServiceRequest.FromString(body))  # type: ignore[attr-defined]
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def arrived() -> Iterator[tuple[list[ExportMetricsServiceRequest], int]]:
     """What came out of the collector, and the port that the sink listens on."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Sink) as server:
-        server.arrived = []  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.arrived, server.server_port  # type: ignore[attr-defined]
-        server.shutdown()
-        thread.join()
+    requests: list[ExportMetricsServiceRequest] = []
+    with collector_support.sink(lambda body: requests.append(ExportMetricsServiceRequest.FromString(body))) as port:
+        yield requests, port
 
 
 @pytest.fixture
 def collector(arrived: tuple[list[ExportMetricsServiceRequest], int], tmp_path: Path) -> Iterator[dict[str, str]]:
     """Where a running collector listens, by protocol; it passes on to the sink."""
-    ports, log = {"grpc": free_port(), "http/protobuf": free_port()}, tmp_path / "collector.log"
-    command = [str(AGENT), "start", "--otlp-grpc-endpoint", f"127.0.0.1:{ports['grpc']}"]
-    command += ["--otlp-http-endpoint", f"127.0.0.1:{ports['http/protobuf']}", "--batch-timeout", "100ms"]
-    command += ["--exporter", "otlp", "--otlp-exporter-endpoint", f"http://127.0.0.1:{arrived[1]}"]
-    command += ["--otlp-exporter-protocol", "http"]
-    # The wheel's program is linked against the interpreter's library, which need not be on the loader's path.
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR"))}
-    if subprocess.run([AGENT, "--version"], capture_output=True, check=False, env=environment).returncode == 127:
-        pytest.skip("the collector's program lacks a shared library of this Python")
-    with log.open("w") as out:
-        agent = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
-
-    def listens() -> bool:
-        assert agent.poll() is None, log.read_text()
-        for port in ports.values():
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)):
-                    return False
-        return True
-
-    try:
-        until(listens, "the collector listens")
-        yield {protocol: f"http://127.0.0.1:{port}" for protocol, port in ports.items()}
-    finally:
-        agent.terminate()
-        agent.wait(10)
+    with collector_support.collector(arrived[1], tmp_path) as urls:
+        yield urls
 
 
 def translated(requests: list[ExportMetricsServiceRequest]) -> dict[str, float]:
