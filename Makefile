@@ -69,7 +69,8 @@ imports: $(VENV)/dev.stamp  ## the floors: who may import whom
 
 check: lint types imports test  ## all that a change must pass
 
-bench: $(VENV)/dev.stamp  ## measure [ONLY=heart|library|exporter|roofline|kernels]
+# The roofline is measured with PyTorch.
+bench: $(VENV)/dev.stamp $(if $(filter roofline,$(or $(ONLY),roofline)),$(VENV)/frameworks.stamp)  ## measure [ONLY=heart|library|exporter|roofline|kernels]
 	@exec $(PY) tests/benchmarks/run.py $(ONLY)
 
 image-test: $(VENV)/demo.stamp  ## build and run the container image without a Docker engine (root, minutes)

@@ -13,7 +13,7 @@ from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.executions import Execution
 from gpu_profile.join import WIDEST_WINDOW
-from gpu_profile.regimes import Judged, Verdict, classify
+from gpu_profile.regimes import Judged, Regime, Verdict, classify
 from gpu_profile.samples import Device, Interval
 from gpu_profile.session import Session
 from gpu_profile.summary import SpanReading, read_span, span_evidence
@@ -60,8 +60,19 @@ class Enricher:
         """An execution's own values where samples resolve it, else its region's pooled ones.
 
         With several devices the values are of the one that was busiest, and energy is the sum. Nothing that was not
-        measured is among them; `gpu_profile.unjoined` says why there is nothing at all.
+        measured is among them; `gpu_profile.unjoined` says why there is nothing at all. What is known of its operation
+        is there in any case, and decides the regime if it can.
         """
+        result = self._joined(execution)
+        operation = execution.operation
+        if operation is not None:
+            result.update(operation.attributes())
+            verdict = classify(operation.evidence(), self.session.verdicts.thresholds)
+            if verdict.regime is not Regime.UNKNOWN or names.REGIME.name not in result:
+                _add_verdict(result, verdict)
+        return result
+
+    def _joined(self, execution: Execution) -> dict[str, AttributeValues]:
         region = self._region(execution)
         if not region.devices:
             reason = self.session.sampler.problem or self.session.placement.why(execution.device)
@@ -163,7 +174,8 @@ def _why(session: Session, region: str, devices: Sequence[Device]) -> str:
             return f"more than {MOST_REGIONS} regions: it is pooled with others"
         judged = session.verdict(region, device.uuid)
         if judged is not None:
-            return judged.verdict.rule
+            # Operations are judged by other evidence than what is missing here.
+            return judged.summary.reason if judged.verdict.basis == "operation" else judged.verdict.rule
     return "no samples cover the region"
 
 

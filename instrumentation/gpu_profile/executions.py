@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable
 
+from gpu_profile.operation import Operation
 from gpu_profile.samples import Interval
 from gpu_profile.streams import Stream
 
@@ -27,6 +28,8 @@ class Execution:
     trace_id: int = 0
     #: Whether a span of it is exported.
     sampled: bool = False
+    #: What the profiler of operations measured within it.
+    operation: Operation | None = None
     stream: Stream | None = None
     start_mark: object
     end_mark: object

@@ -135,6 +135,7 @@ class Recorder:
             parent_span_id=f"{parent.span_id:016x}" if parent is not None and parent.span_id else None,
             device_intervals=on_device,
             items=execution.items,
+            attributes={} if execution.operation is None else execution.operation.attributes(),
             id="" if execution.span_id else _identifier(execution),
             parent=None if parent is None or parent.span_id else _identifier(parent),
             failed=execution.failed,

@@ -60,6 +60,15 @@ def _errors(session: Session) -> Series:
     return {(region,): d.errors for region, d in session.verdicts.durations.items()}
 
 
+def _flops(session: Session) -> Series:
+    # OTLP's whole numbers end at 9e18, which a long run passes.
+    return {(region,): float(o.flops) for region, o in session.verdicts.operations.items() if o.flops is not None}
+
+
+def _traffic(session: Session) -> Series:
+    return {(region,): float(o.bytes) for region, o in session.verdicts.operations.items() if o.bytes is not None}
+
+
 #: Every counter among the region metrics, and where a session has it.
 _COUNTERS: Final[tuple[tuple[Metric, Callable[[Session], Series]], ...]] = (
     (rows.REGION_CALLS, _calls),
@@ -67,6 +76,8 @@ _COUNTERS: Final[tuple[tuple[Metric, Callable[[Session], Series]], ...]] = (
     (rows.REGION_ENERGY, _energy),
     (rows.REGION_ITEMS, _items),
     (rows.REGION_ERRORS, _errors),
+    (rows.REGION_FLOPS, _flops),
+    (rows.REGION_TRAFFIC, _traffic),
 )
 
 

@@ -119,6 +119,9 @@ def families(session: Session) -> Iterator[CounterMetricFamily | HistogramMetric
     yield _counter(rows.REGION_ENERGY, ((key, value) for key, value in energy if value is not None))
     yield _counter(rows.REGION_ITEMS, (((r,), d.items) for r, d in stats if d.items is not None))
     yield _counter(rows.REGION_ERRORS, (((r,), d.errors) for r, d in stats))
+    operations = sorted(session.verdicts.operations.items())
+    yield _counter(rows.REGION_FLOPS, (((r,), o.flops) for r, o in operations if o.flops is not None))
+    yield _counter(rows.REGION_TRAFFIC, (((r,), o.bytes) for r, o in operations if o.bytes is not None))
 
 
 def _buckets(region: str, durations: DurationStats) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:

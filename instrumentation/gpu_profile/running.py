@@ -56,6 +56,8 @@ class Running(Execution):
     _span: Span | None = None
     #: OpenTelemetry's context around it, where it has set its own.
     _outside: Context | None = None
+    #: When it stopped, if that was before its end is told.
+    _stopped_ns: int = 0
 
     session: Session
 
@@ -119,9 +121,9 @@ class Running(Execution):
                 self._outside = outside = otel_context.get_current()
                 otel_context.attach(trace.set_span_in_context(span, outside))
 
-    def end(self, error: BaseException | None = None) -> None:
-        """End; ending twice is fine. `error` is recorded on the span and the execution counts as failed."""
-        if self.end_ns or not self.start_ns:
+    def stop(self) -> None:
+        """Its work is over: note the time and mark the stream. `end` follows, when all is known that goes with it."""
+        if self.end_ns or not self.start_ns or self._stopped_ns:
             return
         if self.stream is not None:
             try:
@@ -130,7 +132,15 @@ class Running(Execution):
                 self.stream = None
                 report(self.session, "mark errors", failure)
         now = self.session.now_ns
-        end_ns = now()
+        self._stopped_ns = now()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End; ending twice is fine. `error` is recorded on the span and the execution counts as failed."""
+        if self.end_ns or not self.start_ns:
+            return
+        if not self._stopped_ns:
+            self.stop()
+        end_ns = self._stopped_ns
         if error is not None:
             self.failed = not isinstance(error, GeneratorExit)
         span = self._span

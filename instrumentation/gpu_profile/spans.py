@@ -110,7 +110,7 @@ class GpuSpanProcessor(SpanProcessor):
 
     def _pass_unjoined(self, span: ReadableSpan, execution: Execution, why: str) -> None:
         self.unjoined += 1
-        self.inner.on_end(JoinedSpan(span, {names.REGION.name: execution.name, names.UNJOINED.name: why}))
+        self.inner.on_end(JoinedSpan(span, _unjoined(execution, why)))
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Take a last sample, join and pass on what waits, then flush the inner processor; False if time runs out."""
@@ -170,12 +170,15 @@ class GpuSpanProcessor(SpanProcessor):
             if not held.session.counts["join errors"]:
                 _log.exception("gpu-profile: a span could not be joined")
             held.session.counts["join errors"] += 1
-            added = {
-                names.REGION.name: held.execution.name,
-                names.UNJOINED.name: f"the join failed: {type(error).__name__}",
-            }
+            added = _unjoined(held.execution, f"the join failed: {type(error).__name__}")
         self.unjoined += names.UNJOINED.name in added
         return JoinedSpan(held.span, added)
+
+
+def _unjoined(execution: Execution, why: str) -> dict[str, AttributeValues]:
+    """What is known of an execution without any sample."""
+    told = {} if execution.operation is None else execution.operation.attributes()
+    return {names.REGION.name: execution.name, names.UNJOINED.name: why, **told}
 
 
 class JoinedSpan(ReadableSpan):

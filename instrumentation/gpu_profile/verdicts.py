@@ -9,8 +9,9 @@ from typing import Final
 from gpu_profile.attribution import OTHER
 from gpu_profile.durations import DurationStats
 from gpu_profile.executions import Execution
+from gpu_profile.operation import Operations
 from gpu_profile.pooling import Pool
-from gpu_profile.regimes import Judged, Regime, Thresholds, classify
+from gpu_profile.regimes import Judged, Regime, Thresholds, Verdict, classify
 from gpu_profile.summary import Durations, summarise
 from gpu_profile.units import NS_PER_S
 
@@ -26,10 +27,14 @@ class Verdicts:
         self.durations: dict[str, DurationStats] = {}
         #: Executions by region, the regime that it was in, and device.
         self.calls: Counter[tuple[str, str, str]] = Counter()
+        #: Of the regions that have profiled operations.
+        self.operations: dict[str, Operations] = {}
         self._pools = pools
         self._uncounted: Counter[tuple[str, str]] = Counter()
         self._sources: dict[str, str] = {}
         self._judged: dict[tuple[str, str], Judged] = {}
+        #: By their operations, until all is judged anew.
+        self._operated: dict[str, Verdict] = {}
 
     def take(
         self, executions: Iterable[Execution], where: Mapping[Hashable, Sequence[str]]
@@ -51,6 +56,11 @@ class Verdicts:
                 if execution.items is not None:
                     stats.add_items(execution.items)
                 stats.errors += execution.failed
+                if execution.operation is not None:
+                    operations = self.operations.setdefault(name, Operations())
+                    operations.add(execution.operation, execution.end_ns - execution.start_ns)
+            if name in self.operations:
+                self.operations[name].whole_ns = stats.total_ns
             self._sources[name] = "host" if group[-1].stream is None else "device"
             for uuid in where[device] or [""]:
                 self._uncounted[name, uuid] += len(group)
@@ -60,11 +70,14 @@ class Verdicts:
         """Count the executions that were taken under the regimes of now."""
         for (region, uuid), calls in self._uncounted.items():
             judged = self._judged.get((region, uuid))
-            self.calls[region, str(judged.verdict.regime if judged else Regime.UNKNOWN), uuid] += calls
+            # Operations need no device that is sampled.
+            verdict = self._by_operations(region) or (judged.verdict if judged else None)
+            self.calls[region, str(verdict.regime if verdict else Regime.UNKNOWN), uuid] += calls
         self._uncounted.clear()
 
     def judge(self, devices: Iterable[str]) -> None:
         """Judge every region on each of the devices anew."""
+        self._operated.clear()
         for uuid in devices:
             pool = self._pools.get(uuid)
             for region in pool.regions if pool is not None else ():
@@ -76,8 +89,19 @@ class Verdicts:
             return None
         durations, source = self._durations(region), self._sources.get(region, "host")
         summary = summarise(pool, region, durations, interval_source=source)
-        judged = self._judged[region, device] = Judged(summary, classify(summary.evidence, self.thresholds))
+        verdict = self._by_operations(region) or classify(summary.evidence, self.thresholds)
+        judged = self._judged[region, device] = Judged(summary, verdict)
         return judged
+
+    def _by_operations(self, region: str) -> Verdict | None:
+        """The verdict that a region's operations give, on whatever device; None if they give none."""
+        operations = self.operations.get(region)
+        if operations is None:
+            return None
+        verdict = self._operated.get(region)
+        if verdict is None:
+            verdict = self._operated[region] = classify(operations.evidence(), self.thresholds)
+        return None if verdict.regime is Regime.UNKNOWN else verdict
 
     def _durations(self, region: str) -> Durations:
         stats = self.durations[region]

@@ -24,6 +24,7 @@ from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.durations import BUCKETS_S
+from gpu_profile.operation import Operation
 
 
 @pytest.fixture
@@ -70,9 +71,10 @@ def test_region_metrics_arrive_with_every_execution_at_1_per_cent_of_traces(
                 queue.launch(Work(seconds=0.3, flops=1e12))
                 queue.synchronize()
             for _ in range(40):
-                with region("step", items=8):
+                with region("step", items=8) as execution:
                     queue.launch(Work(flops=4e13, bytes=1e9), tag="step")
                     queue.synchronize()
+                    execution.operation = Operation(flops=10**18, bytes=10**9)
         finally:
             process.stop()
             configure()
@@ -97,6 +99,9 @@ def test_region_metrics_arrive_with_every_execution_at_1_per_cent_of_traces(
     assert {labels(p.attributes)["hw.id"] for p in calls} == {queue.device_uuid}
     (items,) = metrics["gpu_profile.region.items"].sum.data_points
     assert (labels(items.attributes), items.as_double) == ({"region": "step"}, 320.0)
+    # More than a whole number of 64 bits holds.
+    (flops,), (traffic,) = (metrics[f"gpu_profile.region.{what}"].sum.data_points for what in ("flops", "traffic"))
+    assert (labels(flops.attributes), flops.as_double, traffic.as_double) == ({"region": "step"}, 4e19, 4e10)
     energy = sum(p.as_double for p in metrics["gpu_profile.region.energy"].sum.data_points)
     assert 0 < energy < Truth(node).device(0, 0, 2**62).energy_j
     meters.shutdown()

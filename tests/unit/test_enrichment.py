@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from operation_support import BLANK, PRODUCT
 from region_support import ONE_GPU, Stage
 
 from gpu_profile import region
@@ -154,3 +155,85 @@ def test_a_span_that_goes_on_before_the_gpu_has_reached_its_end_says_so_and_carr
     said = stage.attributes("far ahead")
     assert said["unjoined"] == "the GPU had not finished the region when its span had to go on"
     assert set(said) == {"region", "device.ids", "unjoined"}
+
+
+# ---------------------------------------------------------------------- operations
+
+
+def test_an_operation_is_told_with_the_joined_values_and_decides_the_regime(stage: Stage) -> None:
+    stage.run(0.5)
+    with region("matmul") as execution:
+        stage.work(3.0, "matmul", share=0.7)
+        execution.operation = PRODUCT
+    with region("plain"):
+        stage.work(3.0, "plain", share=0.7)
+    stage.flush()
+    said, plain = stage.attributes("matmul"), stage.attributes("plain")
+    assert (said["regime"], said["basis"], said["scope"]) == ("COMPUTE_BOUND", "operation", "span")
+    assert said["reason"] == "FLOPs per second are nearer to their ceiling than bytes"
+    assert said["busy.ratio"] == pytest.approx(0.7, abs=0.04)
+    assert said["operation.flops"] == PRODUCT.flops
+    assert said["operation.intensity"] == 120
+    assert plain["basis"] != "operation"
+    assert not [key for key in plain if key.startswith("operation.")]
+    assert {f"gpu_profile.{key}" for key in said} <= {row.name for row in ATTRIBUTES}
+
+
+def test_an_operation_that_tells_no_regime_leaves_the_joined_one(stage: Stage) -> None:
+    stage.run(0.5)
+    with region("matmul") as execution:
+        stage.work(3.0, "matmul", share=0.7)
+        execution.operation = BLANK
+    stage.flush()
+    said = stage.attributes("matmul")
+    assert said["basis"] == "counters"
+    assert said["operation.reason"] == "needs passes=2"
+
+
+def test_an_operation_is_told_where_there_is_no_gpu_to_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Stage(tmp_path, monkeypatch, backend="none", on_device=False) as stage:
+        for name, operation in (("matmul", PRODUCT), ("blank", BLANK)):
+            with region(name) as execution:
+                stage.run(0.01)
+                execution.operation = operation
+        stage.flush()
+        said, blank = stage.attributes("matmul"), stage.attributes("blank")
+        assert (said["regime"], said["basis"]) == ("COMPUTE_BOUND", "operation")
+        assert (blank["regime"], blank["reason"]) == ("UNKNOWN", "needs passes=2")
+        assert said["unjoined"] == blank["unjoined"] != ""
+
+
+def test_a_span_says_what_was_missing_of_the_join_and_not_what_its_operations_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path, monkeypatch, scenario=LOST, on_device=False) as stage:
+        stage.run(1.5)
+        with region("matmul") as execution:
+            stage.run(0.1)
+            execution.operation = PRODUCT
+        stage.flush()
+        said = stage.attributes("matmul")
+        assert "fell off the bus" in said["unjoined"]
+        assert said["regime"] == "COMPUTE_BOUND"
+    with Stage(tmp_path / "short", monkeypatch) as stage:
+        stage.run(0.5)
+        with region("matmul") as execution:
+            stage.work(0.002, "matmul")
+            execution.operation = PRODUCT
+        stage.flush()
+        said = stage.attributes("matmul")
+        assert "ceiling" not in said["unjoined"]
+        assert (said["regime"], said["basis"]) == ("COMPUTE_BOUND", "operation")
+
+
+def test_the_regions_verdict_on_a_device_is_by_its_operations(stage: Stage) -> None:
+    stage.run(0.5)
+    for _ in range(8):
+        with region("matmul") as execution:
+            stage.work(1.0, "matmul", share=0.3)
+            execution.operation = PRODUCT
+    stage.flush()
+    (judged,) = stage.session.regions()
+    assert (str(judged.verdict.regime), judged.verdict.basis, judged.verdict.n) == ("COMPUTE_BOUND", "operation", 8)
+    assert judged.summary.evidence.basis == "counters"
+    assert {*stage.session.verdicts.calls} == {("matmul", "COMPUTE_BOUND", stage.uuid)}

@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from operation_support import BLANK, PRODUCT
 from sampler_support import FakeDriver
 
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import RecordingError
 from gpu_profile.executions import Execution
+from gpu_profile.operation import Operation
 from gpu_profile.recorder import RECORD_VARIABLE, SAMPLED_VARIABLE, Recorder, record_session
 from gpu_profile.recording import DeviceInterval, Recording, read_recording
 from gpu_profile.samples import Device, Sample
@@ -130,6 +132,22 @@ def test_an_execution_without_a_span_inside_one_with_a_span_is_in_its_trace_and_
     assert (inner_span.parent, inner_span.parent_span_id, inner_span.id) == (between_span.id, None, "")
     assert (between_span.parent, between_span.parent_span_id) == (None, outer_span.span_id)
     assert (between_span.trace_id, between_span.span_id) == (outer_span.trace_id, "")
+
+
+def test_what_is_known_of_an_operation_comes_back(tmp_path: Path) -> None:
+    mine = recorder(tmp_path, FakeClock())
+    for operation in (PRODUCT, BLANK, None):
+        each = execution("op", START_NS, START_NS + 9)
+        if operation is not None:
+            each.operation = operation
+        mine.take_ended(each)
+    mine.close()
+    product, blank, plain = intact(tmp_path).spans
+    again = Operation.of_attributes(product.attributes)
+    assert again is not None
+    assert again.attributes() == pytest.approx(PRODUCT.attributes())
+    assert Operation.of_attributes(blank.attributes) == BLANK
+    assert plain.attributes == {}
 
 
 def test_an_execution_says_whether_it_failed_and_where_it_ran(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider, TraceBasedExemplarFilter
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, Metric, NumberDataPoint, Sum
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.util._once import Once
+from operation_support import PRODUCT
 from prometheus_client import CollectorRegistry, generate_latest
 from region_support import Stage
 
@@ -88,6 +89,13 @@ def busy_service(stage: Stage, times: int = 20) -> None:
     stage.run(0.6)
 
 
+def product(stage: Stage) -> None:
+    with region("matmul") as execution:
+        stage.work(0.05, "matmul")
+        execution.operation = PRODUCT
+    stage.run(0.6)
+
+
 # ------------------------------------------------------------------ names and numbers
 
 
@@ -95,6 +103,7 @@ def test_metrics_have_the_catalogues_names_units_and_labels(stage: Stage) -> Non
     reader = Reader()
     instrument_regions(reader.provider)
     busy_service(stage)
+    product(stage)
     found = reader.metrics()
     assert set(found) == {row.otel for row in rows.REGION_METRICS}
     for row in rows.REGION_METRICS:
@@ -152,6 +161,24 @@ def test_every_execution_counts_at_any_sampling_of_traces(
             assert stage.session.pools[stage.uuid].pooled("decode").executions == 2_000
     kept, dropped = ([list(values.values()) for values in numbers[s]] for s in (1.0, ratio))
     assert dropped == kept
+
+
+def test_work_of_operations_is_that_of_the_prometheus_page_and_goes_on_where_a_session_ends(stage: Stage) -> None:
+    reader = Reader()
+    instrument_regions(reader.provider)
+    busy_service(stage, times=2)
+    for _ in range(2):
+        product(stage)
+    page = exposition()
+    for row, each in ((rows.REGION_FLOPS, 2_400_000_000), (rows.REGION_TRAFFIC, 20_000_000)):
+        assert reader.values(row.otel) == {("matmul",): 2 * each}
+        assert page[f'{row.prometheus}{{region="matmul"}}'] == 2 * each
+    process.stop()
+    stage.session = process._make()
+    stage.session.active = True
+    process.current = stage.session
+    product(stage)
+    assert reader.values(rows.REGION_FLOPS.otel) == {("matmul",): 3 * 2_400_000_000}
 
 
 def test_names_beyond_the_bound_are_one_series(stage: Stage) -> None:

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 from exporter_support import series
+from operation_support import BLANK, PRODUCT
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
@@ -43,6 +44,9 @@ def busy_service(stage: Stage) -> None:
         handle = region.start("load")
         stage.run(0.01 + 0.004 * (i % 5))
         handle.end(OSError("disk") if i % 10 == 0 else None)
+    with region("matmul") as execution:
+        stage.work(0.05, "matmul")
+        execution.operation = PRODUCT
     stage.run(0.6)
 
 
@@ -79,6 +83,37 @@ def test_counters_say_what_happened(stage: Stage) -> None:
     energy = sum(v for k, v in found.items() if k.startswith("gpu_profile_region_energy_joules_total"))
     assert energy < stage.truth().device(0, start, stage.clock.now_ns()).energy_j
     assert energy > 0.5 * stage.truth().device(0, start, stage.clock.now_ns()).energy_j
+
+
+def test_work_of_operations_is_counted_for_their_region_alone(stage: Stage) -> None:
+    busy_service(stage)
+    for operation in (PRODUCT, BLANK):
+        with region("matmul") as execution:
+            stage.work(0.05, "matmul")
+            execution.operation = operation
+        with region("blank") as execution:
+            execution.operation = BLANK
+    stage.run(0.6)
+    found = series(exposition())
+    assert found['gpu_profile_region_flops_total{region="matmul"}'] == 2 * 2_400_000_000
+    assert found['gpu_profile_region_traffic_bytes_total{region="matmul"}'] == 2 * 20_000_000
+    work = [name for name in found if "_flops_total" in name or "_traffic_bytes_total" in name]
+    assert len(work) == 2  # no zero for what nobody measured
+
+
+def test_without_a_gpu_calls_have_the_regime_of_their_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path, monkeypatch, backend="none", on_device=False) as stage:
+        for _ in range(5):
+            with region("matmul") as execution:
+                stage.run(0.01)
+                execution.operation = PRODUCT
+        stage.run(0.2)
+        found = series(exposition())
+        calls = 'gpu_profile_region_calls_total{hw_id="",regime="COMPUTE_BOUND",region="matmul"}'
+        assert found[calls] == 5
+        assert found['gpu_profile_region_flops_total{region="matmul"}'] == 5 * 2_400_000_000
 
 
 def test_histogram_is_cumulative_and_ends_with_all(stage: Stage) -> None:

@@ -20,6 +20,7 @@ from region_support import Stage
 
 from gpu_profile import GpuSpanProcessor, process, region, running, spans
 from gpu_profile.enrichment import Enricher
+from gpu_profile.operation import Operation
 
 
 class Recorder(SpanProcessor):
@@ -129,6 +130,16 @@ def test_full_queue_passes_on_at_once_and_counts(tmp_path: Path, monkeypatch: py
         stage.flush()
         assert stage.names() == ["step 3", "step 4", "step 0", "step 1", "step 2"]
         assert stage.processor.overflowed == 2
+
+
+def test_what_an_operation_told_is_on_a_span_that_was_not_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path, monkeypatch, on_device=False, queue=0) as stage:
+        with region("step") as execution:
+            execution.operation = Operation(flops=7, n=1)
+        assert stage.attributes("step")["unjoined"] == "the queue is full"
+        assert stage.attributes("step")["operation.flops"] == 7
 
 
 def test_force_flush_lets_all_out_then_flushes_the_inner_processor(

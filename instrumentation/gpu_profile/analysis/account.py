@@ -14,11 +14,12 @@ from gpu_profile.analysis.ranks import RegionRanks, by_rank, missing
 from gpu_profile.analysis.runs import LATEST_NS, DeviceWork, Runs, Work, gather, printable
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, signal
 from gpu_profile.errors import UsageError
+from gpu_profile.operation import Operations
 from gpu_profile.pooling import Pool
 from gpu_profile.recording import Columns, ProcessInfo, Recording
-from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds, Verdict, classify
+from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, Thresholds, Verdict, classify
 from gpu_profile.samples import Device, DeviceKind, Event, Sample
-from gpu_profile.summary import Durations, RegionSummary, summarise
+from gpu_profile.summary import Durations, Evidence, RegionSummary, summarise
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
 
@@ -34,7 +35,8 @@ class RegionUse:
 
     `items_per_s` are units of work per second of the time that was joined, `item_energy_j` what one costs on this
     device, regions inside included; what it costs in all is the sum over the region's devices. `failures` are the
-    executions that an exception ended. None: not known; `reasons` say why.
+    executions that an exception ended. None: not known; `reasons` say why. `operations` are what was profiled within
+    the region, on whatever device; None if nothing was.
     """
 
     summary: RegionSummary
@@ -43,6 +45,18 @@ class RegionUse:
     item_energy_j: float | None
     failures: int | None
     reasons: tuple[str, ...] = ()
+    operations: Operations | None = None
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the verdict rests on."""
+        if self.operations is not None and self.verdict.basis == "operation":
+            return self.operations.evidence()
+        return self.summary.evidence
+
+    def judge(self, thresholds: Thresholds) -> Verdict:
+        """The verdict under other thresholds."""
+        return _verdict(self.summary, self.operations, thresholds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +208,16 @@ def _regions(timeline: Timeline, mine: DeviceWork, work: Work, thresholds: Thres
             summary = replace(summary, reason="the recording has no samples of this device")
         elif seen is not None and region not in seen and summary.interval_s > 0:
             summary = _unsampled(summary)
-        verdict = classify(summary.evidence, thresholds)
-        yield _region_use(summary, verdict, runs)
+        yield _region_use(summary, _verdict(summary, runs.operations, thresholds), runs)
+
+
+def _verdict(summary: RegionSummary, operations: Operations | None, thresholds: Thresholds) -> Verdict:
+    """By the region's operations if they tell, else by what the device's samples say."""
+    if operations is not None:
+        verdict = classify(operations.evidence(), thresholds)
+        if verdict.regime is not Regime.UNKNOWN:
+            return verdict
+    return classify(summary.evidence, thresholds)
 
 
 def _unsampled(summary: RegionSummary) -> RegionSummary:
@@ -297,7 +319,9 @@ def _region_use(summary: RegionSummary, verdict: Verdict, runs: Runs) -> RegionU
             cost = summary.call_energy_j * summary.executions / items
     elif items:
         reasons.append("per item: only some of the executions told their items")
-    return RegionUse(summary, verdict, rate, cost, runs.failures, tuple(reasons))
+    if runs.operations is not None and runs.operations.reason:
+        reasons.append(f"operations: {runs.operations.reason}")
+    return RegionUse(summary, verdict, rate, cost, runs.failures, tuple(reasons), runs.operations)
 
 
 def _no_energy(summary: RegionSummary) -> str:

@@ -12,6 +12,7 @@ from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.text import reasons
+from gpu_profile.operation import Operations
 from gpu_profile.regimes import Regime, Verdict
 
 #: Of all that is printed as JSON. Keys are added without a change of it; it changes if one goes or changes its meaning.
@@ -137,8 +138,24 @@ def of_region(use: RegionUse) -> Value:
         "energy_j": summary.energy_j,
         "call_energy_j": summary.call_energy_j,
         "memory_max_bytes": summary.memory_max,
+        "operations": None if use.operations is None else _operations(use.operations),
         "verdict": _verdict(use.verdict),
         "reasons": list(use.reasons),
+    }
+
+
+def _operations(operations: Operations) -> Value:
+    evidence = operations.evidence()
+    return {
+        "n": operations.n,
+        "flops": operations.flops,
+        "bytes": operations.bytes,
+        "flops_per_s": operations.flops_per_s,
+        "bytes_per_s": operations.bytes_per_s,
+        "intensity": operations.intensity,
+        "precision": operations.precision or None,
+        "coverage": evidence.coverage,
+        **{key: evidence.get(key) for key in ("busy", "compute", "memory", "growth")},
     }
 
 

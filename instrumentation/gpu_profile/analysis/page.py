@@ -52,6 +52,9 @@ _EVIDENCE: Final = {
     "pcie": "PCIe",
     "nvlink": "NVLink",
     "throttled": "clocks held down",
+    "compute": "compute ceiling",
+    "memory": "memory ceiling",
+    "growth": "longer at twice the size",
 }
 #: Shares that would be shown as 0.0 %.
 _NEXT_TO_NOTHING: Final = 0.0005
@@ -310,7 +313,7 @@ def _why(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
 
 
 def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
-    verdict, evidence = use.verdict, use.summary.evidence
+    verdict, evidence = use.verdict, use.evidence
     unknown = verdict.regime is Regime.UNKNOWN
     sure = "" if unknown else f" {percent(verdict.confidence, 0)} sure, by {escape(verdict.basis)}"
     named = [(_EVIDENCE.get(key, key), value, key == "busy") for key, value in evidence.values.items()]
@@ -322,7 +325,8 @@ def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     none = ", ".join(name for name, value, always in named if value < _NEXT_TO_NOTHING and not always)
     if none:
         rows += f'<span class="none">0 %: {escape(none)}</span>'
-    rest = f"{verdict.n:,} sensor windows, {percent(verdict.coverage, 0)} covered"
+    behind = "timed runs" if verdict.basis == "operation" else "sensor windows"
+    rest = f"{verdict.n:,} {behind}, {percent(verdict.coverage, 0)} covered"
     if verdict.runner_up is not None:
         rest += f"; next nearest: {verdict.runner_up}"
     costs = [f"{known(use.summary.call_energy_j, 'J')} per call"] if use.summary.call_energy_j is not None else []

@@ -23,6 +23,7 @@ from gpu_profile.analysis.text import labels
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, Signal
 from gpu_profile.catalogue import attributes as names_of
 from gpu_profile.join import WIDEST_WINDOW
+from gpu_profile.operation import Operation
 from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.regimes import Regime
 from gpu_profile.summary import LEAST_COVERAGE
@@ -141,6 +142,12 @@ class _Trace:
         failed = wire.arguments({"failed": True}, self.names)
         keys = (names_of.BUSY_RATIO, names_of.ENERGY, names_of.COVERAGE, names_of.ITEMS)
         a_busy, a_energy, a_coverage, an_item = (wire.ready(key.name, self.names) for key in keys)
+        # Now, for their names must be told before the first slice.
+        operations = {
+            i: wire.arguments(operation.attributes(), self.names)
+            for i, span in enumerate(spans)
+            if span.attributes and (operation := Operation.of_attributes(span.attributes)) is not None
+        }
 
         def details(i: int, column: int) -> bytes:
             span, parts = spans[i], [always[column]]
@@ -151,6 +158,8 @@ class _Trace:
                 parts += [] if isnan(energy[i]) else [a_energy, wire.eight(energy[i])]
             if span.items is not None and isfinite(span.items):
                 parts += [an_item, wire.eight(span.items)]
+            if i in operations:
+                parts.append(operations[i])
             if span.failed:
                 parts.append(failed)
             return b"".join(parts)
@@ -169,6 +178,7 @@ class _Trace:
         (use,) = uses
         if use.verdict.regime is not Regime.UNKNOWN:
             verdict[names_of.CONFIDENCE.name] = use.verdict.confidence
+            verdict[names_of.BASIS.name] = use.verdict.basis
         return verdict, {
             names_of.SCOPE.name: "pooled",
             names_of.BUSY_RATIO.name: None if use.summary.busy is None else min(1.0, use.summary.busy),

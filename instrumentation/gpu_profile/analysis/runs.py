@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gpu_profile.activities import Activities
 from gpu_profile.attribution import MOST_REGIONS, OTHER
+from gpu_profile.operation import Operation, Operations
 from gpu_profile.recording import SpanRecord
 from gpu_profile.samples import Interval
 from gpu_profile.timeline import Floats, Ints
@@ -33,7 +34,8 @@ class Runs(NamedTuple):
     by the host's clock where an execution did not say.
     `items` is None unless every execution said its own: a sum over some of them has nothing to be set beside. `told`
     is that sum. `failed` is None unless the recording says of every execution whether it failed. `ranks` are those of
-    the processes that ran them, -1 where it is not known; None if it is of none.
+    the processes that ran them, -1 where it is not known; None if it is of none. `operations` are what was profiled
+    within them; None if nothing was.
     """
 
     starts_ns: Ints
@@ -45,6 +47,7 @@ class Runs(NamedTuple):
     told: float | None
     failed: npt.NDArray[np.bool_] | None
     ranks: Ints | None = None
+    operations: Operations | None = None
 
     @property
     def durations_s(self) -> Floats:
@@ -134,10 +137,12 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
     for column in dict.fromkeys(columns.tolist()):
         mine = np.flatnonzero(columns == column)
         starts, ends, began, ended, there = (each[mine] for each in edges)
-        told = _told([usable[key] for key in mine.tolist()])
+        spans_of_it = [usable[key] for key in mine.tolist()]
+        told = _told(spans_of_it)
         own = ranks[mine]
         ranked = own if (own >= 0).any() else None
-        work.runs[tuple(number)[column]] = Runs(starts, ends, began, ended, there, *told, ranked)
+        operations = _operations(spans_of_it, ended - began)
+        work.runs[tuple(number)[column]] = Runs(starts, ends, began, ended, there, *told, ranked, operations)
     return work
 
 
@@ -261,6 +266,16 @@ def _told(spans: Sequence[SpanRecord]) -> tuple[Floats | None, float | None, npt
         sum(items) if items else None,
         np.array(failed, np.bool_) if len(failed) == len(spans) else None,
     )
+
+
+def _operations(spans: Sequence[SpanRecord], lengths_ns: Ints) -> Operations | None:
+    found = Operations()
+    for span, length_ns in zip(spans, lengths_ns.tolist(), strict=True):
+        operation = Operation.of_attributes(span.attributes) if span.attributes else None
+        if operation is not None:
+            found.add(operation, length_ns)
+    found.whole_ns = int(lengths_ns.sum())
+    return found if found.n else None
 
 
 def _rank(rank: int | None) -> int:

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
 from gpu_profile.analysis.runs import printable
+from gpu_profile.operation import Operations
 from gpu_profile.regimes import Regime, Verdict
 
 Cell = str | int | float | None
@@ -31,6 +32,11 @@ def _mean_s(use: RegionUse) -> float | None:
 def _judged(value: Callable[[Verdict], Cell]) -> Callable[[RegionUse], Cell]:
     """Of a verdict that there is."""
     return lambda use: None if use.verdict.regime is Regime.UNKNOWN else value(use.verdict)
+
+
+def _operated(value: Callable[[Operations], Cell]) -> Callable[[RegionUse], Cell]:
+    """Of profiled operations, where there are any."""
+    return lambda use: None if use.operations is None else value(use.operations)
 
 
 _REGIONS: Final[Mapping[str, Callable[[RegionUse], Cell]]] = {
@@ -61,6 +67,11 @@ _REGIONS: Final[Mapping[str, Callable[[RegionUse], Cell]]] = {
     "energy_j": lambda use: use.summary.energy_j,
     "call_energy_j": lambda use: use.summary.call_energy_j,
     "memory_max_bytes": lambda use: use.summary.memory_max,
+    "flops": _operated(lambda operations: operations.flops),
+    "traffic_bytes": _operated(lambda operations: operations.bytes),
+    "flops_per_s": _operated(lambda operations: operations.flops_per_s),
+    "traffic_bytes_per_s": _operated(lambda operations: operations.bytes_per_s),
+    "flops_per_byte": _operated(lambda operations: operations.intensity),
     "regime": lambda use: str(use.verdict.regime),
     "confidence_ratio": _judged(lambda verdict: verdict.confidence),
     "basis": lambda use: use.verdict.basis,

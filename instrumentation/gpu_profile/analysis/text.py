@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
@@ -11,6 +11,7 @@ from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.runs import printable
+from gpu_profile.operation import Operations
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
 from gpu_profile.report.table import UNKNOWN
@@ -30,7 +31,13 @@ DEVICE_COLUMNS: Final = (
 #: Of one sort, as many reasons as anyone reads.
 _MOST_LINES: Final = 12
 #: Columns that a narrow terminal goes without, the first first.
-_SPARE: Final = ("p95", "busy time", "items/s", "on GPU", "energy", "J/item")
+_SPARE: Final = ("p95", "busy time", "items/s", "on GPU", "FLOP/B", "B/s", "energy", "J/item", "FLOP/s")
+#: Columns of profiled operations.
+_OPERATIONS: Final[Mapping[str, Callable[[Operations | None], float | None]]] = {
+    "FLOP/s": lambda operations: None if operations is None else operations.flops_per_s,
+    "B/s": lambda operations: None if operations is None else operations.bytes_per_s,
+    "FLOP/B": lambda operations: None if operations is None else operations.intensity,
+}
 #: Beyond so many ranks a table has their extremes, not each.
 _MOST_RANKS: Final = 8
 
@@ -91,8 +98,11 @@ def region_columns(uses: Sequence[RegionUse]) -> tuple[str, ...]:
     items = ("items/s", "J/item") if any(use.items_per_s is not None for use in uses) else ()
     failed = ("failed",) if any(use.failures for use in uses) else ()
     there = ("on GPU",) if any(use.summary.interval_source == "device" for use in uses) else ()
+    operations = tuple(
+        column for column, value in _OPERATIONS.items() if any(value(u.operations) is not None for u in uses)
+    )
     first, calls, mean, p95, *rest = REGION_COLUMNS
-    return (first, "device", calls, *failed, mean, p95, *there, *rest[:-2], *items, *rest[-2:])
+    return (first, "device", calls, *failed, mean, p95, *there, *rest[:-2], *items, *operations, *rest[-2:])
 
 
 def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[str, ...]:
@@ -105,6 +115,11 @@ def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[st
     cells["failed"] = UNKNOWN if use.failures is None else f"{use.failures:,}"
     cells["items/s"] = UNKNOWN if use.items_per_s is None else si(use.items_per_s, "").strip()
     cells["J/item"] = known(use.item_energy_j, "J")
+    for column, value in _OPERATIONS.items():
+        rate = value(use.operations)
+        # A ratio has no prefix.
+        shown = "" if rate is None else f"{rate:.3g}" if column == "FLOP/B" else si(rate, "").strip()
+        cells[column] = shown or UNKNOWN
     return tuple(cells[column] for column in columns)
 
 

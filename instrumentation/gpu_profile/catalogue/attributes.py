@@ -20,7 +20,9 @@ REGION: Final = Attribute("gpu_profile.region", "string", "Name of the region")
 ITEMS: Final = Attribute("gpu_profile.items", "double", "Units of work that this execution did")
 REGIME: Final = Attribute("gpu_profile.regime", "string", "What bounds the region")
 CONFIDENCE: Final = Attribute("gpu_profile.confidence", "double", "How sure the verdict is, 0-1")
-BASIS: Final = Attribute("gpu_profile.basis", "string", "Evidence that the verdict rests on: counters, coarse, …")
+BASIS: Final = Attribute(
+    "gpu_profile.basis", "string", "Evidence that the verdict rests on: operation, counters, coarse, …"
+)
 REASON: Final = Attribute("gpu_profile.reason", "string", "Rule that gave the verdict, or why there is none")
 COVERAGE: Final = Attribute("gpu_profile.coverage", "double", "Share of the interval that samples cover")
 SCOPE: Final = Attribute(
@@ -50,6 +52,32 @@ DEVICE_IDS: Final = Attribute("gpu_profile.device.ids", "string[]", "UUIDs of th
 RANK: Final = Attribute("gpu_profile.rank", "int", "Rank of the process in its job, as its launcher says")
 LOCAL_RANK: Final = Attribute("gpu_profile.local_rank", "int", "Rank of the process among those on its node")
 UNJOINED: Final = Attribute("gpu_profile.unjoined", "string", "Why the span went out without joined values")
+OPERATION_FLOPS: Final = Attribute(
+    "gpu_profile.operation.flops", "int", "Floating-point operations that this execution did"
+)
+OPERATION_BYTES: Final = Attribute(
+    "gpu_profile.operation.bytes", "int", "Bytes that this execution read and wrote", "By"
+)
+OPERATION_PRECISION: Final = Attribute(
+    "gpu_profile.operation.precision", "string", "Format of the arithmetic: fp32, tf32, bf16, …"
+)
+OPERATION_COMPUTE: Final = Attribute(
+    "gpu_profile.operation.compute.ratio", "double", "FLOPs per second over the machine's ceiling for the precision"
+)
+OPERATION_MEMORY: Final = Attribute(
+    "gpu_profile.operation.memory.ratio", "double", "Bytes per second over the machine's ceiling"
+)
+OPERATION_OVERHEAD: Final = Attribute(
+    "gpu_profile.operation.overhead.ratio", "double", "Share of the operation's time that went into launching it"
+)
+OPERATION_INTENSITY: Final = Attribute("gpu_profile.operation.intensity", "double", "FLOPs per byte")
+OPERATION_GROWTH: Final = Attribute(
+    "gpu_profile.operation.growth", "double", "How much longer twice the size takes, as a share of the time of once"
+)
+OPERATION_N: Final = Attribute("gpu_profile.operation.n", "int", "Timed runs behind the operation's values")
+OPERATION_REASON: Final = Attribute(
+    "gpu_profile.operation.reason", "string", "Why some of the operation's values are not known"
+)
 
 ATTRIBUTES: Final[tuple[Attribute, ...]] = (
     REGION,
@@ -76,4 +104,14 @@ ATTRIBUTES: Final[tuple[Attribute, ...]] = (
     RANK,
     LOCAL_RANK,
     UNJOINED,
+    OPERATION_FLOPS,
+    OPERATION_BYTES,
+    OPERATION_PRECISION,
+    OPERATION_COMPUTE,
+    OPERATION_MEMORY,
+    OPERATION_OVERHEAD,
+    OPERATION_INTENSITY,
+    OPERATION_GROWTH,
+    OPERATION_N,
+    OPERATION_REASON,
 )

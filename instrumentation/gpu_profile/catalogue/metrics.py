@@ -166,6 +166,20 @@ REGION_ERRORS: Final = Metric(
     "Executions of a region that ended in an exception",
     ("region",),
 )
+REGION_FLOPS: Final = Metric(
+    "gpu_profile.region.flops",
+    "{operation}",
+    Instrument.COUNTER,
+    "Floating-point operations of a region's profiled operations, as far as they are known",
+    ("region",),
+)
+REGION_TRAFFIC: Final = Metric(
+    "gpu_profile.region.traffic",
+    "By",
+    Instrument.COUNTER,
+    "Bytes that a region's profiled operations read and wrote, as far as they are known",
+    ("region",),
+)
 
 REGION_METRICS: Final = (
     REGION_CALLS,
@@ -174,6 +188,8 @@ REGION_METRICS: Final = (
     REGION_ENERGY,
     REGION_ITEMS,
     REGION_ERRORS,
+    REGION_FLOPS,
+    REGION_TRAFFIC,
 )
 METRICS: Final[tuple[Metric, ...]] = (
     *_from_signals(),

@@ -14,6 +14,7 @@ from gpu_profile.cli.doctor import doctor
 from gpu_profile.cli.kernels import kernels
 from gpu_profile.cli.launch import LAST
 from gpu_profile.cli.launch import run as run_command
+from gpu_profile.cli.op import op
 from gpu_profile.cli.record import record
 from gpu_profile.errors import GpuProfileError
 
@@ -22,17 +23,17 @@ _NAME: Final = "gpu-profile"
 
 #: Options of `gpu-profile` itself; every other first word that is no subcommand begins what `run` takes.
 _OWN_OPTIONS: Final = ("-h", "--help", "--version")
-#: What the operation profiler will be called by.
-_RESERVED: Final = ("op", "--visualize", "--profile")
+#: How GPURegimeProfiler's command was called: as options of the program itself.
+_OP_OPTIONS: Final = {"--profile": ["op"], "--visualize": ["op", "--visualize"]}
 
 
 class _Commands(click.Group):
     """Bare options, `--` and words that are no subcommand mean `run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] in _RESERVED:
-            program = "" if args[0].startswith("-") else f"; a program of that name: {_NAME} -- {args[0]}"
-            raise click.UsageError(f"{args[0]} is kept for the profiler of operations, which is not there yet{program}")
+        word, _, value = args[0].partition("=") if args else ("", "", "")
+        if word in _OP_OPTIONS:
+            args = [*_OP_OPTIONS[word], *([value] if value else []), *args[1:]]
         if args and args[0] not in self.commands and args[0] not in _OWN_OPTIONS:
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -59,6 +60,7 @@ def commands(ctx: click.Context) -> None:
 commands.add_command(run_command)
 commands.add_command(record)
 commands.add_command(kernels)
+commands.add_command(op)
 commands.add_command(analyze)
 commands.add_command(classify)
 commands.add_command(compare)

@@ -91,11 +91,10 @@ def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str,
     from gpu_profile.analysis import read_thresholds
     from gpu_profile.analysis.data import of_verdicts, to_json
     from gpu_profile.analysis.text import render_verdicts
-    from gpu_profile.regimes import classify as judge
 
     thresholds = read_thresholds(rules)
     found = _analysis(_read(recording), devices)
-    verdicts = [judge(use.summary.evidence, thresholds) for use in found.regions]
+    verdicts = [use.judge(thresholds) for use in found.regions]
     click.echo(to_json(of_verdicts(found, verdicts)) if as_json else render_verdicts(found, verdicts))
 
 

@@ -15,11 +15,12 @@ class Thresholds:
     `idle_busy`: KempnerPulse's idle class, all activities below 5 %. `starved_busy`: a wait that leaves work less than
     this share of the two together is the larger of them; the half is ours. `ceiling`, `balanced`: Nsight Compute's
     speed-of-light rule (latency bound below 60 %, balanced within 10 points). `half`: what reaches less of both
-    ceilings spends the larger part of its time on something else; between the two nothing is said. `dram_ceiling`: DCGM
-    documents about 80 % of the DRAM activity as the practical maximum. `tensor_ceiling`: dcgmproftester saturates the
-    tensor pipe at about 93 %. `broad_sm`: DCGM, SM activity of 80 % is necessary for effective use. `narrow_sm`:
-    KempnerPulse's "busy, low SM". `used_sm`: DCGM, SM activity below 50 % is likely ineffective use; on fewer
-    multiprocessors than that, what is missed cannot be laid on latency. `memory_sm`: this share of the multiprocessors
+    ceilings spends the larger part of its time on something else; between the two nothing is said. `part`: an operation
+    that reaches less of either measured ceiling is explained by neither; ours. `dram_ceiling`: DCGM documents about
+    80 % of the DRAM activity as the practical maximum. `tensor_ceiling`: dcgmproftester saturates the tensor pipe at
+    about 93 %. `broad_sm`: DCGM, SM activity of 80 % is necessary for effective use. `narrow_sm`: KempnerPulse's "busy,
+    low SM". `used_sm`: DCGM, SM activity below 50 % is likely ineffective use; on fewer multiprocessors than that, what
+    is missed cannot be laid on latency. `memory_sm`: this share of the multiprocessors
     is taken to saturate device memory; ours. `pcie_ceiling`: headers of 20 to 28 bytes to 128 or 256 of payload leave
     about 85 % of the link's rate. `nvlink_ceiling`: NCCL's all-reduce reaches about 80 % of what the links carry (bus
     bandwidths of some 235 of 300 GB/s on an A100, 370 of 450 on an H100). `nvlink_memory`: the share of DRAM bandwidth
@@ -40,6 +41,7 @@ class Thresholds:
     starved_busy: float = 0.5
     ceiling: float = 0.6
     half: float = 0.5
+    part: float = 0.25
     balanced: float = 0.1
     dram_ceiling: float = 0.8
     tensor_ceiling: float = 0.93

@@ -14,6 +14,8 @@ from gpu_profile.regimes.trace_rules import TRACE_RULES
 from gpu_profile.summary import Basis, Evidence, RegionSummary
 from gpu_profile.units import percent
 
+#: What rests on sensors, whose gains and rates are a little off.
+_SENSORS: Final[frozenset[Basis]] = frozenset({"counters", "coarse"})
 #: THE table: the first rule that fires gives the verdict.
 RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES, *OPERATION_RULES)
 
@@ -55,7 +57,8 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
         nonsense = evidence.get("busy") is None and "busy" in given.values
         reason = f"the busy share cannot be {given.values['busy']:g}" if nonsense else evidence.reason
         return _unknown(evidence, reason or "no samples cover the region")
-    if evidence.n < thresholds.least_n:
+    # One run of an operation that was timed for itself is a measurement; one window of a sensor is not.
+    if evidence.basis != "operation" and evidence.n < thresholds.least_n:
         windows = "GPU operations" if evidence.basis == "kernels" else "sensor windows"
         return _unknown(evidence, f"only {evidence.n} {windows}, {thresholds.least_n} are needed")
     scores = Scores.of(evidence, thresholds)
@@ -63,7 +66,7 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
     first = next((i for i, (_, margin) in enumerate(margins) if margin is not None and margin >= 0), None)
     if first is None:
         nearest = max(((m, r.regime) for r, m in margins if m is not None), key=lambda near: near[0], default=None)
-        return _unknown(evidence, _unfit(scores), scores, nearest[1] if nearest else None)
+        return _unknown(evidence, _unfit(scores, evidence), scores, nearest[1] if nearest else None)
     rule, own = margins[first]
     # A rule further up that nearly fired is as near a threshold as the rule's own.
     missed = [
@@ -76,7 +79,7 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
     # The nearest other answer: what it would be if the numbers were a little different.
     runner_up = max(others, key=lambda other: min(other[0], 0.0), default=(0.0, None))[1]
     enough = min(thresholds.sure_margin, rule.widest(thresholds))
-    if scores.trace is None and margin < thresholds.least_margin and rule.regime is not Regime.IDLE:
+    if evidence.basis in _SENSORS and margin < thresholds.least_margin and rule.regime is not Regime.IDLE:
         return _unknown(evidence, f"too close to call: {rule.regime}, or {runner_up or 'another'}", scores, rule.regime)
     return Verdict(
         regime=rule.regime,
@@ -109,7 +112,12 @@ def _modifiers(scores: Scores, limits: Thresholds) -> str:
     )
 
 
-def _unfit(scores: Scores) -> str:
+def _unfit(scores: Scores, evidence: Evidence) -> str:
+    if evidence.basis == "operation":
+        unknown = [what for what, score in (("FLOPs", scores.compute), ("bytes", scores.memory)) if score is None]
+        if unknown:
+            return evidence.reason or f"not known of it: {' and '.join(unknown)}"
+        return "neither FLOPs nor bytes explain the time: a run of twice the size tells whether launching does"
     if scores.trace is not None:
         if scores.trace.host is None:
             return "the trace holds no calls of the host: record its activities as well"

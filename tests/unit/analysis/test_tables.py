@@ -54,9 +54,9 @@ def test_what_is_not_known_is_an_empty_cell_and_never_a_zero() -> None:
 
 def test_every_quantity_has_its_unit_in_its_name() -> None:
     header = regions_csv(analyse(EMPTY)).strip().split(",")
-    units = ("_s", "_j", "_w", "_ratio", "_bytes", "_per_s", "_ns")
+    units = ("_s", "_j", "_w", "_ratio", "_bytes", "_per_s", "_per_byte", "_ns")
     plain = {
-        *("region", "device_uuid", "device_index", "device_name", "calls", "executions", "failures", "items"),
+        *("region", "device_uuid", "device_index", "device_name", "calls", "executions", "failures", "items", "flops"),
         *("interval_source", "busy_source", "energy_source", "regime", "basis", "rule", "runner_up", "windows"),
         *("advice", "unknown_because"),
     }

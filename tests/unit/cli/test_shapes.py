@@ -86,8 +86,8 @@ def test_what_is_not_run_is_not_run(words: str, ran: Found, capsys: pytest.Captu
         ("--interval nan x", "'--interval': nan is not a number of seconds"),
         ("--warmup -1 x", "'--warmup': -1.0 is not in the range"),
         ("--json-file", "Option '--json-file' requires an argument"),
-        ("op matmul", "op is kept for the profiler of operations, which is not there yet"),
-        ("--visualize", "--visualize is kept for the profiler of operations"),
+        ("op matmull", "unknown operation 'matmull': there are cos"),
+        ("--profile=matmull", "unknown operation 'matmull': there are cos"),
     ],
 )
 def test_what_is_wrong_with_it_is_one_line_and_exit_code_2(

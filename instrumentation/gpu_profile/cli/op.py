@@ -1,0 +1,209 @@
+"""`gpu-profile op NAME`: what bounds an operation on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpu_profile.cli.launch import BACKEND_VARIABLE, RECORD_VARIABLE
+from gpu_profile.cli.op_text import ceilings_text, profile_text
+from gpu_profile.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_profile.roofline.ceilings import Ceilings
+    from gpu_profile.roofline.profiler import GPUProfiler
+    from gpu_profile.roofline.workloads import Workload
+
+#: The command runs its own operation, so it may do so often: enough for a narrow interval of the median.
+_WARMUP, _REPEATS = 3, 20
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[NAME]")
+@click.option(
+    "--size",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    metavar="N",
+    help="Elements of the input.",
+)
+@click.option("--device", metavar="SPEC", help="cpu, cuda, cuda:1, …; else the first GPU, else the CPU.")
+@click.option("--dtype", default="float32", show_default=True, help="float64, float32, bfloat16 or float16.")
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=_REPEATS, show_default=True, metavar="N", help="Timed runs."
+)
+@click.option(
+    "--warmup", type=click.IntRange(min=0), default=_WARMUP, show_default=True, metavar="N", help="Runs before them."
+)
+@click.option("--flush", is_flag=True, help="Overwrite the caches before each run.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@click.option("--plot", metavar="FILE", help="Write the operation beneath the machine's roofs, such as op.png.")
+@click.option("--recalibrate", is_flag=True, help="Measure the machine's ceilings again.")
+@click.option(
+    "--record",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep the runs as a recording, for analyze and compare.",
+)
+@click.option("--list", "list_all", is_flag=True, help="Name the operations that there are.")
+@click.option(
+    "--ceilings", "show_ceilings", is_flag=True, help="Show what this machine can do at most, and how that is known."
+)
+@click.option(
+    "--visualize", is_flag=True, help="Sweep operations over sizes and draw four panels, in some twenty seconds."
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    default="gpu_performance_analysis.png",
+    show_default=True,
+    help="Where --visualize draws to.",
+)
+def op(
+    name: str | None,
+    *,
+    size: int,
+    device: str | None,
+    dtype: str,
+    repeats: int,
+    warmup: int,
+    flush: bool,
+    as_json: bool,
+    plot: str | None,
+    recalibrate: bool,
+    record: Path | None,
+    list_all: bool,
+    show_ceilings: bool,
+    visualize: bool,
+    output: str,
+) -> None:
+    """Time an operation and say what bounds it: launching, memory or arithmetic.
+
+    NAME is one of those that --list names; its input has about --size elements, and the shapes are said. The ceilings
+    that it is held against are measured on this machine at first use, which takes some seconds, and are kept.
+    """
+    from gpu_profile.roofline.workloads import WORKLOADS, check_workload, prepare, torch_device
+
+    if name is not None:
+        check_workload(name, dtype)
+    if list_all:
+        click.echo("\n".join(WORKLOADS))
+        return
+    if name is None and not (visualize or show_ceilings or recalibrate):
+        raise UsageError(f"which operation? {', '.join(WORKLOADS)}; or --ceilings, or --visualize")
+    target = None
+    if plot is not None:
+        from gpu_profile.roofline.plots.theme import check_file
+
+        target = check_file(plot)
+    if visualize:
+        from gpu_profile.roofline.plots.theme import check_file
+
+        check_file(output)
+    profiler = _profiler(device, recalibrate=recalibrate, regions=record is not None or RECORD_VARIABLE in os.environ)
+    if visualize:
+        from gpu_profile.roofline.sweep import create_performance_plots
+
+        create_performance_plots(output, profiler=profiler)
+    if name is None:
+        if not visualize:
+            click.echo(
+                json.dumps(profiler.ceilings.to_json(), indent=2) if as_json else ceilings_text(profiler.ceilings)
+            )
+        return
+    where = torch_device(profiler.machine)
+    workload = prepare(name, size, device=where, dtype=dtype)
+    with _recorded(record, profiler):
+        profile = _profile(profiler, workload, repeats=repeats, warmup=warmup, flush=flush)
+    about = {
+        "operation": name,
+        "shape": workload.shape,
+        "size": workload.size,
+        "dtype": workload.dtype,
+        "device": where,
+        "machine": profiler.machine.name,
+    }
+    if as_json:
+        click.echo(json.dumps(about | {**profile, **about}, indent=2, allow_nan=False))
+    else:
+        click.echo(profile_text(profile, about, profiler.ceilings))
+    if show_ceilings and not as_json:
+        click.echo(f"\n{ceilings_text(profiler.ceilings)}")
+    if target is not None:
+        _draw(target, workload, profile, profiler.ceilings)
+
+
+def _profiler(device: str | None, *, recalibrate: bool, regions: bool) -> GPUProfiler:
+    """Silent but for what a calibration tells, on standard error."""
+    from gpu_profile.roofline import machines
+    from gpu_profile.roofline.ceilings.cache import ceilings_for
+    from gpu_profile.roofline.profiler import GPUProfiler
+
+    machine = machines.machine(device)
+    told: list[str] = []
+
+    def say(line: str) -> None:
+        told.append(line)
+        click.echo(line, err=True)
+
+    ceilings, remark = ceilings_for(machine, recalibrate=recalibrate, say=say)
+    if told:
+        click.echo(f"ceilings: {remark}", err=True)
+    return GPUProfiler(device, quiet=True, ceilings=ceilings, regions=regions)
+
+
+@contextmanager
+def _recorded(directory: Path | None, profiler: GPUProfiler) -> Iterator[None]:
+    if directory is None:
+        yield
+        return
+    from gpu_profile import process
+
+    # Of the processor no driver knows anything.
+    none = profiler.machine.region_device is None and BACKEND_VARIABLE not in os.environ
+    process.configure(record=directory, backend="none" if none else None)
+    try:
+        yield
+    finally:
+        process.stop()
+
+
+def _profile(profiler: GPUProfiler, workload: Workload, **runs: Any) -> dict[str, Any]:
+    """With the doubling test where FLOPs and bytes alone do not tell."""
+    call = (workload.function, *workload.args)
+    options = {**workload.kwargs, **runs, "passes": 2, "name": workload.name}
+    profile = profiler.profile_operation(*call, **options)
+    if profile["regime"] != "UNKNOWN":
+        return profile
+    try:
+        return profiler.profile_operation(*call, growth=True, **options)
+    except Exception as error:  # noqa: BLE001 - twice the size may not fit
+        profile["reasons"]["growth"] = f"twice the size failed: {type(error).__name__}"
+        return profile
+
+
+def _draw(target: Path, workload: Workload, profile: Mapping[str, Any], ceilings: Ceilings) -> None:
+    from gpu_profile.roofline.plots.roofs import Point, roofline_figure
+    from gpu_profile.roofline.precision import Precision
+
+    precision = profile["precision"]
+    point = Point(
+        f"{workload.name} {workload.shape.partition(',')[0]}",
+        profile["compute_intensity"],
+        profile["achieved_flops"],
+        profile["regime"],
+        share=1.0,
+        precision=None if precision is None else Precision(precision),
+    )
+    try:
+        roofline_figure(ceilings, [point]).savefig(target, dpi=130)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from error
+    click.echo(f"wrote {target}", err=True)

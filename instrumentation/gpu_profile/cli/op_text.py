@@ -1,0 +1,140 @@
+"""Profiles of operations, and the ceilings of a machine, as text for people."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gpu_profile.units import MIB, NS_PER_S, percent, si
+
+if TYPE_CHECKING:
+    from gpu_profile.roofline.ceilings import Ceiling, Ceilings
+
+_UNKNOWN: Final = "–"
+_SOURCES: Final = {"measured": "measured", "datasheet": "data sheet", "formula": "by formula"}
+_WIDTH: Final = 100
+#: A share below this would be shown as none.
+_LEAST_SHOWN: Final = 0.0005
+_LABEL: Final = 13
+
+
+def profile_text(profile: Mapping[str, Any], about: Mapping[str, Any], ceilings: Ceilings) -> str:
+    """A profile for people: a line for each thing, with the reason where it is not known."""
+    runs, reasons = profile["runs"], profile["reasons"]
+    many = f"   {_ms(runs['low_ms'])} – {_ms(runs['high_ms'])}, {runs['n']} runs" if runs["n"] > 1 else "   one run"
+    regime = profile["regime"]
+    sure = "" if profile["confidence"] is None else f", sure {percent(profile['confidence'], 0)}"
+    runner_up = f"; next: {profile['runner_up']}" if profile["runner_up"] else ""
+    lines = [
+        f"{about['operation']} of {about['shape']}, {about['dtype']}, on {about['device']}: {about['machine']}",
+        "",
+        _line("time", _ms(profile["runtime_ms"]) + many),
+        _line("regime", f"{regime}{sure}{runner_up}"),
+        _line("  why", profile["reason"]),
+        _line("arithmetic", _reached(profile, ceilings, "achieved_flops", "flops_utilization")),
+        _line("memory", _reached(profile, ceilings, "achieved_bandwidth", "bandwidth_utilization")),
+        _line("intensity", _intensity(profile)),
+        _line("overhead", _overhead(profile)),
+        _line("device memory", _memory(profile["memory"], reasons)),
+    ]
+    if profile["advice"]:
+        lines.append(_line("next step", profile["advice"]))
+    return "\n".join(lines)
+
+
+def _line(label: str, text: str) -> str:
+    """Labels flush left, and longer text beneath itself."""
+    indent = " " * (_LABEL + 2)
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=f"{label:<{_LABEL}}  ", subsequent_indent=indent, break_on_hyphens=False
+    )
+
+
+def _share(ratio: float) -> str:
+    if 0 < ratio < _LEAST_SHOWN:
+        return "less than 0.1 %"
+    return percent(ratio, 0 if ratio >= 0.1 else 1)
+
+
+def _ms(value: float) -> str:
+    return si(value / 1e3, "s")
+
+
+def _reached(profile: Mapping[str, Any], ceilings: Ceilings, key: str, share: str) -> str:
+    """A rate, and what that is of its ceiling."""
+    from gpu_profile.roofline.precision import Precision
+
+    arithmetic = key == "achieved_flops"
+    value, reasons = profile[key], profile["reasons"]
+    if value is None:
+        return f"{_UNKNOWN}   {reasons.get('flops' if arithmetic else 'bytes', 'not known')}"
+    said = si(value, "FLOP/s" if arithmetic else "B/s")
+    if profile[share] is None:
+        return (
+            f"{said}   {reasons.get('compute ceiling' if arithmetic else 'memory ceiling', 'its ceiling is not known')}"
+        )
+    ceiling: Ceiling | None
+    if arithmetic:
+        name = profile["precision"] or "fp32"
+        ceiling = ceilings.compute.get(Precision(name))
+    else:
+        name = profile["residency"] or "memory"
+        ceiling = next((level.bandwidth for level in ceilings.levels if level.name == name), ceilings.memory)
+    if ceiling is None:
+        return f"{said}   {_share(profile[share])} of the ceiling"
+    top = si(ceiling.value, "FLOP/s" if arithmetic else "B/s")
+    return f"{said}   {_share(profile[share])} of {top} ({name}, {_SOURCES[ceiling.source]})"
+
+
+def _intensity(profile: Mapping[str, Any]) -> str:
+    value, ridge = profile["compute_intensity"], profile["ridge"]
+    if value is None:
+        return f"{_UNKNOWN}   {profile['reasons'].get('flops') or profile['reasons'].get('bytes', 'not known')}"
+    text = f"{value:.3g} FLOP/B"
+    if ridge:
+        times = value / ridge
+        text += f"   {times:{',.0f' if times >= 10 else '.2g'}} × the ridge of {ridge:.3g} FLOP/B"
+    return text
+
+
+def _overhead(profile: Mapping[str, Any]) -> str:
+    share, growth = profile["overhead_ratio"], profile["growth"]
+    if share is None:
+        return f"{_UNKNOWN}   {profile['reasons'].get('overhead', 'not known')}"
+    text = f"launching takes {'' if share < _LEAST_SHOWN else 'at most '}{_share(share)} of the time"
+    return text if growth is None else f"{text}; twice the size takes {percent(growth, 0)} longer"
+
+
+def _memory(memory: Mapping[str, Any] | None, reasons: Mapping[str, str]) -> str:
+    if memory is None:
+        return f"{_UNKNOWN}   {reasons.get('memory', 'not known')}"
+    used, left, total = (memory[key] * MIB for key in ("allocated_mb", "headroom_mb", "total_available_mb"))
+    risk = f"risk of running out: {memory['oom_risk']}"
+    return f"{si(used, 'B')} in use here, {si(left, 'B')} of {si(total, 'B')} left; {risk}"
+
+
+def ceilings_text(ceilings: Ceilings) -> str:
+    """A machine's ceilings as a table, with where each comes from and, beneath, what is not known."""
+    from gpu_profile.report import text_table
+    from gpu_profile.roofline.precision import Precision
+
+    rows = []
+    for level in ceilings.levels:
+        upto = "any size" if level.up_to is None else f"up to {si(level.up_to, 'B')}"
+        rows.append((level.name, si(level.bandwidth.value, "B/s"), upto, level.bandwidth))
+    for precision, ceiling in ceilings.compute.items():
+        ridge = ceilings.ridge(precision)
+        at = _UNKNOWN if ridge is None else f"ridge {ridge:.3g} FLOP/B"
+        unit = "OP/s" if precision is Precision.INT8 else "FLOP/s"
+        rows.append((str(precision), si(ceiling.value, unit), at, ceiling))
+    cells = [(name, value, at, _SOURCES[each.source], each.note) for name, value, at, each in rows]
+    if ceilings.launch_s is not None:
+        cold = "" if ceilings.cold_launch_s is None else f"{si(ceilings.cold_launch_s, 's')} with cold caches"
+        cells.append(("empty launch", si(ceilings.launch_s, "s"), "", "measured", cold))
+    lines = [ceilings.machine, "", text_table(("ceiling", "value", "for", "source", "note"), cells, left=5)]
+    lines += [_line(name, f"{_UNKNOWN}   {why}") for name, why in ceilings.missing.items()]
+    if ceilings.calibrated_ns:
+        lines += ["", f"measured {datetime.fromtimestamp(ceilings.calibrated_ns / NS_PER_S, UTC):%Y-%m-%d %H:%M} UTC"]
+    return "\n".join(lines)

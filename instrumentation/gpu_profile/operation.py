@@ -1,0 +1,206 @@
+"""What one operation did, and how near it came to its machine's ceilings; and what a region's operations did. Pure.
+
+Whoever times an operation inside a region sets `execution.operation` before the region ends. From then on it is part
+of what the execution's span, the region's metrics and the recording say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final
+
+from gpu_profile.catalogue import attributes as names
+from gpu_profile.summary import Evidence
+from gpu_profile.units import NS_PER_S, percent
+
+AttributeValue = str | int | float
+
+#: Of a region that they are a smaller part of, operations say nothing: what it does otherwise decides.
+LEAST_SHARE: Final = 0.5
+#: Attributes of spans are 64 bits wide; a larger one would cost its whole batch.
+_LARGEST: Final = (1 << 63) - 1
+_UNMEASURED: Final = "the operation's launch overhead was not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation, as it ran within one execution of a region. None: not known; `reason` says why.
+
+    `flops` and `bytes` are what the whole execution did, however often it ran the operation. `precision` names the
+    format of the arithmetic as data sheets do, empty if it is not known. `busy` is 1 less the share of the time that
+    went into launching. `compute` and `memory` are shares of the ceilings that were reached over the whole time,
+    overhead included. `growth` is how much longer twice the size takes, as a share of the time of once. `n` timed runs
+    stand behind all of it.
+    """
+
+    flops: int | None = None
+    bytes: int | None = None
+    precision: str = ""
+    busy: float | None = None
+    compute: float | None = None
+    memory: float | None = None
+    growth: float | None = None
+    n: int = 1
+    reason: str = ""
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs per byte; None if either is unknown or no byte is moved."""
+        return self.flops / self.bytes if self.flops is not None and self.bytes else None
+
+    def evidence(self) -> Evidence:
+        """What a verdict on this execution rests on."""
+        values = {"busy": self.busy, "compute": self.compute, "memory": self.memory, "growth": self.growth}
+        known = {key: value for key, value in values.items() if value is not None}
+        reason = self.reason or ("" if "busy" in known else _UNMEASURED)
+        return Evidence("operation", known, self.n, 1.0, reason=reason)
+
+    def attributes(self) -> dict[str, AttributeValue]:
+        """As attributes of a span; what is not known is absent."""
+        told: dict[names.Attribute, AttributeValue | None] = {
+            names.OPERATION_FLOPS: _fitting(self.flops),
+            names.OPERATION_BYTES: _fitting(self.bytes),
+            names.OPERATION_PRECISION: self.precision or None,
+            names.OPERATION_COMPUTE: self.compute,
+            names.OPERATION_MEMORY: self.memory,
+            names.OPERATION_OVERHEAD: None if self.busy is None else 1.0 - self.busy,
+            names.OPERATION_INTENSITY: self.intensity,
+            names.OPERATION_GROWTH: self.growth,
+            names.OPERATION_N: self.n,
+            names.OPERATION_REASON: self.reason or None,
+        }
+        return {attribute.name: value for attribute, value in told.items() if value is not None}
+
+    @staticmethod
+    def of_attributes(found: Mapping[str, Any]) -> Operation | None:
+        """The reverse, from any attributes; None if they are of no operation, or one of them cannot be its."""
+        if names.OPERATION_N.name not in found:
+            return None
+        try:
+            overhead = _number(found, names.OPERATION_OVERHEAD)
+            return Operation(
+                flops=_count(found, names.OPERATION_FLOPS),
+                bytes=_count(found, names.OPERATION_BYTES),
+                precision=_text(found, names.OPERATION_PRECISION),
+                busy=None if overhead is None else 1.0 - overhead,
+                compute=_number(found, names.OPERATION_COMPUTE),
+                memory=_number(found, names.OPERATION_MEMORY),
+                growth=_number(found, names.OPERATION_GROWTH),
+                n=_count(found, names.OPERATION_N) or 0,
+                reason=_text(found, names.OPERATION_REASON),
+            )
+        except (TypeError, ValueError, OverflowError):
+            return None
+
+
+class Operations:
+    """What the operations of one region did in all. None: no execution told.
+
+    `precision` is empty if they differ, or none told; `reason` the newest word on what is not known. `whole_ns` is the
+    time of all the region's executions, with an operation or without.
+    """
+
+    __slots__ = ("_precisions", "_sums", "bytes", "flops", "n", "reason", "whole_ns")
+
+    def __init__(self) -> None:
+        self.flops: int | None = None
+        self.bytes: int | None = None
+        self.n = 0
+        self.reason = ""
+        self.whole_ns = 0
+        self._precisions: set[str] = set()
+        #: By what was told: the sum of its values, and the time of the executions that told it. Shares are sums over
+        #: time, as those who did most count most.
+        self._sums: dict[str, tuple[float, int]] = {}
+
+    def add(self, operation: Operation, ns: int) -> None:
+        """Add an execution that took so long."""
+        ns = max(1, ns)  # a clock with coarse steps must not make it count for nothing
+        self.n += operation.n
+        self.reason = operation.reason or self.reason
+        if operation.precision and len(self._precisions) < 2:
+            self._precisions.add(operation.precision)
+        if operation.flops is not None:
+            self.flops = (self.flops or 0) + operation.flops
+            self._sum("flops", operation.flops, ns)
+        if operation.bytes is not None:
+            self.bytes = (self.bytes or 0) + operation.bytes
+            self._sum("bytes", operation.bytes, ns)
+        if operation.intensity is not None:
+            self._sum("both", 0.0, ns)
+        if operation.busy is not None:
+            for key, value in operation.evidence().values.items():
+                self._sum(key, value * ns, ns)
+
+    def _sum(self, key: str, value: float, ns: int) -> None:
+        total, time_ns = self._sums.get(key, (0.0, 0))
+        self._sums[key] = total + value, time_ns + ns
+
+    @property
+    def precision(self) -> str:
+        """The format of all of their arithmetic."""
+        return next(iter(self._precisions)) if len(self._precisions) == 1 else ""
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """FLOPs per second of the executions that tell them."""
+        return self._per_s("flops")
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Bytes per second of the executions that tell them."""
+        return self._per_s("bytes")
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs per byte; None unless the same executions tell both."""
+        (flops, flops_ns), (moved, bytes_ns), (_, both_ns) = (
+            self._sums.get(key, (0.0, 0)) for key in ("flops", "bytes", "both")
+        )
+        return flops / moved if moved and flops_ns == bytes_ns == both_ns else None
+
+    def _per_s(self, key: str) -> float | None:
+        total, ns = self._sums.get(key, (0.0, 0))
+        return total * NS_PER_S / ns if ns else None
+
+    def evidence(self) -> Evidence:
+        """What a verdict on the region rests on: means over time, and the share of its time that they are of."""
+        _, ns = self._sums.get("busy", (0.0, 0))
+        if not ns:
+            return Evidence("operation", {}, self.n, 0.0, reason=self.reason or _UNMEASURED)
+        share = min(1.0, ns / max(ns, self.whole_ns))
+        if share < LEAST_SHARE:
+            reason = f"its operations were measured for {percent(share)} of its time only"
+            return Evidence("operation", {}, self.n, share, reason=reason)
+        keys = ("busy", "compute", "memory", "growth")
+        means = {key: total / known for key in keys for total, known in [self._sums.get(key, (0.0, 0))] if known}
+        return Evidence("operation", means, self.n, share, reason=self.reason)
+
+
+def _fitting(value: int | None) -> int | None:
+    return None if value is None or value > _LARGEST else value
+
+
+def _count(found: Mapping[str, Any], attribute: names.Attribute) -> int | None:
+    value = found.get(attribute.name)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise TypeError(f"{value!r} is no count")
+    return value
+
+
+def _number(found: Mapping[str, Any], attribute: names.Attribute) -> float | None:
+    value = found.get(attribute.name)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
+
+
+def _text(found: Mapping[str, Any], attribute: names.Attribute) -> str:
+    value = found.get(attribute.name, "")
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value

@@ -1,0 +1,35 @@
+"""What bounds an operation: its FLOPs and bytes against ceilings that were measured on this machine.
+
+The public names load on first use, and PyTorch, NumPy and matplotlib only when something needs them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from gpu_profile.roofline.counting import register_formula
+    from gpu_profile.roofline.models import ModelProfile, profile_model
+    from gpu_profile.roofline.profiler import GPUProfiler
+    from gpu_profile.roofline.sweep import create_performance_plots
+
+__all__ = ["GPUProfiler", "ModelProfile", "create_performance_plots", "profile_model", "register_formula"]
+
+_HOMES: Final = {
+    "GPUProfiler": "profiler",
+    "ModelProfile": "models",
+    "create_performance_plots": "sweep",
+    "profile_model": "models",
+    "register_formula": "counting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,340 @@
+"""Floating-point operations of everything but products: element by element, sums, normalisations, pooling, FFTs. Pure.
+
+One addition, multiplication, division, root or transcendental function is one operation, as is customary (roofline
+toolkits and torch.utils.flop_counter's successors count so; hardware needs more for some). Copies, casts, fills,
+comparisons, indexing, sorting and random numbers are none, and neither is arithmetic on integers.
+
+| operation | floating-point operations; n: elements in, m: elements out |
+|---|---|
+| add, mul, exp, relu, … | m; add and sub with alpha: 2 m |
+| addcmul, addcdiv | 2 m, 3 m with a factor; lerp 3 m; silu 2 m; gelu 5 m, by tanh 9 m |
+| sum, product, maximum | n − m; mean n; variance and deviation 4 n; norm 2 n |
+| softmax, log_softmax, logsumexp | 5 n, 5 n, 4 n; backward 4 n |
+| layer, group and batch norm | 5 n, RMS norm 3 n; + n for each of weight and bias; batch norm of kept statistics 2 n |
+| norms, backward | 10 n; + 2 n for the weight's gradient, n for the bias's |
+| pooling | each output: the elements of its window, one less for the maximum; backward likewise |
+| interpolation | linear 3 m, bilinear 7 m, trilinear 15 m, bicubic 31 m; nearest none |
+| FFT | 5 n log2 n of complex numbers (van Loan 1992), half of it if one side is real |
+| Adam, fused | 12 per parameter; + 2 for weight decay, + 1 for AMSGrad; SGD 2, + 2 for decay, + 2 for momentum |
+
+A complex addition is 2 real ones, a multiplication 6, a division 11; complex transcendental functions have no formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import log2, prod
+from typing import Any, Final
+
+from gpu_profile.roofline.counting.operands import Call, Operand, operands, words
+from gpu_profile.roofline.counting.products import Formula
+
+_COMPLEX: Final = {
+    "add": 2,
+    "sub": 2,
+    "rsub": 2,
+    "neg": 2,
+    "sum": 2,
+    "mul": 6,
+    "div": 11,
+    "square": 6,
+    "true_divide": 11,
+}
+
+#: Operations per element of the result, by name without `_foreach_` and the `_` of those in place.
+_PER_ELEMENT: Final[Mapping[str, int]] = {
+    **dict.fromkeys(
+        words("""
+        add sub rsub mul div true_divide neg abs sign reciprocal square sqrt rsqrt exp exp2 expm1 log log2 log10
+        log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh atan2 hypot sigmoid erf erfc erfinv erfcx
+        lgamma digamma floor ceil round trunc frac fmod remainder floor_divide pow maximum minimum fmax fmin clamp
+        clamp_min clamp_max clip relu relu6 hardtanh leaky_relu prelu _prelu_kernel threshold threshold_backward
+        heaviside copysign ldexp special_i0 i0 sinc logaddexp xlogy special_xlog1py deg2rad rad2deg
+        hardtanh_backward leaky_relu_backward positive
+        """),
+        1,
+    ),
+    **dict.fromkeys(
+        words("""
+        silu softplus hardsigmoid elu hardswish celu logit softshrink hardshrink
+        """),
+        2,
+    ),
+    **dict.fromkeys(
+        words("""
+        sigmoid_backward tanh_backward lerp logsigmoid log_sigmoid log_sigmoid_forward mish softplus_backward
+        """),
+        3,
+    ),
+    "silu_backward": 6,
+}
+
+#: Nothing of this is floating-point arithmetic.
+_NONE: Final = words("""
+        copy clone _to_copy to contiguous fill zero zeros ones full zeros_like ones_like full_like new_zeros
+        new_ones new_full scalar_tensor arange linspace eye range rand randn randint randperm rand_like randn_like
+        randint_like normal uniform random bernoulli exponential log_normal cauchy geometric multinomial cat stack
+        concat hstack vstack repeat repeat_interleave roll flip fliplr tril triu tril_indices triu_indices where
+        masked_fill masked_select masked_scatter index index_select index_copy index_fill index_put _index_put_impl_
+        _unsafe_index _unsafe_index_put gather scatter take put embedding slice_scatter select_scatter
+        diagonal_scatter as_strided_scatter slice_backward select_backward diagonal_backward unfold_backward
+        _unsafe_masked_index constant_pad_nd pad reflection_pad1d reflection_pad2d reflection_pad3d
+        replication_pad1d replication_pad2d replication_pad3d im2col pixel_shuffle pixel_unshuffle channel_shuffle
+        native_channel_shuffle eq ne lt le gt ge equal isnan isinf isfinite isposinf isneginf signbit logical_and
+        logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor bitwise_left_shift
+        bitwise_right_shift any all is_nonzero nonzero nonzero_static count_nonzero sort topk kthvalue median
+        argsort searchsorted bucketize unique _unique2 unique_dim unique_consecutive isin bincount histc
+        _local_scalar_dense real imag view_as_real complex polar resolve_conj resolve_neg conj_physical
+        _conj_physical lift lift_fresh _pin_memory pin_memory dropout_mask upsample_nearest1d upsample_nearest2d
+        upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+        max_unpool2d max_unpool3d block_diag channel_last _reshape_copy view_copy expand_copy permute_copy
+        transpose_copy t_copy as_strided_copy unsqueeze_copy squeeze_copy slice_copy split_copy
+        split_with_sizes_copy unbind_copy select_copy _foreach_copy _amp_update_scale _cudnn_init_dropout_state
+        record_stream
+        """)
+
+
+def _alpha(call: Call) -> int:
+    return 0 if call.get("alpha", 1) in (1, None) else 1
+
+
+def _each(call: Call, count: int) -> int:
+    """`count` for each element of the result; of lists, of all results. Integers are none."""
+    results = call.results if "_foreach_" in call.name else call.results[:1]
+    return sum(each.numel() for each in results if each.is_floating) * count
+
+
+def _complex(base: str, call: Call, inputs: list[Operand]) -> int:
+    if base == "abs":
+        return 4  # two squares, their sum and its root
+    if base in ("mul", "div"):
+        number = any(isinstance(each, complex) for each in call.values.values())
+        if not number and (len(inputs) == 1 or not all(each.is_complex for each in inputs)):
+            return 2  # by a real number
+    return _COMPLEX[base]
+
+
+def _elementwise(base: str) -> Formula:
+    count = _PER_ELEMENT[base]
+
+    def flops(call: Call) -> int:
+        inputs = [each for _, each in call.inputs()]
+        if any(each.is_complex for each in inputs):
+            return _each(call, _complex(base, call, inputs))
+        return _each(call, count + (_alpha(call) if base in ("add", "sub", "rsub") else 0))
+
+    return flops
+
+
+def _weighted(count: int) -> Formula:
+    return lambda call: _each(call, count + (0 if call.get("value", 1) == 1 and call.get("scalars") is None else 1))
+
+
+def _gelu(call: Call) -> int:
+    return _each(call, 9 if call["approximate"] == "tanh" else 5)
+
+
+def _gelu_backward(call: Call) -> int:
+    return _each(call, 18 if call["approximate"] == "tanh" else 11)
+
+
+def _first(call: Call) -> Operand:
+    return next(each for _, each in call.inputs())
+
+
+def _floating(call: Call) -> int:
+    """Elements of the first argument, lists included, that are no integers."""
+    return sum(each.numel() for each in operands(next(iter(call.values.values()))) if each.is_floating)
+
+
+def _fold(call: Call) -> int:
+    """What a sum or a maximum takes: one less than there is, for each result."""
+    if isinstance(call.get("other"), Operand):  # max(a, b)
+        return _each(call, 1)
+    results = call.results if "_foreach_" in call.name else call.results[:1]
+    return max(0, _floating(call) - sum(each.numel() for each in results)) * (2 if _first(call).is_complex else 1)
+
+
+def _of_inputs(count: int, *, once_more: int = 0) -> Formula:
+    """`count` for each element that comes in, and `once_more` for each of a weight and bias that is there."""
+
+    def flops(call: Call) -> int:
+        affine = sum(call.get(name) is not None for name in ("weight", "bias")) * once_more
+        return _floating(call) * (count + affine) * (2 if _first(call).is_complex else 1)
+
+    return flops
+
+
+def _batch_norm(call: Call) -> int:
+    trained = call.get("training", "with_update" in call.name)
+    return _of_inputs(5 if trained else 2, once_more=1 if trained else 0)(call)
+
+
+def _norm_backward(call: Call) -> int:
+    mask = call.get("output_mask") or (True, True, True)
+    gradient = _first(call).numel()
+    return gradient * (10 * bool(mask[0]) + 2 * bool(mask[1]) + (bool(mask[2]) if len(mask) > 2 else 0))
+
+
+def _lengths(size: Any, count: int) -> tuple[int, ...]:
+    values = tuple(size) if isinstance(size, tuple) else (size,)
+    return values * count if len(values) == 1 else values
+
+
+def _window(dimensions: int, less: int, *, backward: bool = False) -> Formula:
+    def flops(call: Call) -> int:
+        window = prod(_lengths(call["kernel_size"], dimensions))
+        of = call["grad_output"] if backward else call.result
+        return int(of.numel()) * (window - less)
+
+    return flops
+
+
+def _adaptive(less: int) -> Formula:
+    def flops(call: Call) -> int:
+        x, out = _first(call), call.result
+        size = call["output_size"]
+        taken = x.numel() // prod(x.shape[-len(size) :])
+        for before, after in zip(x.shape[-len(size) :], out.shape[-len(size) :], strict=True):
+            taken *= sum(-(-(i + 1) * before // after) - i * before // after for i in range(after))
+        return taken - less * out.numel()
+
+    return flops
+
+
+def _fft(share: float) -> Formula:
+    def flops(call: Call) -> int:
+        x, out = _first(call), call.result
+        full = out if share < 1 and not out.is_complex else x  # of one-sided spectra the real side is whole
+        length = prod(full.shape[each] for each in call["dim"])
+        return round(share * 5 * full.numel() * log2(length)) if length else 0
+
+    return flops
+
+
+def _loss(count: int) -> Formula:
+    return lambda call: _first(call).numel() * (count + (1 if call.get("reduction", 0) else 0))
+
+
+def _adam(call: Call) -> int:
+    parameters = sum(each.numel() for each in operands(call["self"]))
+    return parameters * (12 + (2 if call["weight_decay"] else 0) + (1 if call["amsgrad"] else 0))
+
+
+def _sgd(call: Call) -> int:
+    parameters = sum(each.numel() for each in operands(call["self"]))
+    return parameters * (2 + (2 if call["weight_decay"] else 0) + (2 if call["momentum"] else 0))
+
+
+def _cumulative(call: Call) -> int:
+    return _each(call, 1)
+
+
+_NORMALISED: Final = _of_inputs(5, once_more=1)
+
+_OTHER: Final[Mapping[str, Formula]] = {
+    "addcmul": _weighted(2),
+    "addcdiv": _weighted(2),
+    "gelu": _gelu,
+    "gelu_backward": _gelu_backward,
+    "glu": lambda call: _each(call, 2),
+    **dict.fromkeys(
+        words("""
+        sum nansum prod max min amax amin argmax argmin aminmax max_dim trace
+        """),
+        _fold,
+    ),
+    **dict.fromkeys(["cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"], _cumulative),
+    "mean": _of_inputs(1),
+    **dict.fromkeys(["var", "std", "var_mean", "std_mean"], _of_inputs(4)),
+    **dict.fromkeys(["norm", "linalg_vector_norm", "_weight_norm"], _of_inputs(2)),
+    "logsumexp": _of_inputs(4),
+    **dict.fromkeys(
+        words("""
+        _softmax softmax _log_softmax log_softmax _safe_softmax _masked_softmax
+        """),
+        _of_inputs(5),
+    ),
+    **dict.fromkeys(
+        words("""
+        _softmax_backward_data _log_softmax_backward_data _masked_softmax_backward
+        """),
+        _of_inputs(4),
+    ),
+    **dict.fromkeys(
+        words("""
+        native_layer_norm native_group_norm layer_norm group_norm
+        """),
+        _NORMALISED,
+    ),
+    **dict.fromkeys(["_fused_rms_norm", "rms_norm"], _of_inputs(3, once_more=1)),
+    **dict.fromkeys(
+        words("""
+        native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update
+        _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
+        """),
+        _batch_norm,
+    ),
+    **dict.fromkeys(
+        words("""
+        native_layer_norm_backward native_group_norm_backward native_batch_norm_backward cudnn_batch_norm_backward
+        batch_norm_backward _fused_rms_norm_backward
+        """),
+        _norm_backward,
+    ),
+    **{f"avg_pool{d}d": _window(d, 0) for d in (1, 2, 3)},
+    **{f"avg_pool{d}d_backward": _window(d, 0, backward=True) for d in (2, 3)},
+    **{f"max_pool{d}d_with_indices": _window(d, 1) for d in (1, 2, 3)},
+    **{f"max_pool{d}d": _window(d, 1) for d in (1, 2, 3)},
+    **{f"max_pool{d}d_with_indices_backward": lambda call: int(call["grad_output"].numel()) for d in (2, 3)},
+    **{f"{name}adaptive_avg_pool{d}d": _adaptive(0) for d in (1, 2, 3) for name in ("", "_")},
+    **{f"adaptive_max_pool{d}d": _adaptive(1) for d in (1, 2, 3)},
+    **{f"_adaptive_avg_pool{d}d_backward": _of_inputs(1) for d in (2, 3)},
+    "upsample_linear1d": lambda call: _each(call, 3),
+    **dict.fromkeys(["upsample_bilinear2d", "_upsample_bilinear2d_aa"], lambda call: _each(call, 7)),
+    "upsample_trilinear3d": lambda call: _each(call, 15),
+    **dict.fromkeys(["upsample_bicubic2d", "_upsample_bicubic2d_aa"], lambda call: _each(call, 31)),
+    "_fft_c2c": _fft(1.0),
+    "_fft_r2c": _fft(0.5),
+    "_fft_c2r": _fft(0.5),
+    **dict.fromkeys(["native_dropout", "_fused_dropout"], lambda call: 2 * call.result.numel()),
+    "native_dropout_backward": lambda call: 2 * call.result.numel(),
+    "nll_loss_forward": lambda call: int(call["target"].numel()),
+    "nll_loss2d_forward": lambda call: int(call["target"].numel()),
+    "nll_loss_backward": lambda call: int(call["target"].numel()),
+    "nll_loss2d_backward": lambda call: int(call["target"].numel()),
+    "mse_loss": _loss(2),
+    "l1_loss": _loss(2),
+    "mse_loss_backward": lambda call: _each(call, 3),
+    "binary_cross_entropy": _loss(8),
+    "binary_cross_entropy_with_logits": _loss(9),
+    "embedding_dense_backward": lambda call: int(call["grad_output"].numel()),
+    "_embedding_bag": lambda call: int(call["indices"].numel() * call["weight"].shape[-1]),
+    "_embedding_bag_forward_only": lambda call: int(call["indices"].numel() * call["weight"].shape[-1]),
+    "_fused_adam": _adam,
+    "_fused_adamw": _adam,
+    "_fused_sgd": _sgd,
+    "_amp_foreach_non_finite_check_and_unscale": _of_inputs(1),
+    "linalg_cross": lambda call: call.result.numel() * 3,
+    **dict.fromkeys(["scatter_add", "scatter_reduce"], lambda call: int(call["src"].numel())),
+    "index_add": lambda call: int(call["source"].numel()) * (1 + _alpha(call)),
+}
+
+
+def arithmetic(name: str) -> Formula | None:
+    """The formula of an operation, such as `aten.add_` or `aten._foreach_mul`; None if there is none."""
+    if not name.startswith("aten."):
+        return None
+    whole = name.removeprefix("aten.")
+    for base in (whole, whole.removesuffix("_"), whole.removeprefix("_foreach_").removesuffix("_")):
+        if base in _PER_ELEMENT:
+            return _elementwise(base)
+        if base in _OTHER:
+            return _OTHER[base]
+        if base in _NONE:
+            return _nothing
+    return None
+
+
+def _nothing(_: Call) -> int:
+    return 0

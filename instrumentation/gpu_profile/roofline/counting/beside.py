@@ -1,0 +1,188 @@
+"""Counts PyTorch's own functions and modules beside their run, on copies without data: nothing is run or changed."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch.utils._device import DeviceContext
+
+from gpu_profile.roofline.counting.builtins import plain, tensors_of
+from gpu_profile.roofline.counting.counter import Mode
+from gpu_profile.roofline.counting.fakes import WITHOUT_DATA, Fakes
+from gpu_profile.roofline.counting.recorder import Record, tf32
+from gpu_profile.roofline.counting.registry import Registered, checked, registered_callable
+from gpu_profile.roofline.work import Work
+
+#: Signatures whose work is kept; the oldest goes first.
+KEPT: Final = 1024
+
+_Tensor: Final = torch.Tensor
+_Parameter: Final = torch.nn.Parameter
+_Module: Final = torch.nn.Module
+_Kept = dict[Any, Work | None]
+_functions: Final[_Kept] = {}
+#: Of modules, as long as they live.
+_modules: Final[weakref.WeakKeyDictionary[Any, _Kept]] = weakref.WeakKeyDictionary()
+_lock: Final = threading.Lock()
+_copying: Final = threading.Lock()
+_missing: Final = object()
+
+_grad_enabled: Final = torch.is_grad_enabled
+_inference: Final = torch.is_inference_mode_enabled
+_default_dtype: Final = torch.get_default_dtype
+_function_modes: Final = torch._C._len_torch_function_stack
+_cuda_used: Final = torch.cuda.is_initialized
+_any_autocast: Final[Callable[[], bool]] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+#: A module's plain settings are of these types.
+_SETTINGS: Final = frozenset({bool, int, float, str, tuple})
+
+
+def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Hashable | None:
+    """What the work of PyTorch's functions depends on; None if that cannot be said, as for an argument of another type.
+
+    Of tensors: shape, strides, type, device, whether gradients are wanted, and which begin at the same address; of
+    lists and tuples their elements; other values as they are. Grad mode, autocast, TF32 and defaults are part of it.
+    """
+    addresses: dict[int, int] = {}
+    try:
+        key: Any = (
+            _row(args, addresses),
+            (*kwargs, _row(kwargs.values(), addresses)) if kwargs else None,
+            _grad_enabled(),
+            _inference(),
+            _default_dtype(),
+        )
+        if _any_autocast():
+            key = (key, tuple(torch.get_autocast_dtype(each) for each in ("cuda", "cpu") if _autocast(each)))
+        if _cuda_used():
+            key = (key, tf32())
+        if _function_modes():
+            key = (key, torch.get_default_device())
+        hash(key)
+    except Exception:  # noqa: BLE001 - what has no address, shape or hash is not keyed, whatever it raises
+        return None
+    return key  # type: ignore[no-any-return]
+
+
+def _autocast(device: str) -> bool:
+    return bool(torch.is_autocast_enabled(device))
+
+
+def _row(values: Any, addresses: dict[int, int]) -> tuple[Any, ...]:
+    row: list[Any] = []
+    for each in values:
+        kind = type(each)
+        if kind is _Tensor or kind is _Parameter:
+            number = addresses.setdefault(each.data_ptr() or -id(each), len(addresses))
+            row += (each.shape, each.stride(), each.dtype, each.device, each.requires_grad, number)
+        elif kind is list or kind is tuple or kind is torch.Size:
+            row.append((kind, _row(each, addresses)))
+        elif kind is slice:
+            row.append((kind, _row((each.start, each.stop, each.step), addresses)))
+        elif isinstance(each, _Tensor):
+            raise TypeError(kind)
+        else:
+            row += (kind, each)
+    return tuple(row)
+
+
+def count_beside(function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Work | None:
+    """The work of one call of `function`, without calling it: by a registered formula, or on copies without data.
+
+    Only PyTorch's own functions, methods of tensors, modules made of its own modules alone, and partials of these are
+    run on copies. With gradients wanted the forward pass alone is counted. Nothing of the user's runs; data, gradients,
+    buffers and random states stay as they are. None for everything else, and for what depends on data (`nonzero`) or on
+    tensors without plain memory (sparse, nested, quantised, subclasses): count that in its run.
+
+    What was counted is kept by function and `signature`. Memory that a real run uses again counts as new memory in
+    `working_set`, so that for a chain of operations it is an upper bound.
+    """
+    if (registered := registered_callable(function)) is not None:
+        return registered_work(registered, args, kwargs or {})
+    if (key := signature(args, kwargs)) is None:
+        return None
+    try:
+        if isinstance(function, _Module):
+            if not plain(function):  # hooks may have come since
+                return None
+            kept = _modules.setdefault(function, {})
+            key = (key, _state(function))
+        else:
+            kept, key = _functions, (function, key)
+        found = kept.get(key, _missing)
+    except TypeError:  # a callable that has no hash
+        return None
+    if found is not _missing:
+        return found  # type: ignore[return-value]
+    work = _counted(function, args, kwargs or {})
+    with _lock:
+        while len(kept) >= KEPT:
+            del kept[next(iter(kept))]
+        kept[key] = work
+    return work
+
+
+def registered_work(registered: Registered, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work:
+    """The work of a callable as a whole by the user's formulas. What they do not give is absent with the reason."""
+    found: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    for name, formula in zip(Registered._fields, registered, strict=True):
+        if formula is None:
+            reasons[name] = f"no formula for {name} is registered for this callable"
+            continue
+        try:
+            found[name] = checked(formula(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - a user's formula must not fail the user's call
+            reasons[name] = f"the formula for {name} failed: {type(error).__name__}: {error}"
+    return Work(flops=found.get("flops"), bytes=found.get("bytes"), method="formula", reasons=reasons)
+
+
+def _state(module: Any) -> Hashable:
+    """What a module's work depends on: the settings, parameters and buffers of all its parts."""
+    parts = list(module.modules())
+    settings = tuple(
+        (type(each), *(value for value in vars(each).values() if type(value) in _SETTINGS)) for each in parts
+    )
+    return settings, signature(tuple(tensors_of(module)))
+
+
+def _counted(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work | None:
+    if _modes_of_the_user() or not plain(function):
+        return None
+    fakes, record = Fakes(), Record(fake=True)
+    try:
+        # What would be warned of in the run is warned of there. Filters belong to the process: one thread at a time.
+        with _copying, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call = _copied(function, fakes)
+            given, named = fakes.value(tuple(args)), fakes.value(dict(kwargs))
+            with fakes.mode, Mode(record, types=WITHOUT_DATA):
+                call(*given, **named)
+    except Exception:  # noqa: BLE001 - what cannot run without data is counted in its run
+        return None
+    tally, touched = record.tally()
+    return tally.work("meta", working_set=touched)
+
+
+def _modes_of_the_user() -> bool:
+    """Whether a mode would see the copies. `torch.device` and `set_default_device` are modes as well, PyTorch's own."""
+    modes = (torch._C._get_function_stack_at(i) for i in range(_function_modes()))
+    return bool(torch._C._len_torch_dispatch_stack()) or not all(isinstance(each, DeviceContext) for each in modes)
+
+
+def _copied(function: Any, fakes: Fakes) -> Callable[..., Any]:
+    if isinstance(function, _Module):
+        return fakes.module(function)  # type: ignore[no-any-return]
+    if isinstance(function, partial):
+        return partial(_copied(function.func, fakes), *fakes.value(function.args), **fakes.value(function.keywords))
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, _Tensor):
+        return getattr(fakes.tensor(owner), function.__name__)  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]

@@ -1,0 +1,109 @@
+"""Which callables are PyTorch's own, so that they may be run on tensors without data and nothing of the user's runs."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from gpu_profile.roofline.counting.operands import words
+
+#: Modules whose functions compute on tensors and call nothing of the user's.
+_MODULES: Final = frozenset(
+    {
+        "torch",
+        "torch.functional",
+        "torch.nn.functional",
+        "torch.linalg",
+        "torch.special",
+        "torch.fft",
+        "torch.signal",
+        "torch._tensor",
+        "torch._C._nn",
+        "torch._C._linalg",
+        "torch._C._special",
+        "torch._C._fft",
+        "torch._C._sparse",
+        "torch._jit_internal",  # boolean_dispatch: max_pool2d and its like
+    }
+)
+
+#: Functions among those modules' that do something else than to compute.
+_OTHERS: Final = words("""
+        save load compile set_default_device set_default_dtype manual_seed seed set_grad_enabled
+        use_deterministic_algorithms set_num_threads backward register_hook numpy tolist item __array__
+        __reduce_ex__ __reduce__ __deepcopy__ share_memory_ cond vmap from_dlpack from_numpy cuda cpu set_ resize_
+        map_ map2_ apply_ requires_grad_ detach_ data_ptr pin_memory manual_seed_all set_printoptions set_rng_state
+        get_rng_state set_float32_matmul_precision set_warn_always storage untyped_storage retain_grad
+        register_post_accumulate_grad_hook __setstate__ __repr__ __format__
+        """)
+
+_OPERATORS: Final = frozenset(getattr(operator, name) for name in operator.__all__)
+_DESCRIPTORS: Final = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
+_HOOKS: Final = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+_OF_TORCH: Final = "torch.nn.modules."
+
+
+def plain(function: Any) -> bool:
+    """Whether this is a function or method of PyTorch's, or a module all of whose parts are, without hooks."""
+    if isinstance(function, torch.nn.Module):
+        return not _global_hooks() and all(_plain_module(each) for each in function.modules())
+    if isinstance(function, functools.partial):
+        return plain(function.func)
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return str(function).startswith(("aten.", "prims."))
+    if getattr(function, "__name__", None) in _OTHERS or hasattr(function, "_torchdynamo_orig_callable"):
+        return False
+    return _plain_function(function)
+
+
+def _plain_function(function: Any) -> bool:
+    owner = getattr(function, "__self__", None)
+    if isinstance(function, (types.MethodType, types.MethodWrapperType)):
+        return type(owner) in _TENSORS
+    if isinstance(function, types.BuiltinFunctionType):
+        # `torch.mm` belongs to nothing, `torch.set_num_threads` to a module, `x.mm` to a tensor.
+        of_torch = function.__module__ in _MODULES and (owner is None or function.__module__ != "torch")
+        return type(owner) in _TENSORS or of_torch or function in _OPERATORS
+    if isinstance(function, _DESCRIPTORS):
+        return function.__objclass__ in (torch.Tensor, torch._C.TensorBase)
+    return isinstance(function, types.FunctionType) and function.__module__ in _MODULES
+
+
+def _plain_module(module: Any) -> bool:
+    own = vars(module)
+    return (
+        type(module).__module__.startswith(_OF_TORCH)
+        and "forward" not in own
+        and not any(own.get(name) for name in _HOOKS)
+        and all(plain(each) or isinstance(each, type) for each in own.values() if callable(each))
+        and not any(isinstance(each, torch.nn.UninitializedParameter) for each in own["_parameters"].values())
+    )
+
+
+def _global_hooks() -> bool:
+    of = torch.nn.modules.module
+    names = (
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+        "_global_backward_hooks",
+        "_global_backward_pre_hooks",
+    )
+    return any(getattr(of, name, None) for name in names)
+
+
+def tensors_of(module: Any) -> Iterator[Any]:
+    """A module's parameters and buffers, those of its parts included."""
+    for each in module.modules():
+        for held in (each._parameters, each._buffers):
+            yield from (tensor for tensor in held.values() if tensor is not None)

@@ -1,0 +1,104 @@
+"""Copies without data: of tensors, of arguments, and of PyTorch's own modules, so that a call of them touches nothing.
+
+`FakeTensorMode` rather than the device `meta`: a fake keeps its device, by which PyTorch chooses its kernels (on `meta`
+scaled_dot_product_attention, for one, is counted as the products and the softmax that no device runs).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+#: The types of tensors while only copies are run.
+WITHOUT_DATA: Final = frozenset({torch.Tensor, torch.nn.Parameter, FakeTensor})
+
+#: Values that may be passed on as they are.
+_VALUES: Final = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    type(None),
+    slice,
+    type(Ellipsis),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
+
+class NotCopiedError(Exception):
+    """What cannot be had without data."""
+
+
+class Fakes:
+    """Makes copies; tensors that begin at the same address become views of one."""
+
+    def __init__(self) -> None:
+        self.mode: Any = FakeTensorMode(allow_non_fake_inputs=False)
+        self._made: dict[int, Any] = {}
+        self._memory: dict[tuple[int, Any], Any] = {}
+
+    def value(self, value: Any) -> Any:
+        """The copy of an argument: tensors, plain values, and tuples, lists and dictionaries of them."""
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value)
+        if type(value) in (tuple, list, torch.Size):
+            return type(value)(self.value(each) for each in value)
+        if type(value) is dict:
+            return {name: self.value(each) for name, each in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):  # PackedSequence and its like
+            return type(value)(*(self.value(each) for each in value))
+        if isinstance(value, _VALUES):
+            return value
+        raise NotCopiedError(f"{type(value).__name__} among the arguments")
+
+    def tensor(self, tensor: Any) -> Any:
+        """A tensor of the same shape, strides, type and device."""
+        if id(tensor) not in self._made:
+            self._made[id(tensor)] = self._copy(tensor)
+        return self._made[id(tensor)]
+
+    def _copy(self, tensor: Any) -> Any:
+        kind = type(tensor)
+        if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            raise NotCopiedError(kind.__name__)
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            raise NotCopiedError(f"{tensor.layout}")
+        if tensor.is_conj() or tensor.is_neg() or tensor.device.type == "meta":
+            raise NotCopiedError("a lazy view")
+        span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        key = (tensor.data_ptr() or -id(tensor), tensor.dtype)
+        with self.mode, torch.no_grad():
+            base = self._memory.get(key)
+            if base is None or base.numel() < span:
+                base = self._memory[key] = torch.empty(max(span, 0), dtype=tensor.dtype, device=tensor.device)
+            made = base.as_strided(tensor.shape, tensor.stride())
+        wanted = tensor.requires_grad and not torch.is_inference_mode_enabled()
+        if kind is torch.nn.Parameter:
+            return torch.nn.Parameter(made, requires_grad=wanted)
+        return made.requires_grad_(True) if wanted else made
+
+    def module(self, module: Any) -> Any:
+        """A module of PyTorch's own with copies of its parameters, buffers and parts; the original is left alone."""
+        made = module.__class__.__new__(module.__class__)
+        held = {name: self._held(each) for name, each in vars(module).items()}
+        held["_parameters"] = {name: self._optional(each) for name, each in module._parameters.items()}
+        held["_buffers"] = {name: self._optional(each) for name, each in module._buffers.items()}
+        held["_modules"] = {name: self.module(each) for name, each in module._modules.items() if each is not None}
+        made.__dict__.update(held)
+        return made
+
+    def _optional(self, tensor: Any) -> Any:
+        return None if tensor is None else self.tensor(tensor)
+
+    def _held(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value)
+        if type(value) in (list, tuple) and any(isinstance(each, torch.Tensor) for each in value):
+            return type(value)(self._held(each) for each in value)  # a recurrent layer's flat weights
+        return dict(value) if type(value) is dict else value

@@ -1,0 +1,52 @@
+"""How much distinct memory was touched: addresses with extents, overlaps counted once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+#: Addresses that are kept; when there are more, what overlaps becomes one.
+ADDRESSES: Final = 1 << 16
+
+
+class Memory:
+    """Touched addresses. Each has a span, to the end of its last element, and how many bytes of it were touched."""
+
+    def __init__(self, addresses: int = ADDRESSES) -> None:
+        self._most = addresses
+        self._touched: dict[int, tuple[int, int]] = {}
+        self._lost = False
+
+    def touch(self, addresses: Iterable[int], extents: list[tuple[int, int]]) -> None:
+        """Note memory at these addresses; of one that is known the larger extent stays."""
+        touched = self._touched
+        for address, extent in zip(addresses, extents, strict=True):
+            if (known := touched.get(address)) is None or known < extent:
+                touched[address] = extent
+        if len(touched) > self._most:
+            self._join()
+
+    def size(self) -> int | None:
+        """Bytes of all distinct memory; None if there were too many addresses to tell."""
+        if self._lost:
+            return None
+        return sum(distinct for _, _, distinct in self._joined())
+
+    def _joined(self) -> list[tuple[int, int, int]]:
+        """(address, end, distinct bytes) of each stretch: parts that overlap or touch are one stretch."""
+        joined: list[tuple[int, int, int]] = []
+        for address, (span, distinct) in sorted(self._touched.items()):
+            if joined and address <= joined[-1][1]:
+                start, end, before = joined[-1]
+                end = max(end, address + span)
+                joined[-1] = start, end, min(end - start, before + distinct)
+            else:
+                joined.append((address, address + span, distinct))
+        return joined
+
+    def _join(self) -> None:
+        joined = self._joined()
+        self._touched = {start: (end - start, distinct) for start, end, distinct in joined}
+        if len(self._touched) > self._most // 2:
+            self._lost = True
+            self._touched.clear()

@@ -1,0 +1,120 @@
+"""One dispatched operation as formulas see it: its arguments by name, tensors by their shape alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+
+class Operand(NamedTuple):
+    """A tensor without its data. `strides` are in elements; `dtype` is PyTorch's name of it, such as `float32`.
+
+    `memory` numbers the distinct memory of one operation: operands that begin at the same address share it.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    itemsize: int
+    is_cuda: bool = False
+    memory: int = 0
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """How many elements, those of broadcast dimensions repeated."""
+        return prod(self.shape)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether an element is two numbers."""
+        return self.dtype.startswith("complex")
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether arithmetic on it is floating-point, complex numbers included."""
+        return self.is_complex or "float" in self.dtype
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element's to the end of the last one's."""
+        if 0 in self.shape:
+            return 0
+        last = sum((size - 1) * abs(stride) for size, stride in zip(self.shape, self.strides, strict=True))
+        return (last + 1) * self.itemsize
+
+    @property
+    def touched(self) -> int:
+        """Bytes of the distinct elements: what is broadcast counts once, and so do windows that overlap."""
+        if 0 in self.shape:
+            return 0
+        distinct = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride)
+        return min(distinct * self.itemsize, self.span)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operation: `name` is `aten.add`, `values` its arguments by name, left out ones by their default.
+
+    `outputs`: the tensors that it made. `written`: names of the arguments that it changes; `out`: those of them that
+    it does not read.
+    """
+
+    name: str
+    overload: str
+    values: Mapping[str, Any]
+    outputs: tuple[Operand, ...] = ()
+    written: frozenset[str] = frozenset()
+    out: frozenset[str] = frozenset()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The argument of this name, or `default` if the operation has none."""
+        return self.values.get(name, default)
+
+    def operand(self, *names: str) -> Operand:
+        """The first of these arguments that is a tensor. LookupError if there is none."""
+        for name in names:
+            if isinstance(found := self.values.get(name), Operand):
+                return found
+        raise LookupError(f"{self.name} has no tensor among {', '.join(names)}")
+
+    def inputs(self) -> Iterator[tuple[str, Operand]]:
+        """All tensors among the arguments, lists included, with the argument's name."""
+        for name, value in self.values.items():
+            for each in operands(value):
+                yield name, each
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """What it made or changed."""
+        changed = [each for name, each in self.inputs() if name in self.written]
+        return self.outputs or tuple(changed)
+
+    @property
+    def result(self) -> Operand:
+        """The first of the results. LookupError if there is none."""
+        if not (found := self.results):
+            raise LookupError(f"{self.name} has no result")
+        return found[0]
+
+
+def operands(value: Any) -> Iterator[Operand]:
+    """The tensors in an argument: itself, or those in a list, however deep."""
+    if isinstance(value, Operand):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from operands(each)
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text: tables of names read best so."""
+    return frozenset(text.split())

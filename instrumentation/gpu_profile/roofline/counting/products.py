@@ -1,0 +1,273 @@
+"""Floating-point operations of matrix products, convolutions, attention and recurrent layers. Pure.
+
+A multiplication and the addition that follows are two operations, as vendors count them; the first addition of a sum
+counts although there is nothing to add to (2·m·n·k, not (2k−1)·m·n), as torch.utils.flop_counter, LAPACK's working
+note 41 and data sheets have it. A complex multiplication and addition are 6 and 2.
+
+| operation | floating-point operations |
+|---|---|
+| mm, bmm, linear, dot, mv, … | 2 · results · length of the sum; 8 if complex |
+| addmm, baddbmm, addmv, linear with bias | … + 1 per result, unless beta is 0 |
+| convolution | 2 · results · channels in / groups · elements of the kernel; + 1 per result for a bias |
+| transposed convolution | 2 · inputs · channels out / groups · elements of the kernel; bias as above |
+| convolution, backward | one forward for each of input and weight; bias: one sum over the gradient |
+| attention | 2 · pairs · (width of a key + width of a value) per query head |
+| attention, backward | 2 · pairs · (3 · key + 2 · value): scores once more, then four products |
+| recurrent layers | per step and direction 2 · gates · hidden · (inputs + hidden), biases, the arithmetic of the cell |
+| recurrent layers, backward | twice the forward |
+
+Borders of convolutions count as if inside. Pairs of attention are queries · keys, when causal only those at or before
+the query; its softmax and dropout are not counted (FlashAttention, Dao 2022), where it runs as one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Final
+
+from gpu_profile.roofline.counting.operands import Call, Operand
+
+Formula = Callable[[Call], int]
+
+
+def _complex(count: int, operand: Operand) -> int:
+    return count * 4 if operand.is_complex else count
+
+
+def _product(left: str, right: str, *, summand: str | None = None) -> Formula:
+    """`left` (…, m, k) times `right` (…, k, n) or (k,), onto `summand` if beta is not 0."""
+
+    def flops(call: Call) -> int:
+        a, b = call.operand(left), call.operand(right)
+        columns: int = b.shape[-1] if b.ndim > 1 else 1
+        count = _complex(2 * a.numel() * columns, a)
+        if summand is not None and call.get(summand) is not None and call.get("beta", 1) != 0:
+            count += (prod(a.shape[:-1]) * columns) * (2 if a.is_complex else 1)
+        return count
+
+    return flops
+
+
+def _addbmm(call: Call) -> int:
+    batches, added = call["batch1"], call["self"].numel() if call["beta"] != 0 else 0
+    return _complex(2 * batches.numel() * call["batch2"].shape[-1], batches) + added
+
+
+def _linear(call: Call) -> int:
+    x, w = call.operand("input", "self"), call["weight"]
+    rows = prod(x.shape[:-1])
+    return _complex(2 * rows * w.numel(), x) + (
+        rows * (w.numel() // w.shape[-1]) if call.get("bias") is not None else 0
+    )
+
+
+def _grouped(call: Call) -> int:
+    a, b = call.operand("self"), call.operand("mat2")
+    if a.ndim == 2 and b.ndim == 2:  # the sum is what is parted
+        return 2 * a.numel() * b.shape[-1]
+    rows = a.shape[-2] if a.ndim == 2 or b.ndim == 2 else prod(a.shape[:-1])
+    return 2 * rows * a.shape[-1] * b.shape[-1]
+
+
+def _convolved(x: Operand, weight: Operand, out: tuple[int, ...], transposed: bool) -> int:
+    # A weight is (out, in / groups, …), a transposed one (in, out / groups, …): either way all but its first
+    # dimension meet each element of the output, or, transposed, of the input.
+    return _complex(2 * (x.numel() if transposed else prod(out)) * prod(weight.shape[1:]), x)
+
+
+def _convolution(call: Call) -> int:
+    x, weight, out = call.operand("input", "self"), call["weight"], call.result
+    count = _convolved(x, weight, out.shape, bool(call.get("transposed", "transpose" in call.name)))
+    return count + (out.numel() if call.get("bias") is not None else 0)
+
+
+def _convolution_backward(call: Call) -> int:
+    gradient, mask = call["grad_output"], call["output_mask"]
+    once = _convolved(call["input"], call["weight"], gradient.shape, bool(call["transposed"]))
+    bias = gradient.numel() - gradient.shape[1] if mask[2] else 0
+    return once * (bool(mask[0]) + bool(mask[1])) + bias
+
+
+def _pairs(queries: int, keys: int, causal: bool) -> int:
+    if not causal:
+        return queries * keys
+    full = min(queries, keys)
+    return full * (full + 1) // 2 + max(0, queries - keys) * keys
+
+
+def _attended(call: Call, key_products: int, value_products: int, *, heads_first: bool = True) -> int:
+    if call.get("cum_seq_q") is not None or call.get("cu_seqlens_q") is not None:
+        raise LookupError("the lengths of the sequences are data")
+    q, k, v = call["query"], call["key"], call["value"]
+    length = -2 if heads_first else -3
+    causal = bool(call.get("is_causal") or call.get("custom_mask_type"))
+    pairs = _pairs(q.shape[length], k.shape[length], causal)
+    heads = q.numel() // (q.shape[length] * q.shape[-1]) if q.numel() else 0
+    products: int = 2 * heads * pairs * (key_products * q.shape[-1] + value_products * v.shape[-1])
+    return products
+
+
+def _attention(call: Call) -> int:
+    return _attended(call, 1, 1)
+
+
+def _attention_backward(call: Call) -> int:
+    return _attended(call, 3, 2)
+
+
+def _attention_rows(call: Call) -> int:
+    return _attended(call, 1, 1, heads_first=False)
+
+
+def _attention_rows_backward(call: Call) -> int:
+    return _attended(call, 3, 2, heads_first=False)
+
+
+#: PyTorch's numbers of cells (ReLU, tanh, LSTM, GRU) -> gates, and arithmetic per hidden unit besides biases: the sum
+#: of the two products, activations, and for LSTM c = f·c + i·g, h = o·tanh(c), for GRU h = n + z·(h − n) and r·h.
+_CELLS: Final = {0: (1, 2), 1: (1, 2), 2: (4, 13), 3: (3, 10)}
+
+
+def _cell(mode: int, rows: int, inputs: int, hidden: int, recurrent: int, biases: bool) -> int:
+    gates, arithmetic = _CELLS[mode]
+    products = 2 * gates * hidden * (inputs + recurrent) + (2 * gates * hidden if biases else 0)
+    projected = 2 * hidden * recurrent if recurrent != hidden else 0
+    return rows * (products + arithmetic * hidden + projected)
+
+
+def _recurrent(call: Call) -> int:
+    x, mode, hidden = call["input"], int(call["mode"]), int(call["hidden_size"])
+    rows, width = prod(x.shape[:-1]), x.shape[-1]
+    directions = 2 if call["bidirectional"] else 1
+    recurrent = int(call.get("proj_size") or 0) or hidden
+    if call.name.startswith("aten.mkldnn_rnn_layer"):  # one layer and direction of several
+        return _cell(mode, rows, width, hidden, hidden, bool(call["has_biases"]))
+    biases = call.get("weight_stride0") == 4
+    layers = [width] + [recurrent * directions] * (int(call["num_layers"]) - 1)
+    return directions * sum(_cell(mode, rows, each, hidden, recurrent, biases) for each in layers)
+
+
+def _cell_arithmetic(mode: int) -> Formula:
+    def flops(call: Call) -> int:
+        gates, arithmetic = _CELLS[mode]
+        biased = 2 * gates if call.get("input_bias") is not None else 0
+        return int(call["hidden_gates"].numel()) // gates * (arithmetic + biased)
+
+    return flops
+
+
+def _encoder_layer(call: Call) -> int:
+    src, heads = call["src"], int(call["num_heads"])
+    length, width = src.shape[-2:]
+    rows = prod(src.shape[:-1])
+    weights = [call[f"{name}_weight{end}"] for name, end in (("qkv", ""), ("proj", ""), ("ffn", "_1"), ("ffn", "_2"))]
+    linear = sum(2 * rows * each.numel() + rows * each.shape[0] for each in weights)
+    attention = 2 * (rows // length) * heads * length * length * 2 * (width // heads)
+    activation = rows * weights[2].shape[0] * (5 if call["use_gelu"] else 1)
+    norms_and_sums = 2 * 7 * src.numel() + 2 * src.numel()
+    return int(linear + attention + activation + norms_and_sums)
+
+
+def _twice(formula: Formula) -> Formula:
+    return lambda call: 2 * formula(call)
+
+
+_mm, _bmm = _product("self", "mat2"), _product("self", "mat2")
+
+#: Operations -> formula. Their arithmetic is that of matrix products: in the precision of their operands, in TF32 if it
+#: is allowed.
+PRODUCTS: Final[Mapping[str, Formula]] = {
+    "aten.mm": _mm,
+    "aten._int_mm": _mm,
+    "aten._scaled_mm": _mm,
+    "aten._scaled_mm_v2": _mm,
+    "aten.bmm": _bmm,
+    "aten._grouped_mm": _grouped,
+    "aten._scaled_grouped_mm": _grouped,
+    "aten.matmul": _product("self", "other"),
+    "aten.dot": _product("self", "tensor"),
+    "aten.vdot": _product("self", "other"),
+    "aten.mv": _product("self", "vec"),
+    "aten.addmm": _product("mat1", "mat2", summand="self"),
+    "aten._addmm_activation": _product("mat1", "mat2", summand="self"),
+    "aten.addmv": _product("mat", "vec", summand="self"),
+    "aten.baddbmm": _product("batch1", "batch2", summand="self"),
+    "aten.addbmm": _addbmm,
+    "aten.linear": _linear,
+    "aten.mkldnn_linear": _linear,
+    "aten._mkl_linear": _linear,
+    **dict.fromkeys(
+        (
+            "aten.convolution",
+            "aten._convolution",
+            "aten.convolution_overrideable",
+            "aten.cudnn_convolution",
+            "aten.cudnn_convolution_relu",
+            "aten.cudnn_convolution_transpose",
+            "aten.miopen_convolution",
+            "aten.mkldnn_convolution",
+            "aten._slow_conv2d_forward",
+            "aten.slow_conv3d_forward",
+            "aten._conv_depthwise2d",
+            "aten.conv_depthwise3d",
+        ),
+        _convolution,
+    ),
+    "aten.convolution_backward": _convolution_backward,
+    **dict.fromkeys(
+        (
+            "aten._scaled_dot_product_flash_attention",
+            "aten._scaled_dot_product_flash_attention_for_cpu",
+            "aten._scaled_dot_product_efficient_attention",
+            "aten._scaled_dot_product_cudnn_attention",
+            "aten._scaled_dot_product_fused_attention_overrideable",
+        ),
+        _attention,
+    ),
+    **dict.fromkeys(
+        (
+            "aten._scaled_dot_product_flash_attention_backward",
+            "aten._scaled_dot_product_flash_attention_for_cpu_backward",
+            "aten._scaled_dot_product_efficient_attention_backward",
+            "aten._scaled_dot_product_cudnn_attention_backward",
+            "aten._scaled_dot_product_fused_attention_overrideable_backward",
+        ),
+        _attention_backward,
+    ),
+    "aten._flash_attention_forward": _attention_rows,
+    "aten._efficient_attention_forward": _attention_rows,
+    "aten._flash_attention_backward": _attention_rows_backward,
+    "aten._efficient_attention_backward": _attention_rows_backward,
+    "aten.mkldnn_rnn_layer": _recurrent,
+    "aten.mkldnn_rnn_layer_backward": _twice(_recurrent),
+    "aten._cudnn_rnn": _recurrent,
+    "aten._cudnn_rnn_backward": _twice(_recurrent),
+    "aten._thnn_fused_lstm_cell": _cell_arithmetic(2),
+    "aten._thnn_fused_gru_cell": _cell_arithmetic(3),
+    "aten._transformer_encoder_layer_fwd": _encoder_layer,
+}
+
+#: Of these, those that the settings for convolutions decide whether they may use TF32.
+CONVOLUTIONS: Final = frozenset(name for name in PRODUCTS if "conv" in name or "rnn" in name)
+
+#: Arguments whose data type is that of a product's arithmetic, in the order in which they are looked for.
+FACTORS: Final[tuple[str, ...]] = (
+    "mat1",
+    "mat",
+    "batch1",
+    "query",
+    "input",
+    "src",
+    "self",
+    "hidden_gates",
+    "grad_output",
+)
+
+
+def factor(call: Call) -> Operand | None:
+    """The operand whose format a product is computed in."""
+    try:
+        return call.operand(*FACTORS)
+    except LookupError:
+        return None

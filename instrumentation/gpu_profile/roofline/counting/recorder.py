@@ -1,0 +1,170 @@
+"""Takes down what is dispatched: in the run only shapes, kept once per distinct operation; formulas come afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+
+from gpu_profile.roofline.counting.memory import Memory
+from gpu_profile.roofline.counting.operands import Call, Operand
+from gpu_profile.roofline.counting.tally import Tally, Tf32
+
+#: Distinct operations that are kept before they are added up: a bound for loops in which every operation differs.
+DISTINCT: Final = 8192
+
+_Tensor: Final = torch.Tensor
+#: Marks a tensor's row among an operation's arguments.
+_TENSOR: Final = object()
+_OPERATOR: Final = torch._ops.OpOverload
+
+
+class Record:
+    """Operations that were dispatched and do something, until `tally` adds them up.
+
+    `note` is what the user's run pays for: it makes a key of the operation and its tensors' shapes, strides and types,
+    and counts it. `fake`: tensors have no data, and storages stand for addresses.
+    """
+
+    def __init__(self, *, fake: bool = False) -> None:
+        self._tally = Tally(tf32())
+        self._counts: dict[Any, list[Any]] = {}
+        self._opaque: dict[str, int] = {}
+        self._memory = Memory()
+        self._fake = fake
+        self._storages: dict[int, int] = {}
+        self._kept: list[Any] = []
+        self._next = 0
+
+    def note(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> None:
+        """Count one operation. Never raises."""
+        addresses: dict[int, int] = {}
+        try:
+            row = self._row
+            key: Any = (
+                function,
+                row(args, addresses),
+                (*kwargs, row(kwargs.values(), addresses)) if kwargs else None,
+                row(out if type(out) in (tuple, list) else (out,), addresses),
+            )
+            found = self._counts.get(key)
+        except Exception:  # noqa: BLE001 - sparse and nested tensors have no address; what else fails is as little known
+            name = operation_name(function)
+            self._opaque[name] = self._opaque.get(name, 0) + 1
+            return
+        if found is None:
+            if len(self._counts) >= DISTINCT:
+                self._add_up()
+            found = self._counts[key] = [0, _extents(key, len(addresses))]
+        found[0] += 1
+        self._memory.touch(addresses, found[1])
+
+    def _row(self, values: Iterable[Any], addresses: dict[int, int]) -> tuple[Any, ...]:
+        row: list[Any] = []
+        for each in values:
+            if isinstance(each, _Tensor):
+                address = each.data_ptr() if not self._fake else self._address(each)
+                number = addresses.setdefault(address or -id(each), len(addresses))
+                row.append((_TENSOR, each.shape, each.stride(), each.dtype, each.is_cuda, number))
+            elif isinstance(each, (list, tuple)):
+                row.append(self._row(each, addresses))
+            else:
+                row.append(each)
+        return tuple(row)
+
+    def _address(self, tensor: Any) -> int:
+        """An address that a tensor without data could have: its storage's, which is kept so that it stays its own."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._storages:
+            self._storages[storage._cdata] = self._next + 1
+            self._next += storage.nbytes() + 1
+            self._kept.append(storage)
+        return int(self._storages[storage._cdata] + tensor.storage_offset() * tensor.element_size())
+
+    def _add_up(self) -> None:
+        for key, (count, _) in self._counts.items():
+            self._tally.add(_call(key), count)
+        self._counts.clear()
+        for name, count in self._opaque.items():
+            self._tally.add_opaque(name, count)
+        self._opaque.clear()
+
+    def tally(self) -> tuple[Tally, int | None]:
+        """All that was noted, and the bytes of distinct memory that it touched."""
+        self._add_up()
+        return self._tally, self._memory.size()
+
+
+def operation_name(function: Any) -> str:
+    """Such as `aten.add`, without its overload."""
+    if isinstance(function, _OPERATOR):
+        return str(function.overloadpacket._qualified_op_name).replace("::", ".")
+    return f"{getattr(function, 'namespace', 'python')}.{getattr(function, '__name__', function)}"
+
+
+def _extents(key: Any, count: int) -> list[tuple[int, int]]:
+    """For each distinct memory of an operation its span and its distinct bytes."""
+    found = [(0, 0)] * count
+    for part in key[1:]:
+        for each in _tensors(part):
+            span, touched = found[each.memory]
+            found[each.memory] = max(span, each.span), max(touched, each.touched)
+    return found
+
+
+def _tensors(value: Any) -> Iterable[Operand]:
+    if isinstance(value, tuple):
+        if value and value[0] is _TENSOR:
+            yield _operand(value)
+        else:
+            for each in value:
+                yield from _tensors(each)
+
+
+def _operand(row: Any) -> Operand:
+    _, shape, strides, dtype, is_cuda, number = row
+    return Operand(tuple(shape), tuple(strides), str(dtype).removeprefix("torch."), dtype.itemsize, is_cuda, number)
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return _operand(value) if value and value[0] is _TENSOR else tuple(_restored(each) for each in value)
+    return value
+
+
+def _call(key: Any) -> Call:
+    function, args, kwargs, out = key
+    given = tuple(_restored(each) for each in args)
+    named = dict(zip(kwargs[:-1], (_restored(each) for each in kwargs[-1]), strict=True)) if kwargs else {}
+    outputs = tuple(_tensors(out))
+    if not isinstance(function, _OPERATOR):
+        values = {**{str(i): each for i, each in enumerate(given)}, **named}
+        return Call(operation_name(function), "", values, outputs)
+    arguments = function._schema.arguments
+    values = {each.name: each.default_value for each in arguments}
+    values.update(zip(values, given, strict=False))
+    values.update(named)
+    returned = function._schema.returns
+    if len(returned) == len(out):
+        made = [each for each, of in zip(out, returned, strict=True) if of.alias_info is None]
+        outputs = tuple(_tensors(tuple(made)))
+    return Call(
+        operation_name(function),
+        function._overloadname,
+        values,
+        outputs,
+        frozenset(each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write),
+        frozenset(each.name for each in arguments if each.is_out),
+    )
+
+
+def tf32() -> Tf32:
+    """PyTorch's settings for it now. The newer of its two ways to set them is asked first, which may not be mixed."""
+    newer = getattr(torch._C, "_get_fp32_precision_getter", None)
+    try:
+        if newer is not None:
+            return Tf32(newer("cuda", "matmul") == "tf32", newer("cuda", "conv") == "tf32")
+        return Tf32(torch._C._get_cublas_allowtf32(), torch._C._get_cudnn_allowtf32())
+    except Exception:  # noqa: BLE001 - private, and what it does is PyTorch's
+        return Tf32()

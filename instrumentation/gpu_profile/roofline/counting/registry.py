@@ -1,0 +1,102 @@
+"""Formulas by operation: the project's own tables, and what users have registered."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from gpu_profile.roofline.counting.arithmetic import arithmetic
+from gpu_profile.roofline.counting.operands import Call
+from gpu_profile.roofline.counting.products import PRODUCTS
+
+Count = Callable[..., int]
+
+
+class Registered(NamedTuple):
+    """What a user has registered for one operation; None where there is nothing."""
+
+    flops: Count | None
+    bytes: Count | None
+
+
+#: By the name of an operation, `library.name` or `library.name.overload`.
+_operations: Final[dict[str, Registered]] = {}
+#: By the callable itself: what is profiled as a whole.
+_callables: Final[dict[Any, Registered]] = {}
+
+
+def register_formula(operation: Any, *, flops: Count | None = None, bytes: Count | None = None) -> None:  # noqa: A002
+    """Tell how many floating-point operations and bytes an operation takes. A later formula replaces an earlier one.
+
+    `operation`: an operation of PyTorch (`torch.ops.library.name`, or one overload of it, or what
+    `torch.library.custom_op` gives), wherever it runs; or any other callable, which is then counted as a whole when it
+    is profiled. Both formulas take what the operation takes and return an int, at least 0. For an operation of PyTorch,
+    tensors come without data: `shape`, `strides`, `ndim`, `dtype` (a name, such as `float32`), `itemsize`, `numel()`.
+    A formula that raises, or returns something else, leaves that call unknown and never fails it.
+
+    Raises TypeError for what cannot be called, ValueError if neither formula is given.
+    """
+    for given in (operation, *(each for each in (flops, bytes) if each is not None)):
+        if not callable(given):
+            raise TypeError(f"register_formula takes callables, not {given!r}")
+    if flops is None and bytes is None:
+        raise ValueError("register_formula needs flops=, bytes= or both")
+    found = Registered(flops, bytes)
+    if (name := _operation_name(operation)) is not None:
+        _operations[name] = found
+        return
+    try:
+        _callables[operation] = found
+    except TypeError:
+        raise TypeError(f"register_formula needs a hashable operation, not {operation!r}") from None
+
+
+def registered_operation(name: str, overload: str) -> Registered | None:
+    """What a user has registered for an operation of PyTorch, its overload before all of them."""
+    return _operations.get(f"{name}.{overload}") or _operations.get(name) if _operations else None
+
+
+def registered_callable(function: Any) -> Registered | None:
+    """What a user has registered for a callable as a whole, a method's for all its objects."""
+    if not _callables:
+        return None
+    for each in (function, getattr(function, "__func__", None), getattr(function, "_torchdynamo_orig_callable", None)):
+        try:
+            if each is not None and (found := _callables.get(each)) is not None:
+                return found
+        except TypeError:  # not hashable
+            continue
+    return None
+
+
+def formula(name: str) -> Callable[[Call], int] | None:
+    """The project's own formula for an operation such as `aten.mm`; None if there is none."""
+    return PRODUCTS.get(name) or arithmetic(name)
+
+
+def checked(count: Any) -> int:
+    """What a formula has returned. ValueError if it is no count."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ValueError(f"{count!r} is no count")
+    return count
+
+
+def _operation_name(operation: Any) -> str | None:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    custom = getattr(operation, "_opoverload", None)  # torch.library.custom_op
+    if isinstance(custom, torch._ops.OpOverload):
+        return _packet_name(custom)
+    if isinstance(operation, torch._ops.OpOverload):
+        return f"{_packet_name(operation)}.{operation._overloadname}"
+    if isinstance(operation, torch._ops.OpOverloadPacket):
+        return str(operation._qualified_op_name).replace("::", ".")
+    if isinstance(operation, torch._ops.HigherOrderOperator):
+        return f"{operation.namespace}.{operation.name()}"
+    return None
+
+
+def _packet_name(overload: Any) -> str:
+    return str(overload.overloadpacket._qualified_op_name).replace("::", ".")

@@ -1,0 +1,131 @@
+"""From dispatched operations to `Work`: formulas and traffic are applied here, after the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from gpu_profile.roofline.counting.operands import Call
+from gpu_profile.roofline.counting.products import CONVOLUTIONS, PRODUCTS, factor
+from gpu_profile.roofline.counting.registry import checked, formula, registered_operation
+from gpu_profile.roofline.counting.traffic import traffic
+from gpu_profile.roofline.precision import Precision, precision_of
+from gpu_profile.roofline.work import Method, Work
+
+NOTHING_SEEN: Final = "no operation of PyTorch was seen: give flops= and bytes=, or register a formula for the callable"
+
+#: How many names of operations a reason lists.
+_NAMED: Final = 3
+
+
+class Tf32(NamedTuple):
+    """Whether products of float32 on CUDA may use TF32: matrix products, and convolutions and recurrent layers."""
+
+    products: bool = False
+    convolutions: bool = False
+
+
+class Tally:
+    """Adds up operations. Not for several threads at once."""
+
+    def __init__(self, tf32: Tf32) -> None:
+        self._tf32 = tf32
+        self._flops = 0
+        self._bytes = 0
+        self._by_precision: Counter[Precision] = Counter()
+        self._unknown: Counter[str] = Counter()
+        self._opaque: Counter[str] = Counter()
+        self._operations = 0
+        self._largest = 0
+
+    def add(self, call: Call, count: int) -> None:
+        """Add an operation that ran `count` times."""
+        self._operations += count
+        found = registered_operation(call.name, call.overload)
+        flops = _given(found.flops, call) if found is not None and found.flops is not None else _flops(call)
+        if flops is None:
+            self._unknown[call.name] += count
+        elif flops:
+            self._flops += flops * count
+            if (precision := self._precision(call)) is not None:
+                self._by_precision[precision] += flops * count
+        moved = _given(found.bytes, call) if found is not None and found.bytes is not None else _moved(call)
+        if moved is None:
+            self._opaque[call.name] += count
+        else:
+            self._bytes += moved * count
+            self._largest = max(self._largest, moved)
+
+    def add_opaque(self, name: str, count: int) -> None:
+        """Add an operation on tensors that have no plain memory: neither its FLOPs nor its bytes are known."""
+        self._operations += count
+        self._unknown[name] += count
+        self._opaque[name] += count
+
+    def work(
+        self,
+        method: Method,
+        *,
+        working_set: int | None,
+        counting_s: float = 0.0,
+        reasons: Mapping[str, str] | None = None,
+    ) -> Work:
+        """What was added up. `reasons` say why FLOPs and bytes, or either, are not to be given."""
+        why = dict(reasons or {})
+        if not self._operations and not why and method == "counted":
+            why = dict.fromkeys(("flops", "bytes"), NOTHING_SEEN)
+        if self._unknown and not self._flops:
+            why.setdefault("flops", f"no formula for {_names(self._unknown)}")
+        if self._opaque:
+            why.setdefault("bytes", f"tensors without plain memory (sparse, nested, …) in {_names(self._opaque)}")
+        return Work(
+            flops=None if "flops" in why else self._flops,
+            bytes=None if "bytes" in why else self._bytes,
+            by_precision={} if "flops" in why else dict(self._by_precision),
+            operations=self._operations,
+            unknown=dict(self._unknown),
+            working_set=None if "bytes" in why else working_set,
+            largest=None if "bytes" in why else self._largest,
+            method=method,
+            counting_s=counting_s,
+            reasons=why,
+        )
+
+    def _precision(self, call: Call) -> Precision | None:
+        if call.name not in PRODUCTS:
+            return precision_of(call.results[0].dtype) if call.results else None
+        operand = factor(call)
+        if operand is None:
+            return None
+        found = precision_of(operand.dtype)
+        allowed = self._tf32.convolutions if call.name in CONVOLUTIONS else self._tf32.products
+        return Precision.TF32 if found is Precision.FP32 and operand.is_cuda and allowed else found
+
+
+def _flops(call: Call) -> int | None:
+    if (count := formula(call.name)) is None:
+        return None
+    try:
+        return checked(count(call))
+    except Exception:  # noqa: BLE001 - arguments that a formula does not foresee make an operation unknown
+        return None
+
+
+def _moved(call: Call) -> int | None:
+    try:
+        return traffic(call).moved
+    except Exception:  # noqa: BLE001 - as above
+        return None
+
+
+def _given(count: Any, call: Call) -> int | None:
+    try:
+        return checked(count(**call.values))
+    except Exception:  # noqa: BLE001 - a user's formula must not fail the user's call
+        return None
+
+
+def _names(counted: Counter[str]) -> str:
+    names = [name for name, _ in counted.most_common(_NAMED)]
+    return ", ".join(names) + (f" and {len(counted) - _NAMED} more" if len(counted) > _NAMED else "")

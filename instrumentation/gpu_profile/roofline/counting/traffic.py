@@ -1,0 +1,152 @@
+"""Bytes that one operation moves: each input read once, each output written once. Pure.
+
+The distinct elements of each tensor count: broadcast dimensions once, overlapping windows once, a tensor that is given
+twice once. In-place operations read and write, fills only write, `out=` is only written. Of what is indexed only the
+selected elements are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Final, NamedTuple
+
+from gpu_profile.roofline.counting.operands import Call, Operand, operands, words
+
+#: Views, sizes and allocations that their schema does not give away: no byte moves, no kernel is launched.
+STILL: Final = frozenset(
+    f"aten.{name}"
+    for name in words("""
+        _unsafe_view unsafe_split unsafe_split_with_sizes unsafe_chunk empty empty_like empty_strided empty_permuted
+        empty_quantized new_empty new_empty_strided resize_ resize_as_ set_ set_data _reshape_alias lift_fresh lift
+        requires_grad_ _version is_pinned is_same_size size stride sym_size sym_stride sym_numel sym_storage_offset
+        storage_offset numel dim is_contiguous is_non_overlapping_and_dense is_coalesced retain_grad record_stream
+        _nested_tensor_size _efficientzerotensor _has_same_storage_numel is_set_to output_nr is_leaf _is_zerotensor
+        _cudnn_init_dropout_state _fused_sdp_choice
+        """)
+)
+
+#: In place, and what was there does not matter.
+_OVERWRITES: Final = frozenset(
+    f"aten.{name}_"
+    for name in words("""
+        copy fill zero normal uniform random bernoulli exponential log_normal cauchy geometric _foreach_copy
+        _foreach_zero
+        """)
+)
+
+#: Operations that read of an argument only what they select -> that argument.
+_SELECTS: Final = {
+    "aten.index": "self",
+    "aten._unsafe_index": "self",
+    "aten.index_select": "self",
+    "aten.gather": "self",
+    "aten.take": "self",
+    "aten.embedding": "weight",
+    "aten._embedding_bag": "weight",
+    "aten._embedding_bag_forward_only": "weight",
+}
+
+#: Operations in place that change of `self` only as much as this argument has elements, and whether they read it too.
+_SCATTERS: Final = {
+    "aten.scatter_": ("index", False),
+    "aten.scatter_add_": ("index", True),
+    "aten.scatter_reduce_": ("index", True),
+    "aten.index_add_": ("source", True),
+    "aten.index_copy_": ("source", False),
+    "aten.put_": ("index", False),
+}
+
+
+#: Operations whose further results are what a library keeps for itself -> how many there are before them.
+_RESULTS: Final = {"aten.mkldnn_rnn_layer": 3, "aten._cudnn_rnn": 3}
+
+#: Arguments that are such, or that hold another argument's values once more.
+_KEPT_APART: Final = frozenset({"workspace", "reserve", "weight_buf", "dropout_state"})
+
+
+class Traffic(NamedTuple):
+    """Bytes read and written by one operation."""
+
+    read: int
+    written: int
+
+    @property
+    def moved(self) -> int:
+        """Both."""
+        return self.read + self.written
+
+
+def traffic(call: Call) -> Traffic:
+    """What the operation moves, in bytes."""
+    if (scattered := _scattered(call)) is not None:
+        return scattered
+    overwrites = call.name in _OVERWRITES
+    unread = call.out | _KEPT_APART | (call.written if overwrites else frozenset())
+    read: dict[int, int] = {}
+    for name, each in call.inputs():
+        if name not in unread:
+            _note(read, each, _selected(call, name, each))
+    written: dict[int, int] = {}
+    for each in _changed(call):
+        _note(written, each, each.touched)
+    arguments = {each.memory for _, each in call.inputs()}
+    for each in call.outputs[: _RESULTS.get(call.name)]:
+        if each.memory not in arguments:
+            _note(written, each, each.touched)
+    return Traffic(sum(read.values()), sum(written.values()))
+
+
+def _note(memory: dict[int, int], operand: Operand, touched: int) -> None:
+    memory[operand.memory] = max(memory.get(operand.memory, 0), touched)
+
+
+def _changed(call: Call) -> Iterator[Operand]:
+    return (each for name, each in call.inputs() if name in call.written)
+
+
+def _selected(call: Call, name: str, operand: Operand) -> int:
+    if _SELECTS.get(call.name) != name:
+        return operand.touched
+    selected: int
+    if call.name.startswith("aten._embedding_bag"):
+        selected = call["indices"].numel() * operand.shape[-1]
+    else:
+        selected = call.result.numel()
+    return min(operand.touched, selected * operand.itemsize)
+
+
+def _scattered(call: Call) -> Traffic | None:
+    if call.name in ("aten.index_put_", "aten._index_put_impl_"):
+        elements, reads = _put(call), bool(call["accumulate"])
+    elif call.name in _SCATTERS:
+        argument, reads = _SCATTERS[call.name]
+        if not isinstance(call.get(argument), Operand):
+            return None
+        elements = call[argument].numel()
+    else:
+        return None
+    target = call["self"]
+    changed = min(target.touched, elements * target.itemsize)
+    others: dict[int, int] = {}
+    for name, each in call.inputs():
+        if name != "self":
+            _note(others, each, each.touched)
+    return Traffic(sum(others.values()) + (changed if reads else 0), changed)
+
+
+def _put(call: Call) -> int:
+    """How many elements `self[indices] = values` changes: what the indices select, all if they are masks."""
+    indices = call["indices"]
+    given = list(operands(indices))
+    target: Operand = call["self"]
+    if any(each.dtype in ("bool", "uint8") for each in given):
+        return target.numel()
+    kept = prod(size for i, size in enumerate(target.shape) if i >= len(indices) or not isinstance(indices[i], Operand))
+    return _broadcast(given) * kept
+
+
+def _broadcast(given: list[Operand]) -> int:
+    rank = max((each.ndim for each in given), default=0)
+    shapes = [(1,) * (rank - each.ndim) + each.shape for each in given]
+    return prod(0 if 0 in sizes else max(sizes) for sizes in zip(*shapes, strict=True))

@@ -1,0 +1,101 @@
+"""Notices work that does not pass PyTorch's dispatcher, so that nobody takes what was counted for all there was.
+
+Compiled code runs its own kernels, and a CUDA graph's replay is one call into the driver. Neither is counted; both are
+told. What launches kernels by itself (Triton without `torch.library`, CuPy, extensions) is not noticed.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+COMPILED: Final = "compiled code ran inside, whose kernels cannot be counted: register a formula for the callable"
+REPLAYED: Final = (
+    "a CUDA graph was replayed inside, whose kernels cannot be counted: register a formula for the callable"
+)
+
+_lock: Final = threading.Lock()
+_watching: Final[dict[int, list[Unseen]]] = {}
+_restore: Final[list[Callable[[], object]]] = []
+
+
+class Unseen:
+    """`with Unseen() as unseen:` then `unseen.reason`: what of this thread's work was not seen; None if nothing."""
+
+    __slots__ = ("_compilations", "reason")
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._compilations = 0
+
+    def __enter__(self) -> Self:
+        self._compilations = compilations()
+        with _lock:
+            if not _watching:
+                _watch_compiled()
+                _watch_graphs()
+            _watching.setdefault(threading.get_ident(), []).append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with _lock:
+            mine = _watching[threading.get_ident()]
+            mine.remove(self)
+            if not mine:
+                del _watching[threading.get_ident()]
+            if not _watching:
+                while _restore:
+                    _restore.pop()()
+        if compilations() != self._compilations:
+            self.reason = COMPILED
+
+
+def _note(reason: str) -> None:
+    for each in _watching.get(threading.get_ident(), ()):
+        each.reason = reason
+
+
+def compilations() -> int:
+    """Frames that torch.compile has seen so far: what compiles for the first time checks no guards."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    try:
+        return int(dynamo.counters["frames"]["total"]) if dynamo is not None else 0
+    except (AttributeError, KeyError, TypeError):
+        return 0
+
+
+def _watch_compiled() -> None:
+    """Each call of compiled code checks its guards first. Private to PyTorch, and made do without where it is not."""
+    torch = sys.modules.get("torch")
+    dynamo: Any = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
+    swap = getattr(dynamo, "set_guard_complete_hook", None)
+    if swap is None:
+        return
+    before: list[Any] = []
+
+    def hook(hit: bool) -> bool:
+        _note(COMPILED)
+        return bool(before[0](hit)) if before and before[0] is not None else hit
+
+    before.append(swap(hook))
+    _restore.append(lambda: swap(before[0]))
+
+
+def _watch_graphs() -> None:
+    """A replay is seen by its method, as nothing else is told of it."""
+    torch = sys.modules.get("torch")
+    cuda: Any = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return
+    graph, replay = cuda.CUDAGraph, cuda.CUDAGraph.replay
+
+    @functools.wraps(replay)
+    def noted(self: Any) -> Any:
+        _note(REPLAYED)
+        return replay(self)
+
+    graph.replay = noted
+    _restore.append(lambda: setattr(graph, "replay", replay))

@@ -1,0 +1,151 @@
+"""CuPy's devices as machines. CuPy is imported when a machine is made."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any, Final, TypeVar
+
+from gpu_profile.errors import UsageError
+from gpu_profile.roofline.machines.board import board_facts
+from gpu_profile.roofline.machines.host_machine import allocated, flush_bytes
+from gpu_profile.roofline.machines.machine import Memory, Timing
+
+T = TypeVar("T")
+
+
+def load_cupy(asked: str) -> Any:
+    """The module. UsageError if it cannot be imported; `asked` is what needs it."""
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as missing:
+        raise UsageError(f"{asked} needs CuPy: pip install cupy-cuda12x, or your CUDA's ({missing})") from missing
+
+
+class CupyDevice:
+    """A GPU through CuPy, timed by its events; see `TorchAccelerator`, whose rules it shares but for one.
+
+    CuPy sets the device that was current before anew, which from CUDA 12 on makes a context on it.
+    """
+
+    kind = "cupy"
+
+    def __init__(self, ordinal: int | None = None) -> None:
+        self._cupy: Final = load_cupy("device='cupy'")
+        self._cuda: Final = self._cupy.cuda
+        self.ordinal: Final = int(self._cuda.runtime.getDevice()) if ordinal is None else ordinal
+        #: What `machines.machine` takes for it.
+        self.device: Final = f"cupy:{self.ordinal}"
+        self._properties: Final[Mapping[str, Any]] = self._cuda.runtime.getDeviceProperties(self.ordinal)
+        self._amd: Final = bool(getattr(self._cuda.runtime, "is_hip", False))
+        self.uuid: Final = None if self._amd else _uuid(self.ordinal)
+        self._buffer: Any = None
+        #: Pairs of events that are not in use.
+        self._pairs: Final[list[tuple[Any, Any]]] = []
+
+    @property
+    def name(self) -> str:
+        """As the driver has it."""
+        found = self._properties["name"]
+        return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+
+    @property
+    def region_device(self) -> int | str | None:
+        """The UUID, or the ordinal if that is not known; None for AMD's."""
+        return None if self._amd else self.uuid or self.ordinal
+
+    @property
+    def key(self) -> Mapping[str, str]:
+        """The device's identity, the versions above it, and, through NVML, its clocks and power limit now."""
+        properties = self._properties
+        found = {
+            "device": self.name,
+            "cupy": str(self._cupy.__version__),
+            "cuda": str(self._cuda.runtime.runtimeGetVersion()),
+            "capability": f"{properties['major']}.{properties['minor']}" if "major" in properties else "",
+            "multiprocessors": str(properties.get("multiProcessorCount", "")),
+            "uuid": self.uuid or "",
+        }
+        if self.uuid:
+            found |= board_facts(self.uuid)
+        return {name: value for name, value in found.items() if value}
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """The L2 cache."""
+        return int(self._properties.get("l2CacheSize", 0)) or None
+
+    def run(self, call: Callable[[], T]) -> tuple[T, Timing]:
+        """Call once, wait for the event behind it, and say how long it took; its exceptions pass through."""
+        with self._cuda.Device(self.ordinal):
+            stream = self._stream()
+            start, end = pair = self._pair()
+            try:
+                start.record(stream)
+                before = perf_counter()
+                result = call()
+                host_s = perf_counter() - before
+                end.record(stream)
+                end.synchronize()
+                return result, Timing(self._cuda.get_elapsed_time(start, end) * 1e-3, host_s)
+            finally:
+                self._pairs.append(pair)
+
+    def _pair(self) -> tuple[Any, Any]:
+        try:
+            return self._pairs.pop()
+        except IndexError:
+            return self._cuda.Event(), self._cuda.Event()
+
+    def _stream(self) -> Any:
+        """The current stream, which must not be in the midst of a capture."""
+        stream = self._cuda.get_current_stream()
+        capturing = getattr(stream, "is_capturing", None)
+        if capturing is not None and capturing():
+            raise UsageError(
+                f"{self.device}: the current stream is being captured into a graph, where nothing runs that could be "
+                f"timed; profile before the capture, or the graph's launch"
+            )
+        return stream
+
+    def synchronize(self) -> None:
+        """Wait for the whole device."""
+        with self._cuda.Device(self.ordinal) as device:
+            device.synchronize()
+
+    def flush(self) -> None:
+        """Queue what overwrites the cache, on the current stream. UsageError if there is no memory for it."""
+        with self._cuda.Device(self.ordinal):
+            self._stream()
+            if self._buffer is None:
+                self._buffer = allocated(self._zeros, flush_bytes(self.cache_bytes), self.device)
+            self._buffer += 1
+
+    def _zeros(self, size: int) -> Any:
+        return self._cupy.zeros(size, dtype="uint8")
+
+    def memory(self) -> Memory | None:
+        """CuPy's default pool's and the device's bytes; None where another allocator has taken the pool's place.
+
+        The pool keeps no peak of what is in use: it is what the pool holds, which is at least as much, and right until
+        the pool is told to free its blocks.
+        """
+        pool = self._cupy.get_default_memory_pool()
+        if self._cuda.get_allocator() != pool.malloc:
+            return None
+        with self._cuda.Device(self.ordinal):
+            free, total = self._cuda.runtime.memGetInfo()
+            held = int(pool.total_bytes())
+            return Memory(int(pool.used_bytes()), held, held, int(free), int(total))
+
+
+def _uuid(ordinal: int) -> str | None:
+    """As NVML has it, from the CUDA driver that CuPy has loaded."""
+    from gpu_profile.frameworks import libcuda
+
+    driver = libcuda.loaded()
+    try:
+        return None if driver is None else driver.uuid(ordinal)
+    except libcuda.CudaError:
+        return None

@@ -1,0 +1,215 @@
+"""A model's run, watched module by module, and what comes of it. Loads PyTorch."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from typing import Any, Final
+
+from gpu_profile.errors import UsageError
+from gpu_profile.regions import region
+from gpu_profile.roofline.measurement import Runs, judge
+from gpu_profile.roofline.models.census import NEEDS, Census, work_beside
+from gpu_profile.roofline.models.moments import moments_of
+from gpu_profile.roofline.models.parts import Part, parts, watched
+from gpu_profile.roofline.models.profile import ModelProfile, ModuleRow
+from gpu_profile.roofline.models.stopwatch import Lap, Stopwatch
+from gpu_profile.roofline.models.sums import added
+from gpu_profile.roofline.position import place
+from gpu_profile.roofline.precision import Precision
+from gpu_profile.roofline.profiler import GPUProfiler
+from gpu_profile.roofline.repeats import Repeats
+from gpu_profile.roofline.work import Work, unknown_work
+from gpu_profile.units import percent, si
+
+_log = logging.getLogger("gpu_profile")
+#: Modules that were not called, as many as a note names.
+_NAMED: Final = 5
+
+
+class ModelRun:
+    """One model on one machine, from its first call to its profile.
+
+    `found`: the devices of the model and its arguments, as PyTorch names them.
+    """
+
+    def __init__(
+        self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], profiler: GPUProfiler, found: set[str]
+    ) -> None:
+        self._model, self._args, self._kwargs = model, args, kwargs
+        self._profiler = profiler
+        self._machine = machine = profiler.machine
+        self._elsewhere = sorted(each for each in found if each.partition(":")[0] != machine.kind)
+        if found and len(self._elsewhere) == len(found):
+            raise UsageError(
+                f"{type(model).__name__} is on {', '.join(self._elsewhere)}, the profiler is for {machine.kind} "
+                f"({machine.name}): make one for the model's device, or move the model"
+            )
+        self._parts = parts(model)
+        self._name = self._parts[0].kind
+        self._stopwatch = Stopwatch(moments_of(machine), machine.kind)
+        self._laps: dict[Part, list[Lap]] = {}
+        self._works: dict[Part, Work] = {}
+        #: Of the whole model, by run.
+        self._times: list[float] = []
+
+    def profile(self, runs: Runs) -> ModelProfile:
+        """Run it as often as asked, and tell what was found."""
+        for _ in range(runs.warmup):
+            self._machine.run(self._call)
+        output: Any = None
+        for _ in range(runs.repeats):
+            output = None  # not two outputs at once
+            output = self._timed()
+        if runs.passes > 1:
+            self._count()
+        return self._told(output)
+
+    def _call(self) -> Any:
+        return self._model(*self._args, **self._kwargs)
+
+    def _timed(self) -> Any:
+        watch, root = self._stopwatch, self._parts[0]
+        watch.start()
+        with ExitStack() as hooks:
+            hooks.enter_context(watched(self._parts, watch))
+            with (
+                region(self._name, device=self._machine.region_device) if self._regions else nullcontext() as execution
+            ):
+                output, timing = self._machine.run(self._call)
+                if execution is not None:
+                    execution.stop()
+                # A module with hooks is not PyTorch's alone, and would not be counted.
+                hooks.close()
+                watch.stop()
+                self._times.append(watch.laps[root].total_s if root in watch.laps else timing.device_s)
+                self._keep(watch.laps)
+                if execution is not None:
+                    modules = [(lap.own_s, self._works[part]) for part, lap in watch.laps.items()]
+                    whole = self._whole(self._times[-1:], modules)
+                    execution.operation = whole.position.operation(whole.work, growth=None, n=1)
+        if watch.failure is not None:
+            _log.warning("gpu-profile: the modules of %s could not be timed: %r", self._name, watch.failure)
+        return output
+
+    def _keep(self, found: Mapping[Part, Lap]) -> None:
+        for part, lap in found.items():
+            laps = self._laps.setdefault(part, [])
+            if not laps or laps[-1].kinds != lap.kinds:
+                self._works[part] = work_beside(part, lap, self._machine.kind)
+            laps.append(lap)
+
+    @property
+    def _regions(self) -> bool:
+        return self._profiler._regions
+
+    def _count(self) -> None:
+        """In a run for that alone, what needs it. What is known without it is of modules that ran as they do."""
+        if not any(map(_needs_a_run, self._works.values())):
+            return
+        census = Census()
+        try:
+            with watched(self._parts, census):
+                self._machine.run(self._call)
+        finally:
+            census.close()
+        found = census.works
+        self._works = {
+            part: found.get(part, work) if _needs_a_run(work) else work for part, work in self._works.items()
+        }
+
+    def _told(self, output: Any) -> ModelProfile:
+        rows = [self._row(part, laps) for part, laps in self._laps.items()]
+        spent = sum(row.own_s for row in rows)
+        rows = [replace(row, share=row.own_s / spent if spent else 0.0) for row in rows]
+        rows.sort(key=lambda row: -row.own_s)
+        return ModelProfile(
+            model=self._name,
+            machine=self._machine.name,
+            ceilings=self._profiler.ceilings,
+            whole=self._whole(self._times, [(row.own_s, row.work) for row in rows]),
+            rows=tuple(rows),
+            hooks_s=self._stopwatch.hooks_s,
+            memory=self._machine.memory(),
+            notes=tuple(self._notes()),
+            output=output,
+        )
+
+    def _row(self, part: Part, laps: Sequence[Lap]) -> ModuleRow:
+        return self._judged(
+            part.path or self._name,
+            "" if part is self._parts[0] else part.kind,
+            laps[-1].calls,
+            [lap.own_s for lap in laps],
+            Repeats.of([lap.total_s for lap in laps]).median_s,
+            self._works[part],
+        )
+
+    def _whole(self, times: Sequence[float], modules: Sequence[tuple[float, Work]]) -> ModuleRow:
+        """As one operation. A little that is not counted is left out: it can move no score by more than its share of
+        the time, and scores that are as close as `balanced` count as one. `modules`: seconds of each, and its work.
+        """
+        work, spent = added((each, 1) for _, each in modules), sum(own_s for own_s, _ in modules)
+        counted: dict[str, Any] = {}
+        reasons: dict[str, str] = {}
+        for what in ("flops", "bytes"):
+            unknown = [(own_s, each) for own_s, each in modules if getattr(each, what) is None]
+            missing = sum(own_s for own_s, _ in unknown)
+            if modules and (not unknown or missing < self._profiler.thresholds.balanced * spent):
+                counted[what] = sum(getattr(each, what) or 0 for _, each in modules)
+                continue
+            counted[what] = None
+            share = percent(missing / spent if spent else 1.0, 0)
+            largest = max(unknown, key=lambda each: each[0], default=(0.0, unknown_work(NEEDS)))[1]
+            reasons[what] = f"modules that take {share} of the time are not counted: {largest.reasons.get(what, NEEDS)}"
+        precisions = {} if counted["flops"] is None else _precisions(modules)
+        work = replace(work, reasons=reasons, by_precision=precisions, **counted)
+        return self._judged(self._name, "", 1, times, Repeats.of(times).median_s, work, share=1.0)
+
+    def _judged(
+        self,
+        name: str,
+        kind: str,
+        calls: int,
+        own: Sequence[float],
+        total_s: float,
+        work: Work,
+        share: float = 0.0,
+    ) -> ModuleRow:
+        times = Repeats.of(own)
+        # A module's arguments have been written just before by another: whether a cache has them, its speed tells.
+        position = place(work, times.median_s, self._profiler.ceilings, caches="unknown")
+        verdict = judge(position.operation(work, growth=None, n=times.n), times, self._profiler.thresholds)
+        return ModuleRow(name, kind, calls, times, share, total_s, work, position, verdict)
+
+    def _notes(self) -> Iterator[str]:
+        if self._elsewhere:
+            yield f"what runs on {', '.join(self._elsewhere)} is in the times only as far as {self._machine.kind} waits"
+        if (failure := self._stopwatch.failure) is not None:
+            yield f"the times are not complete: {failure!r}"
+        idle = [part.path for part in self._parts if part not in self._laps and not list(part.module.children())]
+        if idle:
+            more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
+            yield (
+                f"not called by themselves, so in the time of the modules around them if at all: "
+                f"{', '.join(idle[:_NAMED])}{more}"
+            )
+        hooks = f"the hooks took {si(self._stopwatch.hooks_s, 's')} of the host"
+        if self._machine.kind == "cpu":
+            yield f"{hooks} besides, which is in none of the times"
+        else:
+            yield f"{hooks}; where the device waited for the host, that is in the times"
+
+
+def _precisions(modules: Iterable[tuple[float, Work]]) -> dict[Precision, int]:
+    total: Counter[Precision] = Counter()
+    for _, work in modules:
+        total.update(work.by_precision)
+    return dict(total)
+
+
+def _needs_a_run(work: Work) -> bool:
+    return any(NEEDS in reason for reason in work.reasons.values())

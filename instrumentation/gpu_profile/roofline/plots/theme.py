@@ -1,0 +1,178 @@
+"""How the figures of this room look: colours, marks and words. matplotlib is loaded when one is drawn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gpu_profile.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+#: Points; no text is smaller.
+SMALL: Final = 8.0
+_LONGEST: Final = 28
+_PREFIXES: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+class Theme(NamedTuple):
+    """A figure's colours. `regimes` differ in lightness too, so that they are told apart without hue."""
+
+    surface: str
+    ink: str
+    soft: str
+    grid: str
+    regimes: Mapping[str, str]
+
+
+#: After Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), which colour-blind people tell apart.
+LIGHT: Final = Theme(
+    surface="#ffffff",
+    ink="#1c2024",
+    soft="#60646c",
+    grid="#e6e8ec",
+    regimes={
+        "OVERHEAD_BOUND": "#e69f00",
+        "MEMORY_BOUND": "#0072b2",
+        "COMPUTE_BOUND": "#d55e00",
+        "LATENCY_BOUND": "#cc79a7",
+        "BALANCED": "#009e73",
+        "UNKNOWN": "#8b8d98",
+    },
+)
+DARK: Final = Theme(
+    surface="#14161a",
+    ink="#edeef0",
+    soft="#a9adb6",
+    grid="#2b2f36",
+    regimes={
+        "OVERHEAD_BOUND": "#f0c04a",
+        "MEMORY_BOUND": "#56b4e9",
+        "COMPUTE_BOUND": "#ff7a45",
+        "LATENCY_BOUND": "#dd9cc2",
+        "BALANCED": "#2fc79a",
+        "UNKNOWN": "#8b8d98",
+    },
+)
+#: Shapes tell regimes apart where colours do not.
+MARKERS: Final[Mapping[str, str]] = {
+    "OVERHEAD_BOUND": "v",
+    "MEMORY_BOUND": "o",
+    "COMPUTE_BOUND": "s",
+    "LATENCY_BOUND": "D",
+    "BALANCED": "P",
+    "UNKNOWN": "X",
+}
+
+
+def blank(width: float, height: float, theme: Theme) -> Figure:
+    """A figure of so many inches that a notebook shows whether or not pyplot was ever loaded."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError(
+            f"a figure needs matplotlib, which cannot be loaded ({error}): pip install matplotlib"
+        ) from error
+
+    class Drawing(Figure):
+        def _repr_png_(self) -> bytes:
+            from io import BytesIO
+
+            out = BytesIO()
+            self.savefig(out, format="png", dpi=110)
+            return out.getvalue()
+
+    figure = Drawing(figsize=(width, height), facecolor=theme.surface)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def check_file(path: str | Path) -> Path:
+    """The path, if a figure can be written to it. UsageError if not, or if matplotlib is not installed."""
+    target = Path(path)
+    formats = blank(1, 1, LIGHT).canvas.get_supported_filetypes()
+    if target.suffix[1:].lower() not in formats:
+        raise UsageError(f"{target}: a figure's name ends in .png, .svg or .pdf")
+    folder = target.parent
+    problem = ""
+    if target.is_dir():
+        problem = "it is a directory"
+    elif not folder.is_dir():
+        problem = f"there is no directory {folder}"
+    elif not os.access(target if target.exists() else folder, os.W_OK):
+        problem = "no permission"
+    if problem:
+        raise UsageError(f"{target}: cannot be written: {problem}")
+    return target
+
+
+def plain(axes: Axes, theme: Theme) -> None:
+    """Thin grid, no frame, text of 8 points."""
+    axes.set_facecolor(theme.surface)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(theme.soft)
+    axes.spines[["left", "bottom"]].set_linewidth(0.6)
+    axes.tick_params(which="both", labelsize=SMALL, length=2.5, width=0.6, color=theme.soft, labelcolor=theme.soft)
+    axes.grid(visible=True, which="major", color=theme.grid, linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def decade(value: float) -> str:
+    """A power of ten, short: `10 G`."""
+    found = next(((scale, prefix) for scale, prefix in _PREFIXES if value >= scale), None)
+    return f"{value:g}" if found is None else f"{value / found[0]:g} {found[1]}"
+
+
+def literally(text: str, longest: int = _LONGEST) -> str:
+    """On one line, short, and with nothing in it that matplotlib would take for mathematics."""
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    return (text if len(text) <= longest else text[: longest - 1] + "…").replace("$", r"\$")
+
+
+def marker(regime: str) -> str:
+    """The shape of a regime's points."""
+    return MARKERS.get(regime, MARKERS["UNKNOWN"])
+
+
+def colour(regime: str, theme: Theme) -> str:
+    """The colour of a regime's points."""
+    return theme.regimes.get(regime, theme.regimes["UNKNOWN"])
+
+
+def halo(text: Text, theme: Theme) -> None:
+    """Keep lines from striking a text through."""
+    from matplotlib.patheffects import withStroke
+
+    text.set_path_effects([withStroke(linewidth=2.5, foreground=theme.surface)])
+
+
+def legend(where: Any, regimes: Iterable[str], theme: Theme, *, columns: int = 9, **place: Any) -> None:
+    """The regimes' marks in rows of so many, in the table's order. `where`: axes or a figure."""
+    from matplotlib.lines import Line2D
+
+    found = set(regimes)
+    known = [regime for regime in MARKERS if regime in found or (regime == "UNKNOWN" and found - set(MARKERS))]
+    edge = theme.surface
+    handles = [
+        Line2D(
+            [], [], linestyle="", marker=marker(r), markersize=7, color=colour(r, theme), markeredgecolor=edge, label=r
+        )
+        for r in known
+    ]
+    if handles:
+        where.legend(
+            handles=handles,
+            ncols=min(columns, len(handles)),
+            frameon=False,
+            fontsize=SMALL,
+            labelcolor=theme.ink,
+            handletextpad=0.1,
+            columnspacing=1.4,
+            **place,
+        )

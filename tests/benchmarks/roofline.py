@@ -1,0 +1,174 @@
+"""The operation profiler on this CPU: ceilings against STREAM, verdicts against labels, counts against closed forms."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from typing import Any, Final
+
+from benchmarks.operation_grid import Operation, best_product, evictor, grid, label, stream
+from benchmarks.rows import Row
+from gpu_profile import configure
+
+#: Calls of a tiny operation by which the lightweight mode is timed.
+_CALLS: Final = 5_000
+#: Calibrations, each between two runs of STREAM.
+_TURNS: Final = 3
+#: Seconds that repeats of one operation of the grid may take.
+_PATIENCE_S: Final = 1.0
+
+
+def rows() -> Iterator[Row]:
+    """The rows of the roofline; they need PyTorch."""
+    try:
+        import torch
+    except ImportError:
+        yield Row("roofline", "needs PyTorch: make frameworks", ok=False)
+        return
+    from gpu_profile.roofline import GPUProfiler
+
+    configure(backend="none")
+    cores = len(os.sched_getaffinity(0))
+    # Others share the memory of a virtual machine: by turns, both meet their pauses.
+    copied, profiler, took = stream(cores), None, 0.0
+    for _ in range(_TURNS):
+        started = time.perf_counter()
+        with redirect_stdout(io.StringIO()):
+            again = GPUProfiler("cpu", recalibrate=True)
+        took = time.perf_counter() - started
+        if profiler is not None:
+            again = GPUProfiler("cpu", quiet=True, ceilings=profiler.ceilings.best(again.ceilings))
+        profiler = again
+        copied = max(copied, stream(cores))
+    yield from _ceilings(profiler, copied, took)
+    yield from _grid(torch, profiler, copied)
+    yield from _lightweight(torch, profiler)
+    configure(backend="none")
+
+
+def _ceilings(profiler: Any, copied: float, took: float) -> Iterator[Row]:
+    memory = profiler.ceilings.memory
+    ratio = memory.value / copied if memory is not None else 0.0
+    yield Row(
+        "calibrated memory bandwidth of the CPU",
+        "none" if memory is None else f"{memory.value / 1e9:.1f} GB/s",
+        f"STREAM in C, a thread per core, by turns with it {copied / 1e9:.1f} GB/s",
+        f"{ratio:.2f}x",
+        "within 10 %",
+        abs(ratio - 1) <= 0.1,
+    )
+    rates = ", ".join(f"{p} {c.value / 1e9:.0f}" for p, c in profiler.ceilings.compute.items())
+    yield Row("calibration of the CPU from nothing", f"{took:.1f} s; GFLOP/s: {rates}")
+
+
+def _grid(torch: Any, profiler: Any, copied: float) -> Iterator[Row]:
+    evict = evictor()
+    ridges = {name: best_product(torch, name) / copied for name in ("float32", "bfloat16")}
+    right: Counter[str] = Counter()
+    wrong: dict[str, list[str]] = {"careful": [], "single": []}
+    flops_off, bytes_off, labels = [], 0.0, Counter[str]()
+    operations = list(grid(torch))
+    for operation in operations:
+        expected = label(operation, ridges[operation.dtype], evict)
+        labels[expected] += 1
+        args = operation.make(1)
+        careful = _careful(profiler, operation, args)
+        evict()
+        single = profiler.profile_operation(operation.function, *args)
+        for how, found in (("careful", careful), ("single", single)):
+            if found["regime"] == expected:
+                right[how] += 1
+            else:
+                wrong[how].append(f"{operation.name} {operation.dtype}: {found['regime']}, not {expected}")
+        right["peer"] += _peer(profiler, operation, args, single) == expected
+        if single["flops"] != operation.flops:
+            flops_off.append(f"{operation.name} {operation.dtype}: {single['flops']} not {operation.flops}")
+        bytes_off = max(bytes_off, abs((single["bytes"] or 0) / operation.bytes - 1))
+        del args
+        gc.collect()
+    n = len(operations)
+    seen = ", ".join(f"{count} {regime}" for regime, count in sorted(labels.items()))
+    for how, text, reach in (
+        ("careful", "verdicts with repeats, cold caches and the doubling test", 0.95),
+        ("single", "verdicts from a single run", None),
+    ):
+        share = right[how] / n
+        yield Row(
+            f"{text}, {n} operations on this CPU ({seen})",
+            f"{share * 100:.1f} % right" + (f"; wrong: {'; '.join(wrong[how])}" if wrong[how] else ""),
+            f"GPURegimeProfiler's rules on the same runs {right['peer'] / n * 100:.1f} %",
+            f"{right[how] / max(1, right['peer']):.2f}x",
+            "-" if reach is None else f">={reach * 100:.0f} % right",
+            reach is None or share >= reach,
+        )
+    yield Row(
+        f"FLOPs of the same {n} operations against closed forms",
+        f"{n - len(flops_off)} equal" + (f"; not: {'; '.join(flops_off)}" if flops_off else ""),
+        reach="all equal",
+        ok=not flops_off,
+    )
+    yield Row(
+        f"bytes of the same {n} operations against closed forms",
+        f"at most {bytes_off * 100:.2f} % off",
+        reach="<=1 %",
+        ok=bytes_off <= 0.01,
+    )
+
+
+def _careful(profiler: Any, operation: Operation, args: tuple[Any, ...]) -> dict[str, Any]:
+    started = time.perf_counter()
+    operation.function(*args)
+    once = time.perf_counter() - started
+    repeats = max(3, min(15, int(_PATIENCE_S / max(once, 1e-6))))
+    found: dict[str, Any] = profiler.profile_operation(
+        operation.function, *args, repeats=repeats, warmup=1, flush=True, growth=True
+    )
+    return found
+
+
+def _peer(profiler: Any, operation: Operation, args: tuple[Any, ...], run: dict[str, Any]) -> str:
+    """GPURegimeProfiler 1.1.0's count and rules, with its default thresholds, on our timing and ceilings."""
+    tensors = [arg for arg in args if hasattr(arg, "numel")]
+    name = operation.function.__name__
+    flops = 2 * tensors[0].numel() * tensors[1].shape[-1] if "matmul" in name else tensors[0].numel()
+    moved = sum(t.numel() * t.element_size() for t in tensors) + tensors[0].numel() * tensors[0].element_size()
+    seconds = run["runtime_ms"] / 1e3
+    fp32 = next(c.value for p, c in profiler.ceilings.compute.items() if str(p) == "fp32")
+    if flops / seconds / fp32 > 0.15:
+        return "COMPUTE_BOUND"
+    return "MEMORY_BOUND" if moved / seconds / profiler.ceilings.memory.value > 0.10 else "OVERHEAD_BOUND"
+
+
+def _lightweight(torch: Any, profiler: Any) -> Iterator[Row]:
+    a, b = torch.ones(64), torch.ones(64)
+    from gpu_profile.roofline import GPUProfiler
+
+    alone = GPUProfiler("cpu", quiet=True, ceilings=profiler.ceilings, regions=False)
+    bare = _each(lambda: torch.add(a, b))
+    full = _each(lambda: profiler.profile_with_result(torch.add, a, b, lightweight=True)) - bare
+    plain = _each(lambda: alone.profile_with_result(torch.add, a, b, lightweight=True)) - bare
+    whole = _each(lambda: alone.profile_with_result(torch.add, a, b), calls=200) - bare
+    yield Row(
+        "lightweight=True per call of torch.add, over bare",
+        f"{full * 1e6:.1f} µs with region metrics, {plain * 1e6:.1f} without",
+        f"bare call {bare * 1e6:.1f} µs; whole profile +{whole * 1e6:.0f} µs",
+        f"{whole / full:.0f}x less than a whole profile",
+        "<=10 µs",
+        full <= 10e-6,
+    )
+
+
+def _each(action: Callable[[], object], calls: int = _CALLS, bursts: int = 7) -> float:
+    """Seconds of one call, of the fastest burst."""
+    fastest = float("inf")
+    for _ in range(bursts):
+        started = time.perf_counter()
+        for _ in range(calls):
+            action()
+        fastest = min(fastest, (time.perf_counter() - started) / calls)
+    return fastest

@@ -1,0 +1,237 @@
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpu_profile.roofline.counting import Counting, count_beside, counter, register_formula, registry  # noqa: E402
+from gpu_profile.roofline.counting.memory import Memory  # noqa: E402
+from gpu_profile.roofline.counting.unseen import REPLAYED, Unseen  # noqa: E402
+from gpu_profile.roofline.work import Work  # noqa: E402
+
+GENEROUS = 1e9
+Tensor: Any = torch.Tensor
+
+
+def counted(function: Callable[[], Any]) -> Work:
+    with Counting(share=GENEROUS) as counting:
+        function()
+    return counting.work()
+
+
+@pytest.fixture(autouse=True)
+def _no_formulas_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_operations", {})
+    monkeypatch.setattr(registry, "_callables", {})
+
+
+def test_results_and_exceptions_are_the_users_own() -> None:
+    x = torch.ones(4, 4)
+
+    def fails() -> None:
+        torch.add(x, x)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"), Counting(share=GENEROUS) as counting:
+        fails()
+    assert counting.work().operations == 1
+    with pytest.raises(RuntimeError, match="mat1"), Counting():
+        torch.mm(x, torch.ones(3, 3))
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_numbers_and_random_states_are_those_of_a_run_without_counting() -> None:
+    def run() -> tuple[Any, Any]:
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(), torch.nn.BatchNorm1d(4))
+        model(torch.randn(8, 4)).sum().backward()
+        return model[0].weight.grad, torch.get_rng_state()
+
+    plain = run()
+    with Counting(share=GENEROUS):
+        observed = run()
+    assert all(torch.equal(a, b) for a, b in zip(plain, observed, strict=True))
+
+
+def test_counting_that_costs_too_much_stops_and_says_so() -> None:
+    x = torch.ones(4)
+    with Counting(share=0.0, grace_s=0.0) as counting:
+        for _ in range(1000):
+            x + x
+    work = counting.work()
+    assert (work.flops, work.bytes, work.operations) == (None, None, 0)
+    assert work.reasons["flops"].startswith("needs passes=2")
+    assert work.counting_s > 0
+
+
+def test_what_counting_costs_is_measured() -> None:
+    x = torch.ones(4)
+    with Counting(share=GENEROUS) as counting:
+        for _ in range(1000):
+            x + x
+    assert counting.work().counting_s == counting.counting_s > 1000 * counter.passing_ns() / 1e9
+
+
+def test_memory_is_bounded_when_every_operation_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_profile.roofline.counting.recorder.DISTINCT", 8)
+    x = torch.ones(100)
+    with Counting(share=GENEROUS) as counting:
+        for size in range(100):
+            torch.cos(x[:size])
+    assert len(counting._record._counts) <= 8
+    assert counting.work().flops == sum(range(100))
+
+
+def test_nothing_seen_is_absent_and_not_zero() -> None:
+    work = counted(lambda: None)
+    assert (work.flops, work.bytes, work.coverage) == (None, None, None)
+    assert "no operation of PyTorch was seen" in work.reasons["flops"]
+
+
+def test_only_the_callers_thread_is_counted() -> None:
+    x = torch.ones(4, 4)
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=torch.mm, args=(x, x))
+        thread.start()
+        thread.join()
+
+    assert counted(elsewhere).operations == 0
+
+
+def test_vmap_and_grad_count_what_they_dispatch() -> None:
+    x = torch.ones(3, 4, 4)
+    assert counted(lambda: torch.vmap(lambda each: each @ each)(x)).flops == 3 * 128
+    gradient = counted(lambda: torch.func.grad(lambda each: (each @ each).sum())(x[0]))
+    assert gradient.flops == 3 * 128 + 15 + 16  # the product, its sum, two products back and their sum
+
+
+def test_sparse_and_nested_tensors_leave_bytes_absent_with_the_operation_named() -> None:
+    dense = torch.eye(4)
+    sparse = dense.to_sparse()
+    work = counted(lambda: torch.mm(sparse, dense))
+    assert (work.flops, work.bytes, work.unknown) == (None, None, {"aten.mm": 1})
+    assert "aten.mm" in work.reasons["bytes"]
+
+
+def test_tensors_of_other_classes_are_counted_by_the_plain_ones_that_they_are_made_of() -> None:
+    class Wrapped(Tensor):  # type: ignore[misc]
+        inner: Any
+
+        @staticmethod
+        def __new__(cls, inner: Any) -> Any:
+            made = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+            made.inner = inner
+            return made
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return Wrapped(func(*[each.inner for each in args], **(kwargs or {})))
+
+    x = Wrapped(torch.ones(4, 4))
+    assert counted(lambda: torch.mm(x, x)).flops == 128
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized:UserWarning")
+def test_quantised_and_scalar_tensors_do_not_fail_the_call() -> None:
+    x = torch.ones(4, 4)
+    work = counted(lambda: (torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), torch.tensor(2.0) * 3))
+    assert work.unknown == {"aten.quantize_per_tensor": 1}
+    assert work.flops == 1
+
+
+def test_a_users_formula_for_a_custom_operation_is_used_wherever_it_runs() -> None:
+    @torch.library.custom_op("counting_test::twice", mutates_args=(), schema="(Tensor x) -> Tensor")  # type: ignore[untyped-decorator]
+    def twice(x: Any) -> Any:
+        return x * 2
+
+    x = torch.ones(4, 4)
+    assert counted(lambda: twice(x)).unknown == {"counting_test.twice": 1}
+    register_formula(twice, flops=lambda x: x.numel())
+    work = counted(lambda: twice(x))
+    assert (work.flops, work.bytes, work.unknown) == (16, 128, {})
+    register_formula(torch.ops.counting_test.twice, flops=lambda x: x.shape[0], bytes=lambda x: 7)
+    assert (counted(lambda: twice(x)).flops, counted(lambda: twice(x)).bytes) == (4, 7)
+
+
+def test_a_users_formula_replaces_the_projects_own() -> None:
+    register_formula(torch.ops.aten.mm, flops=lambda self, mat2: self.shape[0] * mat2.shape[1])
+    assert counted(lambda: torch.mm(torch.ones(2, 3), torch.ones(3, 5))).flops == 10
+
+
+@pytest.mark.parametrize(
+    "formula", [lambda x: 1 // 0, lambda x: -1, lambda x: 1.5, lambda: 1, lambda x: True], ids=range(5)
+)
+def test_a_formula_that_fails_makes_the_operation_unknown_and_nothing_else(formula: Any) -> None:
+    register_formula(torch.ops.aten.cos.default, flops=formula)
+    work = counted(lambda: torch.cos(torch.ones(4)) + 1)
+    assert work.unknown == {"aten.cos": 1}
+    assert work.flops == 4
+
+
+def test_a_formula_for_a_callable_stands_for_the_call_as_a_whole() -> None:
+    def mine(x: list[int], *, scale: int) -> None:
+        raise AssertionError("nothing of the user's runs")
+
+    register_formula(mine, flops=lambda x, *, scale: len(x) * scale)
+    work = count_beside(mine, ([1, 2],), {"scale": 3})
+    assert work is not None
+    assert (work.flops, work.bytes, work.method) == (6, None, "formula")
+    assert "bytes" in work.reasons
+    failed = count_beside(mine, (1,), {"scale": 3})
+    assert failed is not None
+    assert failed.reasons["flops"].startswith("the formula for flops failed: TypeError")
+
+
+def test_what_is_no_operation_and_no_formula_is_refused() -> None:
+    with pytest.raises(TypeError, match="takes callables"):
+        register_formula("aten.mm", flops=lambda: 1)
+    with pytest.raises(TypeError, match="takes callables"):
+        register_formula(torch.mm, flops=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="flops=, bytes= or both"):
+        register_formula(torch.mm)
+
+
+def test_a_replay_of_a_cuda_graph_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Graph:
+        replays = 0
+
+        def replay(self) -> None:
+            self.replays += 1
+
+    original = Graph.replay
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    graph, x = Graph(), torch.ones(4)
+    with Counting(share=GENEROUS) as counting, Unseen() as within:
+        x + x
+        graph.replay()
+    assert graph.replays == 1
+    assert counting.work().reasons["flops"] == within.reason == REPLAYED
+    assert Graph.replay is original
+
+
+def test_memory_that_overlaps_counts_once_and_too_many_addresses_are_told() -> None:
+    memory = Memory()
+    memory.touch([100, 104], [(8, 8), (8, 8)])
+    memory.touch([100, 1000], [(8, 4), (64, 16)])
+    assert memory.size() == 12 + 16
+    crowded = Memory(4)
+    for address in range(0, 100, 10):
+        crowded.touch([address], [(1, 1)])
+    assert crowded.size() is None
+    stretch = Memory(4)
+    for address in range(100):
+        stretch.touch([address], [(1, 1)])
+    assert stretch.size() == 100
+
+
+def test_with_an_older_pytorch_counting_is_refused_once_something_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counter, "_LEAVES_COMPILED", False)
+    monkeypatch.setattr(counter, "compilations", lambda: 1)
+    with Counting() as counting:
+        assert torch._C._len_torch_dispatch_stack() == 0
+    assert counting.work().reasons["flops"] == counter.TOO_OLD
+    assert counting.counting_s == 0.0

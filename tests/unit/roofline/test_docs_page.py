@@ -1,0 +1,64 @@
+"""The code of the page on operations runs from top to bottom."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from exporter_process import environment
+from roofline_support import CEILINGS
+
+from gpu_profile.roofline import machines
+from gpu_profile.roofline.ceilings import Ceilings, cache
+
+pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "roofline.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+#: The page's sweep takes twenty seconds.
+SHORT = """
+from functools import partial
+from gpu_profile import configure
+from gpu_profile.roofline import sweep
+configure(backend="none")
+sweep.sweep = partial(sweep.sweep, budget_s=0.2)
+sweep.create_performance_plots.__kwdefaults__["budget_s"] = 0.2
+"""
+
+
+def test_its_python_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.VARIABLE, os.fspath(tmp_path))
+    key = dict(machines.machine("cpu").key)
+    assert cache.store(Ceilings.from_json(CEILINGS.to_json() | {"key": key, "calibrated_ns": 1 << 62})) == ""
+    assert len(BLOCKS) == 5
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", SHORT + "\n".join(BLOCKS)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env=environment(GPU_PROFILE_CACHE=os.fspath(tmp_path)),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^[\d.]+ ms, [A-Z_]+: ", done.stdout, re.MULTILINE)
+    assert f"{3 * 2000 * 2000 * 4} formula" in done.stdout
+    assert (tmp_path / "gpu_performance_analysis.png").exists()
+    assert (tmp_path / "model.png").exists()
+
+
+def test_every_key_of_a_profile_is_in_its_table() -> None:
+    from gpu_profile.roofline import GPUProfiler
+
+    found = GPUProfiler("cpu", quiet=True, ceilings=CEILINGS, regions=False).profile_operation(len, "a", flops=1)
+    table = PAGE[PAGE.index("## What it says") : PAGE.index("The regime is the shared engine")]
+    told = set(re.findall(r"`(\w+)`", table))
+    assert set(found) <= told
+    assert set(found["runs"]) <= told
+    assert set(found["counted"]) <= told
