@@ -14,7 +14,9 @@ from gpu_profile.catalogue.metrics import (
     REGION_DURATION,
     REGION_ENERGY,
     REGION_ERRORS,
+    REGION_FLOPS,
     REGION_ITEMS,
+    REGION_TRAFFIC,
 )
 
 _CALLS = by("region", rate(of_regions(REGION_DURATION, part="_count")))
@@ -25,6 +27,8 @@ _ENERGY = by("region", rate(of_regions(REGION_ENERGY)))
 _ITEMS = by("region", rate(of_regions(REGION_ITEMS)))
 _ERRORS = by("region", rate(of_regions(REGION_ERRORS)))
 _ALL_BUSY = f"sum({physical(rate(of_gpus(BUSY)))})"
+_FLOPS = by("region", rate(of_regions(REGION_FLOPS)))
+_TRAFFIC = by("region", rate(of_regions(REGION_TRAFFIC)))
 _VERDICTS = of_regions(REGION_CALLS)
 
 OVERVIEW: Final = Section(
@@ -147,6 +151,20 @@ CALLS: Final = Section(
             "that count different things.",
             unit="joule",
             queries=(Query(f"{_ENERGY} / {_ITEMS}", "{{region}}"),),
+        ),
+        Panel(
+            title="Arithmetic by region",
+            description="Floating-point operations a second, over all time and not only a region's own. Only regions "
+            "whose operations are counted are shown; the profiler of operations does so.",
+            unit="flops",
+            queries=(Query(_FLOPS, "{{region}}"),),
+        ),
+        Panel(
+            title="Memory traffic by region",
+            description="Bytes a second that operations have to read and write at least, where they are counted. What "
+            "the memory really moves can be more.",
+            unit="Bps",
+            queries=(Query(_TRAFFIC, "{{region}}"),),
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""A device whose speed a test knows: its exercises only say how long they would take, and its clock believes them."""
+"""A device whose speed a test knows: its benchmarks only say how long they would take, and its clock believes them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TypeVar
 import pytest
 
 from gpu_profile.roofline.ceilings import calibration
-from gpu_profile.roofline.ceilings.datasheet import Facts
-from gpu_profile.roofline.ceilings.exercises import Call, Traffic
+from gpu_profile.roofline.ceilings.benchmarks import Call, Traffic
 from gpu_profile.roofline.machines.machine import Memory, Timing
 from gpu_profile.roofline.precision import Precision
 
@@ -30,8 +29,6 @@ class SlowDevice:
     device = "cuda:0"
     uuid: str | None = None
     region_device: int | str | None = None
-    sizes: tuple[int, ...] = (1024, 2048, 4096, 8192)
-    least = GIB
 
     def __init__(self, name: str = "a device of a test", *, cache_bytes: int | None = 40 * MIB) -> None:
         self.name = name
@@ -65,17 +62,11 @@ class SlowDevice:
             took /= 1000
         return result, Timing(took, took, self._faults - faults)
 
-    def synchronize(self) -> None:
-        """Nothing runs on."""
-
     def flush(self) -> None:
         """Nothing is cached."""
 
     def memory(self) -> Memory | None:
         return Memory(0, 0, 0, self.free, 40 * GIB)
-
-    def facts(self) -> Facts:
-        return Facts(self.name, memory_total=40 * GIB)
 
     def caches(self) -> list[tuple[str, int]]:
         return [("L2", self.cache_bytes)] if self.cache_bytes else []
@@ -131,6 +122,6 @@ class SlowDevice:
 
 
 def use(device: SlowDevice, monkeypatch: pytest.MonkeyPatch) -> SlowDevice:
-    """Have the calibration of this device give it its own exercises."""
-    monkeypatch.setattr(calibration, "exercises_for", lambda _: device)
+    """Have the calibration of this device give it its own benchmarks."""
+    monkeypatch.setattr(calibration, "benchmarks_for", lambda _: device)
     return device

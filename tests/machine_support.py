@@ -47,6 +47,9 @@ class Stream:
     def is_capturing(self) -> bool:
         return self.cuda.capturing(self.handle)
 
+    def synchronize(self) -> None:
+        self.cuda.wait(f"stream of device {self.ordinal}")
+
 
 class Event:
     """As both frameworks have it: made where it is first recorded."""
@@ -199,9 +202,9 @@ def cupy_with(accelerator: Accelerator, *, hip: bool = False) -> Any:
         return accelerator.count
 
     @contextmanager
-    def device(ordinal: int) -> Iterator[Any]:
+    def device(ordinal: int) -> Iterator[None]:
         with accelerator.device(ordinal):
-            yield SimpleNamespace(synchronize=lambda: accelerator.synchronize(ordinal))
+            yield
 
     cupy.cuda = SimpleNamespace(
         Device=device,

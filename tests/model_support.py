@@ -35,8 +35,8 @@ def fixed(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> None:
 
     def stopped(self: Stopwatch) -> None:
         stop(self)
-        for part, lap in self.laps.items():
-            lap.own_s = seconds[part.path]
-            lap.total_s = sum(each for path, each in seconds.items() if path.startswith(part.path))
+        for submodule, lap in self.laps.items():
+            lap.own_s = seconds[submodule.path]
+            lap.total_s = sum(each for path, each in seconds.items() if path.startswith(submodule.path))
 
     monkeypatch.setattr(Stopwatch, "stop", stopped)

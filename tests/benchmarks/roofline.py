@@ -1,19 +1,17 @@
-"""The operation profiler on this CPU: ceilings against STREAM, verdicts against labels, counts against closed forms."""
+"""The operation profiler: ceilings against STREAM, verdicts against labels, counts against closed forms."""
 
 from __future__ import annotations
 
 import gc
-import io
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
 from typing import Any, Final
 
-from benchmarks.operation_grid import Operation, best_product, evictor, grid, label, stream
-from benchmarks.rows import Row
+from benchmarks.operation_grid import Bench, Operation, grid
+from benchmarks.rows import Row, best
 from gpu_profile import configure
+from gpu_profile.roofline import GPUProfiler
 
 #: Calls of a tiny operation by which the lightweight mode is timed.
 _CALLS: Final = 5_000
@@ -24,61 +22,64 @@ _PATIENCE_S: Final = 1.0
 
 
 def rows() -> Iterator[Row]:
-    """The rows of the roofline; they need PyTorch."""
+    """The rows of the roofline, on this CPU and on a GPU if there is one; they need PyTorch."""
     try:
         import torch
     except ImportError:
         yield Row("roofline", "needs PyTorch: make frameworks", ok=False)
         return
-    from gpu_profile.roofline import GPUProfiler
-
     configure(backend="none")
-    cores = len(os.sched_getaffinity(0))
+    for device, place in (("cpu", "this CPU"), ("cuda:0", "this GPU")):
+        if device == "cpu" or torch.cuda.is_available():
+            yield from _device(torch, device, place)
+
+
+def _device(torch: Any, device: str, place: str) -> Iterator[Row]:
+    bench = Bench(torch, device)
     # Others share the memory of a virtual machine: by turns, both meet their pauses.
-    copied, profiler, took = stream(cores), None, 0.0
+    bandwidth, profiler, took = bench.bandwidth(), None, 0.0
     for _ in range(_TURNS):
         started = time.perf_counter()
-        with redirect_stdout(io.StringIO()):
-            again = GPUProfiler("cpu", recalibrate=True)
+        again = GPUProfiler(device, quiet=True, recalibrate=True)
         took = time.perf_counter() - started
         if profiler is not None:
-            again = GPUProfiler("cpu", quiet=True, ceilings=profiler.ceilings.best(again.ceilings))
+            again = GPUProfiler(device, quiet=True, ceilings=profiler.ceilings.best(again.ceilings))
         profiler = again
-        copied = max(copied, stream(cores))
-    yield from _ceilings(profiler, copied, took)
-    yield from _grid(torch, profiler, copied)
-    yield from _lightweight(torch, profiler)
-    configure(backend="none")
+        bandwidth = max(bandwidth, bench.bandwidth())
+    assert profiler is not None
+    yield from _ceilings(profiler, bandwidth, took, place)
+    yield from _grid(torch, profiler, bench, bandwidth, place)
+    yield from _lightweight(torch, profiler, place)
 
 
-def _ceilings(profiler: Any, copied: float, took: float) -> Iterator[Row]:
+def _ceilings(profiler: GPUProfiler, bandwidth: float, took: float, place: str) -> Iterator[Row]:
     memory = profiler.ceilings.memory
-    ratio = memory.value / copied if memory is not None else 0.0
+    ratio = memory.value / bandwidth if memory is not None else 0.0
+    by = "STREAM in C, a thread per core" if profiler.machine.kind == "cpu" else "copy of 1 GiB"
     yield Row(
-        "calibrated memory bandwidth of the CPU",
+        f"calibrated memory bandwidth of {place}",
         "none" if memory is None else f"{memory.value / 1e9:.1f} GB/s",
-        f"STREAM in C, a thread per core, by turns with it {copied / 1e9:.1f} GB/s",
+        f"{by}, by turns with it: {bandwidth / 1e9:.1f} GB/s",
         f"{ratio:.2f}x",
         "within 10 %",
         abs(ratio - 1) <= 0.1,
     )
     rates = ", ".join(f"{p} {c.value / 1e9:.0f}" for p, c in profiler.ceilings.compute.items())
-    yield Row("calibration of the CPU from nothing", f"{took:.1f} s; GFLOP/s: {rates}")
+    yield Row(f"calibration of {place} from nothing", f"{took:.1f} s; GFLOP/s: {rates}")
 
 
-def _grid(torch: Any, profiler: Any, copied: float) -> Iterator[Row]:
-    evict = evictor()
-    ridges = {name: best_product(torch, name) / copied for name in ("float32", "bfloat16")}
+def _grid(torch: Any, profiler: GPUProfiler, bench: Bench, bandwidth: float, place: str) -> Iterator[Row]:
+    ridges = {name: bench.best_product(name) / bandwidth for name in ("float32", "bfloat16")}
     right: Counter[str] = Counter()
     wrong: dict[str, list[str]] = {"careful": [], "single": []}
     flops_off, bytes_off, labels = [], 0.0, Counter[str]()
-    operations = list(grid(torch))
+    operations = list(grid(torch, profiler.machine.device))
     for operation in operations:
-        expected = label(operation, ridges[operation.dtype], evict)
+        expected = bench.label(operation, ridges[operation.dtype])
         labels[expected] += 1
         args = operation.make(1)
         careful = _careful(profiler, operation, args)
-        evict()
+        bench.evict()
         single = profiler.profile_operation(operation.function, *args)
         for how, found in (("careful", careful), ("single", single)):
             if found["regime"] == expected:
@@ -99,28 +100,28 @@ def _grid(torch: Any, profiler: Any, copied: float) -> Iterator[Row]:
     ):
         share = right[how] / n
         yield Row(
-            f"{text}, {n} operations on this CPU ({seen})",
+            f"{text}, {n} operations on {place} ({seen})",
             f"{share * 100:.1f} % right" + (f"; wrong: {'; '.join(wrong[how])}" if wrong[how] else ""),
-            f"GPURegimeProfiler's rules on the same runs {right['peer'] / n * 100:.1f} %",
+            f"GPURegimeProfiler's rules on the single runs {right['peer'] / n * 100:.1f} %",
             f"{right[how] / max(1, right['peer']):.2f}x",
             "-" if reach is None else f">={reach * 100:.0f} % right",
             reach is None or share >= reach,
         )
     yield Row(
-        f"FLOPs of the same {n} operations against closed forms",
+        f"FLOPs of the same {n} operations against closed forms, {place}",
         f"{n - len(flops_off)} equal" + (f"; not: {'; '.join(flops_off)}" if flops_off else ""),
         reach="all equal",
         ok=not flops_off,
     )
     yield Row(
-        f"bytes of the same {n} operations against closed forms",
+        f"bytes of the same {n} operations against closed forms, {place}",
         f"at most {bytes_off * 100:.2f} % off",
         reach="<=1 %",
         ok=bytes_off <= 0.01,
     )
 
 
-def _careful(profiler: Any, operation: Operation, args: tuple[Any, ...]) -> dict[str, Any]:
+def _careful(profiler: GPUProfiler, operation: Operation, args: tuple[Any, ...]) -> dict[str, Any]:
     started = time.perf_counter()
     operation.function(*args)
     once = time.perf_counter() - started
@@ -131,7 +132,7 @@ def _careful(profiler: Any, operation: Operation, args: tuple[Any, ...]) -> dict
     return found
 
 
-def _peer(profiler: Any, operation: Operation, args: tuple[Any, ...], run: dict[str, Any]) -> str:
+def _peer(profiler: GPUProfiler, operation: Operation, args: tuple[Any, ...], run: dict[str, Any]) -> str:
     """GPURegimeProfiler 1.1.0's count and rules, with its default thresholds, on our timing and ceilings."""
     tensors = [arg for arg in args if hasattr(arg, "numel")]
     name = operation.function.__name__
@@ -141,22 +142,28 @@ def _peer(profiler: Any, operation: Operation, args: tuple[Any, ...], run: dict[
     fp32 = next(c.value for p, c in profiler.ceilings.compute.items() if str(p) == "fp32")
     if flops / seconds / fp32 > 0.15:
         return "COMPUTE_BOUND"
-    return "MEMORY_BOUND" if moved / seconds / profiler.ceilings.memory.value > 0.10 else "OVERHEAD_BOUND"
+    memory = profiler.ceilings.memory
+    return "MEMORY_BOUND" if memory and moved / seconds / memory.value > 0.10 else "OVERHEAD_BOUND"
 
 
-def _lightweight(torch: Any, profiler: Any) -> Iterator[Row]:
-    a, b = torch.ones(64), torch.ones(64)
-    from gpu_profile.roofline import GPUProfiler
+def _lightweight(torch: Any, profiler: GPUProfiler, place: str) -> Iterator[Row]:
+    device = profiler.machine.device
+    a, b = torch.ones(64, device=device), torch.ones(64, device=device)
+    alone = GPUProfiler(device, quiet=True, ceilings=profiler.ceilings, regions=False)
 
-    alone = GPUProfiler("cpu", quiet=True, ceilings=profiler.ceilings, regions=False)
-    bare = _each(lambda: torch.add(a, b))
-    full = _each(lambda: profiler.profile_with_result(torch.add, a, b, lightweight=True)) - bare
-    plain = _each(lambda: alone.profile_with_result(torch.add, a, b, lightweight=True)) - bare
-    whole = _each(lambda: alone.profile_with_result(torch.add, a, b), calls=200) - bare
+    def bare() -> None:
+        torch.add(a, b)
+        if a.is_cuda:
+            torch.cuda.synchronize(a.device)
+
+    call = _each(bare)
+    full = _each(lambda: profiler.profile_with_result(torch.add, a, b, lightweight=True)) - call
+    plain = _each(lambda: alone.profile_with_result(torch.add, a, b, lightweight=True)) - call
+    whole = _each(lambda: alone.profile_with_result(torch.add, a, b), calls=200) - call
     yield Row(
-        "lightweight=True per call of torch.add, over bare",
+        f"lightweight=True per call of torch.add on {place}, over bare",
         f"{full * 1e6:.1f} µs with region metrics, {plain * 1e6:.1f} without",
-        f"bare call {bare * 1e6:.1f} µs; whole profile +{whole * 1e6:.0f} µs",
+        f"bare call, waited for, {call * 1e6:.1f} µs; whole profile +{whole * 1e6:.0f} µs",
         f"{whole / full:.0f}x less than a whole profile",
         "<=10 µs",
         full <= 10e-6,
@@ -165,10 +172,4 @@ def _lightweight(torch: Any, profiler: Any) -> Iterator[Row]:
 
 def _each(action: Callable[[], object], calls: int = _CALLS, bursts: int = 7) -> float:
     """Seconds of one call, of the fastest burst."""
-    fastest = float("inf")
-    for _ in range(bursts):
-        started = time.perf_counter()
-        for _ in range(calls):
-            action()
-        fastest = min(fastest, (time.perf_counter() - started) / calls)
-    return fastest
+    return min(best(lambda: [action() for _ in range(calls)], 1) / calls for _ in range(bursts))

@@ -27,6 +27,18 @@ QUERIES = [
 ]
 VARIABLES = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
 DEADLINE_S = 90.0
+#: A program whose operations are counted, on the port that it is given.
+COUNTED = """
+import sys, time
+from gpu_profile import configure, region, serve_metrics
+from gpu_profile.operation import Operation
+configure(backend="none")
+serve_metrics(int(sys.argv[1]))
+while True:
+    with region("matmul") as execution:
+        time.sleep(0.05)
+        execution.operation = Operation(flops=2 * 1024**3, bytes=12 * 1024**2, precision="fp32")
+"""
 
 pytestmark = pytest.mark.debian
 
@@ -90,16 +102,17 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Prometheus, scraping an exporter on a simulated node and the demo's service, which works on the same node."""
+    """Prometheus, scraping an exporter on a simulated node, the demo's service on the same node, and COUNTED."""
     here = tmp_path_factory.mktemp("dashboard")
     node = create(here / "node")
-    exporter, service, web = free_port(), free_port(), free_port()
+    exporter, service, counted, web = (free_port() for _ in range(4))
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(path) for kind in ("alerts", "rules") for path in (GRAFANA / kind).glob("*.yaml")],
         "scrape_configs": [
             {"job_name": "exporter", "static_configs": [{"targets": [f"127.0.0.1:{exporter}"]}]},
             {"job_name": "service", "static_configs": [{"targets": [f"127.0.0.1:{service}"]}]},
+            {"job_name": "counted", "static_configs": [{"targets": [f"127.0.0.1:{counted}"]}]},
         ],
     }
     (here / "prometheus.json").write_text(json.dumps(configuration))
@@ -117,11 +130,14 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     with ExitStack() as stack:
         behind = {
             here / "service.log": stack.enter_context(running(here / "service.log", *python, *demo)),
+            here / "counted.log": stack.enter_context(
+                running(here / "counted.log", sys.executable, "-c", COUNTED, str(counted))
+            ),
             here / "exporter.log": stack.enter_context(running(here / "exporter.log", *python, *own, *push)),
             here / "prometheus.log": stack.enter_context(running(here / "prometheus.log", *server)),
         }
         asked = Prometheus(f"http://127.0.0.1:{web}", behind)
-        asked.eventually("both targets up", lambda: len(asked.query("up == 1")) == 2)
+        asked.eventually("every target up", lambda: len(asked.query("up == 1")) == 3)
         yield asked
 
 

@@ -1,6 +1,7 @@
 """Counting against closed forms and against enumeration, for any shape."""
 
 from itertools import product
+from math import inf
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from gpu_profile.roofline.counting.operands import Operand
 
 torch = pytest.importorskip("torch")
 
-from gpu_profile.roofline.counting import Counting, count_beside  # noqa: E402
+from gpu_profile.roofline.counting import Counting, count_without_running  # noqa: E402
 
 settings.register_profile("counting", max_examples=40, deadline=None)
 few = settings(max_examples=40, deadline=None)
@@ -19,10 +20,10 @@ size = st.integers(1, 7)
 
 
 def counted(function: Any, *args: Any, **kwargs: Any) -> tuple[int | None, int | None]:
-    with Counting(share=1e9) as counting:
+    with Counting(share=inf) as counting:
         function(*args, **kwargs)
     work = counting.work()
-    beside = count_beside(function, args, kwargs)
+    beside = count_without_running(function, args, kwargs)
     assert beside is not None
     assert (beside.flops, beside.bytes) == (work.flops, work.bytes)
     return work.flops, work.bytes
@@ -99,7 +100,7 @@ def test_work_adds_up_over_the_operations_of_a_run(names: list[str]) -> None:
         "view": lambda: x.view(16),
     }
     flops = {"mm": 128, "relu": 16, "add_": 16, "view": 0}
-    with Counting(share=1e9) as counting:
+    with Counting(share=inf) as counting:
         for each in names:
             calls[each]()
     work = counting.work()

@@ -33,7 +33,7 @@ ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
 #: Labels that Prometheus adds to whatever it scrapes.
 TARGET_LABELS = {"job", "instance"}
 #: Units in Grafana's own ids, as far as the dashboard uses them.
-UNITS = {"none", "percentunit", "watt", "joule", "bytes", "Bps", "celsius", "hertz", "s", "cps"}
+UNITS = {"none", "percentunit", "watt", "joule", "bytes", "Bps", "celsius", "hertz", "s", "cps", "flops"}
 
 
 def by_series_name() -> dict[str, Metric]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpu_profile.cli.launch import BACKEND_VARIABLE, RECORD_VARIABLE
-from gpu_profile.cli.op_text import ceilings_text, profile_text
+from gpu_profile.cli.op_text import ceilings_text, profile_text, title_text
 from gpu_profile.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ _WARMUP, _REPEATS = 3, 20
     help="Elements of the input.",
 )
 @click.option("--device", metavar="SPEC", help="cpu, cuda, cuda:1, …; else the first GPU, else the CPU.")
-@click.option("--dtype", default="float32", show_default=True, help="float64, float32, bfloat16 or float16.")
+@click.option(
+    "--dtype", default="float32", show_default=True, metavar="TYPE", help="float64, float32, bfloat16 or float16."
+)
 @click.option(
     "--repeats", type=click.IntRange(min=1), default=_REPEATS, show_default=True, metavar="N", help="Timed runs."
 )
@@ -107,7 +109,8 @@ def op(
         from gpu_profile.roofline.plots.theme import check_file
 
         check_file(output)
-    profiler = _profiler(device, recalibrate=recalibrate, regions=record is not None or RECORD_VARIABLE in os.environ)
+    kept = record is not None or RECORD_VARIABLE in os.environ
+    profiler = _profiler(device, recalibrate=recalibrate, regions=kept)
     if visualize:
         from gpu_profile.roofline.sweep import create_performance_plots
 
@@ -121,7 +124,7 @@ def op(
     where = torch_device(profiler.machine)
     workload = prepare(name, size, device=where, dtype=dtype)
     with _recorded(record, profiler):
-        profile = _profile(profiler, workload, repeats=repeats, warmup=warmup, flush=flush)
+        profile = _profile(profiler, workload, kept=kept, repeats=repeats, warmup=warmup, flush=flush)
     about = {
         "operation": name,
         "shape": workload.shape,
@@ -137,7 +140,7 @@ def op(
     if show_ceilings and not as_json:
         click.echo(f"\n{ceilings_text(profiler.ceilings)}")
     if target is not None:
-        _draw(target, workload, profile, profiler.ceilings)
+        _draw(target, profile, profiler.ceilings, title=title_text(about))
 
 
 def _profiler(device: str | None, *, recalibrate: bool, regions: bool) -> GPUProfiler:
@@ -175,35 +178,39 @@ def _recorded(directory: Path | None, profiler: GPUProfiler) -> Iterator[None]:
         process.stop()
 
 
-def _profile(profiler: GPUProfiler, workload: Workload, **runs: Any) -> dict[str, Any]:
-    """With the doubling test where FLOPs and bytes alone do not tell."""
+def _profile(profiler: GPUProfiler, workload: Workload, *, kept: bool, **runs: Any) -> dict[str, Any]:
+    """With the doubling test where FLOPs and bytes alone do not tell.
+
+    In a recording each run is to be there once, so that the test is made at once.
+    """
     call = (workload.function, *workload.args)
     options = {**workload.kwargs, **runs, "passes": 2, "name": workload.name}
-    profile = profiler.profile_operation(*call, **options)
-    if profile["regime"] != "UNKNOWN":
+    profile = None if kept else profiler.profile_operation(*call, **options)
+    if profile is not None and profile["regime"] != "UNKNOWN":
         return profile
     try:
         return profiler.profile_operation(*call, growth=True, **options)
     except Exception as error:  # noqa: BLE001 - twice the size may not fit
+        profile = profile or profiler.profile_operation(*call, **options)
         profile["reasons"]["growth"] = f"twice the size failed: {type(error).__name__}"
         return profile
 
 
-def _draw(target: Path, workload: Workload, profile: Mapping[str, Any], ceilings: Ceilings) -> None:
-    from gpu_profile.roofline.plots.roofs import Point, roofline_figure
+def _draw(target: Path, profile: Mapping[str, Any], ceilings: Ceilings, *, title: str) -> None:
+    from gpu_profile.roofline.plots.points import Point
+    from gpu_profile.roofline.plots.roofs import roofline_figure
     from gpu_profile.roofline.precision import Precision
 
     precision = profile["precision"]
     point = Point(
-        f"{workload.name} {workload.shape.partition(',')[0]}",
+        profile["operation"],
         profile["compute_intensity"],
         profile["achieved_flops"],
         profile["regime"],
-        share=1.0,
         precision=None if precision is None else Precision(precision),
     )
     try:
-        roofline_figure(ceilings, [point]).savefig(target, dpi=130)
+        roofline_figure(ceilings, [point], title=title).savefig(target, dpi=130)
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from error
     click.echo(f"wrote {target}", err=True)

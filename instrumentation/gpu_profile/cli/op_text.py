@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,30 +19,57 @@ _WIDTH: Final = 100
 #: A share below this would be shown as none.
 _LEAST_SHOWN: Final = 0.0005
 _LABEL: Final = 13
+#: Of the time: what memory that is touched for the first time takes has a line from here on.
+_NOTABLE: Final = 0.2
 
 
 def profile_text(profile: Mapping[str, Any], about: Mapping[str, Any], ceilings: Ceilings) -> str:
     """A profile for people: a line for each thing, with the reason where it is not known."""
-    runs, reasons = profile["runs"], profile["reasons"]
-    many = f"   {_ms(runs['low_ms'])} – {_ms(runs['high_ms'])}, {runs['n']} runs" if runs["n"] > 1 else "   one run"
     regime = profile["regime"]
-    sure = "" if profile["confidence"] is None else f", sure {percent(profile['confidence'], 0)}"
-    runner_up = f"; next: {profile['runner_up']}" if profile["runner_up"] else ""
+    sure = "" if profile["confidence"] is None else f", {percent(profile['confidence'], 0)} sure"
+    runner_up = f"; else {profile['runner_up']}" if profile["runner_up"] else ""
     lines = [
-        f"{about['operation']} of {about['shape']}, {about['dtype']}, on {about['device']}: {about['machine']}",
+        title_text(about),
         "",
-        _line("time", _ms(profile["runtime_ms"]) + many),
+        _line("time", _ms(profile["runtime_ms"]) + _runs(profile["runs"])),
         _line("regime", f"{regime}{sure}{runner_up}"),
         _line("  why", profile["reason"]),
         _line("arithmetic", _reached(profile, ceilings, "achieved_flops", "flops_utilization")),
         _line("memory", _reached(profile, ceilings, "achieved_bandwidth", "bandwidth_utilization")),
+        *_first_touch(profile.get("first_touch_ratio")),
         _line("intensity", _intensity(profile)),
         _line("overhead", _overhead(profile)),
-        _line("device memory", _memory(profile["memory"], reasons)),
+        _line("device memory", _memory(profile["memory"], profile["reasons"])),
     ]
     if profile["advice"]:
         lines.append(_line("next step", profile["advice"]))
     return "\n".join(lines)
+
+
+def title_text(about: Mapping[str, Any]) -> str:
+    """What was run where, with digits in groups: `add of 10,000,000 and 10,000,000, float32, on cpu: AMD EPYC`."""
+    *inputs, last = (re.sub(r"\d{5,}", _grouped, each) for each in about["shape"].split(", "))
+    shape = f"{', '.join(inputs)} and {last}" if inputs else last
+    return f"{about['operation']} of {shape}, {about['dtype']}, on {about['device']}: {about['machine']}"
+
+
+def _grouped(found: re.Match[str]) -> str:
+    return f"{int(found[0]):,}"
+
+
+def _runs(runs: Mapping[str, Any]) -> str:
+    if runs["n"] == 1:
+        return "   one run"
+    caches = "" if runs["caches"] == "unknown" else f", {runs['caches']} caches"
+    # Of fewer there is no interval as sure as that.
+    interval = "95 % interval" if runs["n"] > 5 else "from the least to the most"
+    return f"   median of {runs['n']} runs{caches}; {interval} {_ms(runs['low_ms'])} – {_ms(runs['high_ms'])}"
+
+
+def _first_touch(ratio: float | None) -> list[str]:
+    if ratio is None or ratio < _NOTABLE:
+        return []
+    return [_line("first touch", f"{percent(ratio, 0)} of the time goes to new memory, which counts as memory's")]
 
 
 def _line(label: str, text: str) -> str:
@@ -133,6 +161,8 @@ def ceilings_text(ceilings: Ceilings) -> str:
     if ceilings.launch_s is not None:
         cold = "" if ceilings.cold_launch_s is None else f"{si(ceilings.cold_launch_s, 's')} with cold caches"
         cells.append(("empty launch", si(ceilings.launch_s, "s"), "", "measured", cold))
+    if ceilings.fault_s is not None:
+        cells.append(("first touch", si(ceilings.fault_s, "s"), "a page of memory", "measured", ""))
     lines = [ceilings.machine, "", text_table(("ceiling", "value", "for", "source", "note"), cells, left=5)]
     lines += [_line(name, f"{_UNKNOWN}   {why}") for name, why in ceilings.missing.items()]
     if ceilings.calibrated_ns:

@@ -11,6 +11,8 @@ from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.units import percent, si
 
 _LINE: Final = "=" * 50
+#: Why a CPU is measured that nobody has chosen.
+_WHY: Final = {"cpu": "no GPU was found", "host": "PyTorch is not installed, by which GPUs are found"}
 _MISSION: Final = (
     (Regime.OVERHEAD_BOUND, "launching takes longer than the work"),
     (Regime.MEMORY_BOUND, "memory bandwidth limits performance"),
@@ -22,8 +24,8 @@ def heading(machine: Machine, *, chosen: bool) -> Iterator[str]:
     """What is going to be calibrated; `chosen`: the caller named the device."""
     yield "gpu-profile Auto-Calibration"
     yield _LINE
-    if machine.kind in ("cpu", "host"):
-        yield f"CPU: {machine.name}" + ("" if chosen else " (no GPU was found: the CPU itself is measured)")
+    if machine.kind in _WHY:
+        yield f"CPU: {machine.name}" + ("" if chosen else f" ({_WHY[machine.kind]}: the CPU itself is measured)")
     else:
         yield f"GPU Detected: {machine.name}"
     yield "Mission: tell which regime an operation is in"

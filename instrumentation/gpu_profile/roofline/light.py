@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from types import BuiltinMethodType, MethodType, ModuleType
+from typing import Any, Final, NamedTuple, TypeVar, cast
+from weakref import ref
 
 from gpu_profile.operation import Operation
 from gpu_profile.regimes import Regime, Thresholds
 from gpu_profile.regions import region
 from gpu_profile.roofline import counting
+from gpu_profile.roofline.call import Call, name_of, undone
 from gpu_profile.roofline.ceilings import Ceilings
 from gpu_profile.roofline.machines.machine import Machine, Timing
-from gpu_profile.roofline.measurement import judge, known_work, name_of
+from gpu_profile.roofline.measurement import judge
 from gpu_profile.roofline.position import place
 from gpu_profile.roofline.repeats import Repeats
 from gpu_profile.roofline.work import Work, unknown_work
@@ -66,29 +69,35 @@ class Light:
         if self._regions:
             with region(known.name, span=False, device=self._device) as execution:
                 result, timing = self._machine.run(call)
-                answer = self._answer(known, timing)
+                answer = self._answer(known, timing, result)
                 execution.operation = answer.operation
         else:
             result, timing = self._machine.run(call)
-            answer = self._answer(known, timing)
+            answer = self._answer(known, timing, result)
         return result, {"runtime_ms": timing.device_s * 1e3, "regime": answer.regime}
 
     def _look_up(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Known:
         # Without PyTorch, or with arguments that cannot be keyed, a function is known by itself alone.
-        shapes = counting.signature(args, kwargs) if "torch" in sys.modules else None
-        key = (function, _ANY if shapes is None else shapes)
         try:
+            identity, given = _identity(function, args)
+            shapes = counting.signature(given, kwargs) if "torch" in sys.modules else None
+            key = (identity, _ANY if shapes is None else shapes)
             known = self._known.get(key)
         except TypeError:  # a callable object that cannot be hashed
             return _Known(name_of(function), unknown_work("the function cannot be looked up"))
         if known is None:
-            work = known_work(function, args, kwargs) if shapes is not None else None
+            call = Call(function, args, kwargs)
+            call.check_device(self._machine)
+            # Without shapes the work of this call says nothing of the next.
+            work = call.work if shapes is not None else None
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            known = self._known[key] = _Known(name_of(function), work or unknown_work("needs passes=2"))
+            known = self._known[key] = _Known(call.name, work or unknown_work("needs passes=2"))
         return known
 
-    def _answer(self, known: _Known, timing: Timing) -> _Answer:
+    def _answer(self, known: _Known, timing: Timing, result: object) -> _Answer:
+        if (later := undone(result)) is not None:
+            return _Answer(str(Regime.UNKNOWN), Operation(reason=later))
         device_s, _, faults = timing
         # Four leading binary digits of the nanoseconds, and the order of magnitude of the first touches.
         nanoseconds = int(device_s * 1e9)
@@ -106,3 +115,22 @@ class Light:
         operation = position.operation(work, growth=None, n=1)
         verdict = judge(operation, Repeats.of([timing.device_s]), self._thresholds)
         return _Answer(str(verdict.regime if verdict.confidence else Regime.UNKNOWN), operation)
+
+
+def _identity(function: Any, args: tuple[Any, ...]) -> tuple[Hashable, tuple[Any, ...]]:
+    """What stands for a function without keeping alive what it holds: its tensors may be all that a device has.
+
+    Methods are made anew for each call: their object and function stand for them, or, where they are not Python's, the
+    object's type and their name; the object is then among the arguments, which are returned.
+    """
+    kind = type(function)
+    if kind is BuiltinMethodType:
+        owner = function.__self__
+        if owner is not None and not isinstance(owner, ModuleType):
+            return (type(owner), function.__name__), (owner, *args)
+    elif kind is MethodType:
+        return (ref(function.__self__), ref(function.__func__)), args
+    try:
+        return ref(function), args
+    except TypeError:  # what belongs to a type lives as long as the program
+        return cast(Hashable, function), args

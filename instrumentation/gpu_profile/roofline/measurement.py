@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import functools
-import logging
-from collections.abc import Callable, Mapping, Sequence
+import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Final, Generic, TypeVar
+from numbers import Integral
+from typing import Any, Final, TypeVar
 
 from gpu_profile.operation import Operation
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds, Verdict, classify
 from gpu_profile.regions import region
-from gpu_profile.roofline import counting
+from gpu_profile.roofline import counting, doubling
+from gpu_profile.roofline.call import Call, not_counted, undone
 from gpu_profile.roofline.ceilings import Ceilings
-from gpu_profile.roofline.doubling import doubled
 from gpu_profile.roofline.machines.machine import Machine, Memory, Timing
-from gpu_profile.roofline.position import Caches, Position, place
+from gpu_profile.roofline.position import Caches, Position, nowhere, place
 from gpu_profile.roofline.repeats import Repeats
 from gpu_profile.roofline.work import Work, unknown_work
 from gpu_profile.units import percent
 
 T = TypeVar("T")
-_log = logging.getLogger("gpu_profile")
 
 #: Of a call's time, what counting may cost in its only run. Where it would be more, the call is not counted.
 COUNTING_SHARE: Final = 0.05
-#: Runs of either size in the doubling test: as many as give a median with a 95 % interval.
-_DOUBLING_RUNS: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ class Runs:
             ("warmup", self.warmup, 0),
             ("passes", self.passes, 1),
         ):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} is a whole number of at least {least}, not {value!r}")
         if self.passes > 2:
             raise ValueError(f"passes is 1, or 2 to count in a run of its own, not {self.passes}")
@@ -100,12 +96,17 @@ def measure(
 
     Returns the result of the last timed run. Each timed run is an execution of the region `call.name`.
     """
+    if runs.growth:
+        doubling.choices(call.args, call.kwargs)  # nothing to double is said before anything runs
     work = call.work
     counted_s = 0.0
     taken: list[Timing] = []
     result: Any = None
+    later: str | None = None
+    growth, refused = None, ""
     for i in range(runs.warmup + runs.repeats):
         timed = i >= runs.warmup
+        result = None  # one result at a time: two may be more than the device has room for
         if runs.flush:
             machine.flush()
         # What is not timed can be counted at any cost.
@@ -113,8 +114,11 @@ def measure(
         if not timed:
             with counter or nullcontext():
                 result, _ = machine.run(call)
+            later = undone(result)
             work = work or _counted(counter)
             continue
+        if runs.growth and i and i == runs.warmup and later is None:
+            growth, refused = _growth(call, machine, runs)  # before the timed runs, whose regions then have it
         with _Region(call.name, machine, on=regions) as execution:
             with counter or nullcontext():
                 result, timing = machine.run(call)
@@ -123,18 +127,22 @@ def measure(
                 work, counted_s = _affordable(_counted(counter), timing), counter.counting_s
                 timing = _without(timing, counted_s, machine)
             assert work is not None  # noqa: S101 - the first run has counted it
-            position = place(work, timing.device_s, ceilings, caches=runs.caches, faults=timing.faults)
-            execution.operation = position.operation(work, growth=None, n=1)
+            later = undone(result)
+            position = _position(work, timing, ceilings, runs, later)
+            execution.operation = position.operation(work, growth=growth, n=1)
         taken.append(timing)
     assert work is not None  # noqa: S101 - as above
-    if runs.passes > 1 and (work.flops is None or work.bytes is None):
+    if runs.passes > 1 and later is None and "torch" in sys.modules and (work.flops is None or work.bytes is None):
         with (counter := counting.Counting(share=inf)):
             machine.run(call)
-        work = _counted(counter)
-    growth = _growth(call, machine, runs) if runs.growth else None
+        work = _completed(work, _counted(counter))
     times = Repeats.of([timing.device_s for timing in taken])
     faults = sorted(timing.faults for timing in taken)[len(taken) // 2]
-    position = place(work, times.median_s, ceilings, caches=runs.caches, faults=faults)
+    position = _position(work, Timing(times.median_s, 0.0, faults), ceilings, runs, later)
+    if runs.growth and not runs.warmup and later is None:
+        growth, refused = _growth(call, machine, runs)
+    if refused:
+        position.reasons["growth"] = refused
     operation = position.operation(work, growth=growth, n=times.n)
     host_s = Repeats.of([timing.host_s for timing in taken]).median_s
     return result, Measurement(
@@ -153,6 +161,18 @@ def measure(
     )
 
 
+def _position(work: Work, timing: Timing, ceilings: Ceilings, runs: Runs, later: str | None) -> Position:
+    """Where the call stands; nowhere if its work is done `later`."""
+    if later is not None:
+        return nowhere({"runtime": later, **work.reasons})
+    return place(work, timing.device_s, ceilings, caches=runs.caches, faults=timing.faults)
+
+
+def _growth(call: Call[Any], machine: Machine, runs: Runs) -> tuple[float | None, str]:
+    """The doubling test of it: how much longer twice the work takes, or why that is not known."""
+    return doubling.growth(call.function, call.args, call.kwargs, machine, runs=runs.repeats, flush=runs.flush)
+
+
 def judge(operation: Operation, times: Repeats, thresholds: Thresholds) -> Verdict:
     """The verdict on it; less sure of few timings or of timings that differ."""
     return classify(replace(operation.evidence(), half_width=_doubt(times, thresholds)), thresholds)
@@ -164,65 +184,21 @@ def _doubt(times: Repeats, thresholds: Thresholds) -> float:
     return thresholds.sure_margin / 2 if known is None else min(known, thresholds.sure_margin)
 
 
-class Call(Generic[T]):
-    """A function with its arguments, and what is known beforehand of the work that it does.
-
-    `work` is None if it can only be counted while it runs. Making one runs nothing of the user's.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., T],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        *,
-        name: str | None = None,
-        flops: int | None = None,
-        bytes: int | None = None,  # noqa: A002 - the word of the field
-    ) -> None:
-        if not callable(function):
-            raise TypeError(f"an operation is a function that can be called, not {function!r}")
-        self.function = function
-        self.args = tuple(args)
-        self.kwargs = dict(kwargs)
-        self.name = name or name_of(function)
-        self.work = _given(flops, bytes) or known_work(function, self.args, self.kwargs)
-
-    def __call__(self) -> T:
-        """Run it."""
-        return self.function(*self.args, **self.kwargs)
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """What an operation is called where its caller does not say."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__name__", None) or type(function).__name__
-
-
-def known_work(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work | None:
-    """What a call will do, as far as that can be told without running anything of the user's; None: count it."""
-    try:
-        return counting.known_work(function, args, kwargs)
-    except Exception as error:  # noqa: BLE001 - whatever counting meets, the user's function runs
-        return _failed(error)
-
-
-def _given(flops: int | None, moved: int | None) -> Work | None:
-    if flops is None and moved is None:
-        return None
-    for name, value in (("flops", flops), ("bytes", moved)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise ValueError(f"{name} is a whole number of at least 0, not {value!r}")
-    reasons = {name: "not given" for name, value in (("flops", flops), ("bytes", moved)) if value is None}
-    return Work(flops=flops, bytes=moved, method="given", reasons=reasons)
-
-
 def _counted(counter: counting.Counting | None) -> Work:
     try:
         return unknown_work("nothing was counted") if counter is None else counter.work()
     except Exception as error:  # noqa: BLE001 - the user's call has run and is over: only its numbers are missing
-        return _failed(error)
+        return not_counted(error)
+
+
+def _completed(work: Work, counted: Work) -> Work:
+    """What was known of the work already, and what a run of its own has found besides."""
+    if work.flops is not None:
+        counted = replace(counted, flops=work.flops, by_precision=work.by_precision, method=work.method)
+    if work.bytes is not None:
+        counted = replace(counted, bytes=work.bytes, working_set=work.working_set, largest=work.largest)
+    missing = {"flops": counted.flops is None, "bytes": counted.bytes is None}
+    return replace(counted, reasons={name: why for name, why in counted.reasons.items() if missing.get(name, True)})
 
 
 def _affordable(work: Work, timing: Timing) -> Work:
@@ -234,11 +210,6 @@ def _affordable(work: Work, timing: Timing) -> Work:
     return unknown_work(reason, method="counted")
 
 
-def _failed(error: Exception) -> Work:
-    _log.warning("gpu-profile: an operation's FLOPs and bytes could not be counted: %r", error)
-    return unknown_work(f"counting failed: {error!r}")
-
-
 def _without(timing: Timing, counting_s: float, machine: Machine) -> Timing:
     """The timing without what counting took of the host; a device of its own went on meanwhile."""
     host_s = max(timing.host_s - counting_s, 0.0)
@@ -248,34 +219,6 @@ def _without(timing: Timing, counting_s: float, machine: Machine) -> Timing:
 
 def _is_host(machine: Machine) -> bool:
     return machine.kind in ("cpu", "host")
-
-
-def _growth(call: Call[Any], machine: Machine, runs: Runs) -> float | None:
-    """How much longer twice the work takes. Runs the user's function several times, which was asked for."""
-    choices = doubled(call.args, call.kwargs)
-    for i, (args, kwargs) in enumerate(choices):
-        twice = functools.partial(call.function, *args, **kwargs)
-        try:
-            machine.run(twice)
-        except Exception:
-            if i + 1 < len(choices):
-                continue
-            raise
-        return _ratio(twice, call, machine, runs) - 1.0
-    raise AssertionError("there is always a last choice")
-
-
-def _ratio(twice: Callable[[], Any], once: Callable[[], Any], machine: Machine, runs: Runs) -> float:
-    times: dict[bool, list[float]] = {False: [], True: []}
-    machine.run(once)
-    for _ in range(max(_DOUBLING_RUNS, runs.repeats)):
-        # By turns, so that a clock that changes meets both.
-        for big, run in ((False, once), (True, twice)):
-            if runs.flush:
-                machine.flush()
-            times[big].append(machine.run(run)[1].device_s)
-    small = Repeats.of(times[False]).median_s
-    return Repeats.of(times[True]).median_s / small if small else 1.0
 
 
 class _Region:

@@ -6,6 +6,7 @@ min(compute ceiling, I x memory ceiling); the ridge is the intensity at which th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -23,6 +24,8 @@ Caches = Literal["warm", "cold", "unknown"]
 _WRONG: Final = 1.5
 #: What different operations take on a few elements differs by less than this factor, with caches alike.
 _FEW: Final = 10
+#: Of data up to so many times its size, a cache keeps a part that shows.
+_PARTLY: Final = 4
 #: Faster than its memory by more than this, an operation has read from a cache: measured bandwidths differ by less.
 _FASTER: Final = 1.1
 
@@ -76,7 +79,7 @@ def place(work: Work, device_s: float, ceilings: Ceilings, *, caches: Caches = "
     reasons = dict(work.reasons)
     if not device_s > 0:
         reasons.setdefault("runtime", "it took no time that the clock can tell")
-        return Position(*(None,) * 10, reasons)
+        return nowhere(reasons)
     compute_s = _compute_s(work, ceilings, reasons)
     level, roof = _roof(work, device_s, ceilings, caches)
     if roof is None:
@@ -113,6 +116,11 @@ def place(work: Work, device_s: float, ceilings: Ceilings, *, caches: Caches = "
         attainable=attainable,
         reasons=reasons,
     )
+
+
+def nowhere(reasons: Mapping[str, str]) -> Position:
+    """Of what no time is known that its work took."""
+    return Position(*(None,) * 10, dict(reasons))
 
 
 def _fresh(memory: float | None, faults: int, device_s: float, ceilings: Ceilings) -> float | None:
@@ -175,7 +183,8 @@ def _roof(
     """The roof that the bytes are under.
 
     Of what was touched just before, and fits, a cache's. Otherwise the memory's, unless the operation was faster than
-    the memory can be. Between two operations of one call, data stays in a cache if the most that one touches fits.
+    the memory can be. Between two operations of one call, data stays in a cache if the most that one touches fits, and
+    of what is a few times as large as a cache, a part does.
     """
     memory = ceilings.memory
     touched = work.working_set if work.working_set is not None else work.bytes
@@ -183,6 +192,8 @@ def _roof(
     if cache is None and work.largest is not None and work.operations > 1:
         cache = ceilings.cache(work.largest)
         caches = "unknown"
+    if cache is None and touched is not None and caches != "cold":
+        cache, caches = ceilings.cache(touched // _PARTLY), "unknown"
     if memory is None:
         return (None, None) if cache is None or caches != "warm" else (cache.name, cache.bandwidth)
     if cache is not None and work.bytes is not None:

@@ -60,7 +60,9 @@ def as_profile(found: Measurement) -> dict[str, Any]:
         "bandwidth_utilization": None if position.memory is None else position.memory - (position.fresh or 0.0),
         "compute_intensity": work.intensity,
         "ridge": position.ridge,
+        "ridge_ratio": _over(work.intensity, position.ridge),
         "attainable_flops": position.attainable,
+        "roofline_ratio": _over(position.flops_per_s, position.attainable),
         "overhead_ratio": position.overhead,
         "first_touch_ratio": position.fresh,
         "growth": found.growth,
@@ -68,6 +70,10 @@ def as_profile(found: Measurement) -> dict[str, Any]:
         "memory": None if found.memory is None else headroom.as_profile(found.memory),
         "reasons": reasons,
     }
+
+
+def _over(value: float | None, whole: float | None) -> float | None:
+    return None if value is None or not whole else value / whole
 
 
 def _advice(found: Measurement) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from gpu_profile.errors import UsageError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.roofline import banner, machines
+from gpu_profile.roofline.call import Call
 from gpu_profile.roofline.ceilings import Ceilings
 from gpu_profile.roofline.ceilings.cache import ceilings_for
 from gpu_profile.roofline.light import Light
 from gpu_profile.roofline.machines.machine import Machine
-from gpu_profile.roofline.measurement import Call, Measurement, Runs, measure
+from gpu_profile.roofline.measurement import Measurement, Runs, measure
 from gpu_profile.roofline.profile import as_profile
 
 T = TypeVar("T")
@@ -98,9 +100,14 @@ class GPUProfiler:
         """The doubling test: whether twice the work takes hardly longer. Runs the function some twenty times.
 
         The first array argument is doubled along its first dimension, with those of the same shape if the function
-        takes that. `ratio` is how long twice the work takes over once; `overhead_bound` whether that is below 1.5.
+        takes that; UsageError if it takes neither. `ratio` is how long twice the work takes over once;
+        `overhead_bound` whether that is below 1.5.
         """
         profile = self.profile_operation(function, *args, repeats=repeats, flush=flush, growth=True, **kwargs)
+        if profile["growth"] is None:
+            reasons = profile["reasons"]
+            why = reasons.get("growth") or reasons["regime"]
+            raise UsageError(f"{profile['operation']}: the doubling test cannot be done: {why}")
         ratio = 1.0 + profile["growth"]
         return {
             "ratio": ratio,
@@ -111,23 +118,17 @@ class GPUProfiler:
 
     def measure(self, call: Call[T], runs: Runs) -> tuple[T, Measurement]:
         """The typed form of `profile_with_result`."""
-        self._check_devices(call)
+        call.check_device(self.machine)
         return measure(call, self.machine, self.ceilings, runs=runs, thresholds=self.thresholds, regions=self._regions)
-
-    def _check_devices(self, call: Call[Any]) -> None:
-        """An operation of the framework's runs where its arguments are; a user's function may move them."""
-        found = machines.devices_of((call.args, call.kwargs))
-        if found and call.work is not None and call.work.method == "meta" and self.machine.device not in found:
-            raise UsageError(
-                f"{call.name}: its arguments are on {', '.join(sorted(found))}, this profiler is for "
-                f"{self.machine.name}: make a GPUProfiler for their device, or move them"
-            )
 
 
 def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    """To standard output, in what characters it has. Where there is none, or it is closed, nobody wants to know."""
+    text = "".join(f"{line}\n" for line in lines)
+    with suppress(AttributeError, OSError, ValueError):
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
+        sys.stdout.flush()
 
 
 def _silent(lines: Iterable[str]) -> None:

@@ -24,6 +24,8 @@ _SWEPT: Final = {
     "sum": (1.0, 1, _ELEMENTS),
     "matmul": (1.5, 3, _MATRICES),
 }
+#: About how many FLOPs of a product take as long as one element of the others.
+_PRODUCTS: Final = 100
 _WARMUP, _LEAST, _MOST = 2, 5, 25
 #: The doubling test runs each of two sizes about ten times.
 _DOUBLING_RUNS: Final = 30
@@ -51,7 +53,7 @@ class Row(NamedTuple):
 def sweep(
     profiler: GPUProfiler, *, budget_s: float = 20.0, prepare: Prepare = prepare, clock: Clock = SYSTEM_CLOCK
 ) -> list[Row]:
-    """Profile cos, add, sum and matmul in float32, the small sizes first, in about `budget_s` seconds.
+    """Profile cos, add, sum and matmul in float32, what takes least first, in about `budget_s` seconds.
 
     What would take more than half of the time or memory that is left is a row with the reason; so is what fails. The
     operations are the profiler's own to run: each runs some ten times, and twice as often for the doubling test.
@@ -59,11 +61,11 @@ def sweep(
     """
     device = torch_device(profiler.machine)
     end_ns = clock.now_ns() + round(budget_s * NS_PER_S)
-    planned = sorted((size, name) for name, (_, _, sizes) in _SWEPT.items() for size in sizes)
+    planned = sorted((_effort(size, power), size, name) for name, (power, _, sizes) in _SWEPT.items() for size in sizes)
     known: dict[str, _Cost] = {}
     failed: dict[str, str] = {}
     rows = []
-    for done, (size, name) in enumerate(planned):
+    for done, (_, size, name) in enumerate(planned):
         power, tensors, _ = _SWEPT[name]
         cost = known.get(name, _Cost(size, 0.0, 0.0)).at(size, power)
         left_s, points = max(0, end_ns - clock.now_ns()) / NS_PER_S, len(planned) - done
@@ -84,6 +86,11 @@ def sweep(
         known[name] = _Cost(size, profile["runtime_ms"] / 1e3, (made_ns - began_ns) / NS_PER_S)
         rows.append(Row(name, workload.size, workload.shape, profile))
     return rows
+
+
+def _effort(size: int, power: float) -> float:
+    """What a call takes, compared with others."""
+    return float(size**power) / (_PRODUCTS if power > 1 else 1)
 
 
 class _Cost(NamedTuple):

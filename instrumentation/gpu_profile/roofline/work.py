@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from gpu_profile.roofline.precision import Precision
+
+#: No operation does more; more would not fit into what records and exports it.
+MOST: Final = (1 << 63) - 1
 
 #: `given` by the caller; `meta`: counted on tensors without data, nothing was run; `counted` while it ran; `formula`:
 #: registered for this function.

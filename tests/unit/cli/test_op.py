@@ -32,6 +32,7 @@ CEILINGS = Ceilings(
     },
     levels=(Level("L2", 2 << 20, Ceiling(90e9, "measured")), Level("memory", None, Ceiling(13.4e9, "formula"))),
     launch_s=3e-6,
+    fault_s=0.25e-6,
     missing={"fp8": "there is no such product here"},
     calibrated_ns=1_795_000_000_000_000_000,
 )
@@ -46,7 +47,7 @@ PROFILE: Mapping[str, Any] = {
     "operation": "matmul",
     "device": "A CPU",
     "runtime_ms": 17.24,
-    "runs": {"n": 20, "median_ms": 17.24, "low_ms": 16.9, "high_ms": 18.1},
+    "runs": {"n": 20, "median_ms": 17.24, "low_ms": 16.9, "high_ms": 18.1, "caches": "warm"},
     "regime": "COMPUTE_BOUND",
     "confidence": 0.82,
     "runner_up": "BALANCED",
@@ -61,6 +62,7 @@ PROFILE: Mapping[str, Any] = {
     "ridge": 9.4,
     "attainable_flops": 126e9,
     "overhead_ratio": 0.0001,
+    "first_touch_ratio": 0.19,
     "growth": None,
     "residency": "memory",
     "memory": {
@@ -72,8 +74,9 @@ PROFILE: Mapping[str, Any] = {
     "reasons": {},
 }
 UNKNOWN: Mapping[str, Any] = dict.fromkeys(PROFILE) | {
+    "operation": "matmul",
     "runtime_ms": 2.0,
-    "runs": {"n": 1, "median_ms": 2.0, "low_ms": 2.0, "high_ms": 2.0},
+    "runs": {"n": 1, "median_ms": 2.0, "low_ms": 2.0, "high_ms": 2.0, "caches": "unknown"},
     "regime": "UNKNOWN",
     "reason": "neither FLOPs nor bytes are known",
     "reasons": {"flops": "needs passes=2", "bytes": "no formula", "overhead": "no launch", "memory": "not told"},
@@ -171,10 +174,10 @@ def test_what_is_wrong_is_one_line_before_anything_runs(arguments: list[str], sa
 
 def test_a_profile_is_some_aligned_lines() -> None:
     text = profile_text(PROFILE, ABOUT, CEILINGS)
-    assert text.splitlines()[0] == "matmul of 1000×1000, 1000×1000, float32, on cpu: A CPU"
+    assert text.splitlines()[0] == "matmul of 1000×1000 and 1000×1000, float32, on cpu: A CPU"
     assert fields(text) == {
-        "time": "17.2 ms   16.9 ms – 18.1 ms, 20 runs",
-        "regime": "COMPUTE_BOUND, sure 82 %; next: BALANCED",
+        "time": "17.2 ms   median of 20 runs, warm caches; 95 % interval 16.9 ms – 18.1 ms",
+        "regime": "COMPUTE_BOUND, 82 % sure; else BALANCED",
         "why": "FLOPs per second are nearer to their ceiling than bytes",
         "arithmetic": "116 GFLOP/s   92 % of 126 GFLOP/s (fp32, measured)",
         "memory": "700 MB/s   5.2 % of 13.4 GB/s (memory, by formula)",
@@ -206,6 +209,31 @@ def test_data_in_a_cache_is_held_against_that_cache() -> None:
     found = fields(profile_text(profile, ABOUT, CEILINGS))
     assert found["memory"] == "700 MB/s   50 % of 90.0 GB/s (L2, measured)"
     assert found["overhead"].endswith("; twice the size takes 90 % longer")
+
+
+def test_much_time_for_new_memory_is_a_line_of_its_own() -> None:
+    found = fields(profile_text({**PROFILE, "first_touch_ratio": 0.2}, ABOUT, CEILINGS))
+    assert found["first touch"] == "20 % of the time goes to new memory, which counts as memory's"
+
+
+def test_few_runs_have_no_95_percent_interval() -> None:
+    runs = {"n": 3, "median_ms": 2.0, "low_ms": 1.0, "high_ms": 3.0, "caches": "unknown"}
+    found = fields(profile_text({**PROFILE, "runs": runs}, ABOUT, CEILINGS))
+    assert found["time"].endswith("median of 3 runs; from the least to the most 1.00 ms – 3.00 ms")
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [("1000×1000", "1000×1000"), ("10000000, 10000000", "10,000,000 and 10,000,000"), ("2, 3, 4", "2, 3 and 4")],
+)
+def test_inputs_can_be_told_apart_and_large_ones_read(shape: str, says: str) -> None:
+    text = profile_text(PROFILE, {**ABOUT, "shape": shape}, CEILINGS)
+    assert text.startswith(f"matmul of {says}, float32, on cpu")
+
+
+@pytest.mark.parametrize("profile", [PROFILE, UNKNOWN, {**PROFILE, "advice": "fuse it " * 40}])
+def test_no_line_is_wider_than_100_characters(profile: Mapping[str, Any]) -> None:
+    assert all(len(line) <= 100 for line in profile_text(profile, ABOUT, CEILINGS).splitlines())
 
 
 def test_the_json_is_the_profile_with_what_was_run(use: Use, capsys: Capture) -> None:
@@ -248,6 +276,13 @@ def test_the_doubling_test_is_made_only_where_nothing_else_tells(use: Use, capsy
     assert "COMPUTE_BOUND" in capsys.readouterr().out
 
 
+def test_in_a_recording_each_run_is_there_once(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU_PROFILE_RECORD", "somewhere")
+    profiler = use(UNKNOWN)
+    run("cos", "--size", "10")
+    assert [call["growth"] for call in profiler.calls] == [True]
+
+
 def test_if_twice_the_size_cannot_be_run_the_first_answer_stands(use: Use, capsys: Capture) -> None:
     use(UNKNOWN, {})
     run("cos", "--size", "10", "--json")
@@ -274,6 +309,7 @@ def test_the_ceilings_are_a_table_with_their_sources() -> None:
     assert rows["fp32"] == "fp32 126 GFLOP/s ridge 9.4 FLOP/B measured"
     assert rows["bf16"].endswith("data sheet not measured: no memory left")
     assert rows["empty launch"] == "empty launch 3.00 µs measured"
+    assert rows["first touch"] == "first touch 250 ns a page of memory measured"
     assert rows["fp8"] == "fp8 – there is no such product here"
     assert lines[-1] == "measured 2026-11-18 11:06 UTC"
 
@@ -319,7 +355,7 @@ def test_a_real_operation_is_profiled_and_recorded(calibrated: list[bool], tmp_p
     assert found["runs"]["n"] == 5
     recording = read_recording(tmp_path / "rec")
     assert {span.name for span in recording.spans} == {"matmul"}
-    assert len(recording.spans) % 5 == 0
+    assert len(recording.spans) == 5
 
 
 def test_nothing_heavy_is_loaded_with_the_command_line() -> None:

@@ -11,10 +11,9 @@ from roofline_support import CEILINGS, FakeMachine
 
 from gpu_profile import configure, process
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
-from gpu_profile.roofline import counting, light
+from gpu_profile.roofline import call, counting, light
 from gpu_profile.roofline.light import Light
 from gpu_profile.roofline.machines.machine import Timing
-from gpu_profile.roofline.measurement import known_work
 from gpu_profile.roofline.profiler import GPUProfiler
 from gpu_profile.roofline.work import Work
 
@@ -58,7 +57,8 @@ def test_a_shape_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(args[0].shape)
         return known_work(function, args, kwargs)
 
-    monkeypatch.setattr(light, "known_work", known)
+    known_work = call.known_work
+    monkeypatch.setattr(call, "known_work", known)
     profile = made(1e-3).profile
     for size in (10, 20, 10, 20, 10):
         profile(torch.cos, (torch.ones(size),), {})
@@ -103,8 +103,8 @@ def test_durations_that_share_an_answer_are_within_an_eighth(seconds: float) -> 
     lightly = made(seconds)
     known = light._Known("x", counting.known_work(torch.cos, (torch.ones(100),), {}))  # type: ignore[arg-type]
     for faults in (0, 100):
-        lightly._answer(known, Timing(seconds, seconds, faults))
-        lightly._answer(known, Timing(seconds * 1.2 + 2e-9, seconds, faults))
+        lightly._answer(known, Timing(seconds, seconds, faults), None)
+        lightly._answer(known, Timing(seconds * 1.2 + 2e-9, seconds, faults), None)
     assert len(known.answers) == 4
 
 

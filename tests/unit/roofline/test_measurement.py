@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from roofline_support import CEILINGS, FakeMachine
 
-from gpu_profile import configure
-from gpu_profile.roofline.measurement import Call, Runs, measure, name_of
+from gpu_profile import configure, process
+from gpu_profile.roofline.call import Call, name_of
+from gpu_profile.roofline.measurement import Runs, measure
 from gpu_profile.roofline.profile import as_profile
 
 
@@ -66,6 +67,21 @@ def test_the_median_of_the_timed_runs_counts_and_warm_up_does_not() -> None:
     found = profile(Counted(), machine=machine, warmup=2, repeats=5, flops=1, bytes=1)
     assert found["runtime_ms"] == 3.0
     assert found["runs"] == {"n": 5, "median_ms": 3.0, "low_ms": 1.0, "high_ms": 1e5, "caches": "warm"}
+
+
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_the_doubling_test_is_told_and_with_a_warm_up_the_regions_have_it(warmup: int) -> None:
+    import numpy as np
+
+    machine = FakeMachine()
+    call = Call(np.sum, (np.ones(8),), {}, flops=7, bytes=64)
+    runs = Runs(growth=True, warmup=warmup)
+    _, found = measure(call, machine, CEILINGS, runs=runs)
+    assert found.growth == 0.0
+    session = process.session()
+    session.settle()
+    growth = session.verdicts.operations["sum"].evidence().values.get("growth")
+    assert growth == (0.0 if warmup else None)
 
 
 def test_caches_are_flushed_before_each_run_if_asked_for() -> None:

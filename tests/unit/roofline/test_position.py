@@ -75,6 +75,12 @@ def test_bytes_come_from_a_cache_if_they_fit_and_are_known_to_be_there(
     assert found.memory == pytest.approx(moved / found.roof.value / seconds)
 
 
+@pytest.mark.parametrize(("moved", "level"), [(40 << 20, "L3"), (200 << 20, "memory")])
+def test_a_cache_keeps_a_part_of_what_is_a_few_times_its_size(moved: int, level: str) -> None:
+    assert place(work(1, moved), moved / 50e9, CEILINGS, caches="warm").level == level
+    assert place(work(1, moved), moved / 15e9, CEILINGS, caches="warm").level == "memory", "it was not faster"
+
+
 def test_between_the_operations_of_a_call_data_may_stay_in_a_cache() -> None:
     chain = Work(10, 100 << 20, {Precision.FP32: 10}, 50, working_set=64 << 20, largest=2 << 20)
     assert place(chain, 1.5e-3, CEILINGS).level == "L3"

@@ -171,9 +171,10 @@ def store(ceilings: Ceilings) -> str:
     return ""
 
 
-def forget(key: Mapping[str, str]) -> None:
-    """Remove what was kept for this machine, if anything was. Never raises."""
-    path = path_of(key)
-    if path is not None:
-        with suppress(OSError):
-            path.unlink()
+def _after_fork() -> None:
+    """A child has one thread: a calibration that another one of its parent's had begun is not in it."""
+    global _one_at_a_time  # noqa: PLW0603
+    _one_at_a_time = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

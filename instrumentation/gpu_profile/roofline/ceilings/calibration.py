@@ -15,8 +15,8 @@ from typing import Final
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import GpuProfileError
 from gpu_profile.roofline.ceilings import IMPOSSIBLE, Ceiling, Ceilings, Level
-from gpu_profile.roofline.ceilings.datasheet import Expected, expected
-from gpu_profile.roofline.ceilings.exercises import ELEMENT_BYTES, Call, Exercises, exercises_for
+from gpu_profile.roofline.ceilings.benchmarks import ELEMENT_BYTES, Benchmarks, Call, benchmarks_for
+from gpu_profile.roofline.ceilings.datasheet import Expected, expected, facts_of
 from gpu_profile.roofline.machines.machine import Machine, Timing
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.units import percent, si
@@ -43,6 +43,12 @@ LAUNCHES: Final = 101
 BEYOND_CACHE: Final = 6
 #: Nor are fewer bytes than this any measure of a memory.
 LEAST_BYTES: Final = 16 << 20
+#: Sizes of matrices, growing. Processors are saturated early, GPUs late.
+PROCESSOR_SIZES: Final = (256, 512, 1024, 2048, 4096)
+GPU_SIZES: Final = (1024, 2048, 4096, 8192)
+#: The least working set for memory, in bytes: kernels start and end at full speed only if they are long.
+PROCESSOR_LEAST: Final = 256 << 20
+GPU_LEAST: Final = 1 << 30
 #: What is allocated at most, as a part of the memory that is free.
 OF_FREE: Final = 0.25
 #: A cache that is not faster than what is behind it by this is no roof of its own.
@@ -79,23 +85,26 @@ def calibrate(
     exceed what the data sheet says by more than `IMPOSSIBLE`. UsageError if the device cannot be timed at present.
     """
     try:
-        exercises = exercises_for(machine)
+        benchmarks = benchmarks_for(machine)
     except ImportError as error:
         missing = dict.fromkeys(("memory", *map(str, Precision), "launch"), f"needs {error.name} to be measured")
         return Ceilings(machine.name, dict(machine.key), missing=missing)
-    return _Calibration(machine, exercises, budget_s, say).run(clock)
+    return _Calibration(machine, benchmarks, budget_s, say).run(clock)
 
 
 class _Calibration:
-    def __init__(self, machine: Machine, exercises: Exercises, budget_s: float, say: Callable[[str], None]) -> None:
-        self._machine, self._exercises, self._budget_s, self._say = machine, exercises, budget_s, say
+    def __init__(self, machine: Machine, benchmarks: Benchmarks, budget_s: float, say: Callable[[str], None]) -> None:
+        self._machine, self._benchmarks, self._budget_s, self._say = machine, benchmarks, budget_s, say
+        self._host = machine.kind in HOSTS
         self._expected = Expected()
         self._measured = False
         self._missing: dict[str, str] = {}
 
     def run(self, clock: Clock) -> Ceilings:
-        with self._exercises.undisturbed():
-            self._expected = expected(self._exercises.facts())
+        with self._benchmarks.undisturbed():
+            key, memory_now = dict(self._machine.key), self._machine.memory()
+            total = None if memory_now is None else memory_now.total
+            self._expected = expected(facts_of(self._machine.name, key, total))
             # Of what goes on beside it, much lasts about a second: the memory's turns are apart.
             turns = [self._memory()]
             compute = self._compute()
@@ -104,12 +113,12 @@ class _Calibration:
             turns.append(self._memory())
             launch_s = self._attempt("launch", self._launch)
             cold_launch_s = self._attempt("cold launch", self._cold_launch)
-            fault_s = self._attempt("first touch", self._fault) if self._machine.kind in HOSTS else None
+            fault_s = self._attempt("first touch", self._fault) if self._host else None
             memory = max((turn for turn in turns if turn is not None), default=None)
             levels = self._levels(memory, caches)
         return Ceilings(
             machine=self._machine.name,
-            key=dict(self._machine.key),
+            key=key,
             compute=compute,
             levels=levels,
             launch_s=launch_s,
@@ -138,7 +147,7 @@ class _Calibration:
             return believed(measured, None if name in self._expected.unsure else known, unit)
         if known is not None:
             return known._replace(note=f"{known.note}; not measured: {self._missing.pop(name)}")
-        if self._machine.kind not in HOSTS and self._expected.reason:
+        if not self._host and self._expected.reason:
             self._missing[name] += f"; {self._expected.reason}"
         return None
 
@@ -150,7 +159,7 @@ class _Calibration:
     def _caches(self) -> list[tuple[str, int, float]]:
         """Name, size and bytes per second of those that could be measured, the smallest first."""
         found = []
-        for name, size in self._exercises.caches():
+        for name, size in self._benchmarks.caches():
             self._say(f"measuring the {name} cache's bandwidth")
             rate = self._attempt(name, partial(self._bandwidth, size // 2, CACHE_SHARE))
             if rate is not None:
@@ -171,7 +180,7 @@ class _Calibration:
     def _memory_size(self) -> int:
         """Bytes of three arrays for the memory's bandwidth. MemoryError if those that fit would be in the cache."""
         cache = self._machine.cache_bytes or 0
-        wanted, room = max(BEYOND_CACHE * cache, self._exercises.least), self._room()
+        wanted, room = max(BEYOND_CACHE * cache, PROCESSOR_LEAST if self._host else GPU_LEAST), self._room()
         if room is None or room >= wanted:
             return wanted
         if room < max(BEYOND_CACHE * cache // 2, LEAST_BYTES):
@@ -184,12 +193,12 @@ class _Calibration:
 
     def _bandwidth(self, size: int, share: float) -> float:
         """Bytes per second within three arrays of `size` bytes in all."""
-        ways = self._exercises.traffic(size)
+        ways = self._benchmarks.traffic(size)
         budget_s = share * self._budget_s / len(ways)
-        return max(way.bytes / self._seconds(way.call, _Spent(budget_s), runs=RUNS) for way in ways)
+        return max(way.bytes / self._seconds(way.call, _Budget(budget_s), runs=RUNS) for way in ways)
 
     def _compute(self) -> dict[Precision, Ceiling]:
-        reasons = self._exercises.precisions()
+        reasons = self._benchmarks.precisions()
         share_s = PRODUCT_SHARE * self._budget_s / max(1, sum(not reason for reason in reasons.values()))
         found: dict[Precision, Ceiling] = {}
         for precision, reason in reasons.items():
@@ -209,48 +218,51 @@ class _Calibration:
 
         What is left of the time then goes to the best size: on a busy machine, more runs come nearer to the ceiling.
         """
-        best, best_n, stalls, spent = 0.0, 0, 0, _Spent(share_s)
-        with self._exercises.arithmetic(precision):
-            for n in self._exercises.sizes:
+        best, best_n, stalls, budget = 0.0, 0, 0, _Budget(share_s)
+        with self._benchmarks.arithmetic(precision):
+            for n in PROCESSOR_SIZES if self._host else GPU_SIZES:
                 fits = self._fits(precision, n)
                 # A size costs two runs at least.
-                if best and (stalls == STALLS or not fits or 4 * n**3 / best > spent.left):
+                if best and (stalls == STALLS or not fits or 4 * n**3 / best > budget.left):
                     break
                 if not fits:
                     raise MemoryError
-                rate = self._product_rate(precision, n, spent, most=RUNS)
+                rate = self._product_rate(precision, n, budget, most=RUNS)
                 stalls = 0 if rate > GAIN * best else stalls + 1
                 best, best_n = max((best, best_n), (rate, n))
-            if not spent.over:
-                best = max(best, self._product_rate(precision, best_n, spent))
+            if not budget.over:
+                best = max(best, self._product_rate(precision, best_n, budget))
         return best
 
     def _fits(self, precision: Precision, n: int) -> bool:
         room = self._room()
         return room is None or ELEMENT_BYTES[precision] * n * n <= room
 
-    def _product_rate(self, precision: Precision, n: int, spent: _Spent, *, most: int = MOST_RUNS) -> float:
-        call = self._exercises.product(precision, n)
-        return 2 * n**3 / self._seconds(call, spent, runs=1, most=most)
+    def _product_rate(self, precision: Precision, n: int, budget: _Budget, *, most: int = MOST_RUNS) -> float:
+        call = self._benchmarks.product(precision, n)
+        return 2 * n**3 / self._seconds(call, budget, runs=1, most=most)
 
     def _launch(self) -> float:
         """The median device time of an operation that does next to nothing."""
         self._say("measuring an empty launch")
-        call, spent = self._exercises.nothing(), _Spent(LAUNCH_SHARE * self._budget_s)
+        call, budget = self._benchmarks.nothing(), _Budget(LAUNCH_SHARE * self._budget_s)
         for _ in range(5):
             self._machine.run(call)
         times: list[float] = []
-        while len(times) < LAUNCHES or (not spent.over and len(times) < 10 * LAUNCHES):
+        while len(times) < LAUNCHES or (not budget.over and len(times) < 10 * LAUNCHES):
             timing = self._machine.run(call)[1]
-            spent.add(timing)
+            budget.add(timing)
             times.append(timing.device_s)
         times.sort()
         return _positive(times[len(times) // 2])
 
     def _cold_launch(self) -> float:
-        """The median device time of a small operation whose code is in no cache, of the one that takes longest."""
+        """The median device time of a small operation whose code is in no cache, of the one that takes longest.
+
+        As in `_launch` and a single run of the user's, the device has nothing else to do: its wait for the host is in.
+        """
         longest = 0.0
-        for call in self._exercises.small():
+        for call in self._benchmarks.small():
             self._machine.run(call)
             times = list[float]()
             for _ in range(COLD_LAUNCHES):
@@ -262,46 +274,42 @@ class _Calibration:
 
     def _fault(self) -> float:
         """How long a page takes that is touched for the first time, beyond writing it. ArithmeticError if none is."""
-        call = self._exercises.fresh(FRESH_BYTES)
+        call = self._benchmarks.fresh(FRESH_BYTES)
         timings = [self._machine.run(call)[1] for _ in range(RUNS)]
-        memory = next((way for way in self._exercises.traffic(FRESH_BYTES) if way.bytes), None)
+        memory = self._benchmarks.traffic(FRESH_BYTES)[0]
         faults = sorted(timing.faults for timing in timings)[RUNS // 2]
-        if memory is None or faults < LEAST_FAULTS:
+        if faults < LEAST_FAULTS:
             raise ArithmeticError("memory that was just made had been touched before")
         took = sorted(timing.device_s for timing in timings)[RUNS // 2]
         written = FRESH_BYTES / memory.bytes * min(self._machine.run(memory.call)[1].device_s for _ in range(RUNS))
         return _positive((took - written) / faults)
 
-    def _seconds(self, call: Call, spent: _Spent, *, runs: int, most: int = MOST_RUNS) -> float:
+    def _seconds(self, call: Call, budget: _Budget, *, runs: int, most: int = MOST_RUNS) -> float:
         """How long one call takes on the device: of at least `runs` runs, and up to `most` as the budget allows."""
         # The first loads libraries and touches memory, which may take longer than all the rest: it is not counted as it
         # is, but as one more of the second.
         self._machine.run(call)
         timing = self._machine.run(call)[1]
-        spent.add(timing)
-        second = spent.add(timing)
+        budget.add(timing)
+        second = budget.add(timing)
         calls = max(1, min(MOST_CALLS, math.ceil(RUN_S / _positive(second))))
         times = [second] if calls == 1 else []
-        while len(times) < runs or (not spent.over and len(times) < most):
-            times.append(spent.add(self._machine.run(lambda: repeat(call, calls))[1]) / calls)
+        while len(times) < runs or (not budget.over and len(times) < most):
+            times.append(budget.add(self._machine.run(lambda: repeat(call, calls))[1]) / calls)
         times.sort()
         return _positive(times[max(len(times) // 20, int(len(times) >= 3))])
 
 
-class _Spent:
-    """Seconds of a budget that are used up."""
+class _Budget:
+    """Seconds that runs may take, and how many of them are left."""
 
     def __init__(self, budget_s: float) -> None:
-        self._budget_s, self._s = budget_s, 0.0
+        self.left = budget_s
 
     def add(self, timing: Timing) -> float:
         """Count a run; its time on the device."""
-        self._s += max(timing)
+        self.left -= max(timing.device_s, timing.host_s)
         return timing.device_s
-
-    @property
-    def left(self) -> float:
-        return self._budget_s - self._s
 
     @property
     def over(self) -> bool:

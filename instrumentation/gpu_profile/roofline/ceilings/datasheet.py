@@ -76,6 +76,29 @@ class Expected:
     reason: str = ""
 
 
+def facts_of(name: str, key: Mapping[str, str], memory_total: int | None) -> Facts:
+    """What a machine's key tells, through NVML, of the device, whichever framework drives it.
+
+    A MIG instance's bus and units are not known: NVML's are of the whole GPU.
+    """
+    whole = _MIG.search(name) is None
+    capability = re.fullmatch(r"(\d+)\.(\d+)", key.get("capability", ""))  # AMD's is a name
+
+    def number(of: str) -> int | None:
+        return int(text) if (text := key.get(of, "")).isdecimal() else None
+
+    return Facts(
+        name,
+        memory_total=memory_total,
+        memory_clock_mhz=number("max_memory_clock_mhz"),
+        bus_width_bits=number("bus_width_bits") if whole else None,
+        cores=number("gpu_cores") if whole else None,
+        sm_clock_mhz=number("max_sm_clock_mhz"),
+        multiprocessors=number("multiprocessors"),
+        capability=None if capability is None else (int(capability[1]), int(capability[2])),
+    )
+
+
 def sheet_for(name: str, *, memory_total: int | None = None) -> Sheet | None:
     """The data sheet of a device by the name that NVML or the framework gives it; None if there is none.
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from gpu_profile.roofline.counting.beside import count_beside, registered_work
+from gpu_profile.roofline.counting.dry_run import count_without_running, registered_work
 from gpu_profile.roofline.counting.registry import registered_callable
 from gpu_profile.roofline.work import Work, unknown_work
 
@@ -74,7 +74,7 @@ def compiled_work(function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str
     if reason is COMPILED and original is not None:
         if (registered := registered_callable(original)) is not None:
             return registered_work(registered, args, kwargs or {})
-        if (work := count_beside(original, args, kwargs)) is not None and work.flops is not None:
+        if (work := count_without_running(original, args, kwargs)) is not None and work.flops is not None:
             return replace(
                 work, bytes=None, working_set=None, largest=None, operations=0, reasons={**work.reasons, "bytes": FUSED}
             )

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_profile.roofline.counting.recorder import Record, operation_name
 from gpu_profile.roofline.counting.traffic import STILL
-from gpu_profile.roofline.counting.unseen import Unseen, compilations
+from gpu_profile.roofline.counting.undispatched import Undispatched, compilations
 from gpu_profile.roofline.work import Work, unknown_work
 from gpu_profile.units import NS_PER_S
 
@@ -69,7 +69,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if types and not self._types.issuperset(types):
+        if types and not self._types.issuperset(types) and any(_dispatches(each) for each in types):
             return NotImplemented
         self.calls += 1
         if (record := self.record) is None or (kind := _kinds.get(func) or _kind(func)) is _STILL:
@@ -87,24 +87,38 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
 
     def _look(self, now: int) -> None:
         own = self.own_ns + self.calls * passing_ns()
-        if own > self.grace_ns and own > self.share * (now - self.began_ns - own):
+        # Its own cost is in part an estimate, which may come to more than all the time that has passed.
+        if self.share < inf and own > max(self.grace_ns, self.share * (now - self.began_ns - own)):
             self.record = None
 
 
+def _dispatches(kind: type) -> bool:
+    """Whether tensors of this type deal with operations themselves; those that do not, such as the parameters of lazy
+    modules, are plain ones here."""
+    return kind not in _PLAIN and kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
+
+
 def _kind(function: Any) -> str:
-    kind = _NOTED
-    if isinstance(function, torch._ops.OpOverload):
-        if _is_still(function):
-            kind = _STILL
-        elif torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):
-            kind = _COMPOSED if hasattr(function, "decompose") else _NOTED
+    try:
+        kind = _found_kind(function)
+    except Exception:  # noqa: BLE001 - some are asked from C++ that lets nothing through: raising would end the process
+        kind = _NOTED
     return _kinds.setdefault(function, kind)
 
 
-def _is_still(function: Any) -> bool:
-    """Whether it moves no byte and launches nothing: views, sizes, allocations, marks of profilers."""
+def _found_kind(function: Any) -> str:
+    if not isinstance(function, torch._ops.OpOverload):
+        return _NOTED
+    # Those of `prim` and `profiler` are not all known to the dispatcher.
     if function.namespace in ("prim", "profiler") or operation_name(function) in STILL:
-        return True
+        return _STILL
+    if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):
+        return _COMPOSED  # also `reshape` and its like, whose schema says that they are views: they may copy
+    return _STILL if _is_view(function) else _NOTED
+
+
+def _is_view(function: Any) -> bool:
+    """Whether it moves no byte and launches nothing: views, also in place."""
     if torch.Tag.inplace_view in function.tags:
         return True
     returned = [each.alias_info for each in function._schema.returns]
@@ -127,7 +141,7 @@ class Counting:
         self._grace_s = grace_s
         self._mode: Mode | None = None
         self._record = Record()
-        self._unseen = Unseen()
+        self._undispatched = Undispatched()
         self._work: Work | None = None
 
     @property
@@ -137,12 +151,13 @@ class Counting:
 
     def __enter__(self) -> Self:
         passing_ns()  # measured before the run, not in it
-        if not _LEAVES_COMPILED and compilations():
+        # There, what was compiled before is compiled once more, and so noticed: too dear but in a run for counting.
+        if not _LEAVES_COMPILED and compilations() and self._share < inf:
             self._work = unknown_work(TOO_OLD)
             return self
         mode = Mode(self._record)
         mode.share, mode.grace_ns = self._share, self._grace_s * NS_PER_S
-        self._unseen.__enter__()
+        self._undispatched.__enter__()
         mode.began_ns = perf_counter_ns()
         mode.__enter__()
         self._mode = mode
@@ -151,18 +166,18 @@ class Counting:
     def __exit__(self, *exc: object) -> None:
         if self._mode is not None:
             self._mode.__exit__(*exc)
-            self._unseen.__exit__(*exc)
+            self._undispatched.__exit__(*exc)
 
     def work(self) -> Work:
         """What was counted. FLOPs and bytes are absent, with the reason, where not all of it was."""
         if self._work is None:
             mode = self._mode
-            why = self._unseen.reason or (TOO_DEAR if mode is not None and mode.record is None else None)
+            why = self._undispatched.reason or (TOO_DEAR if mode is not None and mode.record is None else None)
             if why is not None:
                 self._work = replace(unknown_work(why, method="counted"), counting_s=self.counting_s)
             else:
-                tally, touched = self._record.tally()
-                self._work = tally.work("counted", working_set=touched, counting_s=self.counting_s)
+                totals, touched = self._record.totals()
+                self._work = totals.work("counted", working_set=touched, counting_s=self.counting_s)
         return self._work
 
 

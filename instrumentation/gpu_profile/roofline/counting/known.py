@@ -19,10 +19,10 @@ def known_work(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
     """
     if "torch" not in sys.modules:
         return unknown_work(UNCOUNTED)
-    from gpu_profile.roofline.counting.beside import count_beside
     from gpu_profile.roofline.counting.compiled import compiled_part, compiled_work
+    from gpu_profile.roofline.counting.dry_run import count_without_running
 
-    work = count_beside(function, args, kwargs)
+    work = count_without_running(function, args, kwargs)
     if work is None and compiled_part(function) is not None:
         return compiled_work(function, args, kwargs)
     return work

@@ -35,6 +35,10 @@ def _complex(count: int, operand: Operand) -> int:
     return count * 4 if operand.is_complex else count
 
 
+def _summed(count: int, operand: Operand) -> int:
+    return count * 2 if operand.is_complex else count
+
+
 def _product(left: str, right: str, *, summand: str | None = None) -> Formula:
     """`left` (…, m, k) times `right` (…, k, n) or (k,), onto `summand` if beta is not 0."""
 
@@ -43,7 +47,7 @@ def _product(left: str, right: str, *, summand: str | None = None) -> Formula:
         columns: int = b.shape[-1] if b.ndim > 1 else 1
         count = _complex(2 * a.numel() * columns, a)
         if summand is not None and call.get(summand) is not None and call.get("beta", 1) != 0:
-            count += (prod(a.shape[:-1]) * columns) * (2 if a.is_complex else 1)
+            count += _summed(prod(a.shape[:-1]) * columns, a)
         return count
 
     return flops
@@ -51,15 +55,14 @@ def _product(left: str, right: str, *, summand: str | None = None) -> Formula:
 
 def _addbmm(call: Call) -> int:
     batches, added = call["batch1"], call["self"].numel() if call["beta"] != 0 else 0
-    return _complex(2 * batches.numel() * call["batch2"].shape[-1], batches) + added
+    return _complex(2 * batches.numel() * call["batch2"].shape[-1], batches) + _summed(added, batches)
 
 
 def _linear(call: Call) -> int:
     x, w = call.operand("input", "self"), call["weight"]
     rows = prod(x.shape[:-1])
-    return _complex(2 * rows * w.numel(), x) + (
-        rows * (w.numel() // w.shape[-1]) if call.get("bias") is not None else 0
-    )
+    added = rows * (w.numel() // w.shape[-1]) if call.get("bias") is not None else 0
+    return _complex(2 * rows * w.numel(), x) + _summed(added, x)
 
 
 def _grouped(call: Call) -> int:
@@ -79,14 +82,14 @@ def _convolved(x: Operand, weight: Operand, out: tuple[int, ...], transposed: bo
 def _convolution(call: Call) -> int:
     x, weight, out = call.operand("input", "self"), call["weight"], call.result
     count = _convolved(x, weight, out.shape, bool(call.get("transposed", "transpose" in call.name)))
-    return count + (out.numel() if call.get("bias") is not None else 0)
+    return count + (_summed(out.numel(), x) if call.get("bias") is not None else 0)
 
 
 def _convolution_backward(call: Call) -> int:
     gradient, mask = call["grad_output"], call["output_mask"]
     once = _convolved(call["input"], call["weight"], gradient.shape, bool(call["transposed"]))
     bias = gradient.numel() - gradient.shape[1] if mask[2] else 0
-    return once * (bool(mask[0]) + bool(mask[1])) + bias
+    return once * (bool(mask[0]) + bool(mask[1])) + _summed(bias, gradient)
 
 
 def _pairs(queries: int, keys: int, causal: bool) -> int:
@@ -102,7 +105,10 @@ def _attended(call: Call, key_products: int, value_products: int, *, heads_first
     q, k, v = call["query"], call["key"], call["value"]
     length = -2 if heads_first else -3
     causal = bool(call.get("is_causal") or call.get("custom_mask_type"))
-    pairs = _pairs(q.shape[length], k.shape[length], causal)
+    queries, keys = q.shape[length], k.shape[length]
+    # From the lower right corner of the mask, not the upper left one, they are as many as with the two exchanged.
+    lower_right = call.get("custom_mask_type") == 2
+    pairs = _pairs(keys, queries, causal) if lower_right else _pairs(queries, keys, causal)
     heads = q.numel() // (q.shape[length] * q.shape[-1]) if q.numel() else 0
     products: int = 2 * heads * pairs * (key_products * q.shape[-1] + value_products * v.shape[-1])
     return products

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import torch
 
-from gpu_profile.roofline.counting.memory import Memory
+from gpu_profile.roofline.counting.footprint import Footprint
 from gpu_profile.roofline.counting.operands import Call, Operand
-from gpu_profile.roofline.counting.tally import Tally, Tf32
+from gpu_profile.roofline.counting.totals import Tf32, Totals
 
 #: Distinct operations that are kept before they are added up: a bound for loops in which every operation differs.
 DISTINCT: Final = 8192
@@ -21,17 +21,17 @@ _OPERATOR: Final = torch._ops.OpOverload
 
 
 class Record:
-    """Operations that were dispatched and do something, until `tally` adds them up.
+    """Operations that were dispatched and do something, until `totals` adds them up.
 
     `note` is what the user's run pays for: it makes a key of the operation and its tensors' shapes, strides and types,
     and counts it. `fake`: tensors have no data, and storages stand for addresses.
     """
 
     def __init__(self, *, fake: bool = False) -> None:
-        self._tally = Tally(tf32())
+        self._totals = Totals(tf32())
         self._counts: dict[Any, list[Any]] = {}
         self._opaque: dict[str, int] = {}
-        self._memory = Memory()
+        self._footprint = Footprint()
         self._fake = fake
         self._storages: dict[int, int] = {}
         self._kept: list[Any] = []
@@ -58,7 +58,7 @@ class Record:
                 self._add_up()
             found = self._counts[key] = [0, _extents(key, len(addresses))]
         found[0] += 1
-        self._memory.touch(addresses, found[1])
+        self._footprint.touch(addresses, found[1])
 
     def _row(self, values: Iterable[Any], addresses: dict[int, int]) -> tuple[Any, ...]:
         row: list[Any] = []
@@ -84,16 +84,16 @@ class Record:
 
     def _add_up(self) -> None:
         for key, (count, _) in self._counts.items():
-            self._tally.add(_call(key), count)
+            self._totals.add(_call(key), count)
         self._counts.clear()
         for name, count in self._opaque.items():
-            self._tally.add_opaque(name, count)
+            self._totals.add_opaque(name, count)
         self._opaque.clear()
 
-    def tally(self) -> tuple[Tally, int | None]:
+    def totals(self) -> tuple[Totals, int | None]:
         """All that was noted, and the bytes of distinct memory that it touched."""
         self._add_up()
-        return self._tally, self._memory.size()
+        return self._totals, self._footprint.size()
 
 
 def operation_name(function: Any) -> str:
@@ -165,6 +165,6 @@ def tf32() -> Tf32:
     try:
         if newer is not None:
             return Tf32(newer("cuda", "matmul") == "tf32", newer("cuda", "conv") == "tf32")
-        return Tf32(torch._C._get_cublas_allowtf32(), torch._C._get_cudnn_allowtf32())
+        return Tf32(torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32())
     except Exception:  # noqa: BLE001 - private, and what it does is PyTorch's
         return Tf32()

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from gpu_profile.roofline.counting.arithmetic import arithmetic
 from gpu_profile.roofline.counting.operands import Call
 from gpu_profile.roofline.counting.products import PRODUCTS
+from gpu_profile.roofline.work import MOST
 
 Count = Callable[..., int]
 
@@ -77,7 +78,7 @@ def formula(name: str) -> Callable[[Call], int] | None:
 
 def checked(count: Any) -> int:
     """What a formula has returned. ValueError if it is no count."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST:
         raise ValueError(f"{count!r} is no count")
     return count
 

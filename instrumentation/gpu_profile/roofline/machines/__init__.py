@@ -146,6 +146,13 @@ def _unknown(asked: str) -> UsageError:
     return UsageError(f"{asked}: there is no such device; {_there()}")
 
 
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # an importer that forbids it, or an entry of `sys.modules` that is None
+        return False
+
+
 def _there() -> str:
     """What could have been asked for, in words. CuPy is not imported for it."""
     found = []
@@ -159,6 +166,6 @@ def _there() -> str:
     cupy = sys.modules.get("cupy")
     if cupy is not None:
         found += [f"cupy:{each}" for each in range(_cupy_count(cupy))]
-    elif find_spec("cupy") is not None:
+    elif _installed("cupy"):
         found.append("cupy")
     return f"there are: {', '.join([*found, 'host'])}"

@@ -8,9 +8,9 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from gpu_profile.errors import UsageError
-from gpu_profile.roofline.machines.board import board_facts
 from gpu_profile.roofline.machines.host_machine import allocated, flush_bytes
 from gpu_profile.roofline.machines.machine import Memory, Timing
+from gpu_profile.roofline.machines.nvml_facts import nvml_facts
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class CupyDevice:
             "uuid": self.uuid or "",
         }
         if self.uuid:
-            found |= board_facts(self.uuid)
+            found |= nvml_facts(self.uuid)
         return {name: value for name, value in found.items() if value}
 
     @property
@@ -109,18 +109,14 @@ class CupyDevice:
             )
         return stream
 
-    def synchronize(self) -> None:
-        """Wait for the whole device."""
-        with self._cuda.Device(self.ordinal) as device:
-            device.synchronize()
-
     def flush(self) -> None:
-        """Queue what overwrites the cache, on the current stream. UsageError if there is no memory for it."""
+        """Overwrite the cache, on the current stream, and wait for it. UsageError if there is no memory for it."""
         with self._cuda.Device(self.ordinal):
-            self._stream()
+            stream = self._stream()
             if self._buffer is None:
                 self._buffer = allocated(self._zeros, flush_bytes(self.cache_bytes), self.device)
             self._buffer += 1
+            stream.synchronize()
 
     def _zeros(self, size: int) -> Any:
         return self._cupy.zeros(size, dtype="uint8")

@@ -63,9 +63,6 @@ class Host:
         took = perf_counter() - before
         return result, Timing(took, took, getrusage(RUSAGE_SELF).ru_minflt - faults)
 
-    def synchronize(self) -> None:
-        """Nothing: a call that returned has run."""
-
     def flush(self) -> None:
         """Overwrite the caches of the calling thread's core, and those that it shares, through a buffer that is kept.
 

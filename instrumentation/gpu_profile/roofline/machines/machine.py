@@ -84,12 +84,11 @@ class Machine(Protocol):
         """Call once, wait until the device has done it, and say how long it took. Its exceptions pass through."""
         ...
 
-    def synchronize(self) -> None:
-        """Wait until the device has done everything that it was given."""
-        ...
-
     def flush(self) -> None:
-        """Overwrite the caches, so that what is read next comes from memory."""
+        """Overwrite the caches, so that what is read next comes from memory, and wait until that is done.
+
+        A call behind one that still runs would be launched meanwhile, and its launch would cost nothing.
+        """
         ...
 
     def memory(self) -> Memory | None:

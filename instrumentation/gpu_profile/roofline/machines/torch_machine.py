@@ -10,9 +10,9 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from gpu_profile.errors import UsageError
-from gpu_profile.roofline.machines.board import board_facts
 from gpu_profile.roofline.machines.host_machine import Host, allocated, flush_bytes
 from gpu_profile.roofline.machines.machine import Memory, Timing
+from gpu_profile.roofline.machines.nvml_facts import nvml_facts
 from gpu_profile.roofline.machines.processor import processor
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class TorchAccelerator:
         for name, attribute in _FACTS:
             found[name] = found.get(name) or str(getattr(properties, attribute, ""))
         if self.uuid:
-            found |= board_facts(self.uuid)
+            found |= nvml_facts(self.uuid)
         return {name: value for name, value in found.items() if value}
 
     @property
@@ -158,15 +158,12 @@ class TorchAccelerator:
                 f"timed; profile before the capture, or the graph's replay"
             )
 
-    def synchronize(self) -> None:
-        """Wait for the whole device."""
-        self._module.synchronize(self.ordinal)
-
     def flush(self) -> None:
-        """Queue what overwrites the cache, on the current stream. UsageError if there is no memory for it."""
+        """Overwrite the cache, on the current stream, and wait for it. UsageError if there is no memory for it."""
         with self._module.device(self.ordinal):
             self._check_capture()
             self._overwrite()
+            self._module.current_stream(self.ordinal).synchronize()
 
     def memory(self) -> Memory | None:
         """PyTorch's allocator's and the device's bytes; a MIG instance's are its own."""
@@ -209,20 +206,17 @@ class TorchMps:
 
     def run(self, call: Callable[[], T]) -> tuple[T, Timing]:
         """Wait for the device, call once, and wait again; both waits' cost is in `device_s`."""
-        self.synchronize()
+        self._torch.mps.synchronize()
         before = perf_counter()
         result = call()
         host_s = perf_counter() - before
-        self.synchronize()
+        self._torch.mps.synchronize()
         return result, Timing(perf_counter() - before, host_s)
 
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        self._torch.mps.synchronize()
-
     def flush(self) -> None:
-        """Queue what overwrites the caches."""
+        """Overwrite the caches, and wait for it."""
         self._overwrite()
+        self._torch.mps.synchronize()
 
     def memory(self) -> None:
         """None: its memory is the host's, and PyTorch keeps no peak of its own part."""

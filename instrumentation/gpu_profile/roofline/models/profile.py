@@ -228,14 +228,15 @@ class ModelProfile:
 
     def figure(self, *, dark: bool = False) -> Figure:
         """The roofline with every module as a point. UsageError if matplotlib is not installed."""
-        from gpu_profile.roofline.plots.roofs import Point, roofline_figure
+        from gpu_profile.roofline.plots.points import Point
+        from gpu_profile.roofline.plots.roofs import roofline_figure
 
         points = [
             Point(row.name, row.intensity, row.flops_per_s, row.regime, row.share, row.work.precision)
             for row in self.rows
             if row.flops != 0 or row.bytes != 0
         ]
-        return roofline_figure(self.ceilings, points, dark=dark)
+        return roofline_figure(self.ceilings, points, title=f"{self.model} on {self.machine}", what="module", dark=dark)
 
     def save(self, path: str | Path, *, dark: bool = False) -> Path:
         """Write the text (`.txt`), the JSON values (`.json`) or the figure (`.png`, `.svg`, `.pdf`), by the name's end.

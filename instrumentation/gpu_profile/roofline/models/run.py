@@ -12,12 +12,12 @@ from typing import Any, Final
 from gpu_profile.errors import UsageError
 from gpu_profile.regions import region
 from gpu_profile.roofline.measurement import Runs, judge
-from gpu_profile.roofline.models.census import NEEDS, Census, work_beside
-from gpu_profile.roofline.models.moments import moments_of
-from gpu_profile.roofline.models.parts import Part, parts, watched
+from gpu_profile.roofline.models.hooks import Submodule, submodules, watched
+from gpu_profile.roofline.models.module_work import NEEDS, ModuleCounter, work_without_running
 from gpu_profile.roofline.models.profile import ModelProfile, ModuleRow
 from gpu_profile.roofline.models.stopwatch import Lap, Stopwatch
-from gpu_profile.roofline.models.sums import added
+from gpu_profile.roofline.models.timers import timer_for
+from gpu_profile.roofline.models.work_totals import added
 from gpu_profile.roofline.position import place
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.roofline.profiler import GPUProfiler
@@ -48,11 +48,11 @@ class ModelRun:
                 f"{type(model).__name__} is on {', '.join(self._elsewhere)}, the profiler is for {machine.kind} "
                 f"({machine.name}): make one for the model's device, or move the model"
             )
-        self._parts = parts(model)
-        self._name = self._parts[0].kind
-        self._stopwatch = Stopwatch(moments_of(machine), machine.kind)
-        self._laps: dict[Part, list[Lap]] = {}
-        self._works: dict[Part, Work] = {}
+        self._submodules = submodules(model)
+        self._name = self._submodules[0].kind
+        self._stopwatch = Stopwatch(timer_for(machine), machine.kind)
+        self._laps: dict[Submodule, list[Lap]] = {}
+        self._works: dict[Submodule, Work] = {}
         #: Of the whole model, by run.
         self._times: list[float] = []
 
@@ -72,10 +72,10 @@ class ModelRun:
         return self._model(*self._args, **self._kwargs)
 
     def _timed(self) -> Any:
-        watch, root = self._stopwatch, self._parts[0]
+        watch, root = self._stopwatch, self._submodules[0]
         watch.start()
         with ExitStack() as hooks:
-            hooks.enter_context(watched(self._parts, watch))
+            hooks.enter_context(watched(self._submodules, watch))
             with (
                 region(self._name, device=self._machine.region_device) if self._regions else nullcontext() as execution
             ):
@@ -88,18 +88,18 @@ class ModelRun:
                 self._times.append(watch.laps[root].total_s if root in watch.laps else timing.device_s)
                 self._keep(watch.laps)
                 if execution is not None:
-                    modules = [(lap.own_s, self._works[part]) for part, lap in watch.laps.items()]
+                    modules = [(lap.own_s, self._works[submodule]) for submodule, lap in watch.laps.items()]
                     whole = self._whole(self._times[-1:], modules)
                     execution.operation = whole.position.operation(whole.work, growth=None, n=1)
         if watch.failure is not None:
             _log.warning("gpu-profile: the modules of %s could not be timed: %r", self._name, watch.failure)
         return output
 
-    def _keep(self, found: Mapping[Part, Lap]) -> None:
-        for part, lap in found.items():
-            laps = self._laps.setdefault(part, [])
+    def _keep(self, found: Mapping[Submodule, Lap]) -> None:
+        for submodule, lap in found.items():
+            laps = self._laps.setdefault(submodule, [])
             if not laps or laps[-1].kinds != lap.kinds:
-                self._works[part] = work_beside(part, lap, self._machine.kind)
+                self._works[submodule] = work_without_running(submodule, lap, self._machine.kind)
             laps.append(lap)
 
     @property
@@ -110,19 +110,20 @@ class ModelRun:
         """In a run for that alone, what needs it. What is known without it is of modules that ran as they do."""
         if not any(map(_needs_a_run, self._works.values())):
             return
-        census = Census()
+        counter = ModuleCounter()
         try:
-            with watched(self._parts, census):
+            with watched(self._submodules, counter):
                 self._machine.run(self._call)
         finally:
-            census.close()
-        found = census.works
+            counter.close()
+        found = counter.works
         self._works = {
-            part: found.get(part, work) if _needs_a_run(work) else work for part, work in self._works.items()
+            submodule: found.get(submodule, work) if _needs_a_run(work) else work
+            for submodule, work in self._works.items()
         }
 
     def _told(self, output: Any) -> ModelProfile:
-        rows = [self._row(part, laps) for part, laps in self._laps.items()]
+        rows = [self._row(submodule, laps) for submodule, laps in self._laps.items()]
         spent = sum(row.own_s for row in rows)
         rows = [replace(row, share=row.own_s / spent if spent else 0.0) for row in rows]
         rows.sort(key=lambda row: -row.own_s)
@@ -138,14 +139,14 @@ class ModelRun:
             output=output,
         )
 
-    def _row(self, part: Part, laps: Sequence[Lap]) -> ModuleRow:
+    def _row(self, submodule: Submodule, laps: Sequence[Lap]) -> ModuleRow:
         return self._judged(
-            part.path or self._name,
-            "" if part is self._parts[0] else part.kind,
+            submodule.path or self._name,
+            "" if submodule is self._submodules[0] else submodule.kind,
             laps[-1].calls,
             [lap.own_s for lap in laps],
             Repeats.of([lap.total_s for lap in laps]).median_s,
-            self._works[part],
+            self._works[submodule],
         )
 
     def _whole(self, times: Sequence[float], modules: Sequence[tuple[float, Work]]) -> ModuleRow:
@@ -190,7 +191,11 @@ class ModelRun:
             yield f"what runs on {', '.join(self._elsewhere)} is in the times only as far as {self._machine.kind} waits"
         if (failure := self._stopwatch.failure) is not None:
             yield f"the times are not complete: {failure!r}"
-        idle = [part.path for part in self._parts if part not in self._laps and not list(part.module.children())]
+        idle = [
+            submodule.path
+            for submodule in self._submodules
+            if submodule not in self._laps and not list(submodule.module.children())
+        ]
         if idle:
             more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
             yield (

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from gpu_profile.roofline.models.moments import HostMoments, Moments
-from gpu_profile.roofline.models.parts import Part, watched
+from gpu_profile.roofline.models.hooks import Submodule, watched
 from gpu_profile.roofline.models.shapes import Indescribable, Setting, describe, setting
+from gpu_profile.roofline.models.timers import HostTimer, Timer
 
 #: Calls on arguments of different shapes that are kept apart, in all modules together.
 _MOST_KINDS: Final = 2_048
@@ -40,12 +40,12 @@ class HookCost(NamedTuple):
 class Lap:
     """What one module did in one run of the model.
 
-    `own_s` is what its calls took without those of parts inside of them, `total_s` with them; a call within one of the
-    same module is in the outer one's total only. `kinds` counts its calls by what they work on; `blurred` says why some
-    are not in it. `nested`: calls of other parts directly inside of its own.
+    `own_s` is what its calls took without those of submodules inside of them, `total_s` with them; a call within one of
+    the same module is in the outer one's total only. `kinds` counts its calls by what they work on; `indescribable`
+    says why some are not in it. `nested`: calls of other submodules directly inside of its own.
     """
 
-    __slots__ = ("blurred", "calls", "depth", "kinds", "nested", "own_s", "total_s")
+    __slots__ = ("calls", "depth", "indescribable", "kinds", "nested", "own_s", "total_s")
 
     def __init__(self) -> None:
         self.calls = 0
@@ -54,39 +54,39 @@ class Lap:
         self.own_s = 0.0
         self.total_s = 0.0
         self.kinds: Counter[Kind] = Counter()
-        self.blurred = ""
+        self.indescribable = ""
 
 
 class _Frame:
-    """One call of a part. `since` and `until` are around the hooks' own code, `began` and `ended` within it."""
+    """One call of a submodule. `since` and `until` are around the hooks' own code, `began` and `ended` within it."""
 
-    __slots__ = ("around_s", "began", "ended", "lap", "outer", "outermost", "part", "since", "totals_s", "until")
+    __slots__ = ("around_s", "began", "ended", "lap", "outer", "outermost", "since", "submodule", "totals_s", "until")
 
-    def __init__(self, part: Part, lap: Lap, outer: _Frame | None, since: Any) -> None:
-        self.part = part
+    def __init__(self, submodule: Submodule, lap: Lap, outer: _Frame | None, since: Any) -> None:
+        self.submodule = submodule
         self.lap = lap
         self.outer = outer
         self.outermost = lap.depth == 0
         self.since = self.began = self.ended = self.until = since
-        # Of the parts directly inside: as this one's time has them, and without their hooks.
+        # Of the submodules directly inside: as this one's time has them, and without their hooks.
         self.around_s = self.totals_s = 0.0
 
 
 class Stopwatch:
-    """Times the parts of one run after another; see `Observer`.
+    """Times the submodules of one run after another; see `Observer`.
 
-    `laps` has the latest run's, by part; parts that were not called are not in it. `hooks_s` is what the hooks took of
-    the host in it. Where the host is the device, that is in none of the times.
+    `laps` has the latest run's, by submodule; those that were not called are not in it. `hooks_s` is what the hooks
+    took of the host in it. Where the host is the device, that is in none of the times.
     """
 
-    def __init__(self, moments: Moments, kind: str, cost: HookCost | None = None) -> None:
-        self._moments = moments
+    def __init__(self, timer: Timer, kind: str, cost: HookCost | None = None) -> None:
+        self._timer = timer
         self._kind = kind
         self._cost = hook_cost() if cost is None else cost
         self._frames: list[_Frame] = []
         self._unsettled: list[_Frame] = []
         self._kinds = 0
-        self.laps: dict[Part, Lap] = {}
+        self.laps: dict[Submodule, Lap] = {}
         self.hooks_s = 0.0
         #: Why the times are not complete; a failure of ours never becomes the model's.
         self.failure: Exception | None = None
@@ -96,36 +96,36 @@ class Stopwatch:
         self._frames, self._unsettled, self._kinds = [], [], 0
         self.laps, self.hooks_s = {}, 0.0
 
-    def begin(self, part: Part, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def begin(self, submodule: Submodule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Its forward is about to run."""
         entered = perf_counter()
         try:
-            lap = self.laps.get(part)
+            lap = self.laps.get(submodule)
             if lap is None:
-                lap = self.laps[part] = Lap()
+                lap = self.laps[submodule] = Lap()
             outer = self._frames[-1] if self._frames else None
-            frame = _Frame(part, lap, outer, entered)
+            frame = _Frame(submodule, lap, outer, entered)
             self._describe(lap, args, kwargs)
             lap.depth += 1
             self._frames.append(frame)
-            if not self._moments.at_once:
+            if not self._timer.at_once:
                 self.hooks_s += perf_counter() - entered
-            frame.began = self._moments.now()
+            frame.began = self._timer.now()
         except Exception as failure:  # noqa: BLE001 - the model runs on
             self.failure = failure
 
-    def finish(self, part: Part) -> None:
+    def finish(self, submodule: Submodule) -> None:
         """Its forward has run, or failed."""
         try:
             entered = perf_counter()
-            ended = self._moments.now()
-            if not any(frame.part is part for frame in self._frames):
+            ended = self._timer.now()
+            if not any(frame.submodule is submodule for frame in self._frames):
                 return
-            while (frame := self._frames.pop()).part is not part:
+            while (frame := self._frames.pop()).submodule is not submodule:
                 frame.lap.depth -= 1  # left by something that is no Exception, which the model caught
             frame.lap.depth -= 1
             frame.ended = ended
-            if self._moments.at_once:
+            if self._timer.at_once:
                 frame.until = perf_counter()
                 self._settle(frame)
             else:
@@ -136,7 +136,7 @@ class Stopwatch:
 
     def stop(self) -> None:
         """The run is over: wait for what it left on the device, and work out the times."""
-        self._moments.settle()
+        self._timer.settle()
         # In the order in which they ended: those inside before those around them.
         for frame in self._unsettled:
             self._settle(frame)
@@ -145,26 +145,26 @@ class Stopwatch:
             lap.own_s = max(0.0, lap.own_s)
 
     def _describe(self, lap: Lap, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if lap.blurred:
+        if lap.indescribable:
             return
         try:
             kind = Kind(setting(self._kind), describe(args, kwargs))
         except Indescribable as found:
-            lap.blurred = f"an argument is {found}"
+            lap.indescribable = f"an argument is {found}"
             return
         if kind not in lap.kinds:
             if self._kinds >= _MOST_KINDS:
-                lap.blurred = f"more than {_MOST_KINDS} shapes of arguments"
+                lap.indescribable = f"more than {_MOST_KINDS} shapes of arguments"
                 return
             self._kinds += 1
         lap.kinds[kind] += 1
 
     def _settle(self, frame: _Frame) -> None:
-        inner = around = self._moments.seconds(frame.began, frame.ended)
+        inner = around = self._timer.seconds(frame.began, frame.ended)
         cost = HookCost()
-        if self._moments.at_once:
+        if self._timer.at_once:
             around = frame.until - frame.since
-            if frame.part.how == "hooks":
+            if frame.submodule.how == "hooks":
                 cost = self._cost
             self.hooks_s += around - inner + cost.inside + cost.outside
         own = inner - cost.inside - frame.around_s
@@ -183,15 +183,15 @@ class Stopwatch:
 @cache
 def hook_cost() -> HookCost:
     """Measured once, on a module that does nothing; takes some milliseconds."""
-    part = Part("", torch.nn.Identity(), "hooks", inner=False)
-    stopwatch = Stopwatch(HostMoments(), "cpu", cost=HookCost())
-    bare = min(_batch_s(part.module) for _ in range(_BATCHES))
+    submodule = Submodule("", torch.nn.Identity(), "hooks")
+    stopwatch = Stopwatch(HostTimer(), "cpu", cost=HookCost())
+    bare = min(_batch_s(submodule.module) for _ in range(_BATCHES))
     inside, both = [], []
-    with watched([part], stopwatch):
+    with watched([submodule], stopwatch):
         for _ in range(_BATCHES):
             stopwatch.start()
-            both.append(_batch_s(part.module) - stopwatch.hooks_s - bare)
-            inside.append(stopwatch.laps[part].own_s - bare)
+            both.append(_batch_s(submodule.module) - stopwatch.hooks_s - bare)
+            inside.append(stopwatch.laps[submodule].own_s - bare)
     within = max(0.0, min(inside))
     return HookCost(within / _BATCH, max(0.0, min(both) - within) / _BATCH)
 

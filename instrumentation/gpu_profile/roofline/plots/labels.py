@@ -75,6 +75,18 @@ def places(
     return found
 
 
+def spread(wanted: Sequence[float], *, gap: float) -> list[float]:
+    """Places as near as can be to those wanted, the highest first, each at least `gap` below the one before."""
+    blocks: list[tuple[float, int]] = []
+    for i, place in enumerate(wanted):
+        mean, count = place + i * gap, 1
+        while blocks and blocks[-1][0] < mean:
+            other, more = blocks.pop()
+            mean, count = (mean * count + other * more) / (count + more), count + more
+        blocks.append((mean, count))
+    return [mean - i * gap for i, mean in enumerate(mean for mean, count in blocks for _ in range(count))]
+
+
 def _around(anchor: Anchor) -> Iterator[tuple[float, Box]]:
     """Boxes around the point, each with its distance in steps; to the right is best."""
     for distance, step in enumerate(_STEPS):

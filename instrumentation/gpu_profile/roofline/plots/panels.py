@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gpu_profile.roofline.ceilings import Ceilings
 from gpu_profile.roofline.plots.theme import DARK, SMALL, blank, colour, decade, legend, literally, marker, plain
 from gpu_profile.roofline.precision import Precision
-from gpu_profile.units import si
+from gpu_profile.units import percent, si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gpu_profile.roofline.sweep import Row
 
 _WIDTH, _HEIGHT = 12.0, 8.8
+#: Of the time: what pages that are touched for the first time take is shown from here on.
+_NOTABLE: Final = 0.2
 #: Of lines, in the order of the operations: colours that differ in lightness, and dashes.
 _LINES: Final = (
     ("#8ab4f8", "-"),
@@ -167,10 +169,22 @@ def _bandwidth(axes: Axes, series: Sequence[_Series], ceilings: Ceilings) -> Non
     _titled(axes, "Memory bandwidth utilisation", "B/s, share of the bandwidth ceiling")
     if not _lines(axes, series, lambda profile: _scaled(profile.get("bandwidth_utilization"), 100)):
         return
-    axes.set_ylim(0, max(125.0, 1.08 * axes.get_ylim()[1]))
+    for each in series:
+        for row in filter(_fresh, each.rows):
+            reached = 100 * row.profile["bandwidth_utilization"]
+            without = reached / max(1e-9, 1 - row.profile["first_touch_ratio"])
+            axes.plot([row.size] * 2, [reached, without], color=each.colour, linewidth=1, alpha=0.8, zorder=2)
+            axes.plot([row.size], [without], color=each.colour, marker="_", markersize=8, markeredgewidth=1.4, zorder=4)
+    axes.set_ylim(0, max(125.0, 1.02 * axes.get_ylim()[1]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g} %"))
     memory = "the ceiling" if ceilings.memory is None else f"memory {si(ceilings.memory.value, 'B/s')}"
     _whole(axes, memory + (", or the cache's" if _caches(rows, ceilings) else ""))
+
+
+def _fresh(row: Row) -> bool:
+    """Whether much of its time goes to memory that is touched for the first time."""
+    known = row.profile.get("bandwidth_utilization") is not None
+    return known and (row.profile.get("first_touch_ratio") or 0.0) >= _NOTABLE
 
 
 def _caches(rows: Sequence[Row], ceilings: Ceilings) -> list[str]:
@@ -262,8 +276,15 @@ def _subtitle(rows: Sequence[Row], ceilings: Ceilings) -> str:
 
 
 def _beneath(rows: Sequence[Row]) -> list[str]:
-    """What was not measured, by operation."""
+    """What is to be told of new memory, and what was not measured, by operation."""
     lines = []
+    if fresh := [row for row in rows if _fresh(row)]:
+        shares = [row.profile["first_touch_ratio"] for row in fresh]
+        names = " and ".join(dict.fromkeys(literally(row.operation) for row in fresh))
+        lines.append(
+            f"New memory: up to {percent(max(shares), 0)} of the time of {names} goes to pages of the result that are "
+            "touched for the first time; stems lead to the bandwidth without that."
+        )
     for name in dict.fromkeys(row.operation for row in rows if row.skipped):
         own = [row for row in rows if row.operation == name and row.skipped]
         sizes = ", ".join(si(row.size, "").strip() for row in own)

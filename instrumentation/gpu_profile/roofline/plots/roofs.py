@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
-from gpu_profile.roofline.plots.labels import Anchor, Box, places
+from gpu_profile.roofline.plots.labels import Box, spread
+from gpu_profile.roofline.plots.names import alike, common_name
+from gpu_profile.roofline.plots.points import Point, draw_points, drawable, name_points
 from gpu_profile.roofline.plots.theme import (
     DARK,
     LIGHT,
     SMALL,
     Theme,
     blank,
-    colour,
     decade,
     halo,
     legend,
     literally,
-    marker,
     plain,
 )
 from gpu_profile.roofline.precision import Precision
@@ -33,46 +33,49 @@ if TYPE_CHECKING:
 
 #: Inches, and the axes' place as shares of the figure.
 _WIDTH, _HEIGHT = 10.0, 6.4
-_LEFT, _ACROSS, _TOP = 0.082, 0.695, 0.86
-#: How many points are named, those that take most of the time.
-_MOST_LABELS: Final = 12
-#: Points², for an operation that takes no time, and what is added for one that takes all of it.
-_LEAST_AREA, _AREA = 34.0, 560.0
+_LEFT, _TOP = 0.082, 0.86
+#: Pixels between the axes and the names of the level roofs, and right of those.
+_BESIDE, _MARGIN = 16.0, 12.0
+#: Pixels along a slanted roof from its lower end to its name.
+_FOOT: Final = 16.0
+#: Names beneath, which are two lines of the longest.
+_MOST_LISTED: Final = 7
 
 
-class Point(NamedTuple):
-    """An operation: FLOPs per byte, FLOPs per second, its regime and its share of the time (0-1). None: not known.
-
-    `precision`: whose roof it is under.
-    """
-
-    name: str
-    intensity: float | None
-    flops_per_s: float | None
-    regime: str
-    share: float | None = None
-    precision: Precision | None = None
-
-
-def roofline_figure(ceilings: Ceilings, points: Sequence[Point], *, dark: bool = False) -> Figure:
+def roofline_figure(
+    ceilings: Ceilings,
+    points: Sequence[Point],
+    *,
+    title: str | None = None,
+    what: str = "operation",
+    dark: bool = False,
+) -> Figure:
     """Every operation as a point of FLOPs per second over FLOPs per byte, beneath the roofs of the machine.
 
-    Points of which one is not known, or 0, are listed beneath. The figure belongs to nobody (no pyplot): show it as a
-    notebook's value, or `savefig` it. UsageError if matplotlib is not installed.
+    Points of which one is not known, or 0, are listed beneath. `what` is the word for what a point is. The figure
+    belongs to nobody (no pyplot): show it as a notebook's value, or `savefig` it. UsageError if matplotlib is not
+    installed.
     """
     theme = DARK if dark else LIGHT
     figure = blank(_WIDTH, _HEIGHT, theme)
     beneath = _beneath(ceilings, points)
     bottom = 0.1 + 0.026 * len(beneath)
-    axes = figure.add_axes((_LEFT, bottom, _ACROSS, _TOP - bottom))
+    beside = _BESIDE + _widest(figure, map(_roof_name, ceilings.compute.items())) + _MARGIN
+    axes = figure.add_axes((_LEFT, bottom, 1 - _LEFT - beside / figure.bbox.x1, _TOP - bottom))
     plain(axes, theme)
-    drawn = [point for point in points if _drawable(point)]
+    drawn = [point for point in points if drawable(point)]
     _limits(axes, ceilings, drawn)
     blocked = [*_memory_roofs(axes, ceilings, theme), *_ridge(axes, ceilings, drawn, theme)]
     _compute_roofs(axes, ceilings, drawn, theme)
-    _points(axes, drawn, theme)
-    _name(axes, drawn, blocked, theme)
-    _words(figure, axes, ceilings, points, theme)
+    draw_points(axes, drawn, theme)
+    some = name_points(axes, drawn, blocked, theme)
+    _words(axes, theme)
+    title = title or f"Roofline of {ceilings.machine}"
+    figure.text(_LEFT, 0.955, literally(title, 110), fontsize=12, color=theme.ink, va="center")
+    figure.text(
+        _LEFT, 0.918, _subtitle(ceilings, drawn, what, some=some), fontsize=SMALL, color=theme.soft, va="center"
+    )
+    legend(figure, (point.regime for point in drawn), theme, loc="center left", bbox_to_anchor=(_LEFT - 0.01, 0.884))
     figure.text(_LEFT, bottom - 0.09, "\n".join(beneath), fontsize=SMALL, color=theme.soft, va="top", linespacing=1.35)
     return figure
 
@@ -83,7 +86,8 @@ def _limits(axes: Axes, ceilings: Ceilings, points: Sequence[Point]) -> None:
     left, right = min(across) / 6, max(across) * 6
     up = [point.flops_per_s or 1.0 for point in points] + [each.value for each in ceilings.compute.values()]
     if ceilings.memory is not None:
-        up.append(ceilings.memory.value * (left if not points else min(p.intensity or left for p in points)))
+        lowest = ceilings.memory.value * min((point.intensity or left for point in points), default=left)
+        up.append(min([lowest, *up]))
     up = up or [1e9, 1e12]
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(up) / 3, max(up) * 2.2))
     from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -119,7 +123,7 @@ def _memory_roofs(axes: Axes, ceilings: Ceilings, theme: Theme) -> list[Box]:
         # Roofs that lie close have their names one after the other, not one over the other.
         start = start if above - height < 2.5 * size.height else 0.0
         length = math.hypot(x1 - x0, y1 - y0)
-        along = 10.0 + start if start + size.width + 20 < length else 10.0
+        along = _FOOT + start if start + size.width + 20 < length else _FOOT
         across, up = (x1 - x0) / length, (y1 - y0) / length
         foot = (x0 + across * along - 3 * up, y0 + up * along + 3 * across)
         text.set(position=axes.transData.inverted().transform(foot), rotation=math.degrees(math.atan2(up, across)))
@@ -147,43 +151,68 @@ def _origin(ceiling: Ceiling) -> str:
     return {"measured": "", "datasheet": ", data sheet", "formula": ", by formula"}[ceiling.source]
 
 
+def _roof_name(roof: tuple[Precision, Ceiling]) -> str:
+    precision, ceiling = roof
+    unit = "OP/s" if precision is Precision.INT8 else "FLOP/s"
+    return f"{precision}  {si(ceiling.value, unit)}{_origin(ceiling)}"
+
+
+def _widest(figure: Figure, texts: Iterable[str]) -> float:
+    """Pixels that the longest of them takes in bold; 0 if there is none."""
+    widths = [0.0]
+    for each in texts:
+        text = figure.text(0, 0, each, fontsize=SMALL, fontweight="bold")
+        widths.append(text.get_window_extent().width)
+        text.remove()
+    return max(widths)
+
+
 def _compute_roofs(axes: Axes, ceilings: Ceilings, points: Sequence[Point], theme: Theme) -> None:
-    """The level roofs, named right of the axes; those that no point is under are thin."""
+    """The level roofs, named right of the axes; those that no point is under are pale."""
     left, right = axes.get_xlim()
-    used = {point.precision for point in points} - {None} or {_main(points, ceilings.compute)}
+    used = _used(points, ceilings)
     fastest = max((level.bandwidth.value for level in ceilings.levels), default=math.inf)
-    least = math.inf
-    for precision, ceiling in sorted(ceilings.compute.items(), key=lambda row: -row[1].value):
+    roofs = sorted(ceilings.compute.items(), key=lambda row: -row[1].value)
+    wanted = [float(axes.transData.transform((right, ceiling.value))[1]) for _, ceiling in roofs]
+    for roof, place in zip(roofs, spread(wanted, gap=1.45 * SMALL * axes.figure.dpi / 72), strict=True):
+        precision, ceiling = roof
         strong = precision in used
-        tint, width = (theme.ink, 1.6) if strong else (theme.soft, 0.9)
+        tint, width = (theme.ink, 1.6) if strong else (theme.faint, 0.8)
+        under = 2.0 if strong else 1.5
         memory = ceilings.memory
         begin = left if memory is None else max(left, ceiling.value / memory.value)
-        axes.plot([begin, right], [ceiling.value] * 2, color=tint, linewidth=width, zorder=2)
+        axes.plot([begin, right], [ceiling.value] * 2, color=tint, linewidth=width, zorder=under)
         # Only what stays in a cache gets this far to the left.
         if begin > (cached := max(left, ceiling.value / fastest)):
-            axes.plot([cached, begin], [ceiling.value] * 2, color=theme.soft, linewidth=0.7, linestyle=(0, (4, 3)))
-        place = float(axes.transData.transform((right, ceiling.value))[1])
-        least = min(place, least - 1.45 * SMALL * axes.figure.dpi / 72)
-        at = axes.transData.inverted().transform((0, least))[1]
-        unit = "OP/s" if precision is Precision.INT8 else "FLOP/s"
+            dashes: dict[str, Any] = {"linewidth": 0.7, "linestyle": (0, (4, 3)), "zorder": under}
+            axes.plot([cached, begin], [ceiling.value] * 2, color=theme.soft if strong else theme.faint, **dashes)
+        beyond = axes.transData.transform((right, ceiling.value))[0] + _BESIDE
+        x, y = axes.transData.inverted().transform((beyond, place))
         axes.annotate(
-            f"{precision}  {si(ceiling.value, unit)}{_origin(ceiling)}",
+            _roof_name(roof),
             xy=(right, ceiling.value),
-            xytext=(right * 10 ** (0.018 * math.log10(right / left)), at),
-            color=tint,
+            xytext=(float(x), float(y)),
+            color=theme.ink if strong else theme.soft,
             fontsize=SMALL,
             fontweight="bold" if strong else "normal",
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": theme.soft, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 0},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": theme.soft if strong else theme.faint,
+                "linewidth": 0.6,
+                "relpos": (0, 0.5),
+                "shrinkA": 0,
+                "shrinkB": 0,
+            },
         )
 
 
 def _ridge(axes: Axes, ceilings: Ceilings, points: Sequence[Point], theme: Theme) -> list[Box]:
-    """Each ridge as a ring, and that of the main precision's down to the axis; what its name covers."""
+    """The ridges of the precisions in use as rings, and the main one's down to the axis; what its name covers."""
     ridges = {each: ridge for each in ceilings.compute if (ridge := ceilings.ridge(each)) is not None}
-    for precision, ridge in ridges.items():
-        at = [ridge], [ceilings.compute[precision].value]
+    for precision in _used(points, ceilings) & set(ridges):
+        at = [ridges[precision]], [ceilings.compute[precision].value]
         axes.scatter(*at, s=25, marker="o", facecolor=theme.surface, edgecolor=theme.ink, linewidth=1, zorder=3)
     if (main := _main(points, ridges)) is None:
         return []
@@ -197,6 +226,13 @@ def _ridge(axes: Axes, ceilings: Ceilings, points: Sequence[Point], theme: Theme
     return [Box(*text.get_window_extent().extents)]
 
 
+def _used(points: Sequence[Point], ceilings: Ceilings) -> set[Precision]:
+    """The precisions of the points, or the main one."""
+    found = {point.precision for point in points if point.precision is not None}
+    main = _main(points, ceilings.compute)
+    return found or ({main} if main is not None else set())
+
+
 def _main(points: Sequence[Point], known: Collection[Precision]) -> Precision | None:
     """Of the known precisions that most of the time is spent in; fp32, or the first, if the points do not tell."""
     spent: dict[Precision, float] = {}
@@ -207,95 +243,16 @@ def _main(points: Sequence[Point], known: Collection[Precision]) -> Precision | 
     return max(spent, key=lambda each: spent[each], default=usual)
 
 
-def _drawable(point: Point) -> bool:
-    """Whether a logarithmic plot has a place for it."""
-    return all(value is not None and 0 < value < math.inf for value in (point.intensity, point.flops_per_s))
-
-
-def _area(point: Point) -> float:
-    return _LEAST_AREA + _AREA * min(1.0, max(0.0, point.share or 0.0))
-
-
-def _points(axes: Axes, points: Sequence[Point], theme: Theme) -> None:
-    # The largest first, so that small ones lie on top of them.
-    for point in sorted(points, key=_area, reverse=True):
-        axes.scatter(
-            [point.intensity or 1.0],
-            [point.flops_per_s or 1.0],
-            s=_area(point),
-            marker=marker(point.regime),
-            color=colour(point.regime, theme),
-            edgecolor=theme.surface,
-            linewidth=0.9,
-            alpha=0.92,
-            zorder=4,
-        )
-
-
-def _name(axes: Axes, points: Sequence[Point], blocked: Sequence[Box], theme: Theme) -> None:
-    """Write the names of the points that take most of the time beside them, with a line where that is not near."""
-    chosen = sorted(points, key=lambda point: -(point.share or 0.0))[:_MOST_LABELS]
-    per_point = axes.figure.dpi / 72
-    texts, anchors = [], []
-    for point in chosen:
-        text = axes.text(0, 0, literally(point.name), fontsize=SMALL, color=theme.ink, zorder=7, va="bottom")
-        halo(text, theme)
-        size = text.get_window_extent()
-        texts.append(text)
-        anchors.append(_disc(axes, point)._replace(width=size.width + 2 * per_point, height=size.height))
-    blocked = [*blocked, *(_disc(axes, point).box for point in points if point not in chosen)]
-    lines = [box for line in axes.lines for box in _pieces(axes, line)]
-    found = places(anchors, bounds=Box(*axes.get_window_extent().extents), blocked=blocked, lines=lines)
-    back = axes.transData.inverted().transform
-    for text, anchor, box in zip(texts, anchors, found, strict=True):
-        if box is None:
-            text.remove()
-            continue
-        x, y = back((box.left + per_point, box.bottom))
-        text.set_position((float(x), float(y)))
-        end = (min(max(anchor.x, box.left), box.right), min(max(anchor.y, box.bottom), box.top))
-        if math.dist(end, (anchor.x, anchor.y)) > anchor.radius + 0.8 * anchor.height:
-            (x0, y0), (x1, y1) = back([(anchor.x, anchor.y), end])
-            axes.plot([x0, x1], [y0, y1], color=theme.soft, linewidth=0.6, zorder=3.5)
-
-
-def _disc(axes: Axes, point: Point) -> Anchor:
-    """The point as it lies on the figure, in pixels, without a label."""
-    x, y = axes.transData.transform((point.intensity or 1.0, point.flops_per_s or 1.0))
-    return Anchor(float(x), float(y), math.sqrt(_area(point)) / 2 * axes.figure.dpi / 72, 0, 0)
-
-
-def _pieces(axes: Axes, line: Any) -> list[Box]:
-    """A line of two ends as a chain of small boxes."""
-    ends = axes.transData.transform(line.get_xydata())
-    if len(ends) != 2:
-        return []
-    (x0, y0), (x1, y1) = ends
-    count = max(1, int(math.hypot(x1 - x0, y1 - y0) / 6))
-    centres = [(x0 + (x1 - x0) * i / count, y0 + (y1 - y0) * i / count) for i in range(count + 1)]
-    return [Box(x - 3, y - 3, x + 3, y + 3) for x, y in centres]
-
-
-def _words(figure: Figure, axes: Axes, ceilings: Ceilings, points: Sequence[Point], theme: Theme) -> None:
+def _words(axes: Axes, theme: Theme) -> None:
     axes.set_xlabel("operational intensity, FLOP/B", fontsize=9, color=theme.ink)
     axes.set_ylabel("throughput, FLOP/s", fontsize=9, color=theme.ink)
-    figure.text(
-        _LEFT, 0.955, f"Roofline of {literally(ceilings.machine, 80)}", fontsize=12, color=theme.ink, va="center"
-    )
-    figure.text(_LEFT, 0.918, _subtitle(ceilings, points), fontsize=SMALL, color=theme.soft, va="center")
-    legend(
-        figure,
-        (point.regime for point in points if _drawable(point)),
-        theme,
-        loc="center left",
-        bbox_to_anchor=(_LEFT - 0.01, 0.884),
-    )
 
 
 def _beneath(ceilings: Ceilings, points: Sequence[Point]) -> list[str]:
     """What is not drawn, and why."""
-    unknown = [p.name for p in points if p.intensity is None or p.flops_per_s is None]
-    nothing = [p.name for p in points if p.intensity == 0 or p.flops_per_s == 0]
+    undrawn = [point for point in points if not drawable(point)]
+    nothing = [p.name for p in undrawn if 0 in (p.intensity, p.flops_per_s)]
+    unknown = [p.name for p in undrawn if 0 not in (p.intensity, p.flops_per_s)]
     needed = {"memory", *(str(point.precision) for point in points)}
     return [
         *_listed("Not drawn, since FLOPs or bytes are not known", unknown),
@@ -308,19 +265,24 @@ def _beneath(ceilings: Ceilings, points: Sequence[Point]) -> list[str]:
     ]
 
 
-def _subtitle(ceilings: Ceilings, points: Sequence[Point]) -> str:
+def _subtitle(ceilings: Ceilings, drawn: Sequence[Point], what: str, *, some: bool) -> str:
     roofs = "The roofs" if ceilings.levels or ceilings.compute else "No roof is known"
     if ceilings.calibrated_ns:
         roofs += f" were measured on {datetime.fromtimestamp(ceilings.calibrated_ns / NS_PER_S, UTC):%Y-%m-%d}"
     elif roofs == "The roofs":
         roofs += " are not measured"
-    drawn = sum(map(_drawable, points))
-    more = f"; the {_MOST_LABELS} largest of {drawn} are named" if drawn > _MOST_LABELS else ""
-    return f"{roofs}. Each point is an operation, its area its share of the time{more}."
+    if len(drawn) < 2:
+        return f"{roofs}."
+    area = ", its area its share of the time" if any(point.share is not None for point in drawn) else ""
+    stars = "; × counts those alike" if len(alike([point.name for point in drawn])) < len(drawn) else ""
+    more = "; the largest are named" if some else ""
+    return f"{roofs}. Each point is {'an' if what[0] in 'aeiou' else 'a'} {what}{area}{more}{stars}."
 
 
 def _listed(what: str, names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    text = f"{what}: {', '.join(literally(name) for name in names[:12])}"
-    return textwrap.wrap(text + (f" and {len(names) - 12} more" if len(names) > 12 else ""), 150)[:2]
+    groups = alike(names)
+    shown = ", ".join(common_name([names[i] for i in group]) for group in groups[:_MOST_LISTED])
+    more = f" and {sum(map(len, groups[_MOST_LISTED:]))} more" if len(groups) > _MOST_LISTED else ""
+    return textwrap.wrap(f"{what}: {shown}{more}", 150)

@@ -26,6 +26,7 @@ class Theme(NamedTuple):
     surface: str
     ink: str
     soft: str
+    faint: str
     grid: str
     regimes: Mapping[str, str]
 
@@ -35,6 +36,7 @@ LIGHT: Final = Theme(
     surface="#ffffff",
     ink="#1c2024",
     soft="#60646c",
+    faint="#b4b8c1",
     grid="#e6e8ec",
     regimes={
         "OVERHEAD_BOUND": "#e69f00",
@@ -49,6 +51,7 @@ DARK: Final = Theme(
     surface="#14161a",
     ink="#edeef0",
     soft="#a9adb6",
+    faint="#555b66",
     grid="#2b2f36",
     regimes={
         "OVERHEAD_BOUND": "#f0c04a",

@@ -16,7 +16,7 @@ import pytest
 from calibration_support import SlowDevice, use
 
 from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
-from gpu_profile.roofline.ceilings.cache import MOST_AGE_S, ceilings_for, folder, forget, load, path_of, store
+from gpu_profile.roofline.ceilings.cache import MOST_AGE_S, ceilings_for, folder, load, path_of, store
 from gpu_profile.roofline.ceilings.contention import Contention
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.testing import FakeClock
@@ -100,7 +100,6 @@ def test_without_a_home_nothing_is_kept_and_nothing_fails(monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "home", homeless)
     assert store(CEILINGS) == "there is no home folder: set GPU_PROFILE_CACHE"
     assert load(KEY) is None
-    forget(KEY)
 
 
 def test_a_folder_that_cannot_be_made_is_a_reason(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,13 +146,6 @@ def test_another_schemas_or_another_keys_file_is_passed_over(caplog: pytest.LogC
     written().write_text(json.dumps(content))
     assert load(KEY) is None
     assert not caplog.records
-
-
-def test_what_is_forgotten_is_gone() -> None:
-    store(CEILINGS)
-    forget(KEY)
-    forget(KEY)
-    assert load(KEY) is None
 
 
 WRITER = """

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from calibration_support import GIB, MIB, SlowDevice, use
 
 from gpu_profile.errors import UsageError
-from gpu_profile.roofline.ceilings import IMPOSSIBLE
+from gpu_profile.roofline.ceilings import IMPOSSIBLE, calibration
+from gpu_profile.roofline.ceilings.array_benchmarks import ArrayBenchmarks
+from gpu_profile.roofline.ceilings.benchmarks import benchmarks_for
 from gpu_profile.roofline.ceilings.calibration import NO_MEMORY, calibrate
-from gpu_profile.roofline.ceilings.exercises import exercises_for
-from gpu_profile.roofline.ceilings.exercises_array import ArrayExercises
 from gpu_profile.roofline.machines.host_machine import Host
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.testing import FakeClock
@@ -58,8 +59,8 @@ def test_a_size_that_would_take_longer_than_its_share_is_not_run(device: SlowDev
     assert found.compute[Precision.FP16].value == pytest.approx(20e9, rel=0.01)
 
 
-def test_products_grow_no_more_once_they_get_no_faster(device: SlowDevice) -> None:
-    device.sizes = tuple(256 * 2**i for i in range(12))
+def test_products_grow_no_more_once_they_get_no_faster(device: SlowDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "GPU_SIZES", tuple(256 * 2**i for i in range(12)))
     device.ramp_s = 0.0
     calibrate(device, budget_s=1e9)
     assert max(n for _, n in device.products) == 1024
@@ -187,7 +188,7 @@ def test_without_its_library_everything_is_missing(monkeypatch: pytest.MonkeyPat
     def missing(_: object) -> None:
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
-    monkeypatch.setattr("gpu_profile.roofline.ceilings.calibration.exercises_for", missing)
+    monkeypatch.setattr("gpu_profile.roofline.ceilings.calibration.benchmarks_for", missing)
     found = calibrate(Host())
     assert set(found.missing) == {"memory", "launch", *map(str, Precision)}
     assert set(found.missing.values()) == {"needs numpy to be measured"}
@@ -210,19 +211,28 @@ def test_the_host_alone_is_measured_with_numpy() -> None:
     assert found.missing["bf16"] == "numpy has no such products"
 
 
-def test_cupy_has_the_same_exercises_under_its_own_names() -> None:
+def test_cupy_has_the_same_benchmarks_under_its_own_names() -> None:
     numpy = pytest.importorskip("numpy")
     device = SlowDevice()
     device.kind = "cupy"
-    exercises = ArrayExercises(device, numpy)
-    assert exercises.caches() == [("L2", 40 * MIB)]
-    assert exercises.precisions()[Precision.TF32] == "CuPy chooses tf32 by the variable CUPY_TF32 alone"
-    for way in exercises.traffic(1200):
+    benchmarks = ArrayBenchmarks(device, numpy)
+    assert benchmarks.caches() == [("L2", 40 * MIB)]
+    assert benchmarks.precisions()[Precision.TF32] == "CuPy chooses tf32 by the variable CUPY_TF32 alone"
+    for way in benchmarks.traffic(1200):
         way.call()
-    assert [way.bytes for way in exercises.traffic(1200)] == [800, 1200]
-    product: Any = exercises.product(Precision.FP32, 512)()
+    assert [way.bytes for way in benchmarks.traffic(1200)] == [800, 1200]
+    product: Any = benchmarks.product(Precision.FP32, 512)()
     assert product.shape == (512, 512)
     assert product.dtype == numpy.float32
+
+
+def test_cupys_pool_gives_back_what_a_calibration_took() -> None:
+    device, freed = SlowDevice(), list[str]()
+    device.kind = "cupy"
+    pool = SimpleNamespace(free_all_blocks=lambda: freed.append("pool"))
+    with ArrayBenchmarks(device, SimpleNamespace(get_default_memory_pool=lambda: pool)).undisturbed():
+        assert not freed
+    assert freed == ["pool"]
 
 
 def test_random_numbers_of_numpy_go_on_as_if_nothing_had_been() -> None:
@@ -230,7 +240,7 @@ def test_random_numbers_of_numpy_go_on_as_if_nothing_had_been() -> None:
     numpy.random.seed(1)
     expected = numpy.random.random(4)
     numpy.random.seed(1)
-    exercises_for(Host()).product(Precision.FP32, 256)()
+    benchmarks_for(Host()).product(Precision.FP32, 256)()
     assert (numpy.random.random(4) == expected).all()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.roofline.ceilings.datasheet import Facts, _product, expected, formula, sheet_for
+from gpu_profile.roofline.ceilings.datasheet import Facts, _product, expected, facts_of, formula, sheet_for
 from gpu_profile.roofline.ceilings.datasheet_rows import ROWS
 from gpu_profile.roofline.precision import Precision
 
@@ -170,6 +170,15 @@ def test_the_formula_agrees_with_the_sheets_of_known_products(name: str, facts: 
     assert Precision.FP16 in found.compute
 
 
+def test_a_machines_key_tells_clocks_and_widths_but_not_those_of_a_mig_instance() -> None:
+    key = {"max_sm_clock_mhz": "1410", "max_memory_clock_mhz": "1215", "bus_width_bits": "5120", "gpu_cores": "6912"}
+    key |= {"multiprocessors": "108", "capability": "8.0"}
+    whole = facts_of("NVIDIA A100-SXM4-40GB", key, 40 * GIB)
+    assert whole == Facts("NVIDIA A100-SXM4-40GB", 40 * GIB, *BOARDS["NVIDIA A100-SXM4-40GB"][2:])
+    part = facts_of("NVIDIA A100-SXM4-40GB MIG 1g.5gb", key | {"multiprocessors": "14"}, 5 * GIB)
+    assert (part.bus_width_bits, part.cores, part.multiprocessors) == (None, None, 14)
+
+
 def test_cores_follow_from_multiprocessors() -> None:
     facts = Facts("", sm_clock_mhz=1410, multiprocessors=108, capability=(8, 0))
     assert formula(facts).compute[Precision.FP32].value == pytest.approx(19.5e12, rel=0.01)
@@ -180,7 +189,7 @@ def test_what_is_not_known_gives_nothing() -> None:
     half = formula(Facts("a GPU", memory_clock_mhz=1215, bus_width_bits=5120, multiprocessors=3, capability=(99, 0)))
     assert half.memory is not None
     assert half.compute == {}
-    nothing = expected(Facts("a GPU"))
+    nothing = expected(facts_of("a GPU", {"capability": "gfx90a", "gpu_cores": ""}, None))
     assert (nothing.compute, nothing.memory, nothing.reason) == ({}, None, "unknown GPU a GPU")
 
 

@@ -1,17 +1,19 @@
 import threading
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_profile.roofline.counting import Counting, count_beside, counter, register_formula, registry  # noqa: E402
-from gpu_profile.roofline.counting.memory import Memory  # noqa: E402
-from gpu_profile.roofline.counting.unseen import REPLAYED, Unseen  # noqa: E402
+from gpu_profile.roofline.counting import Counting, count_without_running, counter, register_formula, registry  # noqa: E402
+from gpu_profile.roofline.counting.footprint import Footprint  # noqa: E402
+from gpu_profile.roofline.counting.recorder import tf32  # noqa: E402
+from gpu_profile.roofline.counting.undispatched import REPLAYED, Undispatched  # noqa: E402
 from gpu_profile.roofline.work import Work  # noqa: E402
 
-GENEROUS = 1e9
+GENEROUS = inf
 Tensor: Any = torch.Tensor
 
 
@@ -64,6 +66,11 @@ def test_counting_that_costs_too_much_stops_and_says_so() -> None:
     assert (work.flops, work.bytes, work.operations) == (None, None, 0)
     assert work.reasons["flops"].startswith("needs passes=2")
     assert work.counting_s > 0
+
+
+def test_a_run_for_counting_alone_is_counted_whatever_its_cost_is_estimated_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counter, "_passing_ns", 10**9)
+    assert counted(lambda: [torch.ones(4) + 1 for _ in range(200)]).flops == 800
 
 
 def test_what_counting_costs_is_measured() -> None:
@@ -176,11 +183,11 @@ def test_a_formula_for_a_callable_stands_for_the_call_as_a_whole() -> None:
         raise AssertionError("nothing of the user's runs")
 
     register_formula(mine, flops=lambda x, *, scale: len(x) * scale)
-    work = count_beside(mine, ([1, 2],), {"scale": 3})
+    work = count_without_running(mine, ([1, 2],), {"scale": 3})
     assert work is not None
     assert (work.flops, work.bytes, work.method) == (6, None, "formula")
     assert "bytes" in work.reasons
-    failed = count_beside(mine, (1,), {"scale": 3})
+    failed = count_without_running(mine, (1,), {"scale": 3})
     assert failed is not None
     assert failed.reasons["flops"].startswith("the formula for flops failed: TypeError")
 
@@ -205,7 +212,7 @@ def test_a_replay_of_a_cuda_graph_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     graph, x = Graph(), torch.ones(4)
-    with Counting(share=GENEROUS) as counting, Unseen() as within:
+    with Counting(share=GENEROUS) as counting, Undispatched() as within:
         x + x
         graph.replay()
     assert graph.replays == 1
@@ -214,18 +221,30 @@ def test_a_replay_of_a_cuda_graph_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_memory_that_overlaps_counts_once_and_too_many_addresses_are_told() -> None:
-    memory = Memory()
+    memory = Footprint()
     memory.touch([100, 104], [(8, 8), (8, 8)])
     memory.touch([100, 1000], [(8, 4), (64, 16)])
     assert memory.size() == 12 + 16
-    crowded = Memory(4)
+    crowded = Footprint(4)
     for address in range(0, 100, 10):
         crowded.touch([address], [(1, 1)])
     assert crowded.size() is None
-    stretch = Memory(4)
+    stretch = Footprint(4)
     for address in range(100):
         stretch.touch([address], [(1, 1)])
     assert stretch.size() == 100
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_whether_tf32_is_allowed_is_what_pytorch_says(precision: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        allowed = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        assert tf32() == allowed
+        assert allowed == (precision == "high", True)
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_with_an_older_pytorch_counting_is_refused_once_something_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,3 +254,14 @@ def test_with_an_older_pytorch_counting_is_refused_once_something_was_compiled(m
         assert torch._C._len_torch_dispatch_stack() == 0
     assert counting.work().reasons["flops"] == counter.TOO_OLD
     assert counting.counting_s == 0.0
+    # What `passes=2` does, as the reason says that it would be counted then.
+    assert counted(lambda: torch.ones(4) + 1).flops == 4
+
+
+def test_an_operation_that_the_dispatcher_does_not_know_is_sorted_without_raising() -> None:
+    # PyTorch asks for it from C++ that lets no exception through: one would end the process.
+    assert counter._found_kind(torch.ops.prim.device.default) == "still"
+    model, x = torch.nn.Linear(3, 3), torch.ones(2, 3)
+    with Counting(share=GENEROUS) as counting:
+        model(x).sum().backward()
+    assert counting.work().flops

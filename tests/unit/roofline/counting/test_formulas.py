@@ -3,13 +3,14 @@
 import functools
 import operator
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_profile.roofline.counting import Counting, count_beside  # noqa: E402
+from gpu_profile.roofline.counting import Counting, count_without_running  # noqa: E402
 from gpu_profile.roofline.precision import Precision  # noqa: E402
 from gpu_profile.roofline.work import Work  # noqa: E402
 
@@ -19,7 +20,7 @@ r = torch.randn
 
 
 def counted(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Work:
-    with Counting(share=1e9) as counting:
+    with Counting(share=inf) as counting:
         function(*args, **kwargs)
     return counting.work()
 
@@ -127,7 +128,7 @@ CASES: dict[str, tuple[functools.partial[Any], int, float]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_flops_and_bytes_are_the_closed_forms_beside_the_run_and_in_it(name: str) -> None:
     call, flops, elements = CASES[name]
-    work = count_beside(call)
+    work = count_without_running(call)
     assert work is not None
     assert (work.flops, work.bytes, work.unknown, work.method) == (flops, 4 * elements, {}, "meta")
     in_run = counted(call)
@@ -187,7 +188,7 @@ def test_a_recurrent_layer_is_its_products_its_biases_and_its_cell(layer: Any, g
     expected = rows * (2 * gates * hidden * (inputs + hidden) + 2 * gates * hidden + cell * hidden)
     module, x = layer(inputs, hidden), r(7, 2, inputs)
     assert counted(module, x).flops == expected
-    work = count_beside(module, (x,))
+    work = count_without_running(module, (x,))
     assert work is not None
     assert work.flops == expected
 
@@ -209,7 +210,7 @@ def test_windows_that_overlap_count_the_memory_that_they_span_once() -> None:
 
 
 def test_views_and_allocations_are_no_operations() -> None:
-    work = count_beside(torch.Tensor.view, (r(8, 8), 64))
+    work = count_without_running(torch.Tensor.view, (r(8, 8), 64))
     assert work is not None
     assert (work.flops, work.bytes, work.operations) == (0, 0, 0)
     work = counted(lambda: torch.empty(8, 8).t().unsqueeze(0).cos())
@@ -224,6 +225,28 @@ def test_inference_mode_counts_what_other_modes_count() -> None:
     with torch.inference_mode():
         inside = counted(lambda: (layer(x), convolution(image)))
     assert (inside.flops, inside.unknown) == (outside.flops, {})
+
+
+@pytest.mark.parametrize(
+    "copies",
+    [
+        lambda x: x.t().reshape(-1),
+        lambda x: x.t().contiguous(),
+        lambda x: x.t().flatten(),
+        lambda x: x.to(torch.float64),
+    ],
+    ids=["reshape", "contiguous", "flatten", "to"],
+)
+def test_what_may_be_a_view_moves_bytes_where_it_copies_in_inference_mode_too(copies: Callable[[Any], Any]) -> None:
+    x = r(8, 4)
+    outside = counted(lambda: copies(x))
+    with torch.inference_mode():
+        inside = counted(lambda: copies(x))
+        viewed = counted(lambda: x.reshape(-1).cos())
+    assert outside.bytes == inside.bytes
+    assert inside.bytes is not None
+    assert inside.bytes >= 2 * 8 * 4 * 4
+    assert viewed.operations == 1
 
 
 def test_the_working_set_is_the_distinct_memory_and_the_largest_operation_is_named_in_bytes() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from gpu_profile.roofline.counting.operands import Call, Operand
 from gpu_profile.roofline.counting.registry import formula
-from gpu_profile.roofline.counting.tally import Tally, Tf32
+from gpu_profile.roofline.counting.totals import Tf32, Totals
 from gpu_profile.roofline.counting.traffic import traffic
 from gpu_profile.roofline.precision import Precision
 
@@ -48,6 +48,13 @@ def test_attention_over_more_queries_than_keys_is_causal_by_position() -> None:
     assert flops(name, query=q, key=k, value=k, is_causal=True) == 4 * 8 * (1 + 2 + 3 + 3 + 3)
 
 
+@pytest.mark.parametrize(("mask", "pairs"), [(0, 15), (1, 1 + 2 + 3), (2, 3 + 4 + 5)])
+def test_efficient_attention_is_causal_from_either_corner(mask: int, pairs: int) -> None:
+    q, k = tensor(1, 3, 1, 8), tensor(1, 5, 1, 8)
+    found = flops("_efficient_attention_forward", query=q, key=k, value=k, bias=None, custom_mask_type=mask)
+    assert found == 4 * 8 * pairs
+
+
 def test_attention_with_the_heads_behind_the_positions() -> None:
     q = tensor(2, 16, 8, 64)
     assert flops("_flash_attention_forward", query=q, key=q, value=q, is_causal=False) == 4 * 16 * 16 * 16 * 64
@@ -55,10 +62,10 @@ def test_attention_with_the_heads_behind_the_positions() -> None:
 
 def test_attention_whose_lengths_are_data_has_no_count() -> None:
     q = tensor(100, 8, 64)
-    tally = Tally(Tf32())
+    totals = Totals(Tf32())
     values = {"query": q, "key": q, "value": q, "cum_seq_q": tensor(4, dtype="int32"), "is_causal": True}
-    tally.add(Call("aten._flash_attention_forward", "default", values, (tensor(100, 8, 64),)), 1)
-    assert tally.work("counted", working_set=0).unknown == {"aten._flash_attention_forward": 1}
+    totals.add(Call("aten._flash_attention_forward", "default", values, (tensor(100, 8, 64),)), 1)
+    assert totals.work("counted", working_set=0).unknown == {"aten._flash_attention_forward": 1}
 
 
 def test_cudnns_recurrent_layers_count_directions_layers_and_projections() -> None:
@@ -104,21 +111,21 @@ def test_grouped_products_count_the_rows_of_all_groups(a: Operand, b: Operand) -
 
 
 def test_scaled_products_of_fp8_are_in_fp8() -> None:
-    tally = Tally(Tf32(products=True))
+    totals = Totals(Tf32(products=True))
     a, b = tensor(16, 32, dtype="float8_e4m3fn", itemsize=1), tensor(32, 8, dtype="float8_e4m3fn", itemsize=1)
-    tally.add(Call("aten._scaled_mm", "default", {"self": a, "mat2": b}, (tensor(16, 8),)), 3)
-    work = tally.work("counted", working_set=0)
+    totals.add(Call("aten._scaled_mm", "default", {"self": a, "mat2": b}, (tensor(16, 8),)), 3)
+    work = totals.work("counted", working_set=0)
     assert dict(work.by_precision) == {Precision.FP8: 3 * 2 * 16 * 32 * 8}
     assert work.bytes == 3 * (16 * 32 + 32 * 8 + 4 * 16 * 8)
 
 
 @pytest.mark.parametrize("allowed", [Tf32(True, False), Tf32(False, True)])
 def test_float32_on_cuda_is_tf32_where_pytorch_allows_it(allowed: Tf32) -> None:
-    tally = Tally(allowed)
-    tally.add(Call("aten.mm", "default", {"self": tensor(4, 4), "mat2": tensor(4, 4)}, (tensor(4, 4),)), 1)
+    totals = Totals(allowed)
+    totals.add(Call("aten.mm", "default", {"self": tensor(4, 4), "mat2": tensor(4, 4)}, (tensor(4, 4),)), 1)
     values = {"input": tensor(1, 2, 8), "weight": tensor(2, 2, 1), "transposed": False}
-    tally.add(Call("aten.convolution", "default", values, (tensor(1, 2, 8),)), 1)
-    tally.add(Call("aten.relu", "default", {"self": tensor(4, 4)}, (tensor(4, 4),)), 1)
+    totals.add(Call("aten.convolution", "default", values, (tensor(1, 2, 8),)), 1)
+    totals.add(Call("aten.relu", "default", {"self": tensor(4, 4)}, (tensor(4, 4),)), 1)
     product, convolution = 2 * 64, 2 * 16 * 2
     tf32, fp32 = (product, convolution) if allowed.products else (convolution, product)
-    assert dict(tally.work("counted", working_set=0).by_precision) == {Precision.TF32: tf32, Precision.FP32: fp32 + 16}
+    assert dict(totals.work("counted", working_set=0).by_precision) == {Precision.TF32: tf32, Precision.FP32: fp32 + 16}

@@ -51,7 +51,6 @@ def test_it_is_no_gpu_and_says_what_it_is() -> None:
     found = machine.memory()
     assert found is not None
     assert found.allocated > 0
-    machine.synchronize()
 
 
 def test_the_key_changes_with_the_number_of_threads_that_numpy_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from gpu_profile.driver import simulated
 from gpu_profile.errors import UsageError
 from gpu_profile.frameworks import libcuda
 from gpu_profile.roofline.machines import torch_machine
-from gpu_profile.roofline.machines.board import board_facts
 from gpu_profile.roofline.machines.machine import Machine, Memory, Timing
+from gpu_profile.roofline.machines.nvml_facts import nvml_facts
 from gpu_profile.roofline.machines.torch_machine import TorchAccelerator, TorchCpu, TorchMps
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import MIB, NS_PER_S
@@ -142,6 +142,7 @@ def test_a_call_runs_with_its_device_current_and_no_other_gets_a_context(gpus: A
     assert machine.run(gpus.current_device)[0] == 1
     assert gpus.current == 0
     assert cuda.contexts == {1}
+    assert cuda.waits == ["stream of device 1"]  # until the cache is overwritten
 
 
 def test_calls_within_calls_are_each_timed(gpus: Accelerator, cuda: FakeCuda) -> None:
@@ -235,11 +236,6 @@ def test_memory_is_the_allocators_and_the_devices_or_absent(gpus: Accelerator, m
     assert machine.memory() is None
 
 
-def test_synchronize_waits_for_its_device(gpus: Accelerator, cuda: FakeCuda) -> None:
-    TorchAccelerator("cuda", 1).synchronize()
-    assert cuda.waits == ["device 1"]
-
-
 # ---------------------------------------------------------------------- accelerators: identity
 
 
@@ -293,7 +289,7 @@ def test_the_key_of_a_gpu_has_what_nvml_says_of_its_board(
 def test_a_board_that_nvml_does_not_know_tells_its_driver_alone(tmp_path: Path) -> None:
     simulated.create(tmp_path / "node")
     with simulated.installed(tmp_path / "node"):
-        assert set(board_facts("GPU-unknown")) == {"driver"}
+        assert set(nvml_facts("GPU-unknown")) == {"driver"}
 
 
 def test_without_nvml_the_key_does_without_it(gpus: Accelerator, monkeypatch: pytest.MonkeyPatch) -> None:

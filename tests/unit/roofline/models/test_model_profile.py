@@ -164,9 +164,9 @@ def test_every_module_that_does_something_is_a_point_of_the_roofline(
     drawn: list[Any] = []
     draw = plots.roofline_figure
 
-    def noted(ceilings: Any, points: Any, *, dark: bool) -> Any:
+    def noted(ceilings: Any, points: Any, **look: Any) -> Any:
         drawn.extend(points)
-        return draw(ceilings, points, dark=dark)
+        return draw(ceilings, points, **look)
 
     monkeypatch.setattr(plots, "roofline_figure", noted)
     assert told.save(tmp_path / "model.png", dark=True).read_bytes().startswith(b"\x89PNG")

@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from gpu_profile import configure  # noqa: E402
 from gpu_profile.roofline.models import profile_model  # noqa: E402
 from gpu_profile.roofline.models import run as model_run  # noqa: E402
-from gpu_profile.roofline.models.moments import StreamMoments  # noqa: E402
+from gpu_profile.roofline.models.timers import EventTimer  # noqa: E402
 from gpu_profile.roofline.profiler import GPUProfiler  # noqa: E402
 
 __all__ = ["fake_clock", "fake_cuda"]
@@ -49,7 +49,7 @@ def test_modules_have_the_devices_times_and_the_host_waits_once_per_run(
     configure(backend="none")
     profiler = GPUProfiler("cpu", ceilings=CEILINGS, quiet=True)
     profiler.machine = Gpu()
-    monkeypatch.setattr(model_run, "moments_of", lambda _: StreamMoments(Waiting(cuda), 0))
+    monkeypatch.setattr(model_run, "timer_for", lambda _: EventTimer(Waiting(cuda), 0))
     shared = Launch(cuda, 0.010)
     found = profile_model(nn.Sequential(shared, Launch(cuda, 0.060), shared), 5, profiler=profiler, repeats=2)
     assert [(row.name, row.calls) for row in found.rows] == [("1", 1), ("0", 2), ("Sequential", 1)]

@@ -18,9 +18,9 @@ from torch import nn  # noqa: E402
 from gpu_profile.errors import UsageError  # noqa: E402
 from gpu_profile.roofline.machines.cupy_machine import CupyDevice  # noqa: E402
 from gpu_profile.roofline.machines.torch_machine import TorchCpu  # noqa: E402
-from gpu_profile.roofline.models.moments import HostMoments, StreamMoments, moments_of  # noqa: E402
-from gpu_profile.roofline.models.parts import Part, parts, watched  # noqa: E402
+from gpu_profile.roofline.models.hooks import Submodule, submodules, watched  # noqa: E402
 from gpu_profile.roofline.models.stopwatch import HookCost, Lap, Stopwatch, hook_cost  # noqa: E402
+from gpu_profile.roofline.models.timers import EventTimer, HostTimer, timer_for  # noqa: E402
 
 __all__ = ["fake_clock", "fake_cuda"]
 
@@ -43,13 +43,13 @@ class Kernel(nn.Module):  # type: ignore[misc]
 
 
 def timed(cuda: FakeCuda, model: Any, call: Callable[[Any], object] | None = None) -> dict[str, Lap]:
-    watch = Stopwatch(StreamMoments(Waiting(cuda), 0), "cpu", HookCost())
+    watch = Stopwatch(EventTimer(Waiting(cuda), 0), "cpu", HookCost())
     watch.start()
-    with watched(parts(model), watch):
+    with watched(submodules(model), watch):
         (call or (lambda module: module()))(model)
     watch.stop()
     assert watch.failure is None
-    return {part.path: lap for part, lap in watch.laps.items()}
+    return {submodule.path: lap for submodule, lap in watch.laps.items()}
 
 
 def seconds(expected: float) -> Any:
@@ -160,10 +160,10 @@ def test_calls_are_counted_by_the_shapes_that_they_work_on(cuda: FakeCuda) -> No
 
 def test_a_run_forgets_the_one_before(cuda: FakeCuda) -> None:
     model = Kernel(cuda, 0.001)
-    watch = Stopwatch(StreamMoments(Waiting(cuda), 0), "cpu", HookCost())
+    watch = Stopwatch(EventTimer(Waiting(cuda), 0), "cpu", HookCost())
     for _ in range(2):
         watch.start()
-        with watched(parts(model), watch):
+        with watched(submodules(model), watch):
             model()
         watch.stop()
     assert [lap.calls for lap in watch.laps.values()] == [1]
@@ -172,15 +172,15 @@ def test_a_run_forgets_the_one_before(cuda: FakeCuda) -> None:
 def test_on_the_host_the_hooks_own_time_is_in_no_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     # Each reading of the clock takes a second, so hooks cost what the readings in them do.
     ticks = iter(range(10_000))
-    monkeypatch.setattr(HostMoments, "now", staticmethod(lambda: float(next(ticks))))
+    monkeypatch.setattr(HostTimer, "now", staticmethod(lambda: float(next(ticks))))
     monkeypatch.setattr("gpu_profile.roofline.models.stopwatch.perf_counter", lambda: float(next(ticks)))
-    watch = Stopwatch(HostMoments(), "cpu", HookCost())
+    watch = Stopwatch(HostTimer(), "cpu", HookCost())
     model = nn.Sequential(nn.Identity(), nn.Identity())
     watch.start()
-    with watched(parts(model), watch):
+    with watched(submodules(model), watch):
         model(None)
     watch.stop()
-    laps = {part.path: lap for part, lap in watch.laps.items()}
+    laps = {submodule.path: lap for submodule, lap in watch.laps.items()}
     inner = laps["0"].own_s
     assert laps["1"].own_s == inner
     # From hook to hook at most two readings are between each two of three calls.
@@ -192,34 +192,34 @@ def test_what_pytorch_takes_for_hooks_is_measured_and_left_out() -> None:
     cost = hook_cost()
     assert cost.inside >= 0
     assert 0 < cost.inside + cost.outside < 1e-3
-    part = Part("", nn.Identity(), "hooks", inner=False)
+    submodule = Submodule("", nn.Identity(), "hooks")
 
     def own_s(cost: HookCost) -> float:
-        watch = Stopwatch(HostMoments(), "cpu", cost)
+        watch = Stopwatch(HostTimer(), "cpu", cost)
         watch.start()
-        with watched([part], watch):
-            part.module(None)
+        with watched([submodule], watch):
+            submodule.module(None)
         watch.stop()
-        return watch.laps[part].own_s
+        return watch.laps[submodule].own_s
 
     assert own_s(HookCost(inside=1.0)) == 0.0
 
 
 def test_a_failure_of_the_clock_is_not_the_models(cuda: FakeCuda) -> None:
-    class Broken(HostMoments):
+    class Broken(HostTimer):
         now = staticmethod(lambda: 1 / 0)
 
     watch = Stopwatch(Broken(), "cpu", HookCost())
     watch.start()
     model = nn.Identity()
-    with watched(parts(model), watch):
+    with watched(submodules(model), watch):
         assert model(5) == 5
     watch.stop()
     assert isinstance(watch.failure, ZeroDivisionError)
 
 
 def test_a_machine_whose_modules_cannot_be_told_apart_is_refused() -> None:
-    assert isinstance(moments_of(TorchCpu()), HostMoments)
+    assert isinstance(timer_for(TorchCpu()), HostTimer)
     cupy = object.__new__(CupyDevice)
     with pytest.raises(UsageError, match="not on cupy"):
-        moments_of(cupy)
+        timer_for(cupy)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_profile.roofline.plots.labels import Anchor, Box, places
+from gpu_profile.roofline.plots.labels import Anchor, Box, places, spread
 
 BOUNDS = Box(0, 0, 800, 500)
 ANCHORS = st.lists(
@@ -66,3 +67,18 @@ def test_a_line_is_avoided_where_there_is_room() -> None:
 
 def test_where_there_is_no_room_there_is_no_label() -> None:
     assert places([Anchor(5, 5, 2, 100, 11)], bounds=Box(0, 0, 50, 50)) == [None]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0, 500), max_size=9).map(lambda places: sorted(places, reverse=True)), st.floats(1, 40))
+def test_spread_places_keep_their_order_and_a_gap(wanted: list[float], gap: float) -> None:
+    found = spread(wanted, gap=gap)
+    assert len(found) == len(wanted)
+    assert all(a - b >= gap - 1e-6 for a, b in pairwise(found))
+    assert sum(found) == pytest.approx(sum(wanted))
+    if all(a - b >= gap for a, b in pairwise(wanted)):
+        assert found == pytest.approx(wanted)
+
+
+def test_places_that_are_too_close_move_apart_by_the_same() -> None:
+    assert spread([100, 100, 40], gap=10) == pytest.approx([105, 95, 40])

@@ -11,7 +11,8 @@ import pytest
 
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
-from gpu_profile.roofline.plots.roofs import Point, roofline_figure
+from gpu_profile.roofline.plots.points import Point
+from gpu_profile.roofline.plots.roofs import roofline_figure
 from gpu_profile.roofline.plots.theme import DARK, LIGHT, MARKERS, check_file
 from gpu_profile.roofline.precision import Precision
 
@@ -33,7 +34,12 @@ H200 = Ceilings(
     calibrated_ns=1_795_000_000_000_000_000,
 )
 NONE = Ceilings("A new GPU", {}, missing={"memory": "unknown GPU"})
-CROWD = [Point(f"block.{i}.mlp", 60 + i, 150e12 + i * 1e12, "LATENCY_BOUND", 0.3 / (i + 1), BF16) for i in range(20)]
+#: Twenty of one place with names that are not alike, and as many layers.
+CROWD = [
+    Point(f"block.{'abcdefghijklmnopqrst'[i]}.mlp", 60 + i, 150e12 + i * 1e12, "LATENCY_BOUND", 0.3 / (i + 1), BF16)
+    for i in range(20)
+]
+LAYERS = [point._replace(name=f"layers.{i}.mlp") for i, point in enumerate(CROWD)]
 SPREAD = [
     Point("conv1", 150.0, 400e12, "COMPUTE_BOUND", 0.5, BF16),
     Point("relu", 0.125, 0.5e12, "MEMORY_BOUND", 0.2, FP32),
@@ -127,6 +133,60 @@ def test_no_text_leaves_the_figure_or_is_smaller_than_8_points(ceilings: Ceiling
         box = text.get_window_extent()
         assert box.x0 >= 0, text.get_text()
         assert box.x1 <= whole.x1, text.get_text()
+
+
+def test_layers_alike_in_one_place_have_one_name_together() -> None:
+    figure = roofline_figure(H200, [*LAYERS, *SPREAD])
+    assert "layers.*.mlp ×20" in words(figure)
+    assert "layers.0.mlp" not in words(figure)
+    assert "× counts those alike" in words(figure)
+    assert len(dots(figure)) == 23
+    assert "the largest are named" not in words(figure)
+    assert "the largest are named" in words(roofline_figure(H200, CROWD))
+
+
+def test_layers_alike_that_lie_apart_have_names_of_their_own() -> None:
+    far = [point._replace(intensity=10.0**i) for i, point in enumerate(LAYERS[:4])]
+    figure = roofline_figure(H200, far)
+    assert all(point.name in words(figure) for point in far)
+
+
+def test_names_of_roofs_do_not_cover_each_other_even_of_the_same_height() -> None:
+    from matplotlib.text import Text
+
+    same = {precision: Ceiling(1979e12, "datasheet") for precision in Precision}
+    for compute in (H200.compute, same):
+        figure = roofline_figure(Ceilings("A GPU", {}, compute=compute, levels=H200.levels), SPREAD)
+        png(figure)
+        names = [text for text in figure.axes[0].texts if text.get_text().endswith(("OP/s", "OP/s, data sheet"))]
+        assert len(names) == len(compute)
+        # An annotation's own extent has its line in it.
+        boxes = [Text.get_window_extent(text) for text in names]
+        assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+
+
+def test_a_point_far_right_does_not_raise_the_top_of_the_figure() -> None:
+    point = Point("matmul", 5000.0, 100e12, "COMPUTE_BOUND", precision=BF16)
+    low, high = roofline_figure(H200, [point]).axes[0].get_ylim()
+    assert low < 100e12
+    assert 1979e12 < high < 1e16
+
+
+def test_the_title_says_what_is_shown_and_the_machine_where_nobody_told() -> None:
+    assert "Roofline of NVIDIA H200" in words(roofline_figure(H200, SPREAD))
+    figure = roofline_figure(H200, SPREAD, title="ResNet on NVIDIA H200", what="module")
+    assert "Roofline of" not in words(figure)
+    assert "ResNet on NVIDIA H200" in words(figure)
+    assert "Each point is a module" in words(figure)
+    assert "Each point" not in words(roofline_figure(H200, SPREAD[:1]))
+
+
+def test_what_neither_computes_nor_moves_anything_is_listed_once() -> None:
+    nothing = Point("identity", None, 0.0, "UNKNOWN")
+    text = words(roofline_figure(H200, [*SPREAD, nothing, Point("strange", math.nan, 1e9, "UNKNOWN")]))
+    assert "since they do no FLOPs: identity" in text
+    assert "FLOPs or bytes are not known: strange" in text
+    assert text.count("identity") == 1
 
 
 def test_what_has_no_place_is_told_beneath_and_not_drawn() -> None:

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Final, NamedTuple, Protocol
 
-from gpu_profile.roofline.ceilings.datasheet import Facts
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.precision import Precision
 
@@ -26,12 +25,6 @@ ELEMENT_BYTES: Final = {
 #: Random numbers are made for so many rows and columns and repeated; all sizes of matrices are multiples of it. Equal
 #: numbers would not do: they need less power, so that the clocks stay higher than with a user's data.
 BLOCK: Final = 256
-#: Sizes of matrices, growing. Processors are saturated early, GPUs late.
-PROCESSOR_SIZES: Final = (256, 512, 1024, 2048, 4096)
-GPU_SIZES: Final = (1024, 2048, 4096, 8192)
-#: The least working set for memory, in bytes: kernels start and end at full speed only if they are long.
-PROCESSOR_LEAST: Final = 256 << 20
-GPU_LEAST: Final = 1 << 30
 
 
 class Traffic(NamedTuple):
@@ -41,15 +34,8 @@ class Traffic(NamedTuple):
     call: Call
 
 
-class Exercises(Protocol):
+class Benchmarks(Protocol):
     """What one library can have a device do. What it makes on the device lives as long as the calls that it returns."""
-
-    sizes: tuple[int, ...]
-    least: int
-
-    def facts(self) -> Facts:
-        """What the device tells of itself."""
-        ...
 
     def caches(self) -> list[tuple[str, int]]:
         """Names and bytes of the caches that `traffic` goes through, the smallest first, as far as they are known."""
@@ -60,7 +46,10 @@ class Exercises(Protocol):
         ...
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """While this lasts, no setting of the user's changes what is run, nor is one changed for longer."""
+        """While this lasts, no setting of the user's changes what is run, nor is one changed for longer.
+
+        What was allocated meanwhile goes back to the device at its end, not to an allocator of this process.
+        """
         ...
 
     def arithmetic(self, precision: Precision) -> AbstractContextManager[None]:
@@ -88,18 +77,18 @@ class Exercises(Protocol):
         ...
 
 
-def exercises_for(machine: Machine) -> Exercises:
+def benchmarks_for(machine: Machine) -> Benchmarks:
     """What the machine's own library can have it do. ImportError if the library is not there."""
     if machine.kind == "host":
         import numpy
 
-        from gpu_profile.roofline.ceilings.exercises_array import ArrayExercises
+        from gpu_profile.roofline.ceilings.array_benchmarks import ArrayBenchmarks
 
-        return ArrayExercises(machine, numpy)
+        return ArrayBenchmarks(machine, numpy)
     if machine.kind == "cupy":
-        from gpu_profile.roofline.ceilings.exercises_array import ArrayExercises
+        from gpu_profile.roofline.ceilings.array_benchmarks import ArrayBenchmarks
 
-        return ArrayExercises(machine, import_module("cupy"))
-    from gpu_profile.roofline.ceilings.exercises_torch import TorchExercises
+        return ArrayBenchmarks(machine, import_module("cupy"))
+    from gpu_profile.roofline.ceilings.torch_benchmarks import TorchBenchmarks
 
-    return TorchExercises(machine)
+    return TorchBenchmarks(machine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from gpu_profile.roofline.counting.operands import Call
@@ -26,7 +25,7 @@ class Tf32(NamedTuple):
     convolutions: bool = False
 
 
-class Tally:
+class Totals:
     """Adds up operations. Not for several threads at once."""
 
     def __init__(self, tf32: Tf32) -> None:
@@ -63,17 +62,10 @@ class Tally:
         self._unknown[name] += count
         self._opaque[name] += count
 
-    def work(
-        self,
-        method: Method,
-        *,
-        working_set: int | None,
-        counting_s: float = 0.0,
-        reasons: Mapping[str, str] | None = None,
-    ) -> Work:
-        """What was added up. `reasons` say why FLOPs and bytes, or either, are not to be given."""
-        why = dict(reasons or {})
-        if not self._operations and not why and method == "counted":
+    def work(self, method: Method, *, working_set: int | None, counting_s: float = 0.0) -> Work:
+        """What was added up. FLOPs and bytes that are not known of all of it are absent, with the reason."""
+        why: dict[str, str] = {}
+        if not self._operations and method == "counted":
             why = dict.fromkeys(("flops", "bytes"), NOTHING_SEEN)
         if self._unknown and not self._flops:
             why.setdefault("flops", f"no formula for {_names(self._unknown)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 import torch
@@ -15,19 +16,13 @@ _HOLDERS: Final = (nn.ModuleList, nn.ModuleDict)
 _ABSENT: Final = object()
 
 
-class Part:
-    """One module of a model. `path` is dotted, empty for the model itself; `how` it is watched.
+@dataclass(frozen=True, slots=True, eq=False)
+class Submodule:
+    """One module of a model. `path` is dotted, empty for the model itself; `how` it is watched."""
 
-    `inner`: whether modules inside of it are parts too.
-    """
-
-    __slots__ = ("how", "inner", "module", "path")
-
-    def __init__(self, path: str, module: Any, how: Literal["hooks", "forward", "call"], inner: bool) -> None:
-        self.path = path
-        self.module = module
-        self.how = how
-        self.inner = inner
+    path: str
+    module: Any
+    how: Literal["hooks", "forward", "call"]
 
     @property
     def kind(self) -> str:
@@ -41,38 +36,38 @@ class Part:
 
 
 class Observer(Protocol):
-    """Is told of each call of a part, in the thread that runs the model, innermost last."""
+    """Is told of each call of a submodule, in the thread that runs the model, innermost last."""
 
-    def begin(self, part: Part, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def begin(self, submodule: Submodule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Its forward is about to run."""
         ...
 
-    def finish(self, part: Part) -> None:
+    def finish(self, submodule: Submodule) -> None:
         """Its forward has run, or failed."""
         ...
 
 
-def parts(model: Any) -> list[Part]:
+def submodules(model: Any) -> list[Submodule]:
     """The model and the modules in it, each once.
 
     What is inside of a compiled, scripted or data parallel module is left out: to watch it would break the compiled
     graph, or it runs in other threads.
     """
-    return list(_parts("", model, False, set()))
+    return list(_submodules("", model, False, set()))
 
 
-def _parts(path: str, module: Any, fused: bool, seen: set[int]) -> Iterator[Part]:
+def _submodules(path: str, module: Any, fused: bool, seen: set[int]) -> Iterator[Submodule]:
     if id(module) in seen:
         return
     seen.add(id(module))
     closed = is_compiled(module) or isinstance(module, torch.jit.ScriptModule | nn.DataParallel)
     fused = fused or _may_fuse(module)
     if not isinstance(module, _HOLDERS):
-        yield Part(path, module, _way(module, fused), not closed)
+        yield Submodule(path, module, _way(module, fused))
     if closed:
         return
     for name, child in module.named_children():
-        yield from _parts(f"{path}.{name}" if path else name, child, fused, seen)
+        yield from _submodules(f"{path}.{name}" if path else name, child, fused, seen)
 
 
 def is_compiled(module: Any) -> bool:
@@ -97,27 +92,27 @@ def _may_fuse(module: Any) -> bool:
 
 
 @contextmanager
-def watched(chosen: Sequence[Part], observer: Observer) -> Iterator[None]:
-    """Tell `observer` of the calls of these parts that this thread makes. Nothing of it stays on the model."""
+def watched(chosen: Sequence[Submodule], observer: Observer) -> Iterator[None]:
+    """Tell `observer` of the calls of these submodules that this thread makes. Nothing of it stays on the model."""
     undo: list[Callable[[], object]] = []
     try:
-        for part in chosen:
-            _attach(part, observer, undo)
+        for submodule in chosen:
+            _attach(submodule, observer, undo)
         yield
     finally:
         while undo:
             undo.pop()()
 
 
-def _attach(part: Part, observer: Observer, undo: list[Callable[[], object]]) -> None:
-    module, hooks = part.module, _Hooks(part, observer)
+def _attach(submodule: Submodule, observer: Observer, undo: list[Callable[[], object]]) -> None:
+    module, hooks = submodule.module, _Hooks(submodule, observer)
     undo.append(hooks.off)
-    if part.how == "hooks":
+    if submodule.how == "hooks":
         # Around the user's own hooks, which are part of what the module costs.
         undo.append(module.register_forward_pre_hook(hooks.before, prepend=True, with_kwargs=True).remove)
         undo.append(module.register_forward_hook(hooks.after, always_call=True).remove)
         return
-    name = "_compiled_call_impl" if part.how == "call" else "forward"
+    name = "_compiled_call_impl" if submodule.how == "call" else "forward"
     attributes, own = module.__dict__, module.__dict__.get(name, _ABSENT)
     attributes[name] = hooks.around(getattr(module, name))
     undo.append(lambda: attributes.pop(name) if own is _ABSENT else attributes.update({name: own}))
@@ -129,8 +124,8 @@ class _Hooks:
     A copy of the module that is made meanwhile takes them along; they are mute once they are `off`.
     """
 
-    def __init__(self, part: Part, observer: Observer) -> None:
-        self._part: Part | None = part
+    def __init__(self, submodule: Submodule, observer: Observer) -> None:
+        self._submodule: Submodule | None = submodule
         self._observer = observer
         self._thread = threading.get_ident()
 
@@ -138,31 +133,31 @@ class _Hooks:
         return self
 
     def off(self) -> None:
-        self._part = None
+        self._submodule = None
 
     def before(self, module: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - as PyTorch calls it
-        if torch.compiler.is_compiling() or (part := self._here()) is None:
+        if torch.compiler.is_compiling() or (submodule := self._here()) is None:
             return
-        self._observer.begin(part, args, kwargs)
+        self._observer.begin(submodule, args, kwargs)
 
     def after(self, module: Any, args: Any, result: Any) -> None:  # noqa: ARG002 - as PyTorch calls it
-        if torch.compiler.is_compiling() or (part := self._here()) is None:
+        if torch.compiler.is_compiling() or (submodule := self._here()) is None:
             return
-        self._observer.finish(part)
+        self._observer.finish(submodule)
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same for what cannot have hooks."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or (part := self._here()) is None:
+            if torch.compiler.is_compiling() or (submodule := self._here()) is None:
                 return function(*args, **kwargs)
-            self._observer.begin(part, args, kwargs)
+            self._observer.begin(submodule, args, kwargs)
             try:
                 return function(*args, **kwargs)
             finally:
-                self._observer.finish(part)
+                self._observer.finish(submodule)
 
         return call
 
-    def _here(self) -> Part | None:
-        return self._part if threading.get_ident() == self._thread else None
+    def _here(self) -> Submodule | None:
+        return self._submodule if threading.get_ident() == self._thread else None

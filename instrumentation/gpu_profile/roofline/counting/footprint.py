@@ -9,7 +9,7 @@ from typing import Final
 ADDRESSES: Final = 1 << 16
 
 
-class Memory:
+class Footprint:
     """Touched addresses. Each has a span, to the end of its last element, and how many bytes of it were touched."""
 
     def __init__(self, addresses: int = ADDRESSES) -> None:

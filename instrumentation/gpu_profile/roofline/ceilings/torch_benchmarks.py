@@ -6,16 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from gpu_profile.roofline.ceilings.datasheet import Facts
-from gpu_profile.roofline.ceilings.exercises import (
-    BLOCK,
-    GPU_LEAST,
-    GPU_SIZES,
-    PROCESSOR_LEAST,
-    PROCESSOR_SIZES,
-    Call,
-    Traffic,
-)
+from gpu_profile.roofline.ceilings.benchmarks import BLOCK, Call, Traffic
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.machines.processor import processor
 from gpu_profile.roofline.precision import Precision
@@ -31,7 +22,7 @@ _DTYPES: Final = {
 }
 
 
-class TorchExercises:
+class TorchBenchmarks:
     """Products by `mm`, traffic by `copy_` and a scaled sum, which is STREAM's triad."""
 
     def __init__(self, machine: Machine) -> None:
@@ -40,23 +31,6 @@ class TorchExercises:
         self._torch: Any = torch
         self._machine = machine
         self._kind, self._device = machine.kind, machine.device
-        self.sizes: tuple[int, ...] = PROCESSOR_SIZES if machine.kind == "cpu" else GPU_SIZES
-        self.least = PROCESSOR_LEAST if machine.kind == "cpu" else GPU_LEAST
-
-    def facts(self) -> Facts:
-        """What the device tells of itself."""
-        memory = self._machine.memory()
-        facts = Facts(self._machine.name, memory_total=memory.total if memory else None)
-        if self._kind != "cuda":
-            return facts
-        found = self._torch.cuda.get_device_properties(self._device)
-        return facts._replace(
-            memory_clock_mhz=_mhz(getattr(found, "memory_clock_rate", None)),
-            bus_width_bits=getattr(found, "memory_bus_width", None),
-            sm_clock_mhz=_mhz(getattr(found, "clock_rate", None)),
-            multiprocessors=found.multi_processor_count,
-            capability=(found.major, found.minor) if self._nvidia else None,
-        )
 
     def caches(self) -> list[tuple[str, int]]:
         """A GPU's L2, or those of all the cores."""
@@ -75,7 +49,7 @@ class TorchExercises:
             found[Precision.TF32] = "only NVIDIA GPUs multiply in tf32"
             found[Precision.FP8] = "measured on NVIDIA GPUs only"
             return found
-        capability = self.facts().capability or (0, 0)
+        capability = self._torch.cuda.get_device_capability(self._device)
         for precision, least in ((Precision.TF32, (8, 0)), (Precision.BF16, (8, 0)), (Precision.FP8, (8, 9))):
             if capability < least:
                 needs = ".".join(map(str, least))
@@ -85,8 +59,10 @@ class TorchExercises:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Without gradients and without autocast."""
+        """Without gradients and without autocast; a GPU's allocator gives back what is free afterwards."""
         with ExitStack() as stack:
+            if self._kind != "cpu":
+                stack.callback(getattr(self._torch, self._kind).empty_cache)
             stack.enter_context(self._torch.no_grad())
             if self._torch.amp.is_autocast_available(self._kind):
                 stack.enter_context(self._torch.autocast(self._kind, enabled=False))
@@ -157,10 +133,6 @@ class TorchExercises:
     def fresh(self, size: int) -> Call:
         """A tensor that is made and written."""
         return lambda: self._full(max(1, size // 4))
-
-
-def _mhz(khz: float | None) -> float | None:
-    return khz / 1000 if khz else None
 
 
 @contextmanager

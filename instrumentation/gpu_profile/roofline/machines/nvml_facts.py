@@ -21,7 +21,7 @@ _FACTS: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], str]]]] = {
 }
 
 
-def board_facts(uuid: str) -> dict[str, str]:
+def nvml_facts(uuid: str) -> dict[str, str]:
     """By name: the driver's version, and of the GPU `uuid` the clocks (MHz), power limit (W), ECC mode and widths.
 
     A MIG instance's are those of its GPU. What NVML does not tell is left out; without NVML that is all. Costs some

@@ -10,7 +10,7 @@ import pytest
 from calibration_support import SlowDevice
 
 from gpu_profile.roofline.ceilings.calibration import calibrate
-from gpu_profile.roofline.ceilings.exercises_torch import TorchExercises, _float32, _float32_sums
+from gpu_profile.roofline.ceilings.torch_benchmarks import TorchBenchmarks, _float32, _float32_sums
 from gpu_profile.roofline.machines.torch_machine import TorchCpu
 from gpu_profile.roofline.precision import Precision
 
@@ -65,39 +65,31 @@ def test_a_calibration_leaves_no_tensor_behind() -> None:
     assert tensors() == before
 
 
-def test_a_users_default_device_does_not_move_the_exercises() -> None:
+def test_a_users_default_device_does_not_move_the_benchmarks() -> None:
     with torch.device("meta"):
-        exercises = TorchExercises(TorchCpu())
-        result: Any = exercises.product(Precision.FP32, 256)()
+        benchmarks = TorchBenchmarks(TorchCpu())
+        result: Any = benchmarks.product(Precision.FP32, 256)()
     assert result.device.type == "cpu"
 
 
 @pytest.mark.parametrize("precision", [Precision.FP64, Precision.FP32, Precision.BF16, Precision.FP16, Precision.INT8])
 def test_a_product_is_computed_in_its_own_format(precision: Precision) -> None:
-    result: Any = TorchExercises(TorchCpu()).product(precision, 512)()
+    result: Any = TorchBenchmarks(TorchCpu()).product(precision, 512)()
     assert result.shape == (512, 512)
     names = {Precision.INT8: "int32", Precision.BF16: "bfloat16"}
     assert str(result.dtype) == "torch." + names.get(precision, str(precision).replace("fp", "float"))
 
 
 def test_traffic_counts_two_elements_for_a_copy_and_three_for_a_triad() -> None:
-    assert [way.bytes for way in TorchExercises(TorchCpu()).traffic(1200)] == [800, 1200]
+    assert [way.bytes for way in TorchBenchmarks(TorchCpu()).traffic(1200)] == [800, 1200]
 
 
-def on(capability: tuple[int, int], *, hip: str | None = None) -> TorchExercises:
-    """Exercises for a CUDA device that is not there."""
-    exercises = TorchExercises(SlowDevice())
-    found = SimpleNamespace(
-        multi_processor_count=108,
-        major=capability[0],
-        minor=capability[1],
-        memory_clock_rate=1_215_000,
-        memory_bus_width=5120,
-        clock_rate=1_410_000,
-    )
-    cuda = SimpleNamespace(get_device_properties={"cuda:0": found}.__getitem__)
-    exercises._torch = SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=hip))
-    return exercises
+def on(capability: tuple[int, int], *, hip: str | None = None) -> TorchBenchmarks:
+    """Benchmarks for a CUDA device that is not there."""
+    benchmarks = TorchBenchmarks(SlowDevice())
+    cuda = SimpleNamespace(get_device_capability={"cuda:0": capability}.__getitem__)
+    benchmarks._torch = SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=hip))
+    return benchmarks
 
 
 def test_a_gpu_is_asked_only_for_what_it_has_units_for() -> None:
@@ -108,10 +100,12 @@ def test_a_gpu_is_asked_only_for_what_it_has_units_for() -> None:
     assert on((9, 4), hip="6.2").precisions()[Precision.TF32] == "only NVIDIA GPUs multiply in tf32"
 
 
-def test_a_cuda_device_tells_its_clocks_and_widths() -> None:
-    facts = on((8, 0)).facts()
-    assert (facts.memory_clock_mhz, facts.bus_width_bits, facts.sm_clock_mhz) == (1215, 5120, 1410)
-    assert (facts.multiprocessors, facts.capability) == (108, (8, 0))
+def test_a_calibration_gives_a_gpus_memory_back_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    emptied: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append("cuda"))
+    with TorchBenchmarks(SlowDevice()).undisturbed():
+        assert not emptied
+    assert emptied == ["cuda"]
 
 
 class Matmul:

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_profile.roofline.counting import beside, count_beside, signature  # noqa: E402
+from gpu_profile.roofline.counting import count_without_running, dry_run, signature  # noqa: E402
 
 nn = torch.nn
 r = torch.randn
@@ -17,7 +17,7 @@ FunctionMode: Any = torch.overrides.TorchFunctionMode
 
 
 def work_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    found = count_beside(function, args, kwargs)
+    found = count_without_running(function, args, kwargs)
     assert found is not None
     return found
 
@@ -87,22 +87,22 @@ NOT_BESIDE: dict[str, tuple[Any, tuple[Any, ...]]] = {
 def test_what_is_not_pytorchs_own_or_needs_data_is_not_counted_beside(name: str) -> None:
     function, args = NOT_BESIDE[name]
     random, threads = torch.get_rng_state(), torch.get_num_threads()
-    assert count_beside(function, args) is None
+    assert count_without_running(function, args) is None
     assert torch.equal(torch.get_rng_state(), random)
     assert torch.get_num_threads() == threads
 
 
 def test_a_module_that_has_got_a_hook_is_not_counted_any_more() -> None:
     module, x = nn.Linear(4, 4), r(4)
-    assert count_beside(module, (x,)) is not None
+    assert count_without_running(module, (x,)) is not None
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
-        assert count_beside(module, (x,)) is None
+        assert count_without_running(module, (x,)) is None
     finally:
         handle.remove()
-    assert count_beside(module, (x,)) is not None
+    assert count_without_running(module, (x,)) is not None
     module.register_forward_hook(lambda *_: None)
-    assert count_beside(module, (x,)) is None
+    assert count_without_running(module, (x,)) is None
 
 
 def test_modes_of_the_user_see_no_copies() -> None:
@@ -116,7 +116,7 @@ def test_modes_of_the_user_see_no_copies() -> None:
     x = r(3, 3, 3)
     with Seeing():
         seen.clear()
-        count_beside(torch.bmm, (x, x))
+        count_without_running(torch.bmm, (x, x))
         assert torch.bmm not in seen
 
 
@@ -129,14 +129,14 @@ def test_a_default_device_is_no_mode_of_the_users() -> None:
 def test_what_was_counted_is_kept_by_function_and_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     x = r(5, 6)
     first = work_of(torch.cos, x)
-    monkeypatch.setattr(beside, "_counted", lambda *_: pytest.fail("counted again"))
+    monkeypatch.setattr(dry_run, "_counted", lambda *_: pytest.fail("counted again"))
     assert work_of(torch.cos, r(5, 6)) is first
 
 
 def test_the_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[Any, Any] = {}
-    monkeypatch.setattr(beside, "KEPT", 4)
-    monkeypatch.setattr(beside, "_functions", kept)
+    monkeypatch.setattr(dry_run, "KEPT", 4)
+    monkeypatch.setattr(dry_run, "_functions", kept)
     for size in range(10):
         work_of(torch.sin, torch.empty(size))
     assert len(kept) == 4

@@ -7,6 +7,7 @@ told. What launches kernels by itself (Triton without `torch.library`, CuPy, ext
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -17,13 +18,13 @@ REPLAYED: Final = (
     "a CUDA graph was replayed inside, whose kernels cannot be counted: register a formula for the callable"
 )
 
-_lock: Final = threading.Lock()
-_watching: Final[dict[int, list[Unseen]]] = {}
+_lock = threading.Lock()
+_watching: Final[dict[int, list[Undispatched]]] = {}
 _restore: Final[list[Callable[[], object]]] = []
 
 
-class Unseen:
-    """`with Unseen() as unseen:` then `unseen.reason`: what of this thread's work was not seen; None if nothing."""
+class Undispatched:
+    """`with Undispatched() as found:` then `found.reason`: what of this thread's work was not seen; None if nothing."""
 
     __slots__ = ("_compilations", "reason")
 
@@ -99,3 +100,16 @@ def _watch_graphs() -> None:
 
     graph.replay = noted
     _restore.append(lambda: setattr(graph, "replay", replay))
+
+
+def _after_fork() -> None:
+    """A child has this thread alone: no other one watches, or holds the lock."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    for thread in _watching.keys() - {threading.get_ident()}:
+        del _watching[thread]
+    while _restore and not _watching:
+        _restore.pop()()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from gpu_profile.roofline.models.parts import Part, parts, watched  # noqa: E402
+from gpu_profile.roofline.models.hooks import Submodule, submodules, watched  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -23,15 +23,15 @@ class Diary:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def begin(self, part: Part, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.lines.append(f"begin {part.path}")
+    def begin(self, submodule: Submodule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.lines.append(f"begin {submodule.path}")
 
-    def finish(self, part: Part) -> None:
-        self.lines.append(f"finish {part.path}")
+    def finish(self, submodule: Submodule) -> None:
+        self.lines.append(f"finish {submodule.path}")
 
 
 def paths(model: Any) -> list[str]:
-    return [part.path for part in parts(model)]
+    return [submodule.path for submodule in submodules(model)]
 
 
 def state(model: Any) -> list[Any]:
@@ -81,7 +81,7 @@ def test_each_module_is_a_part_once_and_lists_of_modules_are_none() -> None:
 def test_calls_are_told_from_the_outside_in_and_back() -> None:
     diary = Diary()
     model = nn.Sequential(nn.Identity(), nn.Sequential(nn.Identity()))
-    with watched(parts(model), diary):
+    with watched(submodules(model), diary):
         model(1)
     model(1)
     assert diary.lines == [
@@ -100,7 +100,7 @@ def test_nothing_stays_on_the_model_also_when_it_fails() -> None:
     during = []
 
     def run() -> None:
-        with watched(parts(model), Diary()):
+        with watched(submodules(model), Diary()):
             during.append(state(model))
             model(torch.ones(1, 1, 2))
 
@@ -116,7 +116,7 @@ def test_hooks_of_the_users_stay_and_are_inside_of_what_is_watched() -> None:
     model = nn.Identity()
     model.register_forward_pre_hook(lambda *_: diary.lines.append("user's before"))
     model.register_forward_hook(lambda *_: diary.lines.append("user's after"))
-    with watched(parts(model), diary):
+    with watched(submodules(model), diary):
         model(1)
     assert diary.lines == ["begin ", "user's before", "user's after", "finish "]
     assert (len(model._forward_hooks), len(model._forward_pre_hooks)) == (1, 1)
@@ -126,7 +126,7 @@ def test_a_forward_of_the_objects_own_is_put_back() -> None:
     layer = nn.TransformerEncoderLayer(2, 2, batch_first=True).eval()
     own = layer.linear1.forward
     layer.linear1.forward = own
-    with watched(parts(layer), Diary()):
+    with watched(submodules(layer), Diary()):
         assert layer.linear1.forward is not own
     assert layer.linear1.forward is own
     assert "forward" not in layer.linear2.__dict__
@@ -135,7 +135,7 @@ def test_a_forward_of_the_objects_own_is_put_back() -> None:
 def test_a_copy_that_is_made_meanwhile_falls_silent() -> None:
     diary = Diary()
     model = nn.Linear(1, 1)
-    with watched(parts(model), diary):
+    with watched(submodules(model), diary):
         twin = copy.deepcopy(model)
     twin(torch.ones(1, 1))
     assert diary.lines == []
@@ -153,7 +153,7 @@ def test_an_encoder_layer_takes_its_fused_path_as_it_does_unwatched(monkeypatch:
     layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     diary = Diary()
-    with torch.no_grad(), watched(parts(model), diary):
+    with torch.no_grad(), watched(submodules(model), diary):
         model(torch.ones(1, 3, 4))
     assert calls == [1, 1]
     assert diary.lines == [
@@ -165,7 +165,7 @@ def test_an_encoder_layer_that_does_not_fuse_shows_what_is_inside() -> None:
     layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
     for module in (layer.train(), layer.eval()):  # in eval mode gradients keep it from fusing
         diary = Diary()
-        with watched(parts(module), diary):
+        with watched(submodules(module), diary):
             module(torch.ones(1, 3, 4))
         assert {"begin self_attn", "begin linear1", "begin norm2"} <= set(diary.lines)
 
@@ -174,11 +174,11 @@ def test_a_scripted_module_is_one_part() -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     model = nn.Sequential(scripted)
     diary = Diary()
-    with watched(parts(model), diary):
+    with watched(submodules(model), diary):
         model(torch.ones(1, 2))
     assert paths(model) == ["", "0"]
     assert diary.lines == ["begin ", "begin 0", "finish 0", "finish "]
-    assert parts(model)[1].kind == "Sequential (scripted)"
+    assert submodules(model)[1].kind == "Sequential (scripted)"
     assert isinstance(scripted.forward, torch.ScriptMethod)
 
 
@@ -208,13 +208,13 @@ def test_what_is_compiled_stays_compiled_and_is_one_part(backend: Backend, how: 
     model = nn.Sequential(nn.Linear(2, 2), compiled)
     for warm in (False, True):
         diary = Diary()
-        with watched(parts(model), diary):
+        with watched(submodules(model), diary):
             model(torch.ones(1, 2))
         assert diary.lines == ["begin ", "begin 0", "finish 0", "begin 1", "finish 1", "finish "]
         assert (backend.graphs, backend.runs) == (1, 1 + warm)
     model(torch.ones(1, 2))
     assert (backend.graphs, backend.runs) == (1, 3)
-    assert parts(model)[2].kind == "Inner (compiled)"
+    assert submodules(model)[2].kind == "Inner (compiled)"
 
 
 @pytest.mark.parametrize("warm", [False, True])
@@ -234,7 +234,7 @@ def test_a_compiled_function_that_calls_watched_modules_runs_compiled_in_one_gra
     if warm:
         model(torch.ones(1, 2))
     diary = Diary()
-    with watched(parts(model), diary):
+    with watched(submodules(model), diary):
         model(torch.ones(1, 2))
     assert (backend.graphs, backend.runs) == (1, 1 + warm)
     assert diary.lines == ["begin ", "finish "]

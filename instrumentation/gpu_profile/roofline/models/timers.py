@@ -1,4 +1,4 @@
-"""Moments on a machine, noted while it works and compared afterwards."""
+"""Timer on a machine, noted while it works and compared afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_profile.roofline.machines.machine import Machine
 _STREAMED = ("cuda", "xpu")
 
 
-class Moments(Protocol):
+class Timer(Protocol):
     """Notes moments and tells what is between two of them.
 
     `at_once`: whether that can be told as soon as they are noted.
@@ -34,7 +34,7 @@ class Moments(Protocol):
         ...
 
 
-class HostMoments:
+class HostTimer:
     """By the host's clock: for a device that has done its work when a call returns."""
 
     at_once = True
@@ -48,7 +48,7 @@ class HostMoments:
         """Nothing has to be waited for."""
 
 
-class StreamMoments:
+class EventTimer:
     """By events on whichever stream of the device is current when they are noted. The host does not wait for them.
 
     `module` is PyTorch's for the kind of device, such as `torch.cuda`. Each moment is an event of its own, about 1 µs
@@ -76,14 +76,14 @@ class StreamMoments:
         self._module.synchronize(self._ordinal)
 
 
-def moments_of(machine: Machine) -> Moments:
+def timer_for(machine: Machine) -> Timer:
     """For a machine of PyTorch's. UsageError for one whose modules cannot be told apart."""
     if machine.kind == "cpu":
-        return HostMoments()
+        return HostTimer()
     if machine.kind in _STREAMED:
         import torch
 
-        return StreamMoments(getattr(torch, machine.kind), machine.ordinal)  # type: ignore[attr-defined]
+        return EventTimer(getattr(torch, machine.kind), machine.ordinal)  # type: ignore[attr-defined]
     raise UsageError(
         f"profile_model times modules on the CPU and by events on {' and '.join(_STREAMED)} devices, "
         f"not on {machine.kind}: profile the model as one operation, with GPUProfiler.profile_with_result"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 import weakref
@@ -14,7 +15,7 @@ from torch.utils._device import DeviceContext
 
 from gpu_profile.roofline.counting.builtins import plain, tensors_of
 from gpu_profile.roofline.counting.counter import Mode
-from gpu_profile.roofline.counting.fakes import WITHOUT_DATA, Fakes
+from gpu_profile.roofline.counting.fake_tensors import WITHOUT_DATA, FakeTensors, unlogged
 from gpu_profile.roofline.counting.recorder import Record, tf32
 from gpu_profile.roofline.counting.registry import Registered, checked, registered_callable
 from gpu_profile.roofline.work import Work
@@ -29,8 +30,8 @@ _Kept = dict[Any, Work | None]
 _functions: Final[_Kept] = {}
 #: Of modules, as long as they live.
 _modules: Final[weakref.WeakKeyDictionary[Any, _Kept]] = weakref.WeakKeyDictionary()
-_lock: Final = threading.Lock()
-_copying: Final = threading.Lock()
+_lock = threading.Lock()
+_copying = threading.Lock()
 _missing: Final = object()
 
 _grad_enabled: Final = torch.is_grad_enabled
@@ -40,6 +41,11 @@ _function_modes: Final = torch._C._len_torch_function_stack
 _cuda_used: Final = torch.cuda.is_initialized
 _any_autocast: Final[Callable[[], bool]] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
+#: Arguments that are keyed as they are. Others would be kept alive by what is remembered of them.
+_VALUES: Final = frozenset(
+    {bool, int, float, complex, str, type(None), type(Ellipsis)}
+    | {torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
 #: A module's plain settings are of these types.
 _SETTINGS: Final = frozenset({bool, int, float, str, tuple})
 
@@ -48,10 +54,13 @@ def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) ->
     """What the work of PyTorch's functions depends on; None if that cannot be said, as for an argument of another type.
 
     Of tensors: shape, strides, type, device, whether gradients are wanted, and which begin at the same address; of
-    lists and tuples their elements; other values as they are. Grad mode, autocast, TF32 and defaults are part of it.
+    lists and tuples their elements; plain values as they are. Grad mode, autocast, TF32 and defaults are part of it.
+    None as well while a mode of the user's would see the tensors being asked.
     """
     addresses: dict[int, int] = {}
     try:
+        if _function_modes() and _modes_of_the_user():
+            return None
         key: Any = (
             _row(args, addresses),
             (*kwargs, _row(kwargs.values(), addresses)) if kwargs else None,
@@ -86,14 +95,16 @@ def _row(values: Any, addresses: dict[int, int]) -> tuple[Any, ...]:
             row.append((kind, _row(each, addresses)))
         elif kind is slice:
             row.append((kind, _row((each.start, each.stop, each.step), addresses)))
-        elif isinstance(each, _Tensor):
-            raise TypeError(kind)
-        else:
+        elif kind in _VALUES:
             row += (kind, each)
+        else:
+            raise TypeError(kind)
     return tuple(row)
 
 
-def count_beside(function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Work | None:
+def count_without_running(
+    function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+) -> Work | None:
     """The work of one call of `function`, without calling it: by a registered formula, or on copies without data.
 
     Only PyTorch's own functions, methods of tensors, modules made of its own modules alone, and partials of these are
@@ -106,12 +117,12 @@ def count_beside(function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str,
     """
     if (registered := registered_callable(function)) is not None:
         return registered_work(registered, args, kwargs or {})
-    if (key := signature(args, kwargs)) is None:
+    function, args, kwargs = _unbound(function, args, kwargs or {})
+    # Hooks may have come since a module was counted. Nothing is kept of the user's functions, nor of what they hold.
+    if not plain(function) or (key := signature(args, kwargs)) is None:
         return None
     try:
         if isinstance(function, _Module):
-            if not plain(function):  # hooks may have come since
-                return None
             kept = _modules.setdefault(function, {})
             key = (key, _state(function))
         else:
@@ -121,7 +132,9 @@ def count_beside(function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str,
         return None
     if found is not _missing:
         return found  # type: ignore[return-value]
-    work = _counted(function, args, kwargs or {})
+    if _modes_of_the_user():
+        return None
+    work = _counted(function, args, kwargs)
     with _lock:
         while len(kept) >= KEPT:
             del kept[next(iter(kept))]
@@ -153,22 +166,32 @@ def _state(module: Any) -> Hashable:
     return settings, signature(tuple(tensors_of(module)))
 
 
+def _unbound(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
+    """The same call, of a partial's function and a tensor's method, which hold no tensors as those two do."""
+    while isinstance(function, partial):
+        function, args, kwargs = function.func, (*function.args, *args), {**function.keywords, **kwargs}
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, _Tensor) and plain(function):
+        return getattr(type(owner), function.__name__), (owner, *args), kwargs
+    return function, args, kwargs
+
+
 def _counted(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work | None:
-    if _modes_of_the_user() or not plain(function):
-        return None
-    fakes, record = Fakes(), Record(fake=True)
+    fakes, record = FakeTensors(), Record(fake=True)
     try:
         # What would be warned of in the run is warned of there. Filters belong to the process: one thread at a time.
-        with _copying, warnings.catch_warnings():
+        with _copying, warnings.catch_warnings(), unlogged():
             warnings.simplefilter("ignore")
-            call = _copied(function, fakes)
+            call = fakes.module(function) if isinstance(function, _Module) else function
             given, named = fakes.value(tuple(args)), fakes.value(dict(kwargs))
             with fakes.mode, Mode(record, types=WITHOUT_DATA):
                 call(*given, **named)
     except Exception:  # noqa: BLE001 - what cannot run without data is counted in its run
         return None
-    tally, touched = record.tally()
-    return tally.work("meta", working_set=touched)
+    totals, touched = record.totals()
+    return totals.work("meta", working_set=touched)
 
 
 def _modes_of_the_user() -> bool:
@@ -177,12 +200,10 @@ def _modes_of_the_user() -> bool:
     return bool(torch._C._len_torch_dispatch_stack()) or not all(isinstance(each, DeviceContext) for each in modes)
 
 
-def _copied(function: Any, fakes: Fakes) -> Callable[..., Any]:
-    if isinstance(function, _Module):
-        return fakes.module(function)  # type: ignore[no-any-return]
-    if isinstance(function, partial):
-        return partial(_copied(function.func, fakes), *fakes.value(function.args), **fakes.value(function.keywords))
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, _Tensor):
-        return getattr(fakes.tensor(owner), function.__name__)  # type: ignore[no-any-return]
-    return function  # type: ignore[no-any-return]
+def _after_fork() -> None:
+    """A child has one thread: what another one of its parent's held would be held for ever."""
+    global _lock, _copying
+    _lock, _copying = threading.Lock(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

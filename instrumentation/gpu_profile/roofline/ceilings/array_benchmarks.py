@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, TypeVar
 
-from gpu_profile.roofline.ceilings.datasheet import Facts
-from gpu_profile.roofline.ceilings.exercises import (
-    BLOCK,
-    GPU_LEAST,
-    GPU_SIZES,
-    PROCESSOR_LEAST,
-    PROCESSOR_SIZES,
-    Call,
-    Traffic,
-)
+from gpu_profile.roofline.ceilings.benchmarks import BLOCK, Call, Traffic
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.machines.processor import processor
 from gpu_profile.roofline.precision import Precision
@@ -26,23 +17,16 @@ T = TypeVar("T")
 _DTYPES: Final = {Precision.FP64: "float64", Precision.FP32: "float32", Precision.FP16: "float16"}
 
 
-class ArrayExercises:
+class ArrayBenchmarks:
     """Products by `matmul`, traffic by `copyto` and `add`. There is no fused triad: STREAM's sum moves as much."""
 
     def __init__(self, machine: Machine, library: Any) -> None:
         self._machine, self._library = machine, library
         self._host = machine.kind == "host"
-        self.sizes: tuple[int, ...] = PROCESSOR_SIZES if self._host else GPU_SIZES
-        self.least = PROCESSOR_LEAST if self._host else GPU_LEAST
 
     def _make(self, build: Callable[[], T]) -> T:
         """Build within the machine, which knows which of several devices is meant."""
         return self._machine.run(build)[0]
-
-    def facts(self) -> Facts:
-        """What the device tells of itself."""
-        memory = self._machine.memory()
-        return Facts(self._machine.name, memory_total=memory.total if memory else None)
 
     def caches(self) -> list[tuple[str, int]]:
         """A GPU's L2, or those of one core: NumPy moves data in one thread."""
@@ -60,9 +44,14 @@ class ArrayExercises:
             found[Precision.TF32] = "CuPy chooses tf32 by the variable CUPY_TF32 alone"
         return found
 
-    def undisturbed(self) -> AbstractContextManager[None]:
-        """Nothing that a user sets changes these functions."""
-        return nullcontext()
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Nothing that a user sets changes these functions; CuPy's pool gives back what is free afterwards."""
+        try:
+            yield
+        finally:
+            if not self._host:
+                self._library.get_default_memory_pool().free_all_blocks()
 
     def arithmetic(self, precision: Precision) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
         """The arrays' type decides."""

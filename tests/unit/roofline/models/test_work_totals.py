@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.roofline.models.sums import NOTHING, added, less
+from gpu_profile.roofline.models.work_totals import NOTHING, added, less
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.roofline.work import Work, unknown_work
 

@@ -6,6 +6,10 @@ scaled_dot_product_attention, for one, is counted as the products and the softma
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -31,11 +35,29 @@ _VALUES: Final = (
 )
 
 
+_log: Final = logging.getLogger(FakeTensor.__module__)
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """PyTorch logs, with a traceback, a copy's operation that fails. The call itself will say what is wrong with it."""
+    here = threading.get_ident()
+
+    def of_another_thread(record: logging.LogRecord) -> bool:
+        return record.thread != here
+
+    _log.addFilter(of_another_thread)
+    try:
+        yield
+    finally:
+        _log.removeFilter(of_another_thread)
+
+
 class NotCopiedError(Exception):
     """What cannot be had without data."""
 
 
-class Fakes:
+class FakeTensors:
     """Makes copies; tensors that begin at the same address become views of one."""
 
     def __init__(self) -> None:
@@ -65,7 +87,7 @@ class Fakes:
 
     def _copy(self, tensor: Any) -> Any:
         kind = type(tensor)
-        if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        if kind not in (torch.Tensor, torch.nn.Parameter):
             raise NotCopiedError(kind.__name__)
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
             raise NotCopiedError(f"{tensor.layout}")
