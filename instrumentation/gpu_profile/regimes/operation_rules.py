@@ -107,7 +107,10 @@ OPERATION_RULES: Final[tuple[Rule, ...]] = (
         "neither FLOPs nor bytes explain the time, and twice the size takes longer",
         Regime.LATENCY_BOUND,
         _far,
-        lambda s: f"{_reached(s)} are reached: more parallelism within it, fewer dependent steps",
+        lambda s: (
+            f"{_reached(s)} are reached: the time goes to slow functions (cos, exp), dependent steps or too little"
+            " parallelism"
+        ),
         _OPERATION,
     ),
 )
