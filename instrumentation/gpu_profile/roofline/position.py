@@ -53,6 +53,11 @@ class Position:
     attainable: float | None
     reasons: dict[str, str]
 
+    @property
+    def bandwidth(self) -> float | None:
+        """The share of the roof's bytes per second that it reached."""
+        return None if self.memory is None else self.memory - (self.fresh or 0.0)
+
     def operation(self, work: Work, *, growth: float | None, n: int) -> Operation:
         """What regions, spans and recordings keep of it."""
         busy = None if self.overhead is None else 1.0 - self.overhead

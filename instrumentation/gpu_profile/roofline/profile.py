@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gpu_profile.regimes import Regime
+from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.roofline import headroom
 from gpu_profile.roofline.measurement import Measurement
+from gpu_profile.roofline.position import Position
 from gpu_profile.units import percent
 
 #: Of the time, a share that is worth a word.
@@ -42,7 +43,7 @@ def as_profile(found: Measurement) -> dict[str, Any]:
         "confidence": None if unknown else verdict.confidence,
         "runner_up": None if verdict.runner_up is None else str(verdict.runner_up),
         "reason": verdict.rule,
-        "advice": _advice(found) or None,
+        "advice": advice(verdict, position) or None,
         "basis": verdict.basis,
         "flops": work.flops,
         "bytes": work.bytes,
@@ -57,7 +58,7 @@ def as_profile(found: Measurement) -> dict[str, Any]:
         "achieved_flops": position.flops_per_s,
         "achieved_bandwidth": position.bytes_per_s,
         "flops_utilization": position.compute,
-        "bandwidth_utilization": None if position.memory is None else position.memory - (position.fresh or 0.0),
+        "bandwidth_utilization": position.bandwidth,
         "compute_intensity": work.intensity,
         "ridge": position.ridge,
         "ridge_ratio": _over(work.intensity, position.ridge),
@@ -76,11 +77,12 @@ def _over(value: float | None, whole: float | None) -> float | None:
     return None if value is None or not whole else value / whole
 
 
-def _advice(found: Measurement) -> str:
-    fresh = found.position.fresh or 0.0
-    if not found.verdict.advice or fresh < NOTABLE:
-        return found.verdict.advice
+def advice(verdict: Verdict, position: Position) -> str:
+    """The next step, and first what goes to memory that is touched for the first time, where that is much."""
+    fresh = position.fresh or 0.0
+    if not verdict.advice or fresh < NOTABLE:
+        return verdict.advice
     return (
         f"{percent(fresh, 0)} of the time goes to memory that is touched for the first time: write into memory that is"
-        f" there (out=), or keep it; {found.verdict.advice}"
+        f" there (out=), or keep it; {verdict.advice}"
     )

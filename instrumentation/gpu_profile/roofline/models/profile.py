@@ -17,6 +17,7 @@ from gpu_profile.roofline import headroom
 from gpu_profile.roofline.ceilings import Ceilings
 from gpu_profile.roofline.machines.machine import Memory
 from gpu_profile.roofline.position import Position
+from gpu_profile.roofline.profile import advice
 from gpu_profile.roofline.repeats import Repeats
 from gpu_profile.roofline.work import Work
 from gpu_profile.units import percent, si
@@ -105,7 +106,7 @@ class ModuleRow:
     @property
     def advice(self) -> str | None:
         """The next step."""
-        return self.verdict.advice or None
+        return advice(self.verdict, self.position) or None
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -142,7 +143,8 @@ class ModuleRow:
             "achieved_flops": position.flops_per_s,
             "achieved_bandwidth": position.bytes_per_s,
             "flops_utilization": position.compute,
-            "bandwidth_utilization": position.memory,
+            "bandwidth_utilization": position.bandwidth,
+            "first_touch_ratio": position.fresh,
             "compute_intensity": work.intensity,
             "ridge": position.ridge,
             "attainable_flops": position.attainable,
@@ -332,7 +334,7 @@ def _cells(row: ModuleRow) -> tuple[str, ...]:
         _known(row.flops_per_s),
         _share(position.compute),
         _known(row.bytes_per_s),
-        _share(position.memory),
+        _share(position.bandwidth),
         UNKNOWN if row.intensity is None else f"{row.intensity:.3g}",
         row.precision or UNKNOWN,
         row.regime,

@@ -53,8 +53,9 @@ class ModelRun:
         self._stopwatch = Stopwatch(timer_for(machine), machine.kind)
         self._laps: dict[Submodule, list[Lap]] = {}
         self._works: dict[Submodule, Work] = {}
-        #: Of the whole model, by run.
+        #: Of the whole model, by run: its time, and first touches of memory meanwhile.
         self._times: list[float] = []
+        self._faults: list[int] = []
 
     def profile(self, runs: Runs) -> ModelProfile:
         """Run it as often as asked, and tell what was found."""
@@ -86,10 +87,11 @@ class ModelRun:
                 hooks.close()
                 watch.stop()
                 self._times.append(watch.laps[root].total_s if root in watch.laps else timing.device_s)
+                self._faults.append(timing.faults)
                 self._keep(watch.laps)
                 if execution is not None:
                     modules = [(lap.own_s, self._works[submodule]) for submodule, lap in watch.laps.items()]
-                    whole = self._whole(self._times[-1:], modules)
+                    whole = self._whole(self._times[-1:], self._faults[-1:], modules)
                     execution.operation = whole.position.operation(whole.work, growth=None, n=1)
         if watch.failure is not None:
             _log.warning("gpu-profile: the modules of %s could not be timed: %r", self._name, watch.failure)
@@ -131,7 +133,7 @@ class ModelRun:
             model=self._name,
             machine=self._machine.name,
             ceilings=self._profiler.ceilings,
-            whole=self._whole(self._times, [(row.own_s, row.work) for row in rows]),
+            whole=self._whole(self._times, self._faults, [(row.own_s, row.work) for row in rows]),
             rows=tuple(rows),
             hooks_s=self._stopwatch.hooks_s,
             memory=self._machine.memory(),
@@ -145,11 +147,12 @@ class ModelRun:
             "" if submodule is self._submodules[0] else submodule.kind,
             laps[-1].calls,
             [lap.own_s for lap in laps],
+            [lap.faults for lap in laps],
             Repeats.of([lap.total_s for lap in laps]).median_s,
             self._works[submodule],
         )
 
-    def _whole(self, times: Sequence[float], modules: Sequence[tuple[float, Work]]) -> ModuleRow:
+    def _whole(self, times: Sequence[float], faults: Sequence[int], modules: Sequence[tuple[float, Work]]) -> ModuleRow:
         """As one operation. A little that is not counted is left out: it can move no score by more than its share of
         the time, and scores that are as close as `balanced` count as one. `modules`: seconds of each, and its work.
         """
@@ -168,7 +171,7 @@ class ModelRun:
             reasons[what] = f"modules that take {share} of the time are not counted: {largest.reasons.get(what, NEEDS)}"
         precisions = {} if counted["flops"] is None else _precisions(modules)
         work = replace(work, reasons=reasons, by_precision=precisions, **counted)
-        return self._judged(self._name, "", 1, times, Repeats.of(times).median_s, work, share=1.0)
+        return self._judged(self._name, "", 1, times, faults, Repeats.of(times).median_s, work, share=1.0)
 
     def _judged(
         self,
@@ -176,13 +179,15 @@ class ModelRun:
         kind: str,
         calls: int,
         own: Sequence[float],
+        faults: Sequence[int],
         total_s: float,
         work: Work,
         share: float = 0.0,
     ) -> ModuleRow:
         times = Repeats.of(own)
         # A module's arguments have been written just before by another: whether a cache has them, its speed tells.
-        position = place(work, times.median_s, self._profiler.ceilings, caches="unknown")
+        touched = sorted(faults)[len(faults) // 2]
+        position = place(work, times.median_s, self._profiler.ceilings, caches="unknown", faults=touched)
         verdict = judge(position.operation(work, growth=None, n=times.n), times, self._profiler.thresholds)
         return ModuleRow(name, kind, calls, times, share, total_s, work, position, verdict)
 

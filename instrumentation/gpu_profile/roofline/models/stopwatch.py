@@ -42,15 +42,17 @@ class Lap:
 
     `own_s` is what its calls took without those of submodules inside of them, `total_s` with them; a call within one of
     the same module is in the outer one's total only. `kinds` counts its calls by what they work on; `indescribable`
-    says why some are not in it. `nested`: calls of other submodules directly inside of its own.
+    says why some are not in it. `nested`: calls of other submodules directly inside of its own. `faults`: first touches
+    of memory in its own time.
     """
 
-    __slots__ = ("calls", "depth", "indescribable", "kinds", "nested", "own_s", "total_s")
+    __slots__ = ("calls", "depth", "faults", "indescribable", "kinds", "nested", "own_s", "total_s")
 
     def __init__(self) -> None:
         self.calls = 0
         self.nested = 0
         self.depth = 0
+        self.faults = 0
         self.own_s = 0.0
         self.total_s = 0.0
         self.kinds: Counter[Kind] = Counter()
@@ -60,7 +62,20 @@ class Lap:
 class _Frame:
     """One call of a submodule. `since` and `until` are around the hooks' own code, `began` and `ended` within it."""
 
-    __slots__ = ("around_s", "began", "ended", "lap", "outer", "outermost", "since", "submodule", "totals_s", "until")
+    __slots__ = (
+        "around_s",
+        "began",
+        "ended",
+        "faults",
+        "inner_faults",
+        "lap",
+        "outer",
+        "outermost",
+        "since",
+        "submodule",
+        "totals_s",
+        "until",
+    )
 
     def __init__(self, submodule: Submodule, lap: Lap, outer: _Frame | None, since: Any) -> None:
         self.submodule = submodule
@@ -70,6 +85,7 @@ class _Frame:
         self.since = self.began = self.ended = self.until = since
         # Of the submodules directly inside: as this one's time has them, and without their hooks.
         self.around_s = self.totals_s = 0.0
+        self.faults = self.inner_faults = 0
 
 
 class Stopwatch:
@@ -108,6 +124,7 @@ class Stopwatch:
             self._describe(lap, args, kwargs)
             lap.depth += 1
             self._frames.append(frame)
+            frame.faults = -self._timer.faults()
             if not self._timer.at_once:
                 self.hooks_s += perf_counter() - entered
             frame.began = self._timer.now()
@@ -125,6 +142,7 @@ class Stopwatch:
                 frame.lap.depth -= 1  # left by something that is no Exception, which the model caught
             frame.lap.depth -= 1
             frame.ended = ended
+            frame.faults += self._timer.faults()
             if self._timer.at_once:
                 frame.until = perf_counter()
                 self._settle(frame)
@@ -172,12 +190,14 @@ class Stopwatch:
         lap, outer = frame.lap, frame.outer
         lap.calls += 1
         lap.own_s += own
+        lap.faults += max(0, frame.faults - frame.inner_faults)
         if frame.outermost:
             lap.total_s += total
         if outer is not None:
             outer.lap.nested += 1
             outer.around_s += around + cost.outside
             outer.totals_s += total
+            outer.inner_faults += frame.faults
 
 
 @cache

@@ -223,3 +223,27 @@ def test_a_machine_whose_modules_cannot_be_told_apart_is_refused() -> None:
     cupy = object.__new__(CupyDevice)
     with pytest.raises(UsageError, match="not on cupy"):
         timer_for(cupy)
+
+
+class Touching(HostTimer):
+    """Each look finds three more pages touched."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def faults(self) -> int:
+        self.looks += 1
+        return 3 * self.looks
+
+
+def test_first_touches_are_those_of_a_module_s_own_time() -> None:
+    model = nn.Sequential(nn.Identity(), nn.Sequential(nn.Identity()))
+    submodules_of_model = submodules(model)
+    stopwatch = Stopwatch(Touching(), "cpu")
+    stopwatch.start()
+    with watched(submodules_of_model, stopwatch):
+        model(torch.ones(2))
+    stopwatch.stop()
+    faults = {submodule.path: lap.faults for submodule, lap in stopwatch.laps.items()}
+    # Looks: outer, first, first, inner, last, last, inner, outer.
+    assert faults == {"": 3 * 7 - 3 - 9, "0": 3, "1": 6, "1.0": 3}
