@@ -20,7 +20,7 @@ from gpu_profile.driver.simulated import SimulatedQueue, Work, create
 node = create(sys.argv[1])
 queue = SimulatedQueue(node, device=0)
 configure(backend=f"simulated:{node}", stream=queue, interval_s=0.02, record=sys.argv[2])
-rng, end = random.Random(1), time.monotonic() + 12
+rng, end = random.Random(1), time.monotonic() + 20
 while time.monotonic() < end:
     with region("request"):
         with region("load"):
