@@ -17,6 +17,7 @@ from gpu_profile.errors import UsageError
 
 if TYPE_CHECKING:
     from gpu_profile.roofline.ceilings import Ceilings
+    from gpu_profile.roofline.machines.machine import Machine
     from gpu_profile.roofline.profiler import GPUProfiler
     from gpu_profile.roofline.workloads import Workload
 
@@ -91,6 +92,7 @@ def op(
     NAME is one of those that --list names; its input has about --size elements, and the shapes are said. The ceilings
     that it is held against are measured on this machine at first use, which takes some seconds, and are kept.
     """
+    from gpu_profile.roofline import machines
     from gpu_profile.roofline.workloads import WORKLOADS, check_workload, prepare, torch_device
 
     if name is not None:
@@ -110,7 +112,10 @@ def op(
 
         check_file(output)
     kept = record is not None or RECORD_VARIABLE in os.environ
-    profiler = _profiler(device, recalibrate=recalibrate, regions=kept)
+    machine = machines.machine(device)
+    # What cannot be run is said before seconds of calibration.
+    where = torch_device(machine) if name is not None or visualize else machine.device
+    profiler = _profiler(machine, recalibrate=recalibrate, regions=kept)
     if visualize:
         from gpu_profile.roofline.sweep import create_performance_plots
 
@@ -121,7 +126,6 @@ def op(
                 json.dumps(profiler.ceilings.to_json(), indent=2) if as_json else ceilings_text(profiler.ceilings)
             )
         return
-    where = torch_device(profiler.machine)
     workload = prepare(name, size, device=where, dtype=dtype)
     with _recorded(record, profiler):
         profile = _profile(profiler, workload, kept=kept, repeats=repeats, warmup=warmup, flush=flush)
@@ -143,13 +147,11 @@ def op(
         _draw(target, profile, profiler.ceilings, title=title_text(about))
 
 
-def _profiler(device: str | None, *, recalibrate: bool, regions: bool) -> GPUProfiler:
+def _profiler(machine: Machine, *, recalibrate: bool, regions: bool) -> GPUProfiler:
     """Silent but for what a calibration tells, on standard error."""
-    from gpu_profile.roofline import machines
     from gpu_profile.roofline.ceilings.cache import ceilings_for
     from gpu_profile.roofline.profiler import GPUProfiler
 
-    machine = machines.machine(device)
     told: list[str] = []
 
     def say(line: str) -> None:
@@ -159,7 +161,7 @@ def _profiler(device: str | None, *, recalibrate: bool, regions: bool) -> GPUPro
     ceilings, remark = ceilings_for(machine, recalibrate=recalibrate, say=say)
     if told:
         click.echo(f"ceilings: {remark}", err=True)
-    return GPUProfiler(device, quiet=True, ceilings=ceilings, regions=regions)
+    return GPUProfiler(machine.device, quiet=True, ceilings=ceilings, regions=regions)
 
 
 @contextmanager
@@ -188,12 +190,7 @@ def _profile(profiler: GPUProfiler, workload: Workload, *, kept: bool, **runs: A
     profile = None if kept else profiler.profile_operation(*call, **options)
     if profile is not None and profile["regime"] != "UNKNOWN":
         return profile
-    try:
-        return profiler.profile_operation(*call, growth=True, **options)
-    except Exception as error:  # noqa: BLE001 - twice the size may not fit
-        profile = profile or profiler.profile_operation(*call, **options)
-        profile["reasons"]["growth"] = f"twice the size failed: {type(error).__name__}"
-        return profile
+    return profiler.profile_operation(*call, growth=True, **options)
 
 
 def _draw(target: Path, profile: Mapping[str, Any], ceilings: Ceilings, *, title: str) -> None:

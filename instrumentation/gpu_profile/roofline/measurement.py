@@ -104,32 +104,34 @@ def measure(
     result: Any = None
     later: str | None = None
     growth, refused = None, ""
-    for i in range(runs.warmup + runs.repeats):
-        timed = i >= runs.warmup
-        result = None  # one result at a time: two may be more than the device has room for
+    for _ in range(runs.warmup):
         if runs.flush:
             machine.flush()
         # What is not timed can be counted at any cost.
-        counter = None if work is not None or i else counting.Counting(share=COUNTING_SHARE if timed else inf)
-        if not timed:
-            with counter or nullcontext():
-                result, _ = machine.run(call)
-            later = undone(result)
-            work = work or _counted(counter)
-            continue
-        if runs.growth and i and i == runs.warmup and later is None:
-            growth, refused = _growth(call, machine, runs)  # before the timed runs, whose regions then have it
-        with _Region(call.name, machine, on=regions) as execution:
+        counter = counting.Counting(share=inf) if work is None else None
+        with counter or nullcontext():
+            later = undone(machine.run(call)[0])
+        work = work or _counted(counter)
+    if runs.growth and runs.warmup and later is None:
+        growth, refused = _growth(call, machine, runs)  # before the timed runs, whose regions then have it
+    for _ in range(runs.repeats):
+        result = None  # one result at a time: two may be more than the device has room for
+        if runs.flush:
+            machine.flush()
+        counter = counting.Counting(share=COUNTING_SHARE) if work is None else None
+        with region(call.name, device=machine.region_device) if regions else nullcontext() as execution:
             with counter or nullcontext():
                 result, timing = machine.run(call)
-            execution.stop()
+            if execution is not None:
+                execution.stop()
             if counter is not None:
                 work, counted_s = _affordable(_counted(counter), timing), counter.counting_s
                 timing = _without(timing, counted_s, machine)
             assert work is not None  # noqa: S101 - the first run has counted it
             later = undone(result)
-            position = _position(work, timing, ceilings, runs, later)
-            execution.operation = position.operation(work, growth=growth, n=1)
+            if execution is not None:
+                position = _position(work, timing, ceilings, runs, later)
+                execution.operation = position.operation(work, growth=growth, n=1)
         taken.append(timing)
     assert work is not None  # noqa: S101 - as above
     if runs.passes > 1 and later is None and "torch" in sys.modules and (work.flops is None or work.bytes is None):
@@ -204,7 +206,7 @@ def _completed(work: Work, counted: Work) -> Work:
 def _affordable(work: Work, timing: Timing) -> Work:
     """The work, if counting it took a small enough share of the run; else nothing of it is told."""
     share = work.counting_s / timing.host_s if timing.host_s > 0 else 1.0
-    if share < COUNTING_SHARE or work.flops is work.bytes is None:
+    if share < COUNTING_SHARE or (work.flops is None and work.bytes is None):
         return work
     reason = f"needs passes=2: counting took {percent(share, 0)} of the run"
     return unknown_work(reason, method="counted")
@@ -219,28 +221,3 @@ def _without(timing: Timing, counting_s: float, machine: Machine) -> Timing:
 
 def _is_host(machine: Machine) -> bool:
     return machine.kind in ("cpu", "host")
-
-
-class _Region:
-    """The region around one run; of one that is not wanted, nothing."""
-
-    def __init__(self, name: str, machine: Machine, *, on: bool) -> None:
-        self._region = region(name, device=machine.region_device) if on else None
-        self.operation: Operation | None = None
-        self._execution: Any = None
-
-    def __enter__(self) -> _Region:
-        if self._region is not None:
-            self._execution = self._region.__enter__()
-        return self
-
-    def stop(self) -> None:
-        """The run is over; what follows is not its time."""
-        if self._execution is not None:
-            self._execution.stop()
-
-    def __exit__(self, *error: Any) -> None:
-        if self._region is not None:
-            if self.operation is not None:
-                self._execution.operation = self.operation
-            self._region.__exit__(*error)

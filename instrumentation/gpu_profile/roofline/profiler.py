@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from gpu_profile.errors import UsageError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
@@ -19,6 +19,9 @@ from gpu_profile.roofline.measurement import Measurement, Runs, measure
 from gpu_profile.roofline.profile import as_profile
 
 T = TypeVar("T")
+
+#: repeats, warmup, flush, passes, growth, flops, bytes, name.
+_DEFAULTS: Final = (1, 0, False, 1, False, None, None, None)
 
 
 class GPUProfiler:
@@ -52,7 +55,7 @@ class GPUProfiler:
             ceilings, remark = ceilings_for(self.machine, recalibrate=recalibrate, say=lambda line: say([f"   {line}"]))
         self.ceilings = ceilings
         say(banner.summary(ceilings, thresholds, remark))
-        self._regions = regions
+        self.regions = regions
         self._light = Light(self.machine, ceilings, thresholds, regions=regions)
 
     def profile_with_result(
@@ -80,9 +83,12 @@ class GPUProfiler:
         none of the others. Arguments of the function that have one of these names: use functools.partial.
 
         What the function raises passes through. TypeError for what cannot be called, ValueError for a number of runs
-        that is none, UsageError if the arguments are on another device than this profiler's.
+        that is none and for options beside `lightweight`, UsageError if the arguments are on another device than this
+        profiler's.
         """
         if lightweight:
+            if (repeats, warmup, flush, passes, growth, flops, bytes, name) != _DEFAULTS:
+                raise ValueError("lightweight=True takes none of the other options: leave them out, or it")
             return self._light.profile(function, args, kwargs)
         runs = Runs(repeats=repeats, warmup=warmup, flush=flush, passes=passes, growth=growth)
         call = Call(function, args, kwargs, name=name, flops=flops, bytes=bytes)
@@ -119,7 +125,7 @@ class GPUProfiler:
     def measure(self, call: Call[T], runs: Runs) -> tuple[T, Measurement]:
         """The typed form of `profile_with_result`."""
         call.check_device(self.machine)
-        return measure(call, self.machine, self.ceilings, runs=runs, thresholds=self.thresholds, regions=self._regions)
+        return measure(call, self.machine, self.ceilings, runs=runs, thresholds=self.thresholds, regions=self.regions)
 
 
 def _print(lines: Iterable[str]) -> None:

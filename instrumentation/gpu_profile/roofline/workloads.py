@@ -167,5 +167,4 @@ def torch_device(machine: Machine) -> str:
     load_torch("a named operation")
     if machine.kind in ("host", "cupy"):
         raise UsageError(f"named operations are PyTorch's, which does not run on {machine.kind!r}: try --device cpu")
-    found = getattr(machine, "device", None)
-    return found if isinstance(found, str) else machine.kind
+    return machine.device

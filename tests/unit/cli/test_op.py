@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpu_profile.cli import run as command
 from gpu_profile.cli.op import op
 from gpu_profile.cli.op_text import ceilings_text, profile_text
 from gpu_profile.errors import UsageError
@@ -283,12 +284,25 @@ def test_in_a_recording_each_run_is_there_once(use: Use, monkeypatch: pytest.Mon
     assert [call["growth"] for call in profiler.calls] == [True]
 
 
-def test_if_twice_the_size_cannot_be_run_the_first_answer_stands(use: Use, capsys: Capture) -> None:
-    use(UNKNOWN, {})
+def test_if_twice_the_size_cannot_be_run_the_reason_is_told(use: Use, capsys: Capture) -> None:
+    refused = "arguments of twice the size were refused: MemoryError: "
+    use(UNKNOWN, {**UNKNOWN, "reasons": {**UNKNOWN["reasons"], "growth": refused}})
     run("cos", "--size", "10", "--json")
     found = json.loads(capsys.readouterr().out)
     assert found["regime"] == "UNKNOWN"
-    assert found["reasons"]["growth"] == "twice the size failed: MemoryError"
+    assert found["reasons"]["growth"] == refused
+
+
+def test_without_pytorch_that_is_said_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    monkeypatch.setenv("GPU_PROFILE_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert command(["op", "cos"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("gpu-profile: a named operation needs PyTorch: pip install 'gpu-profile[roofline]'")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("profile", [PROFILE, UNKNOWN], ids=["known", "unknown"])

@@ -55,7 +55,7 @@ def product(a: Any, b: Any) -> Any:
 
 def test_growth_is_how_much_longer_twice_takes_than_once_by_turns() -> None:
     # A run to see whether it goes, one to warm up, then seven of either.
-    machine = FakeMachine(lambda run: 9.0 if run <= 2 else 1.0 if run % 2 else 1.75)
+    machine = FakeMachine(lambda run: 9.0 if run <= 2 else 1.75 if run % 2 else 1.0)
     assert growth(np.negative, (np.ones(3),), {}, machine) == (0.75, "")
     assert machine.ran == 2 + 2 * 7
 

@@ -113,3 +113,14 @@ def test_a_profiler_takes_lightweight_as_an_option() -> None:
     result, found = profiler.profile_with_result(torch.add, torch.ones(3), torch.ones(3), lightweight=True)
     assert result.tolist() == [2.0, 2.0, 2.0]
     assert set(found) == {"runtime_ms", "regime"}
+
+
+@pytest.mark.parametrize(
+    "option", [{"repeats": 3}, {"passes": 2}, {"growth": True}, {"flops": 1}, {"name": "x"}], ids=str
+)
+def test_other_options_beside_it_are_refused_before_anything_runs(option: dict[str, Any]) -> None:
+    profiler = GPUProfiler("cpu", quiet=True, ceilings=CEILINGS, regions=False)
+    ran: list[int] = []
+    with pytest.raises(ValueError, match="takes none of the other options"):
+        profiler.profile_with_result(ran.append, 1, lightweight=True, **option)
+    assert ran == []

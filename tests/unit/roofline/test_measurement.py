@@ -11,7 +11,9 @@ import pytest
 from roofline_support import CEILINGS, FakeMachine
 
 from gpu_profile import configure, process
+from gpu_profile.roofline import doubling
 from gpu_profile.roofline.call import Call, name_of
+from gpu_profile.roofline.machines.machine import Timing
 from gpu_profile.roofline.measurement import Runs, measure
 from gpu_profile.roofline.profile import as_profile
 
@@ -82,6 +84,27 @@ def test_the_doubling_test_is_told_and_with_a_warm_up_the_regions_have_it(warmup
     session.settle()
     growth = session.verdicts.operations["sum"].evidence().values.get("growth")
     assert growth == (0.0 if warmup else None)
+
+
+def test_the_doubling_test_comes_between_the_warm_up_and_the_flush_of_the_first_timed_run() -> None:
+    import numpy as np
+
+    done: list[str] = []
+
+    class Noting(FakeMachine):
+        def run(self, call: Callable[[], Any]) -> tuple[Any, Timing]:
+            result, timing = super().run(call)
+            done.append(f"run {int(result)}")
+            return result, timing
+
+        def flush(self) -> None:
+            done.append("flush")
+
+    runs = Runs(growth=True, warmup=1, flush=True)
+    measure(Call(np.sum, (np.ones(8),), {}, flops=7, bytes=64), Noting(), CEILINGS, runs=runs)
+    assert done[:2] == ["flush", "run 8"]
+    assert done[-4:] == ["flush", "run 8", "flush", "run 8"], "once the work ends the test, then the timed run is cold"
+    assert done.count("run 16") == 1 + doubling.RUNS
 
 
 def test_caches_are_flushed_before_each_run_if_asked_for() -> None:

@@ -83,9 +83,9 @@ def test_profile_operation_is_the_profile_without_the_result() -> None:
 def test_the_doubling_test_says_how_much_longer_twice_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     profiler = made()
     for ratio, bound in ((1.2, True), (1.9, False)):
-        # Seven timed runs, two to begin with, then once and twice by turns.
+        # Seven timed runs, two to begin with, then twice and once by turns.
         twice_s = 1e-3 * ratio
-        machine = FakeMachine(functools.partial(lambda twice_s, run: twice_s if run > 9 and run % 2 else 1e-3, twice_s))
+        machine = FakeMachine(functools.partial(lambda twice_s, run: 1e-3 if run <= 9 or run % 2 else twice_s, twice_s))
         monkeypatch.setattr(profiler, "machine", machine)
         found = profiler.overhead_test(torch.cos, x)
         assert found["ratio"] == pytest.approx(ratio)

@@ -31,10 +31,7 @@ def load_torch(asked: str) -> Any:
     try:
         import torch
     except ImportError as missing:
-        raise UsageError(
-            f"{asked} needs PyTorch: pip install 'gpu-profile[torch]', or take device='host' for plain callables "
-            f"({missing})"
-        ) from missing
+        raise UsageError(f"{asked} needs PyTorch: pip install 'gpu-profile[roofline]' ({missing})") from missing
     return torch
 
 

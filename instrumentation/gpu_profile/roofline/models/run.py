@@ -77,9 +77,8 @@ class ModelRun:
         watch.start()
         with ExitStack() as hooks:
             hooks.enter_context(watched(self._submodules, watch))
-            with (
-                region(self._name, device=self._machine.region_device) if self._regions else nullcontext() as execution
-            ):
+            device, regions = self._machine.region_device, self._profiler.regions
+            with region(self._name, device=device) if regions else nullcontext() as execution:
                 output, timing = self._machine.run(self._call)
                 if execution is not None:
                     execution.stop()
@@ -103,10 +102,6 @@ class ModelRun:
             if not laps or laps[-1].kinds != lap.kinds:
                 self._works[submodule] = work_without_running(submodule, lap, self._machine.kind)
             laps.append(lap)
-
-    @property
-    def _regions(self) -> bool:
-        return self._profiler._regions
 
     def _count(self) -> None:
         """In a run for that alone, what needs it. What is known without it is of modules that ran as they do."""

@@ -91,7 +91,7 @@ def test_a_flush_leaves_the_default_device_and_the_random_state_alone(torch: Any
 
 def test_without_torch_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UsageError, match=r"needs PyTorch: pip install 'gpu-profile\[torch\]'") as met:
+    with pytest.raises(UsageError, match=r"needs PyTorch: pip install 'gpu-profile\[roofline\]'") as met:
         TorchCpu()
     assert "\n" not in str(met.value)
 
