@@ -250,12 +250,14 @@ class Fit:
         """
         used = weights > 0
         share = float(self.gram[used].sum())
-        if not n or share <= 0 or not np.isfinite(self.noise):
+        unseen = used & (self._scale == 0)
+        # Of a column that no window had, nothing is known but the highest rate that there can be.
+        if not n or share <= 0 or not np.isfinite(self.noise) or (unseen.any() and not np.isfinite(self.most)):
             return None
         # Shares of a window add up to 1, so that a row of the equations adds up to the column's own share.
         filled = float(self.gram[np.ix_(used, used)].sum()) / share
         mean = float(self.moment[used].sum()) / share
-        ceilings = np.minimum(self.most, self.moment * self._scale**2)
+        ceilings = np.where(unseen, self.most, np.minimum(self.most, self.moment * self._scale**2))
         rest = float(self.gram[np.ix_(used, ~used)].sum(axis=0) @ ceilings[~used]) / share
         # The columns are in the windows in proportions of their own, which may differ from the ones asked for.
         surplus = weights - np.where(used, self.gram[used].sum(axis=0), 0.0) / (filled * share)

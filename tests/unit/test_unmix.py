@@ -273,3 +273,13 @@ def test_the_worst_condition_is_one_that_distinguishable_loops_stay_below() -> N
     shares = experiment(0).shares
     scaled = shares / np.linalg.norm(shares, axis=0)
     assert np.linalg.cond(scaled.T @ scaled) < WORST_CONDITION / 3
+
+
+def test_a_mixture_with_a_column_that_no_window_had_is_not_told_by_those_that_were_seen() -> None:
+    shares, values = np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([380.0, 380.0])
+    mixture = np.array([0.75, 0.25])
+    assert of(shares, values).fit().rate(mixture).reason
+    # With a highest possible rate there are bounds, and they hold it.
+    bounded = of(shares, values, most=400.0).fit().rate(mixture)
+    assert bounded.reason or abs(bounded.value - (0.75 * 380 + 0.25 * 400)) <= bounded.half_width + 1e-9
+    assert bounded.reason or abs(bounded.value - 0.75 * 380) <= bounded.half_width + 1e-9
