@@ -18,6 +18,7 @@ from typing import Final
 
 from gpu_profile.catalogue import ATTRIBUTES, DEFAULT_GROUPS, GROUPS, METRICS, SIGNALS, Metric, Signal, Tier
 from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
+from gpu_profile.catalogue.attributes import KERNEL_ATTRIBUTES, Attribute
 from gpu_profile.catalogue.http import HTTP_METRICS
 from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import REGION_METRICS
@@ -145,8 +146,17 @@ def _signal(row: Signal) -> tuple[str, ...]:
 
 def attributes() -> str:
     """Every attribute of a span."""
+    return _attributes(ATTRIBUTES)
+
+
+def kernel_attributes() -> str:
+    """Every attribute of the events that tell of kernels."""
+    return _attributes(KERNEL_ATTRIBUTES)
+
+
+def _attributes(rows: Iterable[Attribute]) -> str:
     columns = ("attribute", "type", "unit", "what it says")
-    return table(columns, ((code(a.name), a.type, code(a.unit), a.brief) for a in ATTRIBUTES))
+    return table(columns, ((code(a.name), a.type, code(a.unit), a.brief) for a in rows))
 
 
 def regimes() -> str:
@@ -190,7 +200,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     maker.__name__.replace("_", " "): maker
     for maker in (
         *(metrics, region_metrics, reading_metrics, allocation_metrics, http_metrics, push_metrics),
-        *(signals, groups, attributes, regimes, rules, thresholds, bases),
+        *(signals, groups, attributes, kernel_attributes, regimes, rules, thresholds, bases),
     )
 }
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from panels import Panel, Query, Section
+from panels import Column, Panel, Query, Section
 from queries import by, increase, of_gpus, of_regions, physical, rate
 
 from gpu_profile.catalogue.metrics import (
     BUSY,
     REGION_BUSY,
     REGION_CALLS,
+    REGION_COMMUNICATION,
+    REGION_COPIED,
     REGION_DURATION,
     REGION_ENERGY,
     REGION_ERRORS,
     REGION_FLOPS,
+    REGION_HOST_WAIT,
     REGION_ITEMS,
+    REGION_KERNEL_TIME,
+    REGION_KERNELS,
+    REGION_PROFILED,
+    REGION_PROFILED_TIME,
     REGION_TRAFFIC,
 )
 
@@ -29,6 +36,14 @@ _ERRORS = by("region", rate(of_regions(REGION_ERRORS)))
 _ALL_BUSY = f"sum({physical(rate(of_gpus(BUSY)))})"
 _FLOPS = by("region", rate(of_regions(REGION_FLOPS)))
 _TRAFFIC = by("region", rate(of_regions(REGION_TRAFFIC)))
+# Windows of the profiler are rare: a sum over the whole time range has some of them, a rate often none.
+_PROFILED = f"({by('region', increase(of_regions(REGION_PROFILED)))} > 0)"
+_PROFILED_TIME = f"({by('region', increase(of_regions(REGION_PROFILED_TIME)))} > 0)"
+_KERNELS = by("region", increase(of_regions(REGION_KERNELS)))
+_KERNEL_TIME = by("region", increase(of_regions(REGION_KERNEL_TIME)))
+_COPIED = by("region", increase(of_regions(REGION_COPIED)))
+_HOST_WAIT = by("region", increase(of_regions(REGION_HOST_WAIT)))
+_COMMUNICATION = by("region", increase(of_regions(REGION_COMMUNICATION)))
 _VERDICTS = of_regions(REGION_CALLS)
 
 OVERVIEW: Final = Section(
@@ -169,4 +184,52 @@ CALLS: Final = Section(
     ),
 )
 
-SECTIONS: Final = (OVERVIEW, CALLS)
+KERNELS: Final = Section(
+    "Regions: kernels, where a profiler looked",
+    (
+        Panel(
+            title="Kernels by region in this time range",
+            description="Of the calls that a window of the profiler saw, not of all: how many these were, and what one "
+            "of them launches. Regions that no window saw are not shown.",
+            kind="table",
+            unit="none",
+            queries=(
+                Query(_PROFILED, "calls seen of {{region}}"),
+                Query(f"{_KERNELS} / {_PROFILED}", "kernels a call of {{region}}"),
+                Query(f"{_KERNEL_TIME} / ({_KERNELS} > 0)", "mean kernel of {{region}}"),
+                Query(f"{_COPIED} / {_PROFILED}", "copied a call of {{region}}"),
+            ),
+            columns=(
+                Column("region", "Region"),
+                Column("Value #A", "Calls seen"),
+                Column("Value #B", "Kernels a call"),
+                Column("Value #C", "Mean kernel", "s"),
+                Column("Value #D", "Copied a call", "bytes"),
+            ),
+        ),
+        Panel(
+            title="Waiting for the host, by region in this time range",
+            description="Share of the GPU's time in calls that a window of the profiler saw in which nothing was "
+            "launched. Prefetch input, batch more, or capture a CUDA graph where it is high.",
+            kind="bargauge",
+            unit="percentunit",
+            maximum=1,
+            thresholds=((None, "blue"),),
+            width=6,
+            queries=(Query(f"sort_desc({_HOST_WAIT} / {_PROFILED_TIME})", "{{region}}"),),
+        ),
+        Panel(
+            title="Communication, by region in this time range",
+            description="Share of the GPU's time in calls that a window of the profiler saw in which a collective ran, "
+            "hidden behind other kernels or not.",
+            kind="bargauge",
+            unit="percentunit",
+            maximum=1,
+            thresholds=((None, "blue"),),
+            width=6,
+            queries=(Query(f"sort_desc({_COMMUNICATION} / {_PROFILED_TIME})", "{{region}}"),),
+        ),
+    ),
+)
+
+SECTIONS: Final = (OVERVIEW, CALLS, KERNELS)

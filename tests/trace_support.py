@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gpu_profile.kernels import Kind, Launch, Operation
+from gpu_profile.kernels.records import Allocation, Call, Counted, Kind, Launched, Operation, Operator, Range, Record
 
 TRACES = Path(__file__).parent / "data" / "traces"
 US = 1_000
@@ -29,7 +29,7 @@ class Program:
     def __init__(self) -> None:
         self.now = 0
         self.free: dict[int, int] = {}
-        self.records: list[Operation | Launch] = []
+        self.records: list[Operation | Call] = []
 
     def host(self, ns: int) -> None:
         """The host does something else."""
@@ -40,7 +40,7 @@ class Program:
     ) -> None:
         """Launch an operation of `ns`; it waits for its stream, and for stream `after` if one is given."""
         correlation = len(self.records) + 1
-        self.records.append(Launch(correlation, self.now, self.now + call, 1))
+        self.records.append(Call(correlation, self.now, self.now + call, 1))
         self.now += call
         waits = [self.free.get(key, 0) for key in (stream, after) if key is not None]
         start = max(self.now + 2 * US, *waits)
@@ -52,18 +52,67 @@ class Program:
         self.now = max(self.now, *self.free.values())
 
 
-def event(record: Operation | Launch) -> dict[str, Any]:
-    """A record as Kineto writes it."""
-    found = {"ph": "X", "ts": record.start_ns / US, "dur": (record.end_ns - record.start_ns) / US}
-    if isinstance(record, Launch):
-        call = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": record.thread}
-        return {**found, **call, "args": {"External id": 1, "cbid": 211, "correlation": record.correlation}}
-    arguments = {"device": record.device, "context": 1, "stream": record.stream, "correlation": record.correlation}
+def event(record: Record) -> dict[str, Any]:
+    """A record as Kineto writes it today."""
+    match record:
+        case Operation():
+            return _operation(record)
+        case Call():
+            arguments: dict[str, Any] = {"External id": 1, "cbid": 211, "correlation": record.correlation}
+            if record.bytes is not None:
+                arguments["size"] = str(record.bytes)
+            return _lasting(record, "cuda_runtime", record.name or "cudaLaunchKernel", arguments)
+        case Range():
+            return _lasting(record, "user_annotation", record.name, {"External id": 1, "Ev Idx": 0})
+        case Operator():
+            arguments = {"External id": 1, "Ev Idx": 0}
+            if record.sequence is not None:
+                arguments |= {"Sequence number": record.sequence, "Fwd thread id": int(record.backward)}
+            return _lasting(record, "cpu_op", record.name, arguments)
+        case Allocation():
+            return _allocation(record)
+        case Counted():
+            found = {"ph": "X", "cat": "cuda_profiler_range", "name": record.name, "pid": record.device, "tid": 0}
+            return {**found, "ts": 0, "dur": 1, "args": dict(record.values)}
+        case Launched():
+            raise ValueError("Kineto writes no external correlations")
+
+
+def _operation(record: Operation) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"device": record.device, "context": 1, "stream": record.stream}
+    arguments["correlation"] = record.correlation
+    if record.bytes is not None:
+        arguments["bytes"] = record.bytes
+    if record.occupancy is not None:
+        arguments["est. achieved occupancy %"] = round(record.occupancy * 100)
+    if record.blocks is not None:
+        arguments["blocks per SM"] = record.blocks
+    if record.graph:
+        arguments |= {"graph id": 3, "graph node id": (3 << 32) + 1}
     category, _ = _CATEGORY[record.kind]
-    return {**found, "cat": category, "name": record.name, "pid": 0, "tid": record.stream, "args": arguments}
+    found = {"ph": "X", "cat": category, "name": record.name, "pid": record.device, "tid": record.stream}
+    return {**found, **_times(record), "args": arguments}
 
 
-def write(path: Path, records: Iterable[Operation | Launch], **top: Any) -> Path:
+def _allocation(record: Allocation) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"Device Type": int(record.device >= 0), "Device Id": record.device}
+    arguments |= {"Bytes": record.bytes, "Addr": record.address, "Ev Idx": 0}
+    if record.total is not None:
+        arguments |= {"Total Allocated": record.total, "Total Reserved": record.total}
+    found = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": record.thread}
+    return {**found, "ts": record.time_ns / US, "args": arguments}
+
+
+def _times(record: Operation | Call | Range | Operator) -> dict[str, float]:
+    return {"ts": record.start_ns / US, "dur": (record.end_ns - record.start_ns) / US}
+
+
+def _lasting(record: Call | Range | Operator, category: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    found = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": record.thread}
+    return {**found, **_times(record), "args": arguments}
+
+
+def write(path: Path, records: Iterable[Record], **top: Any) -> Path:
     """Write a trace file, packed if its name ends in .gz."""
     text = json.dumps({"schemaVersion": 1, **top, "traceEvents": [event(r) for r in records]}, indent=1)
     data = text.encode()

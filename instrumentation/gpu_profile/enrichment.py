@@ -20,7 +20,7 @@ from gpu_profile.summary import SpanReading, read_span, span_evidence
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
 
-AttributeValues = str | bool | int | float | Sequence[str]
+AttributeValues = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 _DIGITS: Final = 6
 #: Executions from this length on may have readings of their own where their region has none yet.
 SHORTEST_S: Final = 0.3
@@ -61,13 +61,17 @@ class Enricher:
 
         With several devices the values are of the one that was busiest, and energy is the sum. Nothing that was not
         measured is among them; `gpu_profile.unjoined` says why there is nothing at all. What is known of its operation
-        is there in any case, and decides the regime if it can.
+        and of its kernels is there in any case, and decides the regime if it can: kernels before operations.
         """
         result = self._joined(execution)
-        operation = execution.operation
-        if operation is not None:
-            result.update(operation.attributes())
-            verdict = classify(operation.evidence(), self.session.verdicts.thresholds)
+        attributes = execution.profiled()
+        if not attributes:
+            return result
+        result.update(attributes)
+        told = [] if execution.operation is None else [execution.operation.evidence()]
+        told += [] if execution.kernels is None else [execution.kernels.evidence]
+        for evidence in told:
+            verdict = classify(evidence, self.session.verdicts.thresholds)
             if verdict.regime is not Regime.UNKNOWN or names.REGIME.name not in result:
                 _add_verdict(result, verdict)
         return result
@@ -174,8 +178,9 @@ def _why(session: Session, region: str, devices: Sequence[Device]) -> str:
             return f"more than {MOST_REGIONS} regions: it is pooled with others"
         judged = session.verdict(region, device.uuid)
         if judged is not None:
-            # Operations are judged by other evidence than what is missing here.
-            return judged.summary.reason if judged.verdict.basis == "operation" else judged.verdict.rule
+            # What was profiled is judged by other evidence than what is missing here.
+            sampled = judged.verdict.basis in {"counters", "coarse"}
+            return judged.verdict.rule if sampled else judged.summary.reason
     return "no samples cover the region"
 
 

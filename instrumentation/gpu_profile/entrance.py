@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.executions import Execution
@@ -16,10 +17,33 @@ from gpu_profile.streams import Stream
 StreamSetting = Stream | Callable[[], Stream | None] | Literal["auto"] | None
 
 
+class Watcher(Protocol):
+    """Who is told of executions in the threads that run them, so it must neither wait nor raise."""
+
+    def begun(self, execution: Execution, *, nested: bool) -> None:
+        """It has begun; `nested`: what begins in this thread or task before its end is inside it."""
+        ...
+
+    def ended(self, execution: Execution) -> None:
+        """It has ended, perhaps in another thread, after its beginning was told."""
+        ...
+
+
 class Entrance:
     """What a region meets of a session, in slots: it is looked at for every one."""
 
-    __slots__ = ("_seeks_stream", "_watches_spans", "active", "began", "clock", "now_ns", "shows", "stream")
+    __slots__ = (
+        "_seeks_stream",
+        "_showing",
+        "_watches_spans",
+        "active",
+        "began",
+        "clock",
+        "now_ns",
+        "shows",
+        "stream",
+        "watchers",
+    )
 
     #: Whether regions can just go on: the session runs, or ignores them. Whoever drives it by hand sets it.
     active: bool
@@ -31,6 +55,8 @@ class Entrance:
     stream: Stream | Callable[[], Stream | None] | None
     #: Whether a region has more to do than to note the time, also if it is no span.
     shows: bool
+    #: Who is told of executions: nobody but while a profiler's window is open, or about to be.
+    watchers: tuple[Watcher, ...]
 
     def __init__(self, clock: Clock, stream: StreamSetting) -> None:
         self.clock = clock
@@ -38,6 +64,8 @@ class Entrance:
         self.began = deque()
         self.active = False
         self._watches_spans = False
+        self._showing = threading.RLock()  # a signal's handler may run a region meanwhile
+        self.watchers = ()
         self.use_stream(stream)
 
     def use_stream(self, stream: StreamSetting) -> None:
@@ -45,9 +73,10 @@ class Entrance:
 
         `auto`: from the framework that the program uses a GPU with, as soon as it does.
         """
-        self._seeks_stream = stream == "auto"
-        self.stream = None if isinstance(stream, str) else stream
-        self.shows = self._watches_spans or self.stream is not None
+        with self._showing:
+            self._seeks_stream = stream == "auto"
+            self.stream = None if isinstance(stream, str) else stream
+            self._look()
 
     def seek_stream(self) -> None:
         """Look whether the program uses a GPU by now."""
@@ -57,4 +86,21 @@ class Entrance:
 
     def watch_spans(self) -> None:
         """Regions look which spans are around them from now on."""
-        self._watches_spans = self.shows = True
+        with self._showing:
+            self._watches_spans = True
+            self._look()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell `watcher` of executions that begin from now on, and of their ends."""
+        with self._showing:
+            self.watchers = (*self.watchers, watcher)
+            self._look()
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Tell it of no more beginnings; the ends of those that it was told of are still to come."""
+        with self._showing:
+            self.watchers = tuple(each for each in self.watchers if each is not watcher)
+            self._look()
+
+    def _look(self) -> None:
+        self.shows = self._watches_spans or self.stream is not None or bool(self.watchers)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable
+from typing import Final
 
+from gpu_profile.kernel_work import AttributeValue, KernelWork
 from gpu_profile.operation import Operation
 from gpu_profile.samples import Interval
 from gpu_profile.streams import Stream
+
+#: Who waits for what a profiler's window says of an execution waits at most this long after its end.
+AWAIT_S: Final = 10.0
 
 
 class Execution:
@@ -30,6 +35,10 @@ class Execution:
     sampled: bool = False
     #: What the profiler of operations measured within it.
     operation: Operation | None = None
+    #: What a profiler's records say of it.
+    kernels: KernelWork | None = None
+    #: Whether `kernels` is still to come: a window of the profiler in which it ran is not read yet.
+    awaited: bool = False
     stream: Stream | None = None
     start_mark: object
     end_mark: object
@@ -62,6 +71,13 @@ class Execution:
     def host(self) -> Interval:
         """The interval by the host's clock; only for an execution that has ended."""
         return Interval(self.start_ns, self.end_ns)
+
+    def profiled(self) -> dict[str, AttributeValue]:
+        """What profilers told of it, as attributes of a span."""
+        if self.operation is None and self.kernels is None:
+            return {}  # nearly always
+        told = (each for each in (self.operation, self.kernels) if each is not None)
+        return {name: value for each in told for name, value in each.attributes().items()}
 
     def on_device(self) -> tuple[int, int | None] | None:
         """When its stream passed its first and last mark; the second is None while it has not, all if not the first."""

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from gpu_profile.errors import RecordingError
-from gpu_profile.executions import Execution
+from gpu_profile.executions import AWAIT_S, Execution
 from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord
 from gpu_profile.samples import Device, Event, Interval, Sample
 from gpu_profile.session import Session
+from gpu_profile.units import NS_PER_S
 
 _log = logging.getLogger("gpu_profile")
 
@@ -54,6 +55,8 @@ class Recorder:
         self._devices_of = devices_of
         #: Executions that have ended, but whose stream has not passed their marks.
         self._waiting: deque[Execution] = deque()
+        #: The same, but for what a profiler's window says of them; in order of their end.
+        self._awaiting: list[Execution] = []
         self._writer: RecordingWriter | None = None
         self._lock = threading.Lock()
 
@@ -102,16 +105,30 @@ class Recorder:
     def take_ended(self, execution: Execution) -> None:
         """A session's execution that has ended: written at once, or after its stream has passed its marks.
 
-        Samples that the join waits for matter nothing here, and what is written survives the process.
+        Samples that the join waits for matter nothing here, and what is written survives the process. One that a
+        profiler's window has seen waits until `take_read`.
         """
         self._waiting.append(execution)
-        while self._waiting and (interval := self._waiting[0].interval()) is not None:
-            self._write_span(self._waiting.popleft(), interval)
+        while self._waiting and self._waiting[0].interval() is not None:
+            self._write_or_await(self._waiting.popleft())
 
     def take_settled(self, execution: Execution) -> None:
         """A session's execution that nobody waits for any more: written, if it was not, with what is known."""
         if execution in self._waiting:
             self._waiting.remove(execution)
+            self._write_or_await(execution)
+
+    def take_read(self) -> None:
+        """Write the executions whose window of the profiler has been read, or for which nobody waits any more."""
+        aside, self._awaiting = self._awaiting, []
+        for execution in aside:
+            self._write_or_await(execution)
+
+    def _write_or_await(self, execution: Execution) -> None:
+        # It seems to have ended in the future if the clock was set back meanwhile.
+        if execution.awaited and 0 <= self._now_ns() - execution.end_ns < AWAIT_S * NS_PER_S:
+            self._awaiting.append(execution)
+        else:
             self._write_span(execution, execution.interval())
 
     def _write_span(self, execution: Execution, interval: Interval | None) -> None:
@@ -135,7 +152,7 @@ class Recorder:
             parent_span_id=f"{parent.span_id:016x}" if parent is not None and parent.span_id else None,
             device_intervals=on_device,
             items=execution.items,
-            attributes={} if execution.operation is None else execution.operation.attributes(),
+            attributes=execution.profiled(),
             id="" if execution.span_id else _identifier(execution),
             parent=None if parent is None or parent.span_id else _identifier(parent),
             failed=execution.failed,
@@ -147,8 +164,10 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is kept and the end mark. Closing twice is fine."""
-        while self._waiting:
-            execution = self._waiting.popleft()
+        left = [*self._awaiting, *self._waiting]
+        self._awaiting.clear()
+        self._waiting.clear()
+        for execution in left:
             self._write_span(execution, execution.interval())
         with self._lock:
             writer, self._writer = self._writer, None
@@ -189,10 +208,15 @@ def record_session(session: Session, directory: Path) -> Recorder:
         if not _sampled_by_parent(directory, driver()[0]):
             recorder.take_event(event)
 
+    def step(final: bool) -> bool:  # noqa: ARG001 - the last one is followed by `close`
+        recorder.take_read()
+        return False
+
     session.sampler.sinks.append(take)
     session.sampler.event_sinks.append(take_event)
     session.on_end.append(recorder.take_ended)
     session.on_settled.append(recorder.take_settled)
+    session.on_step.append(step)
     session.on_stop.append(recorder.close)
     return recorder
 

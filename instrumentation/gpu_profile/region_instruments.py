@@ -69,6 +69,11 @@ def _traffic(session: Session) -> Series:
     return {(region,): float(o.bytes) for region, o in session.verdicts.operations.items() if o.bytes is not None}
 
 
+def _kernels(row: Metric, session: Session) -> Series:
+    told = ((region, works.counters()) for region, works in session.verdicts.kernels.items())
+    return {(region,): counters[row] for region, counters in told if row in counters}
+
+
 #: Every counter among the region metrics, and where a session has it.
 _COUNTERS: Final[tuple[tuple[Metric, Callable[[Session], Series]], ...]] = (
     (rows.REGION_CALLS, _calls),
@@ -78,6 +83,7 @@ _COUNTERS: Final[tuple[tuple[Metric, Callable[[Session], Series]], ...]] = (
     (rows.REGION_ERRORS, _errors),
     (rows.REGION_FLOPS, _flops),
     (rows.REGION_TRAFFIC, _traffic),
+    *((row, partial(_kernels, row)) for row in rows.REGION_KERNEL_METRICS),
 )
 
 

@@ -122,6 +122,9 @@ def families(session: Session) -> Iterator[CounterMetricFamily | HistogramMetric
     operations = sorted(session.verdicts.operations.items())
     yield _counter(rows.REGION_FLOPS, (((r,), o.flops) for r, o in operations if o.flops is not None))
     yield _counter(rows.REGION_TRAFFIC, (((r,), o.bytes) for r, o in operations if o.bytes is not None))
+    profiled = [(region, works.counters()) for region, works in sorted(session.verdicts.kernels.items())]
+    for row in rows.REGION_KERNEL_METRICS:
+        yield _counter(row, (((region,), told[row]) for region, told in profiled if row in told))
 
 
 def _buckets(region: str, durations: DurationStats) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:

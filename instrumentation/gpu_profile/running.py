@@ -15,6 +15,7 @@ from opentelemetry.trace import Span, Status, StatusCode, Tracer
 
 from gpu_profile import foreign, process
 from gpu_profile.catalogue import attributes as names
+from gpu_profile.entrance import Watcher
 from gpu_profile.executions import Execution
 from gpu_profile.session import Session
 
@@ -58,6 +59,8 @@ class Running(Execution):
     _outside: Context | None = None
     #: When it stopped, if that was before its end is told.
     _stopped_ns: int = 0
+    #: Who was told of its beginning, and is to be told of its end.
+    _watchers: tuple[Watcher, ...] = ()
 
     session: Session
 
@@ -110,6 +113,23 @@ class Running(Execution):
                 self._start_span(nested)
             except Exception as error:  # noqa: BLE001 - nor may a sampler or processor that fails
                 report(session, "span errors", error)
+        if session.watchers:
+            self._tell_begin(session, nested=nested)
+
+    def _tell_begin(self, session: Session, *, nested: bool) -> None:
+        watchers = self._watchers = session.watchers
+        for watcher in watchers:
+            try:
+                watcher.begun(self, nested=nested)
+            except Exception as error:  # noqa: BLE001 - nor may a profiler's window
+                report(session, "kernel errors", error)
+
+    def _tell_end(self) -> None:
+        for watcher in self._watchers:
+            try:
+                watcher.ended(self)
+            except Exception as error:  # noqa: BLE001 - as at the start
+                report(self.session, "kernel errors", error)
 
     def _start_span(self, nested: bool) -> None:
         # Whose region it is, its scope and its name tell; the attribute comes with the joined ones, at no cost here.
@@ -150,6 +170,8 @@ class Running(Execution):
         self.end_ns = end_ns if end_ns > self.start_ns else self.start_ns  # noqa: FURB136
         if span is not None:
             self._end_span(span, error, inside)
+        if self._watchers:
+            self._tell_end()
 
     def _end_span(self, span: Span, error: BaseException | None, inside: bool) -> None:
         self._span = None

@@ -12,17 +12,17 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
 
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor
 
 from gpu_profile import foreign, process
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.enrichment import AttributeValues, Enricher
-from gpu_profile.executions import Execution
+from gpu_profile.executions import AWAIT_S, Execution
 from gpu_profile.session import DEADLINE_S, Session
 from gpu_profile.units import NS_PER_S
 
@@ -44,13 +44,19 @@ class _Held(NamedTuple):
     span: ReadableSpan
     execution: Execution
     session: Session
-    deadline_ns: int
+    since_ns: int
+
+    def in_time(self, most_ns: int) -> bool:
+        """Whether it has been held for less than this."""
+        # It seems to have ended in the future if the clock was set back meanwhile.
+        return 0 <= self.session.clock.now_ns() - self.since_ns < most_ns
 
 
 class GpuSpanProcessor(SpanProcessor):
     """Adds what GPUs did during a region to the region's span, then hands the span to `inner`.
 
     Spans that are no region's pass straight through. `queue` bounds the spans that wait; `deadline_s` bounds how long.
+    Those of executions that a profiler's window has seen wait, out of order, until it is read, at most `AWAIT_S`.
     `overflowed` counts the spans that found the queue full, `unjoined` those that went out without joined attributes.
     """
 
@@ -61,6 +67,8 @@ class GpuSpanProcessor(SpanProcessor):
         self._queue = queue
         self._deadline_ns = int(deadline_s * NS_PER_S)
         self._held: deque[_Held] = deque()
+        #: Those whose execution's kernels are still to come.
+        self._awaiting: list[_Held] = []
         self._lock = threading.RLock()
         self._session: Session | None = None
         self._enricher: Enricher | None = None
@@ -74,6 +82,7 @@ class GpuSpanProcessor(SpanProcessor):
     def _after_fork(self) -> None:
         # The parent still holds these spans, and exports them.
         self._held.clear()
+        self._awaiting.clear()
         self._lock = threading.RLock()
         self._session = None
 
@@ -102,15 +111,15 @@ class GpuSpanProcessor(SpanProcessor):
             self.inner.on_end(span)
         elif session.ignoring or not session.active:
             self._pass_unjoined(span, execution, "this process does not sample")
-        elif len(self._held) >= self._queue:
+        elif len(self._held) + len(self._awaiting) >= self._queue:
             self.overflowed += 1
             self._pass_unjoined(span, execution, "the queue is full")
         else:
-            self._held.append(_Held(span, execution, session, session.clock.now_ns() + self._deadline_ns))
+            self._held.append(_Held(span, execution, session, session.clock.now_ns()))
 
     def _pass_unjoined(self, span: ReadableSpan, execution: Execution, why: str) -> None:
         self.unjoined += 1
-        self.inner.on_end(JoinedSpan(span, _unjoined(execution, why)))
+        self.inner.on_end(JoinedSpan(span, _unjoined(execution, why), _events(execution, span)))
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Take a last sample, join and pass on what waits, then flush the inner processor; False if time runs out."""
@@ -138,13 +147,23 @@ class GpuSpanProcessor(SpanProcessor):
     def _release(self, final: bool, flush_s: float = FLUSH_S) -> bool:
         """Pass on, in the order in which they ended, the spans that are covered or have waited long enough.
 
+        Those whose kernels are still to come stand aside, and are the first to go when these are there.
+
         `final`: all of them, as fast as the inner processor takes them within `flush_s`. Else a batch at most; whether
         there are more.
         """
         end_s = time.monotonic() + flush_s
         with self._lock:
+            ready: list[_Held] = []
+            aside, self._awaiting = self._awaiting, []
+            for held in aside:
+                (self._awaiting if not final and _awaited(held) else ready).append(held)
+            self._held.extendleft(reversed(ready))
             for passed in range(1, 1 + (len(self._held) if final else min(BATCH, len(self._held)))):
                 held = self._held[0]
+                if not final and _awaited(held):
+                    self._awaiting.append(self._held.popleft())
+                    continue
                 if not (final or self._due(held)):
                     return False
                 self._held.popleft()
@@ -154,11 +173,7 @@ class GpuSpanProcessor(SpanProcessor):
             return bool(self._held)
 
     def _due(self, held: _Held) -> bool:
-        if held.session.covered(held.execution):
-            return True
-        left_ns = held.deadline_ns - held.session.clock.now_ns()
-        # More is left than there ever was if the clock was set back meanwhile.
-        return not 0 < left_ns <= self._deadline_ns
+        return held.session.covered(held.execution) or not held.in_time(self._deadline_ns)
 
     def _joined(self, held: _Held) -> ReadableSpan:
         try:
@@ -172,25 +187,41 @@ class GpuSpanProcessor(SpanProcessor):
             held.session.counts["join errors"] += 1
             added = _unjoined(held.execution, f"the join failed: {type(error).__name__}")
         self.unjoined += names.UNJOINED.name in added
-        return JoinedSpan(held.span, added)
+        return JoinedSpan(held.span, added, _events(held.execution, held.span))
 
 
 def _unjoined(execution: Execution, why: str) -> dict[str, AttributeValues]:
     """What is known of an execution without any sample."""
-    told = {} if execution.operation is None else execution.operation.attributes()
-    return {names.REGION.name: execution.name, names.UNJOINED.name: why, **told}
+    return {names.REGION.name: execution.name, names.UNJOINED.name: why, **execution.profiled()}
+
+
+def _awaited(held: _Held) -> bool:
+    """Whether its execution's kernels are still to come, and may be waited for."""
+    return held.execution.awaited and held.in_time(int(AWAIT_S * NS_PER_S))
+
+
+def _events(execution: Execution, span: ReadableSpan) -> Sequence[Event]:
+    """One for each of the kernels that took longest."""
+    if execution.kernels is None:
+        return ()
+    return [Event(names.KERNEL_EVENT, each, span.end_time) for each in execution.kernels.events()]
 
 
 class JoinedSpan(ReadableSpan):
-    """A copy of an ended span with more attributes. What the span had dropped over its limits stays counted."""
+    """A copy of an ended span with more attributes and events. What it had dropped over its limits stays counted."""
 
-    def __init__(self, span: ReadableSpan, more: Mapping[str, AttributeValues]) -> None:
+    _dropped_events: int | None = None
+
+    def __init__(self, span: ReadableSpan, more: Mapping[str, AttributeValues], events: Sequence[Event] = ()) -> None:
         # All that the SDK keeps of a span: its constructor would take ten times as long, and read each value through
         # a lock.
         vars(self).update(vars(span))
         self._dropped = span.dropped_attributes
         own: Any = span.attributes
         self._attributes: dict[str, Any] = {**(own.copy() if own else {}), **more}
+        if events:
+            self._dropped_events = span.dropped_events
+            self._events = (*span.events, *events)
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -201,6 +232,11 @@ class JoinedSpan(ReadableSpan):
     def dropped_attributes(self) -> int:
         """Attributes that the original span left out."""
         return self._dropped
+
+    @property
+    def dropped_events(self) -> int:
+        """Events that the original span left out."""
+        return super().dropped_events if self._dropped_events is None else self._dropped_events
 
 
 #: Those that a forked child must empty.

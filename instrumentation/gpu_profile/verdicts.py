@@ -9,6 +9,7 @@ from typing import Final
 from gpu_profile.attribution import OTHER
 from gpu_profile.durations import DurationStats
 from gpu_profile.executions import Execution
+from gpu_profile.kernel_work import KernelWork, KernelWorks
 from gpu_profile.operation import Operations
 from gpu_profile.pooling import Pool
 from gpu_profile.regimes import Judged, Regime, Thresholds, Verdict, classify
@@ -29,12 +30,14 @@ class Verdicts:
         self.calls: Counter[tuple[str, str, str]] = Counter()
         #: Of the regions that have profiled operations.
         self.operations: dict[str, Operations] = {}
+        #: Of the regions that a profiler's window has seen.
+        self.kernels: dict[str, KernelWorks] = {}
         self._pools = pools
         self._uncounted: Counter[tuple[str, str]] = Counter()
         self._sources: dict[str, str] = {}
         self._judged: dict[tuple[str, str], Judged] = {}
-        #: By their operations, until all is judged anew.
-        self._operated: dict[str, Verdict] = {}
+        #: By what was profiled within them, until all is judged anew; None: that does not tell.
+        self._profiled: dict[str, Verdict | None] = {}
 
     def take(
         self, executions: Iterable[Execution], where: Mapping[Hashable, Sequence[str]]
@@ -66,18 +69,24 @@ class Verdicts:
                 self._uncounted[name, uuid] += len(group)
         return Counter({key: len(group) for key, group in found.items()})
 
+    def take_kernels(self, region: str, work: KernelWork) -> None:
+        """Add what a profiler's records say of one execution, which is counted in `take` by itself."""
+        known = region in self.durations or region in self.kernels
+        full = max(len(self.durations), len(self.kernels)) >= MOST_NAMES
+        self.kernels.setdefault(region if known or not full else OTHER, KernelWorks()).add(work)
+
     def count_calls(self) -> None:
         """Count the executions that were taken under the regimes of now."""
         for (region, uuid), calls in self._uncounted.items():
             judged = self._judged.get((region, uuid))
-            # Operations need no device that is sampled.
-            verdict = self._by_operations(region) or (judged.verdict if judged else None)
+            # What was profiled needs no device that is sampled.
+            verdict = self._by_profilers(region) or (judged.verdict if judged else None)
             self.calls[region, str(verdict.regime if verdict else Regime.UNKNOWN), uuid] += calls
         self._uncounted.clear()
 
     def judge(self, devices: Iterable[str]) -> None:
         """Judge every region on each of the devices anew."""
-        self._operated.clear()
+        self._profiled.clear()
         for uuid in devices:
             pool = self._pools.get(uuid)
             for region in pool.regions if pool is not None else ():
@@ -89,19 +98,17 @@ class Verdicts:
             return None
         durations, source = self._durations(region), self._sources.get(region, "host")
         summary = summarise(pool, region, durations, interval_source=source)
-        verdict = self._by_operations(region) or classify(summary.evidence, self.thresholds)
+        verdict = self._by_profilers(region) or classify(summary.evidence, self.thresholds)
         judged = self._judged[region, device] = Judged(summary, verdict)
         return judged
 
-    def _by_operations(self, region: str) -> Verdict | None:
-        """The verdict that a region's operations give, on whatever device; None if they give none."""
-        operations = self.operations.get(region)
-        if operations is None:
-            return None
-        verdict = self._operated.get(region)
-        if verdict is None:
-            verdict = self._operated[region] = classify(operations.evidence(), self.thresholds)
-        return None if verdict.regime is Regime.UNKNOWN else verdict
+    def _by_profilers(self, region: str) -> Verdict | None:
+        """The verdict that a region's kernels give, else its operations, on whatever device; None if they give none."""
+        told = [each for each in (self.kernels.get(region), self.operations.get(region)) if each is not None]
+        if told and region not in self._profiled:
+            verdicts = (classify(each.evidence(), self.thresholds) for each in told)
+            self._profiled[region] = next((v for v in verdicts if v.regime is not Regime.UNKNOWN), None)
+        return self._profiled.get(region)
 
     def _durations(self, region: str) -> Durations:
         stats = self.durations[region]

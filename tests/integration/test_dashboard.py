@@ -27,17 +27,27 @@ QUERIES = [
 ]
 VARIABLES = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
 DEADLINE_S = 90.0
-#: A program whose operations are counted, on the port that it is given.
+#: A program whose operations are counted and whose kernels are profiled, on the port that it is given.
 COUNTED = """
 import sys, time
-from gpu_profile import configure, region, serve_metrics
+from gpu_profile import configure, process, region, serve_metrics
+from gpu_profile.kernel_work import KernelWork
 from gpu_profile.operation import Operation
+from gpu_profile.summary import Evidence
+work = KernelWork(
+    evidence=Evidence("kernels", {"busy": 0.6, "work": 0.5, "host_wait": 0.4}, 40, 1.0),
+    kernels=40, kernel_ns=30_000_000,
+    span_ns=50_000_000, busy_ns=30_000_000, host_wait_ns=20_000_000, copies=1, copy_bytes=1 << 20, copy_ns=100_000,
+    communication_ns=5_000_000,
+)
 configure(backend="none")
 serve_metrics(int(sys.argv[1]))
 while True:
     with region("matmul") as execution:
         time.sleep(0.05)
         execution.operation = Operation(flops=2 * 1024**3, bytes=12 * 1024**2, precision="fp32")
+    with process.current.lock:
+        process.current.verdicts.take_kernels("matmul", work)
 """
 
 pytestmark = pytest.mark.debian

@@ -8,6 +8,7 @@ from typing import Any
 
 import collector_support
 import pytest
+from kernel_work_support import HUNGRY
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -75,6 +76,9 @@ def test_region_metrics_arrive_with_every_execution_at_1_per_cent_of_traces(
                     queue.launch(Work(flops=4e13, bytes=1e9), tag="step")
                     queue.synchronize()
                     execution.operation = Operation(flops=10**18, bytes=10**9)
+            session = process.session()
+            with session.lock:
+                session.verdicts.take_kernels("step", HUNGRY)
         finally:
             process.stop()
             configure()
@@ -102,6 +106,8 @@ def test_region_metrics_arrive_with_every_execution_at_1_per_cent_of_traces(
     # More than a whole number of 64 bits holds.
     (flops,), (traffic,) = (metrics[f"gpu_profile.region.{what}"].sum.data_points for what in ("flops", "traffic"))
     assert (labels(flops.attributes), flops.as_double, traffic.as_double) == ({"region": "step"}, 4e19, 4e10)
+    (waited,) = metrics["gpu_profile.region.host_wait"].sum.data_points
+    assert (labels(waited.attributes), waited.as_double) == ({"region": "step"}, 0.006)
     energy = sum(p.as_double for p in metrics["gpu_profile.region.energy"].sum.data_points)
     assert 0 < energy < Truth(node).device(0, 0, 2**62).energy_j
     meters.shutdown()

@@ -1,22 +1,19 @@
 from __future__ import annotations
 
-import gzip
-import json
 import math
 import random
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from trace_support import US, Program, write
+from trace_support import US, Program
 
-from gpu_profile.errors import UsageError
-from gpu_profile.kernels import Activity, Kind, Launch, Operation, Trace, evidence, measure
+from gpu_profile.kernels.activity import Activity, evidence, measure
+from gpu_profile.kernels.records import Call, Kind, Operation
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, classify
 from gpu_profile.summary import Evidence
 
-Records = list[Operation | Launch]
+Records = list[Operation | Call]
 #: What `evidence` can know.
 KEYS = ["busy", "work", "communication", "transfer", "host_wait", "launch", "other_wait", "kernel_s"]
 moments = st.integers(0, 60)
@@ -31,7 +28,7 @@ def operations(draw: st.DrawFn) -> Operation:
     return Operation(kind, device, stream, start, start + length, "name", correlation)
 
 
-launches = st.builds(lambda c, start: Launch(c, start, start + 1, 1), st.integers(1, 6), st.integers(-9, 60))
+launches = st.builds(lambda c, start: Call(c, start, start + 1, 1), st.integers(1, 6), st.integers(-9, 60))
 records = st.lists(operations(), min_size=1, max_size=12).flatmap(
     lambda found: st.lists(launches, max_size=8).map(lambda calls: [*found, *calls])
 )
@@ -159,93 +156,3 @@ def test_the_one_thing_that_a_program_waits_for_bounds_it(kind: Kind | None, fac
     expected = {Kind.COMMUNICATION: Regime.COMMUNICATION_BOUND, Kind.TRANSFER: Regime.TRANSFER_BOUND}
     wanted = Regime.HOST_BOUND if kind is None else expected[kind]
     assert classify(evidence(measured(program.records))).regime is wanted
-
-
-# ------------------------------------------------------------------------------------------------- damage
-
-
-def small() -> Records:
-    program = Program()
-    for kind in Kind:
-        program.launch(5 * US, kind)
-    return program.records
-
-
-def readable(path: Path) -> int:
-    """Read all that there is; whatever is wrong must be said by a UsageError that names the file."""
-    count = 0
-    try:
-        for record in Trace(path):
-            assert record.end_ns >= record.start_ns
-            count += 1
-    except UsageError as error:
-        assert str(error).startswith(f"{path}: ")  # noqa: PT017 - what was read before is looked at as well
-    return count
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return write(tmp_path_factory.mktemp("trace") / "trace.json", small(), deviceProperties=[{"id": 0}]).read_bytes()
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("damaged") / "trace.json"
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_trace_cut_anywhere_gives_what_came_before_or_says_why_not(packed: bool, good: bytes, target: Path) -> None:
-    data = gzip.compress(good, mtime=0) if packed else good
-    counts = []
-    for length in range(0, len(data), 1 if packed else 5):
-        target.write_bytes(data[:length])
-        counts.append(readable(target))
-    assert counts == sorted(counts)
-    assert counts[0] == 0
-    assert len(set(counts)) > 5 or packed
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
-@given(
-    packed=st.booleans(),
-    flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=4),
-)
-def test_flipped_bytes_give_records_or_say_why_not(
-    packed: bool, flips: list[tuple[float, int]], good: bytes, target: Path
-) -> None:
-    data = bytearray(gzip.compress(good, mtime=0) if packed else good)
-    for place, bits in flips:
-        data[int(place * len(data))] ^= bits
-    target.write_bytes(data)
-    readable(target)
-    try:
-        activity = measure(Trace(target))
-    except UsageError:
-        activity = None
-    if activity is not None:
-        assert activity.busy_ns + activity.idle.total_ns == activity.device_ns
-        classify(evidence(activity))
-
-
-@given(data=st.binary(max_size=200))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_bytes_give_records_or_say_why_not(data: bytes, target: Path) -> None:
-    target.write_bytes(data)
-    readable(target)
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(field=st.sampled_from(["ph", "cat", "name", "pid", "tid", "ts", "dur", "args"]), value=json_values)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_value_in_any_field_gives_a_record_or_is_left_out(field: str, value: object, target: Path) -> None:
-    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1, "args": {}}
-    target.write_text(json.dumps({"traceEvents": [event | {field: value}]}))
-    source = Trace(target)
-    activity = measure(source)
-    assert activity is None or activity.operations == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel_work_support import HUNGRY, NOTHING, TALKING
 from operation_support import BLANK, PRODUCT
 from region_support import ONE_GPU, Stage
 
@@ -237,3 +238,77 @@ def test_the_regions_verdict_on_a_device_is_by_its_operations(stage: Stage) -> N
     assert (str(judged.verdict.regime), judged.verdict.basis, judged.verdict.n) == ("COMPUTE_BOUND", "operation", 8)
     assert judged.summary.evidence.basis == "counters"
     assert {*stage.session.verdicts.calls} == {("matmul", "COMPUTE_BOUND", stage.uuid)}
+
+
+# ---------------------------------------------------------------------- kernels
+
+
+def test_kernels_are_told_with_the_joined_values_and_decide_the_regime(stage: Stage) -> None:
+    stage.run(0.5)
+    with region("step") as execution:
+        stage.work(3.0, "step", share=0.7)
+        execution.operation, execution.kernels = PRODUCT, TALKING
+    stage.flush()
+    said = stage.attributes("step")
+    assert (said["regime"], said["basis"], said["scope"]) == ("COMMUNICATION_BOUND", "kernels", "span")
+    assert said["reason"] == "in a trace, communication that nothing hides takes longest"
+    assert said["busy.ratio"] == pytest.approx(0.7, abs=0.04)
+    assert (said["operation.flops"], said["kernels.count"]) == (PRODUCT.flops, 9)
+    assert {f"gpu_profile.{key}" for key in said} <= {row.name for row in ATTRIBUTES}
+
+
+def test_kernels_that_tell_no_regime_leave_the_one_that_there_is(stage: Stage) -> None:
+    stage.run(0.5)
+    for name, operation in (("matmul", PRODUCT), ("plain", None)):
+        with region(name) as execution:
+            stage.work(3.0, name, share=0.7)
+            execution.kernels = NOTHING
+            if operation is not None:
+                execution.operation = operation
+    stage.flush()
+    matmul, plain = stage.attributes("matmul"), stage.attributes("plain")
+    assert (matmul["regime"], matmul["basis"]) == ("COMPUTE_BOUND", "operation")
+    assert plain["basis"] == "counters"
+    assert plain["kernels.reason"] == matmul["kernels.reason"] == "nothing was launched in it"
+
+
+def test_kernels_are_told_where_there_is_no_gpu_to_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Stage(tmp_path, monkeypatch, backend="none", on_device=False) as stage:
+        for name, kernels in (("step", HUNGRY), ("empty", NOTHING)):
+            with region(name) as execution:
+                stage.run(0.01)
+                execution.kernels = kernels
+        stage.flush()
+        said, empty = stage.attributes("step"), stage.attributes("empty")
+        assert (said["regime"], said["basis"]) == ("HOST_BOUND", "kernels")
+        assert (empty["regime"], empty["reason"]) == ("UNKNOWN", "nothing was launched in it")
+        assert said["unjoined"] == empty["unjoined"] != ""
+
+
+def test_the_regions_verdict_on_a_device_is_by_its_kernels_and_later_spans_have_it(stage: Stage) -> None:
+    stage.run(0.5)
+    for i in range(8):
+        with region("step"):
+            stage.work(1.0, "step", share=0.3)
+        if i == 2:
+            with stage.session.lock:
+                stage.session.verdicts.take_kernels("step", TALKING)
+    stage.flush()
+    (judged,) = stage.session.regions()
+    assert (str(judged.verdict.regime), judged.verdict.basis) == ("COMMUNICATION_BOUND", "kernels")
+    assert judged.verdict.n == 9
+    assert judged.summary.evidence.basis == "counters"
+    regimes = {regime for _, regime, _ in stage.session.verdicts.calls}
+    assert "COMMUNICATION_BOUND" in regimes
+
+
+def test_a_span_says_what_was_missing_of_the_join_and_not_what_its_kernels_did(stage: Stage) -> None:
+    stage.run(0.5)
+    with region("step") as execution:
+        stage.work(0.002, "step")
+        execution.kernels = HUNGRY
+    stage.session.verdicts.take_kernels("step", HUNGRY)
+    stage.flush()
+    said = stage.attributes("step")
+    assert "host" not in said["unjoined"]
+    assert (said["regime"], said["basis"]) == ("HOST_BOUND", "kernels")

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kernel_work_support import HUNGRY, TALKING
 from operation_support import BLANK, PRODUCT
 from sampler_support import FakeDriver
 
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import RecordingError
-from gpu_profile.executions import Execution
+from gpu_profile.executions import AWAIT_S, Execution
+from gpu_profile.kernel_work import KernelWork
 from gpu_profile.operation import Operation
 from gpu_profile.recorder import RECORD_VARIABLE, SAMPLED_VARIABLE, Recorder, record_session
 from gpu_profile.recording import DeviceInterval, Recording, read_recording
@@ -148,6 +150,55 @@ def test_what_is_known_of_an_operation_comes_back(tmp_path: Path) -> None:
     assert again.attributes() == pytest.approx(PRODUCT.attributes())
     assert Operation.of_attributes(blank.attributes) == BLANK
     assert plain.attributes == {}
+
+
+def test_what_is_known_of_kernels_comes_back_beside_an_operation(tmp_path: Path) -> None:
+    mine = recorder(tmp_path, FakeClock())
+    both, kernels = execution("both", START_NS, START_NS + 9), execution("kernels", START_NS, START_NS + 9)
+    both.operation, both.kernels, kernels.kernels = BLANK, HUNGRY, TALKING
+    mine.take_ended(both)
+    mine.take_ended(kernels)
+    mine.close()
+    first, second = intact(tmp_path).spans
+    assert (Operation.of_attributes(first.attributes), KernelWork.of_attributes(first.attributes)) == (BLANK, HUNGRY)
+    assert (Operation.of_attributes(second.attributes), KernelWork.of_attributes(second.attributes)) == (None, TALKING)
+
+
+def test_an_execution_is_written_when_the_window_that_saw_it_was_read(tmp_path: Path) -> None:
+    clock = FakeClock()
+    mine = recorder(tmp_path, clock)
+    first, second, plain = (execution(name, START_NS, START_NS + 9) for name in ("first", "second", "plain"))
+    first.awaited = second.awaited = True
+    clock.advance(0.1)
+    for each in (first, second, plain):
+        mine.take_ended(each)
+    clock.advance(2)
+    for each in (first, second, plain):
+        mine.take_settled(each)
+    mine.take_read()
+    assert mine.spans == 1
+    second.kernels, second.awaited = HUNGRY, False
+    mine.take_read()
+    assert mine.spans == 2
+    clock.advance(AWAIT_S)
+    mine.take_read()
+    assert mine.spans == 3
+    mine.close()
+    found = {span.name: KernelWork.of_attributes(span.attributes) for span in intact(tmp_path).spans}
+    assert found == {"plain": None, "second": HUNGRY, "first": None}
+
+
+def test_what_waits_for_a_window_is_written_at_the_end(tmp_path: Path) -> None:
+    clock = FakeClock()
+    mine = recorder(tmp_path, clock)
+    each = execution("step", START_NS, START_NS + 9)
+    each.awaited = True
+    clock.advance(0.1)
+    mine.take_ended(each)
+    assert mine.spans == 0
+    mine.close()
+    mine.close()
+    assert [span.name for span in intact(tmp_path).spans] == ["step"]
 
 
 def test_an_execution_says_whether_it_failed_and_where_it_ran(tmp_path: Path) -> None:
@@ -321,3 +372,23 @@ def test_samples_are_left_to_a_parent_that_records_the_same_driver_into_the_same
     session.on_stop[-1]()
     session.sampler.stop()
     assert any(tmp_path.glob("*.gpr")) is kept
+
+
+def test_a_session_writes_what_waits_for_a_window_in_the_step_after_it_was_read(tmp_path: Path) -> None:
+    clock = FakeClock()
+    session = Session(lambda: FakeDriver(clock, [GPU]), clock=clock)
+    mine = record_session(session, tmp_path)
+    step, plain = (execution(name, START_NS, START_NS + 9) for name in ("step", "plain"))
+    step.awaited = True
+    clock.advance(0.1)
+    session.began.extend((step, plain))
+    session.sampler.step(force=True)
+    session.settle()
+    assert mine.spans == 1
+    step.kernels, step.awaited = HUNGRY, False
+    session.settle()
+    assert mine.spans == 2
+    session.on_stop[-1]()
+    session.sampler.stop()
+    found = {span.name: KernelWork.of_attributes(span.attributes) for span in intact(tmp_path).spans}
+    assert found == {"plain": None, "step": HUNGRY}

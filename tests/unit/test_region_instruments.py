@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from exporter_support import series
+from kernel_work_support import HUNGRY
 from opentelemetry import metrics
 from opentelemetry.metrics import _internal as metrics_internal
 from opentelemetry.sdk.metrics import MeterProvider, TraceBasedExemplarFilter
@@ -94,6 +95,7 @@ def product(stage: Stage) -> None:
         stage.work(0.05, "matmul")
         execution.operation = PRODUCT
     stage.run(0.6)
+    stage.session.verdicts.take_kernels("matmul", HUNGRY)
 
 
 # ------------------------------------------------------------------ names and numbers
@@ -163,14 +165,17 @@ def test_every_execution_counts_at_any_sampling_of_traces(
     assert dropped == kept
 
 
-def test_work_of_operations_is_that_of_the_prometheus_page_and_goes_on_where_a_session_ends(stage: Stage) -> None:
+def test_work_of_operations_and_kernels_is_that_of_the_prometheus_page_and_goes_on_where_a_session_ends(
+    stage: Stage,
+) -> None:
     reader = Reader()
     instrument_regions(reader.provider)
     busy_service(stage, times=2)
     for _ in range(2):
         product(stage)
     page = exposition()
-    for row, each in ((rows.REGION_FLOPS, 2_400_000_000), (rows.REGION_TRAFFIC, 20_000_000)):
+    counts = ((rows.REGION_FLOPS, 2_400_000_000), (rows.REGION_TRAFFIC, 20_000_000), (rows.REGION_KERNELS, 3))
+    for row, each in counts:
         assert reader.values(row.otel) == {("matmul",): 2 * each}
         assert page[f'{row.prometheus}{{region="matmul"}}'] == 2 * each
     process.stop()
@@ -179,6 +184,7 @@ def test_work_of_operations_is_that_of_the_prometheus_page_and_goes_on_where_a_s
     process.current = stage.session
     product(stage)
     assert reader.values(rows.REGION_FLOPS.otel) == {("matmul",): 3 * 2_400_000_000}
+    assert reader.values(rows.REGION_PROFILED.otel) == {("matmul",): 3}
 
 
 def test_names_beyond_the_bound_are_one_series(stage: Stage) -> None:

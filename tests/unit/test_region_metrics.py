@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 from exporter_support import series
+from kernel_work_support import HUNGRY, TALKING
 from operation_support import BLANK, PRODUCT
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
@@ -48,6 +49,7 @@ def busy_service(stage: Stage) -> None:
         stage.work(0.05, "matmul")
         execution.operation = PRODUCT
     stage.run(0.6)
+    stage.session.verdicts.take_kernels("matmul", HUNGRY)
 
 
 def test_without_a_session_there_are_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +101,29 @@ def test_work_of_operations_is_counted_for_their_region_alone(stage: Stage) -> N
     assert found['gpu_profile_region_traffic_bytes_total{region="matmul"}'] == 2 * 20_000_000
     work = [name for name in found if "_flops_total" in name or "_traffic_bytes_total" in name]
     assert len(work) == 2  # no zero for what nobody measured
+
+
+def test_kernels_are_counted_for_the_regions_that_a_window_saw_alone(stage: Stage) -> None:
+    busy_service(stage)
+    stage.session.verdicts.take_kernels("matmul", TALKING)
+    stage.session.verdicts.take_kernels("talk", TALKING)
+    found = series(exposition())
+    told = {
+        name.removeprefix("gpu_profile_region_").partition("{")[0]: value
+        for name, value in found.items()
+        if 'region="matmul"' in name
+    }
+    assert (told["profiled_total"], told["kernels_total"], told["copied_bytes_total"]) == (2, 12, 4_000_000)
+    assert told["profiled_time_seconds_total"] == pytest.approx(0.04)
+    assert told["kernel_time_seconds_total"] == pytest.approx(0.03)
+    assert told["communication_seconds_total"] == pytest.approx(0.025)
+    assert told["host_wait_seconds_total"] == pytest.approx(0.0075)
+    seen = {name for name in found if "_profiled_total" in name or "_copied_bytes_total" in name}
+    assert seen == {
+        'gpu_profile_region_profiled_total{region="matmul"}',
+        'gpu_profile_region_profiled_total{region="talk"}',
+        'gpu_profile_region_copied_bytes_total{region="matmul"}',  # the other's copies did not tell their bytes
+    }
 
 
 def test_without_a_gpu_calls_have_the_regime_of_their_operations(

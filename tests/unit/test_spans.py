@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from kernel_work_support import GEMM, HUNGRY, RELU
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -20,6 +21,7 @@ from region_support import Stage
 
 from gpu_profile import GpuSpanProcessor, process, region, running, spans
 from gpu_profile.enrichment import Enricher
+from gpu_profile.executions import AWAIT_S
 from gpu_profile.operation import Operation
 
 
@@ -140,6 +142,107 @@ def test_what_an_operation_told_is_on_a_span_that_was_not_joined(
             execution.operation = Operation(flops=7, n=1)
         assert stage.attributes("step")["unjoined"] == "the queue is full"
         assert stage.attributes("step")["operation.flops"] == 7
+
+
+def test_what_the_kernels_told_is_on_a_span_that_was_not_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path, monkeypatch, on_device=False, queue=0) as stage:
+        with region("step") as execution:
+            execution.kernels = HUNGRY
+        assert stage.attributes("step")["unjoined"] == "the queue is full"
+        assert stage.attributes("step")["kernels.count"] == 3
+        assert len(stage.span("step").events) == 2
+
+
+# ------------------------------------------------------------------ waiting for a window of the profiler
+
+
+def test_span_whose_window_is_not_read_waits_for_it_and_no_other_waits_with_it(on_host: Stage) -> None:
+    on_host.run(0.3)
+    with region("before"):
+        pass
+    with region("profiled") as execution:
+        execution.awaited = True
+    with region("after"):
+        pass
+    on_host.run(3.0)
+    assert on_host.names() == ["before", "after"]
+    execution.kernels, execution.awaited = HUNGRY, False
+    on_host.run(0.2)
+    assert on_host.names() == ["before", "after", "profiled"]
+    assert on_host.attributes("profiled")["kernels.count"] == 3
+    assert on_host.attributes("profiled")["basis"] == "kernels"
+
+
+def test_span_waits_for_a_window_no_longer_than_ten_seconds(on_host: Stage) -> None:
+    with region("profiled") as execution:
+        execution.awaited = True
+    on_host.run(AWAIT_S - 0.2)
+    assert on_host.names() == []
+    on_host.run(0.4)
+    assert on_host.names() == ["profiled"]
+    assert "kernels.count" not in on_host.attributes("profiled")
+
+
+def test_a_window_that_failed_lets_its_spans_go_at_once(on_host: Stage) -> None:
+    with region("profiled") as execution:
+        execution.awaited = True
+    on_host.run(2.0)
+    execution.awaited = False
+    on_host.run(0.1)
+    assert on_host.names() == ["profiled"]
+
+
+@pytest.mark.parametrize("how", ["force_flush", "stop"])
+def test_nobody_waits_for_a_window_at_the_end(on_host: Stage, how: str) -> None:
+    for name in ("first", "second"):
+        with region(name) as execution:
+            execution.awaited = True
+        on_host.run(1.0)
+    if how == "stop":
+        process.stop()
+    else:
+        assert on_host.provider.force_flush()
+    assert on_host.names() == ["first", "second"]
+
+
+def test_spans_that_wait_for_a_window_are_part_of_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Stage(tmp_path, monkeypatch, on_device=False, queue=3) as stage:
+        for i in range(3):
+            with region(f"profiled {i}") as execution:
+                execution.awaited = True
+        stage.run(2.0)
+        with region("late"):
+            pass
+        assert stage.names() == ["late"]
+        assert stage.processor.overflowed == 1
+
+
+def test_a_clock_that_was_set_back_ends_the_wait_for_a_window(on_host: Stage) -> None:
+    with region("profiled") as execution:
+        execution.awaited = True
+    on_host.run(2.0)
+    assert on_host.names() == []
+    on_host.clock.set_back(60)
+    on_host.session.settle()
+    assert on_host.names() == ["profiled"]
+
+
+def test_the_longest_kernels_are_events_at_the_spans_end(on_host: Stage) -> None:
+    with region("step") as execution:
+        assert execution.span is not None
+        execution.span.add_event("mine", timestamp=7)
+        on_host.run(0.1)
+        execution.kernels = HUNGRY
+    on_host.flush()
+    span = on_host.span("step")
+    mine, *kernels = span.events
+    assert (mine.name, mine.timestamp) == ("mine", 7)
+    assert {event.name for event in kernels} == {"gpu_profile.kernel"}
+    assert {event.timestamp for event in kernels} == {span.end_time}
+    assert [(event.attributes or {})["gpu_profile.kernel.name"] for event in kernels] == [GEMM, RELU]
+    assert span.dropped_events == 0
 
 
 def test_force_flush_lets_all_out_then_flushes_the_inner_processor(
@@ -272,13 +375,16 @@ def test_copy_keeps_everything_that_the_span_had(tmp_path: Path, monkeypatch: py
             for i in range(5):
                 step.span.set_attribute(f"user.{i}", i)
             step.span.add_event("early")
+            step.kernels = HUNGRY
             step.span.add_link(step.span.get_span_context())
             step.span.add_link(step.span.get_span_context())
             step.end(KeyError())
         stage.flush()
         before = next(span for span in plain.get_finished_spans() if span.name == "step")
         after = stage.span("step")
-        same = ["name", "context", "parent", "resource", "events", "links", "kind", "start_time", "end_time"]
+        assert list(after.events[:1]) == list(before.events)
+        assert len(after.events) == 1 + len(HUNGRY.top)
+        same = ["name", "context", "parent", "resource", "links", "kind", "start_time", "end_time"]
         same += ["instrumentation_scope", "dropped_attributes", "dropped_events", "dropped_links"]
         assert [getattr(after, name) for name in same] == [getattr(before, name) for name in same]
         assert after.status.status_code is before.status.status_code is StatusCode.ERROR

@@ -1,9 +1,10 @@
-"""Operations in the counts and verdicts of a session."""
+"""Operations and kernels in the counts and verdicts of a session."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from kernel_work_support import HUNGRY, NOTHING, TALKING
 from operation_support import BLANK, PRODUCT, SUM
 
 from gpu_profile.attribution import OTHER
@@ -83,3 +84,50 @@ def test_operations_of_names_beyond_the_bound_are_one() -> None:
     found.take([ran(f"op {i}", PRODUCT) for i in range(MOST_NAMES + 50)], NOWHERE)
     assert len(found.operations) == MOST_NAMES + 1
     assert found.operations[OTHER].flops == 50 * 2_400_000_000
+
+
+# ---------------------------------------------------------------------- kernels
+
+
+def test_calls_are_counted_under_the_regime_of_their_kernels_once_a_window_was_read() -> None:
+    found = verdicts()
+    found.take([ran("step", None)], NOWHERE)
+    found.count_calls()
+    found.judge([])
+    found.take_kernels("step", HUNGRY)
+    found.take([ran("step", None), ran("other", None)], NOWHERE)
+    found.count_calls()
+    assert found.calls == {("step", "UNKNOWN", ""): 1, ("step", "HOST_BOUND", ""): 1, ("other", "UNKNOWN", ""): 1}
+
+
+def test_kernels_go_before_operations_where_they_tell() -> None:
+    found = verdicts()
+    found.take([ran("matmul", PRODUCT), ran("copy", PRODUCT)], NOWHERE)
+    found.take_kernels("matmul", TALKING)
+    found.take_kernels("copy", NOTHING)
+    found.count_calls()
+    assert found.calls == {("matmul", "COMMUNICATION_BOUND", ""): 1, ("copy", "COMPUTE_BOUND", ""): 1}
+
+
+def test_only_regions_that_a_window_saw_have_sums_of_kernels() -> None:
+    found = verdicts()
+    found.take([ran("step", None), ran("other", None)], NOWHERE)
+    for work in (HUNGRY, HUNGRY, NOTHING):
+        found.take_kernels("step", work)
+    assert [*found.kernels] == ["step"]
+    assert (found.kernels["step"].executions, found.kernels["step"].kernels) == (3, 6)
+    assert found.durations["step"].calls == 1  # executions are counted when they end, and only then
+
+
+def test_kernels_of_names_beyond_the_bound_are_one() -> None:
+    found = verdicts()
+    found.take([ran(f"step {i}", None) for i in range(MOST_NAMES + 50)], NOWHERE)
+    for i in range(MOST_NAMES + 50):
+        found.take_kernels(f"step {i}", HUNGRY)
+    assert len(found.kernels) == MOST_NAMES + 1
+    assert found.kernels[OTHER].executions == 50
+    # Windows are read while executions still run that have not been counted yet.
+    early = verdicts()
+    for i in range(MOST_NAMES + 50):
+        early.take_kernels(f"step {i}", HUNGRY)
+    assert (len(early.kernels), early.kernels[OTHER].executions) == (MOST_NAMES + 1, 50)

@@ -14,6 +14,7 @@ from gpu_profile.analysis.ranks import RegionRanks, by_rank, missing
 from gpu_profile.analysis.runs import LATEST_NS, DeviceWork, Runs, Work, gather, printable
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, signal
 from gpu_profile.errors import UsageError
+from gpu_profile.kernel_work import KernelWorks
 from gpu_profile.operation import Operations
 from gpu_profile.pooling import Pool
 from gpu_profile.recording import Columns, ProcessInfo, Recording
@@ -36,7 +37,7 @@ class RegionUse:
     `items_per_s` are units of work per second of the time that was joined, `item_energy_j` what one costs on this
     device, regions inside included; what it costs in all is the sum over the region's devices. `failures` are the
     executions that an exception ended. None: not known; `reasons` say why. `operations` are what was profiled within
-    the region, on whatever device; None if nothing was.
+    the region, `kernels` what a profiler's records say of it, on whatever device; None if nothing was.
     """
 
     summary: RegionSummary
@@ -46,17 +47,16 @@ class RegionUse:
     failures: int | None
     reasons: tuple[str, ...] = ()
     operations: Operations | None = None
+    kernels: KernelWorks | None = None
 
     @property
     def evidence(self) -> Evidence:
         """What the verdict rests on."""
-        if self.operations is not None and self.verdict.basis == "operation":
-            return self.operations.evidence()
-        return self.summary.evidence
+        return next(each for each in _told(self.summary, self) if each.basis == self.verdict.basis)
 
     def judge(self, thresholds: Thresholds) -> Verdict:
         """The verdict under other thresholds."""
-        return _verdict(self.summary, self.operations, thresholds)
+        return _verdict(_told(self.summary, self), thresholds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +208,19 @@ def _regions(timeline: Timeline, mine: DeviceWork, work: Work, thresholds: Thres
             summary = replace(summary, reason="the recording has no samples of this device")
         elif seen is not None and region not in seen and summary.interval_s > 0:
             summary = _unsampled(summary)
-        yield _region_use(summary, _verdict(summary, runs.operations, thresholds), runs)
+        yield _region_use(summary, _verdict(_told(summary, runs), thresholds), runs)
 
 
-def _verdict(summary: RegionSummary, operations: Operations | None, thresholds: Thresholds) -> Verdict:
-    """By the region's operations if they tell, else by what the device's samples say."""
-    if operations is not None:
-        verdict = classify(operations.evidence(), thresholds)
-        if verdict.regime is not Regime.UNKNOWN:
-            return verdict
-    return classify(summary.evidence, thresholds)
+def _told(summary: RegionSummary, profiled: Runs | RegionUse) -> list[Evidence]:
+    """What is known of a region, the best first: its kernels, its operations, the device's samples."""
+    told = [each.evidence() for each in (profiled.kernels, profiled.operations) if each is not None]
+    return [*told, summary.evidence]
+
+
+def _verdict(told: Sequence[Evidence], thresholds: Thresholds) -> Verdict:
+    """By the best evidence that tells, else by what the device's samples say."""
+    verdicts = [classify(evidence, thresholds) for evidence in told]
+    return next((verdict for verdict in verdicts if verdict.regime is not Regime.UNKNOWN), verdicts[-1])
 
 
 def _unsampled(summary: RegionSummary) -> RegionSummary:
@@ -321,7 +324,9 @@ def _region_use(summary: RegionSummary, verdict: Verdict, runs: Runs) -> RegionU
         reasons.append("per item: only some of the executions told their items")
     if runs.operations is not None and runs.operations.reason:
         reasons.append(f"operations: {runs.operations.reason}")
-    return RegionUse(summary, verdict, rate, cost, runs.failures, tuple(reasons), runs.operations)
+    if runs.kernels is not None and (reason := runs.kernels.evidence().reason):
+        reasons.append(f"kernels: {reason}")
+    return RegionUse(summary, verdict, rate, cost, runs.failures, tuple(reasons), runs.operations, runs.kernels)
 
 
 def _no_energy(summary: RegionSummary) -> str:

@@ -12,8 +12,10 @@ from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.text import reasons
+from gpu_profile.kernel_work import KernelWorks
 from gpu_profile.operation import Operations
 from gpu_profile.regimes import Regime, Verdict
+from gpu_profile.units import NS_PER_S
 
 #: Of all that is printed as JSON. Keys are added without a change of it; it changes if one goes or changes its meaning.
 SCHEMA_VERSION: Final = 1
@@ -139,6 +141,7 @@ def of_region(use: RegionUse) -> Value:
         "call_energy_j": summary.call_energy_j,
         "memory_max_bytes": summary.memory_max,
         "operations": None if use.operations is None else _operations(use.operations),
+        "kernels": None if use.kernels is None else _kernels(use.kernels),
         "verdict": _verdict(use.verdict),
         "reasons": list(use.reasons),
     }
@@ -157,6 +160,42 @@ def _operations(operations: Operations) -> Value:
         "coverage": evidence.coverage,
         **{key: evidence.get(key) for key in ("busy", "compute", "memory", "growth")},
     }
+
+
+def _kernels(kernels: KernelWorks) -> Value:
+    evidence = kernels.evidence()
+    told = ("busy", "work", "communication", "transfer", "host_wait", "launch", "other_wait")
+    return {
+        "executions": kernels.executions,
+        "operations": evidence.n,
+        "kernels": kernels.kernels,
+        "kernel_s": kernels.kernel_ns / NS_PER_S,
+        "mean_kernel_s": _seconds(kernels.mean_kernel_ns),
+        "span_s": kernels.span_ns / NS_PER_S,
+        "busy_s": kernels.busy_ns / NS_PER_S,
+        "others_s": kernels.others_ns / NS_PER_S,
+        "host_wait_s": _seconds(kernels.host_wait_ns),
+        "launch_s": _seconds(kernels.launch_ns),
+        "other_wait_s": _seconds(kernels.other_wait_ns),
+        "copies": kernels.copies,
+        "copy_bytes": kernels.copy_bytes,
+        "copy_s": kernels.copy_ns / NS_PER_S,
+        "communication_s": kernels.communication_ns / NS_PER_S,
+        "overlap_s": kernels.overlap_ns / NS_PER_S,
+        "overlap_ratio": kernels.overlap_ratio,
+        "occupancy": kernels.occupancy,
+        "backward": kernels.backward,
+        "allocated_bytes": kernels.allocated_bytes,
+        "freed_bytes": kernels.freed_bytes,
+        "peak_bytes": kernels.peak_bytes,
+        "coverage": evidence.coverage,
+        "shares": {key: evidence.get(key) for key in told},
+        "top": [{"name": name, "count": count, "total_s": ns / NS_PER_S} for name, count, ns in kernels.top],
+    }
+
+
+def _seconds(ns: float | None) -> float | None:
+    return None if ns is None else ns / NS_PER_S
 
 
 def _verdict(verdict: Verdict) -> Value:

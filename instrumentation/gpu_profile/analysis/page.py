@@ -55,7 +55,15 @@ _EVIDENCE: Final = {
     "compute": "compute ceiling",
     "memory": "memory ceiling",
     "growth": "longer at twice the size",
+    "work": "working",
+    "communication": "exposed communication",
+    "transfer": "exposed copies",
+    "host_wait": "waiting for the host",
+    "launch": "launching, of that",
+    "other_wait": "other waits",
 }
+#: What a verdict's `n` counts.
+_BEHIND: Final = {"operation": "timed runs", "kernels": "GPU operations"}
 #: Shares that would be shown as 0.0 %.
 _NEXT_TO_NOTHING: Final = 0.0005
 _HINTS: Final = (
@@ -316,7 +324,8 @@ def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     verdict, evidence = use.verdict, use.evidence
     unknown = verdict.regime is Regime.UNKNOWN
     sure = "" if unknown else f" {percent(verdict.confidence, 0)} sure, by {escape(verdict.basis)}"
-    named = [(_EVIDENCE.get(key, key), value, key == "busy") for key, value in evidence.values.items()]
+    shares = {key: value for key, value in evidence.values.items() if key != "kernel_s"}
+    named = [(_EVIDENCE.get(key, key), value, key == "busy") for key, value in shares.items()]
     rows = "".join(
         f"<span>{escape(name)}</span>{_meter(value)}<span>{percent(value)}</span>"
         for name, value, always in named
@@ -325,13 +334,15 @@ def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     none = ", ".join(name for name, value, always in named if value < _NEXT_TO_NOTHING and not always)
     if none:
         rows += f'<span class="none">0 %: {escape(none)}</span>'
-    behind = "timed runs" if verdict.basis == "operation" else "sensor windows"
+    behind = _BEHIND.get(verdict.basis, "sensor windows")
     rest = f"{verdict.n:,} {behind}, {percent(verdict.coverage, 0)} covered"
     if verdict.runner_up is not None:
         rest += f"; next nearest: {verdict.runner_up}"
     costs = [f"{known(use.summary.call_energy_j, 'J')} per call"] if use.summary.call_energy_j is not None else []
     costs += [f"{si(use.item_energy_j, 'J')} per item"] if use.item_energy_j is not None else []
     costs += [f"{si(use.items_per_s, '').strip()} items/s"] if use.items_per_s is not None else []
+    mean_ns = None if use.kernels is None else use.kernels.mean_kernel_ns
+    costs += [f"{si(mean_ns / NS_PER_S, 's')} per kernel"] if mean_ns is not None else []
     next_step = f'<p class="next">{escape(verdict.advice)}</p>' if verdict.advice else ""
     return (
         f'<article class="card" style="{_style(use, number)}"><h3>{escape(use.summary.region)}{escape(where)}</h3>'

@@ -23,6 +23,7 @@ from gpu_profile.analysis.text import labels
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, Signal
 from gpu_profile.catalogue import attributes as names_of
 from gpu_profile.join import WIDEST_WINDOW
+from gpu_profile.kernel_work import KernelWork
 from gpu_profile.operation import Operation
 from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.regimes import Regime
@@ -143,11 +144,7 @@ class _Trace:
         keys = (names_of.BUSY_RATIO, names_of.ENERGY, names_of.COVERAGE, names_of.ITEMS)
         a_busy, a_energy, a_coverage, an_item = (wire.ready(key.name, self.names) for key in keys)
         # Now, for their names must be told before the first slice.
-        operations = {
-            i: wire.arguments(operation.attributes(), self.names)
-            for i, span in enumerate(spans)
-            if span.attributes and (operation := Operation.of_attributes(span.attributes)) is not None
-        }
+        profiled = {i: wire.arguments(_profiled(span), self.names) for i, span in enumerate(spans) if span.attributes}
 
         def details(i: int, column: int) -> bytes:
             span, parts = spans[i], [always[column]]
@@ -158,8 +155,8 @@ class _Trace:
                 parts += [] if isnan(energy[i]) else [a_energy, wire.eight(energy[i])]
             if span.items is not None and isfinite(span.items):
                 parts += [an_item, wire.eight(span.items)]
-            if i in operations:
-                parts.append(operations[i])
+            if i in profiled:
+                parts.append(profiled[i])
             if span.failed:
                 parts.append(failed)
             return b"".join(parts)
@@ -226,6 +223,15 @@ class _Trace:
         for start, end in gaps:
             yield wire.begin(start, track, name)
             yield wire.end(end, track)
+
+
+def _profiled(span: SpanRecord) -> dict[str, wire.Argument | None]:
+    """What profilers told of an execution."""
+    told: dict[str, wire.Argument | None] = {}
+    for kind in (Operation, KernelWork):
+        found = kind.of_attributes(span.attributes)
+        told |= {} if found is None else found.attributes()
+    return told
 
 
 def shown_in(signal: Signal) -> tuple[str, float]:

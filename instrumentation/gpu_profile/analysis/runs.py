@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gpu_profile.activities import Activities
 from gpu_profile.attribution import MOST_REGIONS, OTHER
+from gpu_profile.kernel_work import KernelWork, KernelWorks
 from gpu_profile.operation import Operation, Operations
 from gpu_profile.recording import SpanRecord
 from gpu_profile.samples import Interval
@@ -35,7 +36,7 @@ class Runs(NamedTuple):
     `items` is None unless every execution said its own: a sum over some of them has nothing to be set beside. `told`
     is that sum. `failed` is None unless the recording says of every execution whether it failed. `ranks` are those of
     the processes that ran them, -1 where it is not known; None if it is of none. `operations` are what was profiled
-    within them; None if nothing was.
+    within them, `kernels` what a profiler's records say of them; None if nothing was.
     """
 
     starts_ns: Ints
@@ -48,6 +49,7 @@ class Runs(NamedTuple):
     failed: npt.NDArray[np.bool_] | None
     ranks: Ints | None = None
     operations: Operations | None = None
+    kernels: KernelWorks | None = None
 
     @property
     def durations_s(self) -> Floats:
@@ -142,7 +144,8 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
         own = ranks[mine]
         ranked = own if (own >= 0).any() else None
         operations = _operations(spans_of_it, ended - began)
-        work.runs[tuple(number)[column]] = Runs(starts, ends, began, ended, there, *told, ranked, operations)
+        profiled = operations, _kernels(spans_of_it)
+        work.runs[tuple(number)[column]] = Runs(starts, ends, began, ended, there, *told, ranked, *profiled)
     return work
 
 
@@ -276,6 +279,15 @@ def _operations(spans: Sequence[SpanRecord], lengths_ns: Ints) -> Operations | N
             found.add(operation, length_ns)
     found.whole_ns = int(lengths_ns.sum())
     return found if found.n else None
+
+
+def _kernels(spans: Sequence[SpanRecord]) -> KernelWorks | None:
+    found = KernelWorks()
+    for span in spans:
+        work = KernelWork.of_attributes(span.attributes) if span.attributes else None
+        if work is not None:
+            found.add(work)
+    return found if found.executions else None
 
 
 def _rank(rank: int | None) -> int:

@@ -14,8 +14,10 @@ from typing import Final, TypeVar
 
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
 from gpu_profile.analysis.runs import printable
+from gpu_profile.kernel_work import KernelWorks
 from gpu_profile.operation import Operations
 from gpu_profile.regimes import Regime, Verdict
+from gpu_profile.units import NS_PER_S
 
 Cell = str | int | float | None
 _T = TypeVar("_T")
@@ -37,6 +39,16 @@ def _judged(value: Callable[[Verdict], Cell]) -> Callable[[RegionUse], Cell]:
 def _operated(value: Callable[[Operations], Cell]) -> Callable[[RegionUse], Cell]:
     """Of profiled operations, where there are any."""
     return lambda use: None if use.operations is None else value(use.operations)
+
+
+def _of_kernels(value: Callable[[KernelWorks], Cell], *, ns: bool = False) -> Callable[[RegionUse], Cell]:
+    """Of what a profiler's records say, where there are any; with `ns` in seconds."""
+
+    def cell(use: RegionUse) -> Cell:
+        found = None if use.kernels is None else value(use.kernels)
+        return found / NS_PER_S if ns and isinstance(found, int | float) else found
+
+    return cell
 
 
 _REGIONS: Final[Mapping[str, Callable[[RegionUse], Cell]]] = {
@@ -72,6 +84,14 @@ _REGIONS: Final[Mapping[str, Callable[[RegionUse], Cell]]] = {
     "flops_per_s": _operated(lambda operations: operations.flops_per_s),
     "traffic_bytes_per_s": _operated(lambda operations: operations.bytes_per_s),
     "flops_per_byte": _operated(lambda operations: operations.intensity),
+    "profiled": _of_kernels(lambda kernels: kernels.executions),
+    "kernels": _of_kernels(lambda kernels: kernels.kernels),
+    "kernel_s": _of_kernels(lambda kernels: kernels.kernel_ns, ns=True),
+    "mean_kernel_s": _of_kernels(lambda kernels: kernels.mean_kernel_ns, ns=True),
+    "profiled_s": _of_kernels(lambda kernels: kernels.whole_ns, ns=True),
+    "host_wait_s": _of_kernels(lambda kernels: kernels.host_wait_ns, ns=True),
+    "communication_s": _of_kernels(lambda kernels: kernels.communication_ns, ns=True),
+    "copied_bytes": _of_kernels(lambda kernels: kernels.copy_bytes),
     "regime": lambda use: str(use.verdict.regime),
     "confidence_ratio": _judged(lambda verdict: verdict.confidence),
     "basis": lambda use: use.verdict.basis,

@@ -11,6 +11,7 @@ from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.runs import printable
+from gpu_profile.kernel_work import KernelWorks
 from gpu_profile.operation import Operations
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
@@ -31,12 +32,21 @@ DEVICE_COLUMNS: Final = (
 #: Of one sort, as many reasons as anyone reads.
 _MOST_LINES: Final = 12
 #: Columns that a narrow terminal goes without, the first first.
-_SPARE: Final = ("p95", "busy time", "items/s", "on GPU", "FLOP/B", "B/s", "energy", "J/item", "FLOP/s")
+_SPARE: Final = (
+    *("p95", "busy time", "items/s", "on GPU", "FLOP/B", "B/s", "per kernel", "energy", "J/item", "FLOP/s", "kernels"),
+    "host wait",
+)
 #: Columns of profiled operations.
 _OPERATIONS: Final[Mapping[str, Callable[[Operations | None], float | None]]] = {
     "FLOP/s": lambda operations: None if operations is None else operations.flops_per_s,
     "B/s": lambda operations: None if operations is None else operations.bytes_per_s,
     "FLOP/B": lambda operations: None if operations is None else operations.intensity,
+}
+#: Columns of what a profiler's records say: kernels for a profiled execution, mean kernel, share of its time.
+_KERNELS: Final[Mapping[str, Callable[[KernelWorks], str]]] = {
+    "kernels": lambda works: f"{works.kernels / works.executions:.4g}",
+    "per kernel": lambda works: UNKNOWN if works.mean_kernel_ns is None else si(works.mean_kernel_ns / NS_PER_S, "s"),
+    "host wait": lambda works: UNKNOWN if (wait := works.evidence().get("host_wait")) is None else percent(wait),
 }
 #: Beyond so many ranks a table has their extremes, not each.
 _MOST_RANKS: Final = 8
@@ -101,8 +111,9 @@ def region_columns(uses: Sequence[RegionUse]) -> tuple[str, ...]:
     operations = tuple(
         column for column, value in _OPERATIONS.items() if any(value(u.operations) is not None for u in uses)
     )
+    kernels = tuple(_KERNELS) if any(use.kernels is not None for use in uses) else ()
     first, calls, mean, p95, *rest = REGION_COLUMNS
-    return (first, "device", calls, *failed, mean, p95, *there, *rest[:-2], *items, *operations, *rest[-2:])
+    return (first, "device", calls, *failed, mean, p95, *there, *rest[:-2], *items, *operations, *kernels, *rest[-2:])
 
 
 def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[str, ...]:
@@ -120,6 +131,8 @@ def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[st
         # A ratio has no prefix.
         shown = "" if rate is None else f"{rate:.3g}" if column == "FLOP/B" else si(rate, "").strip()
         cells[column] = shown or UNKNOWN
+    for column, cell in _KERNELS.items():
+        cells[column] = UNKNOWN if use.kernels is None else cell(use.kernels)
     return tuple(cells[column] for column in columns)
 
 

@@ -7,7 +7,7 @@ Field numbers are those of Perfetto's `protos/perfetto/trace/` (`trace_packet.pr
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpu_profile.protobuf import double, message, number, string, varint
@@ -20,7 +20,8 @@ eight = _DOUBLE.pack
 _TRACE_CLOCK, _WALL_CLOCK = 6, 1
 _SEQUENCE: Final = 1
 
-Argument = bool | int | float | str
+Scalar = bool | int | float | str
+Argument = Scalar | Sequence[str] | Sequence[int] | Sequence[float]
 
 
 def packet(content: bytes) -> bytes:
@@ -88,17 +89,20 @@ def arguments(values: Mapping[str, Argument | None], names: Names) -> bytes:
     for key, value in values.items():
         if value is None:
             continue
-        head = number(1, names(ARGUMENTS, key))
-        if isinstance(value, bool):
-            body = number(2, value)
-        elif isinstance(value, int):
-            body = number(4, value)
-        elif isinstance(value, float):
-            body = double(5, value)
+        if isinstance(value, Scalar):
+            body = _scalar(value, names)
         else:
-            body = number(17, names(VALUES, value))
-        out.append(message(4, head + body))
+            body = b"".join(message(12, _scalar(each, names)) for each in value)
+        out.append(message(4, number(1, names(ARGUMENTS, key)) + body))
     return b"".join(out)
+
+
+def _scalar(value: Scalar, names: Names) -> bytes:
+    if isinstance(value, bool):
+        return number(2, value)
+    if isinstance(value, int):
+        return number(4, value)
+    return double(5, value) if isinstance(value, float) else number(17, names(VALUES, value))
 
 
 def ready(key: str, names: Names) -> bytes:

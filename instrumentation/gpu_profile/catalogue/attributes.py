@@ -11,7 +11,7 @@ class Attribute:
     """One span attribute. An attribute whose value was not measured is absent."""
 
     name: str
-    type: Literal["string", "double", "int", "string[]"]
+    type: Literal["string", "double", "int", "string[]", "int[]", "double[]"]
     brief: str
     unit: str = ""
 
@@ -21,7 +21,7 @@ ITEMS: Final = Attribute("gpu_profile.items", "double", "Units of work that this
 REGIME: Final = Attribute("gpu_profile.regime", "string", "What bounds the region")
 CONFIDENCE: Final = Attribute("gpu_profile.confidence", "double", "How sure the verdict is, 0-1")
 BASIS: Final = Attribute(
-    "gpu_profile.basis", "string", "Evidence that the verdict rests on: operation, counters, coarse, …"
+    "gpu_profile.basis", "string", "Evidence that the verdict rests on: kernels, operation, counters, coarse"
 )
 REASON: Final = Attribute("gpu_profile.reason", "string", "Rule that gave the verdict, or why there is none")
 COVERAGE: Final = Attribute("gpu_profile.coverage", "double", "Share of the interval that samples cover")
@@ -78,6 +78,119 @@ OPERATION_N: Final = Attribute("gpu_profile.operation.n", "int", "Timed runs beh
 OPERATION_REASON: Final = Attribute(
     "gpu_profile.operation.reason", "string", "Why some of the operation's values are not known"
 )
+KERNELS_N: Final = Attribute(
+    "gpu_profile.kernels.n", "int", "GPU operations behind the values of this execution's kernels"
+)
+KERNELS_COUNT: Final = Attribute("gpu_profile.kernels.count", "int", "Kernels that this execution launched")
+KERNELS_TIME: Final = Attribute("gpu_profile.kernels.time", "double", "Sum of the durations of its kernels", "s")
+KERNELS_MEAN: Final = Attribute("gpu_profile.kernels.mean", "double", "Mean duration of its kernels", "s")
+KERNELS_SPAN: Final = Attribute(
+    "gpu_profile.kernels.span",
+    "double",
+    "Time of its devices from its start to its end, on the host or there",
+    "s",
+)
+KERNELS_BUSY: Final = Attribute(
+    "gpu_profile.kernels.busy.time", "double", "Part of the span in which its own operations ran", "s"
+)
+KERNELS_OTHERS: Final = Attribute(
+    "gpu_profile.kernels.others.time",
+    "double",
+    "Part of the span in which only operations of others ran; shares are of the rest",
+    "s",
+)
+KERNELS_HOST_WAIT: Final = Attribute(
+    "gpu_profile.kernels.host_wait.time", "double", "Idle part of the span in which nothing was launched", "s"
+)
+KERNELS_LAUNCH: Final = Attribute(
+    "gpu_profile.kernels.launch.time", "double", "Part of the host wait that launching took", "s"
+)
+KERNELS_OTHER_WAIT: Final = Attribute(
+    "gpu_profile.kernels.other_wait.time",
+    "double",
+    "Idle part of the span in which something was launched, and waited",
+    "s",
+)
+KERNELS_COPIES: Final = Attribute("gpu_profile.kernels.copies", "int", "Copies that this execution launched")
+KERNELS_COPIED: Final = Attribute(
+    "gpu_profile.kernels.copied", "int", "Bytes that they moved, as far as they tell", "By"
+)
+KERNELS_COPY_TIME: Final = Attribute(
+    "gpu_profile.kernels.copy.time", "double", "Sum of the durations of its copies", "s"
+)
+KERNELS_COMMUNICATION: Final = Attribute(
+    "gpu_profile.kernels.communication.time", "double", "Time in which a collective of its own ran", "s"
+)
+KERNELS_OVERLAP: Final = Attribute(
+    "gpu_profile.kernels.overlap.time", "double", "Part of the communication beside a kernel of another kind", "s"
+)
+KERNELS_OCCUPANCY: Final = Attribute(
+    "gpu_profile.kernels.occupancy.ratio",
+    "double",
+    "Warps that its kernels kept resident over those that fit, as the profiler estimates it; a mean over kernel time",
+)
+KERNELS_BACKWARD: Final = Attribute(
+    "gpu_profile.kernels.backward", "int", "Operations of the backward pass of what ran forward in it"
+)
+KERNELS_ALLOCATED: Final = Attribute("gpu_profile.kernels.memory.allocated", "int", "Device memory that it took", "By")
+KERNELS_FREED: Final = Attribute("gpu_profile.kernels.memory.freed", "int", "Device memory that it gave back", "By")
+KERNELS_PEAK: Final = Attribute(
+    "gpu_profile.kernels.memory.peak", "int", "Most device memory that the allocator had given out meanwhile", "By"
+)
+KERNELS_TOP_NAMES: Final = Attribute(
+    "gpu_profile.kernels.top.names", "string[]", "The kernels that took longest in all, longest first"
+)
+KERNELS_TOP_COUNTS: Final = Attribute("gpu_profile.kernels.top.counts", "int[]", "How often each of them ran")
+KERNELS_TOP_TIMES: Final = Attribute(
+    "gpu_profile.kernels.top.times", "double[]", "Seconds that each of them took in all", "s"
+)
+KERNELS_BUSY_SHARE: Final = Attribute(
+    "gpu_profile.kernels.busy.ratio",
+    "double",
+    "Share of the span, without others' time, in which its own operations ran",
+)
+KERNELS_WORK_SHARE: Final = Attribute(
+    "gpu_profile.kernels.work.ratio",
+    "double",
+    "Share of the span, without others' time, in which the GPU worked: busy, less what follows",
+)
+KERNELS_COMMUNICATION_SHARE: Final = Attribute(
+    "gpu_profile.kernels.communication.ratio",
+    "double",
+    "Share of the span, without others' time, in communication that no kernel hides",
+)
+KERNELS_TRANSFER_SHARE: Final = Attribute(
+    "gpu_profile.kernels.transfer.ratio",
+    "double",
+    "Share of the span, without others' time, in copies over a link that nothing hides",
+)
+KERNELS_HOST_WAIT_SHARE: Final = Attribute(
+    "gpu_profile.kernels.host_wait.ratio",
+    "double",
+    "Share of the span, without others' time, in which nothing was launched",
+)
+KERNELS_LAUNCH_SHARE: Final = Attribute(
+    "gpu_profile.kernels.launch.ratio", "double", "Share of the span, without others' time, that launching took"
+)
+KERNELS_OTHER_WAIT_SHARE: Final = Attribute(
+    "gpu_profile.kernels.other_wait.ratio",
+    "double",
+    "Share of the span, without others' time, in which something was launched, and waited",
+)
+KERNELS_COVERAGE: Final = Attribute(
+    "gpu_profile.kernels.coverage",
+    "double",
+    "Share of the span, without others' time, that the profiler's records explain",
+)
+KERNELS_REASON: Final = Attribute(
+    "gpu_profile.kernels.reason", "string", "Why some of the kernels' values are not known"
+)
+
+#: The span event that tells of one kernel.
+KERNEL_EVENT: Final = "gpu_profile.kernel"
+KERNEL_NAME: Final = Attribute("gpu_profile.kernel.name", "string", "Name of the kernel")
+KERNEL_COUNT: Final = Attribute("gpu_profile.kernel.count", "int", "How often the execution ran it")
+KERNEL_TIME: Final = Attribute("gpu_profile.kernel.time", "double", "Sum of its durations", "s")
 
 ATTRIBUTES: Final[tuple[Attribute, ...]] = (
     REGION,
@@ -114,4 +227,38 @@ ATTRIBUTES: Final[tuple[Attribute, ...]] = (
     OPERATION_GROWTH,
     OPERATION_N,
     OPERATION_REASON,
+    KERNELS_N,
+    KERNELS_COUNT,
+    KERNELS_TIME,
+    KERNELS_MEAN,
+    KERNELS_SPAN,
+    KERNELS_BUSY,
+    KERNELS_OTHERS,
+    KERNELS_HOST_WAIT,
+    KERNELS_LAUNCH,
+    KERNELS_OTHER_WAIT,
+    KERNELS_COPIES,
+    KERNELS_COPIED,
+    KERNELS_COPY_TIME,
+    KERNELS_COMMUNICATION,
+    KERNELS_OVERLAP,
+    KERNELS_OCCUPANCY,
+    KERNELS_BACKWARD,
+    KERNELS_ALLOCATED,
+    KERNELS_FREED,
+    KERNELS_PEAK,
+    KERNELS_TOP_NAMES,
+    KERNELS_TOP_COUNTS,
+    KERNELS_TOP_TIMES,
+    KERNELS_BUSY_SHARE,
+    KERNELS_WORK_SHARE,
+    KERNELS_COMMUNICATION_SHARE,
+    KERNELS_TRANSFER_SHARE,
+    KERNELS_HOST_WAIT_SHARE,
+    KERNELS_LAUNCH_SHARE,
+    KERNELS_OTHER_WAIT_SHARE,
+    KERNELS_COVERAGE,
+    KERNELS_REASON,
 )
+#: Of the events named `KERNEL_EVENT`.
+KERNEL_ATTRIBUTES: Final[tuple[Attribute, ...]] = (KERNEL_NAME, KERNEL_COUNT, KERNEL_TIME)

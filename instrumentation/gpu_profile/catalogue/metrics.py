@@ -180,7 +180,66 @@ REGION_TRAFFIC: Final = Metric(
     "Bytes that a region's profiled operations read and wrote, as far as they are known",
     ("region",),
 )
+REGION_PROFILED: Final = Metric(
+    "gpu_profile.region.profiled",
+    "{call}",
+    Instrument.COUNTER,
+    "Executions of a region that a window of the profiler saw: what all that is counted of kernels is of",
+    ("region",),
+)
+REGION_PROFILED_TIME: Final = Metric(
+    "gpu_profile.region.profiled.time",
+    "s",
+    Instrument.COUNTER,
+    "Time of the devices in a region's profiled executions, but for others' operations: what waits are a share of",
+    ("region",),
+)
+REGION_KERNELS: Final = Metric(
+    "gpu_profile.region.kernels",
+    "{kernel}",
+    Instrument.COUNTER,
+    "Kernels that a region's profiled executions launched",
+    ("region",),
+)
+REGION_KERNEL_TIME: Final = Metric(
+    "gpu_profile.region.kernel.time",
+    "s",
+    Instrument.COUNTER,
+    "Sum of the durations of the kernels of a region's profiled executions",
+    ("region",),
+)
+REGION_COPIED: Final = Metric(
+    "gpu_profile.region.copied",
+    "By",
+    Instrument.COUNTER,
+    "Bytes that the copies of a region's profiled executions moved, as far as they tell",
+    ("region",),
+)
+REGION_COMMUNICATION: Final = Metric(
+    "gpu_profile.region.communication",
+    "s",
+    Instrument.COUNTER,
+    "Time in which a collective of a region's profiled executions ran",
+    ("region",),
+)
+REGION_HOST_WAIT: Final = Metric(
+    "gpu_profile.region.host_wait",
+    "s",
+    Instrument.COUNTER,
+    "Time for which the GPU waited for the host in a region's profiled executions",
+    ("region",),
+)
 
+#: What is counted of the executions that a window of the profiler saw.
+REGION_KERNEL_METRICS: Final = (
+    REGION_PROFILED,
+    REGION_PROFILED_TIME,
+    REGION_KERNELS,
+    REGION_KERNEL_TIME,
+    REGION_COPIED,
+    REGION_COMMUNICATION,
+    REGION_HOST_WAIT,
+)
 REGION_METRICS: Final = (
     REGION_CALLS,
     REGION_DURATION,
@@ -190,6 +249,7 @@ REGION_METRICS: Final = (
     REGION_ERRORS,
     REGION_FLOPS,
     REGION_TRAFFIC,
+    *REGION_KERNEL_METRICS,
 )
 METRICS: Final[tuple[Metric, ...]] = (
     *_from_signals(),

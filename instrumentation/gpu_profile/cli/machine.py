@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,18 @@ from gpu_profile.cli.finding import NO_DRIVER, Finding, State
 
 _LIBRARY: Final = "libnvidia-ml.so.1"
 _PACKAGES: Final = ("gpu-profile", "nvidia-ml-py", "opentelemetry-sdk", "prometheus-client", "numpy", "click")
-_FRAMEWORKS: Final = ("torch", "lightning", "transformers", "tensorflow", "jax", "cupy", "numba", "triton", "vllm")
+_FRAMEWORKS: Final = (
+    "torch",
+    "lightning",
+    "transformers",
+    "tensorflow",
+    "jax",
+    "cupy",
+    "numba",
+    "triton",
+    "vllm",
+    "cupti-python",
+)
 _TELEMETRY: Final = (
     "opentelemetry-distro",
     "opentelemetry-instrumentation",
@@ -94,7 +104,7 @@ def container() -> Iterator[Finding]:
 
 
 def kernel_driver() -> Iterator[Finding]:
-    """NVIDIA's kernel driver, and whether it keeps profiling counters for administrators."""
+    """NVIDIA's kernel driver, and whether it lets this process read the hardware's counters."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except (OSError, IndexError):
@@ -106,21 +116,26 @@ def kernel_driver() -> Iterator[Finding]:
         )
         return
     yield Finding("kernel driver", State.OK, text.removeprefix("NVRM version:").strip())
-    try:
-        parameters = Path("/proc/driver/nvidia/params").read_text()
-    except OSError as error:
-        yield Finding("profiling counters", State.INFO, f"not known: /proc/driver/nvidia/params: {error.strerror}")
-        return
-    match = re.search(r"^RmProfilingAdminOnly: *(\d+)", parameters, re.MULTILINE)
-    only = match is not None and match[1] != "0" and os.geteuid() != 0
+    yield from counters()
+
+
+def counters(proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """Whether this process may read the hardware's counters, which recording kernels does not take."""
+    from gpu_profile.kernels.counters.permissions import counter_access
+
+    access = counter_access(proc)
+    states = {True: State.OK, False: State.MISSING, None: State.INFO}
+    said = {
+        True: "this process may read them",
+        False: "not for this process",
+        None: "not known whether they may be read",
+    }
     yield Finding(
-        "profiling counters",
-        State.MISSING if only else State.OK,
-        "for administrators only (RmProfilingAdminOnly)" if only else "this user may read them",
-        "only for kernel counters (CUPTI, Nsight): NVreg_RestrictProfilingToAdminUsers=0 for the module nvidia; "
-        "sampling does not need them"
-        if only
-        else "",
+        "counters",
+        states[access.allowed],
+        f"{said[access.allowed]}: {access.reason}; recording kernels and copies needs no privilege",
+        access.to_do,
+        {"allowed": access.allowed},
     )
 
 

@@ -7,29 +7,23 @@ once. The order of the records changes nothing.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpu_profile.kernels.trace import Kind, Launch, Operation
+from gpu_profile.kernels.joining.columns import CODES, KINDS, Columns, Numbers
+from gpu_profile.kernels.joining.idle import Idle, idle_between
+from gpu_profile.kernels.joining.intervals import Cover
+from gpu_profile.kernels.joining.work import Work, gpu_work
+from gpu_profile.kernels.records import Kind, Record
 from gpu_profile.summary import Evidence
 
-#: A shorter gap is the hardware's way from one operation to the next: HTA's `consecutive_kernel_delay`.
-KERNEL_WAIT_NS: Final = 30
-#: How long the host may take between operations, before the launching call, for the framework's own work on each
-#: operation; HTA reports operations whose launch takes longer than this as outliers. The rest is something else.
-PER_LAUNCH_NS: Final = 100_000
-
-_KINDS: Final = tuple(Kind)
-_CODES: Final = {kind: code for code, kind in enumerate(_KINDS)}
 #: Sets of operations whose unions the sums are made of.
 _UNIONS: Final[Mapping[str, tuple[Kind, ...]]] = {
-    "busy": _KINDS,
+    "busy": KINDS,
     "kernels": (Kind.KERNEL,),
     "comm": (Kind.COMMUNICATION,),
     "kernels or comm": (Kind.KERNEL, Kind.COMMUNICATION),
@@ -37,40 +31,6 @@ _UNIONS: Final[Mapping[str, tuple[Kind, ...]]] = {
     "transfer": (Kind.TRANSFER,),
     "copy": (Kind.TRANSFER, Kind.COPY),
 }
-_NONE: Final = np.iinfo(np.int64).max
-_Times = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """Idle time by cause.
-
-    `host_wait_ns`: the call that launched the next operation began after the last one had ended, so there was nothing
-    to do. `kernel_wait_ns`: gaps below 30 ns that are no host wait. `other_ns`: the operation was launched in time and
-    waited for something else, such as an event of another stream. `unknown_ns`: the trace has no call for it. After
-    the last operation of a device, to the end of the span, nothing was launched: that is `host_wait_ns`, too.
-    `launch_ns` is the part of `host_wait_ns` from the call on, and of the time before it at most 100 µs each.
-    """
-
-    host_wait_ns: int = 0
-    kernel_wait_ns: int = 0
-    other_ns: int = 0
-    unknown_ns: int = 0
-    launch_ns: int = 0
-
-    @property
-    def total_ns(self) -> int:
-        """All idle time."""
-        return self.host_wait_ns + self.kernel_wait_ns + self.other_ns + self.unknown_ns
-
-    def __add__(self, other: Idle) -> Idle:
-        return Idle(
-            self.host_wait_ns + other.host_wait_ns,
-            self.kernel_wait_ns + other.kernel_wait_ns,
-            self.other_ns + other.other_ns,
-            self.unknown_ns + other.unknown_ns,
-            self.launch_ns + other.launch_ns,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,70 +98,35 @@ class Activity:
         return self.overlap_ns / self.communication_ns if self.communication_ns else None
 
 
-class _Columns:
-    """Records as they come, in 33 bytes an operation and 16 a launch."""
-
-    def __init__(self) -> None:
-        self.kinds, self.streams = array("b"), array("l")
-        self.starts, self.ends, self.causes = array("q"), array("q"), array("q")
-        self.calls, self.called = array("q"), array("q")
-        self.ids: dict[tuple[int, int | str], int] = {}
-
-    def add(self, record: Operation | Launch) -> None:
-        if isinstance(record, Launch):
-            self.calls.append(record.correlation)
-            self.called.append(record.start_ns)
-            return
-        self.kinds.append(_CODES[record.kind])
-        self.streams.append(self.ids.setdefault((record.device, record.stream), len(self.ids)))
-        self.starts.append(record.start_ns)
-        self.ends.append(record.end_ns)
-        # No call has the id 0.
-        self.causes.append(record.correlation or 0)
-
-    def launched(self) -> _Times:
-        """When the call of each operation began; `_NONE` where there is no such call."""
-        calls, called = np.asarray(self.calls, np.int64), np.asarray(self.called, np.int64)
-        causes = np.asarray(self.causes, np.int64)
-        if not len(calls):
-            return np.full(len(causes), _NONE, np.int64)
-        order = np.lexsort((called, calls))
-        calls, called = calls[order], called[order]
-        # The first of those that share an id.
-        at = np.minimum(np.searchsorted(calls, causes), len(calls) - 1)
-        return np.where(calls[at] == causes, called[at], _NONE)
-
-
-def measure(records: Iterable[Operation | Launch]) -> Activity | None:
+def measure(records: Iterable[Record]) -> Activity | None:
     """Add up what ran; None if no GPU operation is among the records. Reads them once, in any order."""
-    columns = _Columns()
-    for record in records:
-        columns.add(record)
-    return _sums(columns) if columns.starts else None
+    columns = Columns()
+    columns.extend(records)
+    work, _ = gpu_work(columns)
+    return activity_of(columns, work)
 
 
-def _sums(columns: _Columns) -> Activity:
-    kinds, streams = np.asarray(columns.kinds), np.asarray(columns.streams)
-    starts, ends = np.asarray(columns.starts, np.int64), np.asarray(columns.ends, np.int64)
-    launched = columns.launched()
-    order = np.lexsort((ends, launched, starts))
-    kinds, streams, starts, ends, launched = (c[order] for c in (kinds, streams, starts, ends, launched))
+def activity_of(columns: Columns, work: Work) -> Activity | None:
+    """The same of columns, and of their operations as they were joined with calls."""
+    if not len(work.starts):
+        return None
+    kinds, streams, starts, ends, launched = work.kinds, work.streams, work.starts, work.ends, work.launched
     start, end = int(starts[0]), int(ends.max())
-    device_of = np.array([device for device, _ in columns.ids])
-    devices = tuple(sorted(set(device_of.tolist())))
+    keys = columns.streams
+    devices = tuple(sorted({device for device, _ in keys}))
     sums = Counter[str]()
     idle = Idle()
     for device in devices:
-        here = device_of[streams] == device
+        here = work.devices == device
         what, a, b = kinds[here], starts[here], ends[here]
         for name, members in _UNIONS.items():
-            among = np.isin(what, [_CODES[kind] for kind in members])
-            sums[name] += _union(a[among], b[among])
-        idle += _idle(a, b, launched[here], start, end)
-    kernel = np.isin(kinds, [_CODES[Kind.KERNEL], _CODES[Kind.COMMUNICATION]])
+            among = np.isin(what, [CODES[kind] for kind in members])
+            sums[name] += Cover(a[among], b[among]).length
+        idle += idle_between(a, b, launched[here], start, end)
+    kernel = np.isin(kinds, [CODES[Kind.KERNEL], CODES[Kind.COMMUNICATION]])
     return Activity(
         operations=len(starts),
-        counts={kind: int((kinds == code).sum()) for kind, code in _CODES.items()},
+        counts={kind: int((kinds == code).sum()) for kind, code in CODES.items()},
         devices=devices,
         start_ns=start,
         end_ns=end,
@@ -212,51 +137,19 @@ def _sums(columns: _Columns) -> Activity:
         exposed_transfer_ns=sums["busy"] - sums["no transfer"],
         copy_ns=sums["copy"],
         mean_kernel_ns=int((ends - starts)[kernel].sum()) / int(kernel.sum()) if kernel.any() else None,
-        launches=len(columns.calls),
+        launches=len(columns.calls.ids),
         idle=idle,
         streams=tuple(
             _stream(key, starts[streams == number], ends[streams == number], launched[streams == number])
-            for key, number in sorted(columns.ids.items(), key=lambda item: (item[0][0], str(item[0][1])))
+            for number, key in sorted(enumerate(keys), key=lambda item: (item[1][0], str(item[1][1])))
         ),
     )
 
 
-def _stream(key: tuple[int, int | str], starts: _Times, ends: _Times, launched: _Times) -> StreamActivity:
+def _stream(key: tuple[int, int | str], starts: Numbers, ends: Numbers, launched: Numbers) -> StreamActivity:
     first, last = int(starts[0]), int(ends.max())
-    idle = _idle(starts, ends, launched, first, last)
-    return StreamActivity(*key, len(starts), last - first, _union(starts, ends), idle)
-
-
-def _union(starts: _Times, ends: _Times) -> int:
-    """How long at least one of the intervals lasts; they come sorted by their starts."""
-    if not len(starts):
-        return 0
-    until = np.maximum.accumulate(ends)
-    gaps = starts[1:] - until[:-1]
-    return int(until[-1]) - int(starts[0]) - int(gaps[gaps > 0].sum())
-
-
-def _idle(starts: _Times, ends: _Times, launched: _Times, first: int, last: int) -> Idle:
-    """The gaps between `first` and `last` by their causes. Of operations that start together, the first launched."""
-    until = np.concatenate(([first], np.maximum.accumulate(ends)[:-1]))
-    gaps = starts - until
-    some = gaps > 0
-    gaps, until, starts, launched = gaps[some], until[some], starts[some], launched[some]
-    unknown = launched == _NONE
-    host = ~unknown & (launched > until)
-    short = ~unknown & ~host & (gaps < KERNEL_WAIT_NS)
-    # A call that seems to begin after its operation (clocks differ a little) leaves the whole gap before it.
-    called = np.minimum(launched, starts)
-    launch = starts - called + np.minimum(called - until, PER_LAUNCH_NS)
-    # After a device's last operation nothing was launched any more.
-    tail = last - int(ends.max())
-    return Idle(
-        host_wait_ns=int(gaps[host].sum()) + tail,
-        kernel_wait_ns=int(gaps[short].sum()),
-        other_ns=int(gaps[~unknown & ~host & ~short].sum()),
-        unknown_ns=int(gaps[unknown].sum()),
-        launch_ns=int(launch[host].sum()),
-    )
+    idle = idle_between(starts, ends, launched, first, last)
+    return StreamActivity(*key, len(starts), last - first, Cover(starts, ends).length, idle)
 
 
 def evidence(activity: Activity) -> Evidence:

@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, cast
@@ -14,6 +15,8 @@ from typing import Any, BinaryIO, Final, cast
 from gpu_profile.errors import UsageError
 
 _CHUNK: Final = 1 << 18
+#: This much is decoded in one call: less costs more calls, more leaves the processor's cache.
+_BATCH: Final = 1 << 16
 #: Longer single values are taken for damage: an event has some hundred bytes.
 _LONGEST: Final = 1 << 26
 #: The decoder names the start of a number or a word that the window cut off, never more than this before its end.
@@ -22,7 +25,8 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _space = re.compile(r"[ \t\n\r]*").match
 #: What is left of a word, a number or an escape that the end of the text cut off.
 _word = re.compile(r"[\w.+\\-]*[ \t\n\r]*\Z").match
-_comma = re.compile(r"[ \t\n\r]*,[ \t\n\r]*(?=[^ \t\n\r])").match
+_number = re.compile(r"[0-9.eE+-]*\Z").match
+_between = re.compile(r"\}[ \t\n\r]*,[ \t\n\r]*\{").match
 
 
 class JsonStream:
@@ -39,6 +43,7 @@ class JsonStream:
         self._buffer = ""
         self._at = 0
         self._before = 0
+        self._most = _BATCH
         self._cut = b""
         self._ended = False
         self._problem = ""
@@ -94,8 +99,8 @@ class JsonStream:
             except ValueError as error:
                 raise self.fail("a number has too many digits") from error
             else:
-                # A number that touches the end of the window may go on.
-                if end < len(self._buffer) or type(value) is dict or not self._more():
+                # A number that touches the end of the window may go on, with places or an exponent.
+                if type(value) is dict or not _number(self._buffer, end) or not self._more():
                     self._at = end
                     return value
 
@@ -105,26 +110,36 @@ class JsonStream:
         if self.peek() == "]":
             self._at += 1
             return
-        decode = self._decode
         while True:
-            # The common case in one match: a whole object, a comma, and the next object, all in the window.
-            buffer, at = self._buffer, self._at
-            try:
-                while buffer[at] == "{":
-                    value, end = decode(buffer, at)
-                    after = _comma(buffer, end)
-                    if after is None:
-                        break
-                    self._at = at = after.end()
-                    yield value
-            except (ValueError, RecursionError, IndexError):
-                pass
             yield self.value()
+            between = _between(self._buffer, self._at - 1)
+            while between and (values := self._batch(between[0])):
+                yield from values
             if self.peek() == "]":
                 self._at += 1
                 return
             self.take(",", "',' or ']'")
             self.peek()
+
+    def _batch(self, between: str) -> list[Any]:
+        """The whole objects after the one that ends here, if what stands between two of them says where they end.
+
+        In text or deeper down it may stand as well. Then what is before it is no list, and one value comes at a time.
+        """
+        start = self._at + len(between) - 2
+        cut = self._buffer.rfind(between, start, start + self._most)
+        if cut < 0:
+            return []
+        text = f"[{self._buffer[start : cut + 1]}]"
+        values: list[Any] = []
+        end = 0
+        with suppress(ValueError, RecursionError):
+            values, end = self._decode(text)
+        if end < len(text):
+            self._most //= 2
+            return []
+        self._at = cut + 1
+        return values
 
     def fail(self, reason: str, at: int | None = None) -> UsageError:
         """The error for what is wrong at a place of the window, by default the present one."""
@@ -174,7 +189,7 @@ class JsonStream:
                 self._before, text = 3, text[1:]
             self._before += len(self._buffer[: self._at].encode())
             self._buffer = self._buffer[self._at :] + text
-            self._at = 0
+            self._at, self._most = 0, _BATCH
         return bool(text) or not self._ended
 
 

@@ -33,7 +33,8 @@ TRACE_RULES: Final[tuple[Rule, ...]] = (
         Regime.OVERHEAD_BOUND,
         lambda s, t: _waits(s, lambda w: least(w.hungry(t), _shortness(w, t), _launching(w))),
         lambda s: (
-            f"launching takes {_share(s, 'launch')} of the time: batch more, fuse kernels, or capture a CUDA graph"
+            f"launching kernels takes {_share(s, 'launch')} of the time, the way from one to the next "
+            f"{_share(s, 'other')}: batch more, fuse kernels, or capture a CUDA graph"
         ),
         _KERNELS,
     ),

@@ -151,6 +151,22 @@ def test_the_checks_of_the_machine_find_something_everywhere() -> None:
         assert all(each.to_do for each in found if each.state in (State.FAILS, State.MISSING))
 
 
+@pytest.mark.parametrize(("only", "state"), [("0", State.OK), ("1", State.MISSING), ("", State.INFO)])
+def test_it_says_whether_counters_may_be_read_and_that_recording_kernels_needs_nothing(
+    tmp_path: Path, only: str, state: State
+) -> None:
+    for file, text in {
+        "driver/nvidia/params": f"RmProfilingAdminOnly: {only}\n",
+        "self/status": "CapEff:\t0000000000000000\n",
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    (found,) = machine.counters(tmp_path)
+    assert (found.subject, found.state) == ("counters", state)
+    assert found.found.endswith("recording kernels and copies needs no privilege")
+    assert ("NVreg_RestrictProfilingToAdminUsers=0" in found.to_do) is (state is State.MISSING)
+
+
 def test_what_to_do_stands_beneath_its_line() -> None:
     text = render([Finding("good", State.OK, "there"), Finding("bad", State.FAILS, "gone", "bring it back")])
     assert text.splitlines() == ["ok      good  there", "fails   bad   gone", "              → bring it back"]

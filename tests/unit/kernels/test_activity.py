@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from trace_support import MS, US, Program
 
-from gpu_profile.kernels import Activity, Idle, Kind, Launch, Operation, evidence, measure
-from gpu_profile.kernels.activity import KERNEL_WAIT_NS, PER_LAUNCH_NS
+from gpu_profile.kernels import Activity, Call, Idle, Kind, Operation, evidence, measure
+from gpu_profile.kernels.joining.idle import KERNEL_WAIT_NS, PER_LAUNCH_NS
 from gpu_profile.regimes import Regime, Thresholds, Verdict, classify
 
 
@@ -13,11 +13,11 @@ def operation(start: int, end: int, correlation: int | None = None, **other: obj
     return plain._replace(**other)  # type: ignore[arg-type]
 
 
-def call(correlation: int, start: int) -> Launch:
-    return Launch(correlation, start, start + 1, 1)
+def call(correlation: int, start: int) -> Call:
+    return Call(correlation, start, start + 1, 1)
 
 
-def measured(*records: Operation | Launch) -> Activity:
+def measured(*records: Operation | Call) -> Activity:
     found = measure(records)
     assert found is not None
     return found
@@ -77,9 +77,15 @@ def test_of_operations_that_start_together_the_first_launched_ends_the_wait() ->
     assert found.idle == Idle(other_ns=40)
 
 
-def test_the_first_of_calls_with_one_correlation_counts() -> None:
-    found = measured(operation(0, 10, 1), operation(50, 60, 2), call(2, 30), call(2, 5), call(2, 40))
+def test_a_driver_s_call_inside_the_runtime_s_with_the_same_correlation_is_part_of_it() -> None:
+    outer, inner = Call(2, 5, 40, 1, "cudaLaunchKernel"), Call(2, 20, 30, 1, "cuLaunchKernel")
+    found = measured(operation(0, 10, 1), operation(50, 60, 2), inner, outer)
     assert found.idle == Idle(other_ns=40)
+
+
+def test_unrelated_calls_with_one_correlation_tell_nothing() -> None:
+    found = measured(operation(0, 10, 1), operation(50, 60, 2), call(2, 30), call(2, 5), call(2, 40))
+    assert found.idle == Idle(unknown_ns=40)
 
 
 def test_kernels_of_one_graph_share_its_launch() -> None:

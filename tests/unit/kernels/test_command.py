@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel_report_support import ADD, GEMM, INSTRUCTIONS, counted, on_cpu, steps
 from trace_support import MS, TRACES, US, Program, write
 
 from gpu_profile.cli import run
-from gpu_profile.kernels import Kind, Operation
+from gpu_profile.kernels.records import Kind, Operation
 
 DDP = TRACES / "hta" / "ddp_a100_nccl_rank0.json.gz"
 
@@ -104,7 +105,7 @@ def test_without_calls_the_causes_of_idle_time_are_absent_and_not_zero(
     assert run(["kernels", str(path)]) == 0
     text = capsys.readouterr().out
     assert "waiting for the host – –" in " ".join(text.split())
-    assert "0:odd??" in text
+    assert "0:odd?\\n" in text
     assert "regime: UNKNOWN\n  the trace holds no calls of the host" in text
 
 
@@ -127,3 +128,102 @@ def test_what_is_no_trace_is_told_in_one_line(
         path.write_bytes(content)
     assert run(["kernels", str(path)]) == 2
     assert capsys.readouterr() == ("", f"gpu-profile: {says.format(path=path)}\n")
+
+
+# ---------------------------------------------------------------------- regions
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return write(tmp_path / "steps.json", steps())
+
+
+def test_regions_of_a_file_are_those_of_its_annotations(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["kernels", str(trace), "--json"]) == 0
+    found = printed(capsys)
+    assert [(row["name"], row["executions"]) for row in found["regions"]] == [("step", 2), ("load", 2), ("forward", 2)]
+    assert run(["kernels", str(trace)]) == 0
+    text = capsys.readouterr().out
+    assert "forward" in text
+    assert "cutlass::Kernel2" in text
+
+
+def test_one_region_can_be_asked_for(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["kernels", str(trace), "--region", "forward", "--json", "--top", "1"]) == 0
+    (row,) = printed(capsys)["regions"]
+    assert (row["name"], len(row["kernels"]["top"])) == ("forward", 1)
+    assert run(["kernels", str(trace), "--region", "forward"]) == 0
+    assert capsys.readouterr().out.startswith("forward: 2 executions, 40.0 ms on the host; GPU 0\n")
+
+
+def test_an_unknown_region_is_one_line_with_the_nearest_names_and_nothing_is_written(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    csv = tmp_path / "a.csv"
+    assert run(["kernels", str(trace), "--region", "foward", "--csv", str(csv)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"gpu-profile: {trace}: no region 'foward'; did you mean 'forward'")
+    assert err.count("\n") == 1
+    assert not csv.exists()
+
+
+def test_files_are_written_instead_of_the_text(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"--html": "a.html", "--csv": "a.csv", "--perfetto": "a.pftrace"}
+    options = [word for option, name in names.items() for word in (option, str(tmp_path / name))]
+    assert run(["kernels", str(trace), *options]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split()[0] for line in err.splitlines()] == ["wrote"] * 3
+    assert (tmp_path / "a.html").read_text("utf-8").startswith("<!doctype html>")
+    assert ADD in (tmp_path / "a.csv").read_text("utf-8")
+    assert GEMM.encode() in (tmp_path / "a.pftrace").read_bytes()
+
+
+def test_a_file_that_cannot_be_written_is_told_in_one_line(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["kernels", str(trace), "--csv", "/nowhere/a.csv"]) == 2
+    assert capsys.readouterr().err == "gpu-profile: /nowhere/a.csv: cannot be written: No such file or directory\n"
+
+
+def test_times_in_a_trace_for_perfetto_count_from_the_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    base = 1_767_225_600_000_000_000
+    trace = write(tmp_path / "steps.json", steps(), baseTimeNanoseconds=base)
+    assert run(["kernels", str(trace), "--perfetto", str(tmp_path / "a.pftrace")]) == 0
+    parsed = protos.Trace()
+    parsed.ParseFromString((tmp_path / "a.pftrace").read_bytes())
+    times = [packet.timestamp for packet in parsed.packet if packet.HasField("track_event")]
+    assert (min(times), max(times)) == (base, base + 96 * MS)
+
+
+def test_counters_of_another_run_are_joined_by_name(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write(tmp_path / "counters.json", counted())
+    assert run(["kernels", str(trace), "--counters", str(other), "--json"]) == 0
+    found = {row["name"]: row["counters"] for row in printed(capsys)["regions"]}
+    assert found["forward"]["sums"][INSTRUCTIONS]["value"] == 2000
+    assert found["load"] is None
+    assert run(["kernels", str(trace), "--counters", str(trace)]) == 2
+    assert "no hardware counters in it" in capsys.readouterr().err
+
+
+def test_a_trace_of_a_cpu_shows_operators_and_says_that_they_are_the_cpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write(tmp_path / "cpu.json", on_cpu())
+    assert run(["kernels", str(trace)]) == 0
+    text = capsys.readouterr().out
+    assert "no GPU operation in it: what follows are operators that the CPU ran" in text
+    assert "aten::mm" in text
+    assert run(["kernels", str(trace), "--json"]) == 0
+    found = printed(capsys)
+    assert (found["on_host"], found["operations"], found["busy_s"]) == (True, 0, None)
+
+
+@pytest.mark.parametrize("number", ["0", "x"])
+def test_how_many_kernels_must_be_a_number_from_one(
+    number: str, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["kernels", str(trace), "--top", number]) == 2
+    assert capsys.readouterr().err.startswith("gpu-profile: Invalid value for '--top'")

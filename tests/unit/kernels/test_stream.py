@@ -47,6 +47,50 @@ def test_windows_of_any_size_give_what_the_whole_text_gives(
         assert elements(file(tmp_path, text.encode(), packed=packed)) == SOME
 
 
+#: What stands between two objects stands in text and deeper down as well.
+NESTED = [
+    {"a": [{"b": 1}, {"b": [{}, {}]}], "name": "{x}, {y},{z},\n  {"},
+    {"a": "}, {"},
+    5,
+    {"a": {}},
+    {"b": [[], []]},
+]
+
+
+@pytest.mark.parametrize("batch", [1, 20, 100, 1 << 16])
+@pytest.mark.parametrize("chunk", [16, 1 << 18])
+@pytest.mark.parametrize(("indent", "separators"), [(None, (",", ":")), (None, (", ", ": ")), (2, None), (0, None)])
+def test_what_looks_like_the_end_of_an_element_is_told_from_it(
+    batch: int, chunk: int, indent: int | None, separators: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_BATCH", batch)
+    monkeypatch.setattr(stream, "_CHUNK", chunk)
+    several = NESTED * 7
+    data = json.dumps(several, indent=indent, separators=separators).encode()
+    assert elements(file(tmp_path, data)) == several
+    lists = f'{{"first": {data.decode()}, "second": {data.decode()}}}'.encode()
+    with JsonStream(file(tmp_path, lists)) as source:
+        source.take("{", "'{'")
+        assert source.value() == "first"
+        source.take(":", "':'")
+        assert list(source.elements()) == several
+        assert source.peek() == ","
+
+
+def test_damage_behind_many_elements_leaves_them_all(tmp_path: Path) -> None:
+    good = [{"i": i, "args": {"x": [i]}} for i in range(500)]
+    text = json.dumps(good, indent=1)
+    damaged = text.replace('"i": 400', '"i" 400').encode()
+    found: list[Any] = []
+    with (
+        JsonStream(file(tmp_path, damaged)) as source,
+        pytest.raises(UsageError, match=r"this is no JSON \(expecting ':' delimiter\)") as caught,
+    ):
+        found.extend(source.elements())
+    assert found == good[:400]
+    assert f"byte {damaged.index(b' 400') + 1:,}: " in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["[]", " [ ] ", "\ufeff[]\n"])
 def test_an_empty_array_has_no_elements(text: str, tmp_path: Path) -> None:
     assert elements(file(tmp_path, text.encode())) == []
@@ -54,6 +98,12 @@ def test_an_empty_array_has_no_elements(text: str, tmp_path: Path) -> None:
 
 def test_fractions_keep_every_digit(tmp_path: Path) -> None:
     assert elements(file(tmp_path, b"[1695835542514261.123, 17]")) == ["1695835542514261.123", 17]
+
+
+@pytest.mark.parametrize("chunk", range(1, 9))
+def test_a_number_goes_on_in_the_next_window(chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_CHUNK", chunk)
+    assert elements(file(tmp_path, b"[0.5,1.25e+3,1E-7, -2.0 ,3]")) == ["0.5", "1.25e+3", "1E-7", "-2.0", 3]
 
 
 def test_what_came_before_damage_is_handed_out(tmp_path: Path) -> None:

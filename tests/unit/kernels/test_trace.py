@@ -9,7 +9,8 @@ import pytest
 from trace_support import US, write
 
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels import Kind, Launch, Operation, Trace
+from gpu_profile.kernels.records import Call, Kind, Operation, Operator, Record
+from gpu_profile.kernels.trace import Trace
 
 KERNEL: dict[str, Any] = {
     "ph": "X",
@@ -39,15 +40,21 @@ def trace(tmp_path: Path, *events: Any, **top: Any) -> Trace:
     return Trace(path)
 
 
-def one(tmp_path: Path, event: Any) -> Operation | Launch:
+def one(tmp_path: Path, event: Any) -> Record:
     (record,) = trace(tmp_path, event)
+    return record
+
+
+def operation(tmp_path: Path, change: Any) -> Operation:
+    record = one(tmp_path, KERNEL | change)
+    assert isinstance(record, Operation)
     return record
 
 
 def test_a_kernel_and_its_call_are_read_with_times_in_nanoseconds(tmp_path: Path) -> None:
     assert list(trace(tmp_path, KERNEL, CALL)) == [
         Operation(Kind.KERNEL, 0, 7, 10 * US, 12 * US, "gemm", 5),
-        Launch(5, 4 * US, 5 * US, 101),
+        Call(5, 4 * US, 5 * US, 101, "cudaLaunchKernel"),
     ]
 
 
@@ -68,20 +75,70 @@ def test_a_kernel_and_its_call_are_read_with_times_in_nanoseconds(tmp_path: Path
     ],
 )
 def test_old_and_new_categories_of_both_makers_are_known(category: str, name: str, kind: Kind, tmp_path: Path) -> None:
-    record = one(tmp_path, KERNEL | {"cat": category, "name": name})
-    assert isinstance(record, Operation)
-    assert record.kind is kind
+    assert operation(tmp_path, {"cat": category, "name": name}).kind is kind
 
 
-@pytest.mark.parametrize("category", ["cuda_runtime", "Runtime", "cuda_driver"])
-def test_calls_of_runtime_and_driver_are_known(category: str, tmp_path: Path) -> None:
-    assert isinstance(one(tmp_path, CALL | {"cat": category}), Launch)
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [("cuda_runtime", "cudaGraphLaunch"), ("Runtime", "cudaMemcpyAsync"), ("cuda_driver", "cuLaunchKernel")],
+)
+def test_calls_of_runtime_and_driver_are_known_with_their_names(category: str, name: str, tmp_path: Path) -> None:
+    assert one(tmp_path, CALL | {"cat": category, "name": name}) == Call(5, 4 * US, 5 * US, 101, name)
 
 
-def test_what_is_neither_on_the_gpu_nor_a_call_is_passed_over(tmp_path: Path) -> None:
-    categories: list[Any] = ["cpu_op", "Operator", "user_annotation", "gpu_user_annotation", "ac2g", None, 3, []]
-    others = [KERNEL | {"cat": category} for category in categories]
-    source = trace(tmp_path, *others, {}, KERNEL | {"ph": "s"}, CALL | {"args": {"correlation": 0}}, CALL | {"args": 1})
+def test_what_a_copy_moved_is_read_from_the_operation_or_from_hip_s_call(tmp_path: Path) -> None:
+    copy = {"cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)"}
+    assert operation(tmp_path, {**copy, "args": KERNEL["args"] | {"bytes": 4096}}).bytes == 4096
+    assert operation(tmp_path, copy).bytes is None
+    call = CALL | {"name": "hipMemcpyWithStream", "args": {"correlation": 117, "size": "2560", "kind": "1"}}
+    assert one(tmp_path, call) == Call(117, 4 * US, 5 * US, 101, "hipMemcpyWithStream", 2560)
+    for name, size in [("hipMalloc", "2560"), ("hipMemcpy", "0x0"), ("hipMemcpy", -1), ("hipMemcpy", None)]:
+        record = one(tmp_path, CALL | {"name": name, "args": {"correlation": 1, "size": size}})
+        assert isinstance(record, Call)
+        assert record.bytes is None
+
+
+def test_what_the_profiler_says_of_a_kernel_is_read(tmp_path: Path) -> None:
+    said = {"est. achieved occupancy %": 25, "blocks per SM": 5.925926, "graph id": 3, "graph node id": (3 << 32) + 1}
+    found = operation(tmp_path, {"args": KERNEL["args"] | said})
+    assert found == Operation(Kind.KERNEL, 0, 7, 10 * US, 12 * US, "gemm", 5, None, 0.25, 5.925926, True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"est. achieved occupancy %": None, "blocks per SM": "inf", "graph node id": 0, "graph id": 0},
+        {"est. achieved occupancy %": 250, "blocks per SM": -1, "graph node id": -1},
+        {"est. achieved occupancy %": "some", "blocks per SM": [1], "graph id": "none", "bytes": -5},
+        {"est. achieved occupancy %": 10**400, "blocks per SM": 1 << 62, "bytes": 1 << 62},
+        {"bytes": 1 << 50},
+    ],
+)
+def test_what_the_profiler_does_not_know_of_a_kernel_is_absent(said: Any, tmp_path: Path) -> None:
+    found = operation(tmp_path, {"args": KERNEL["args"] | said})
+    assert (found.bytes, found.occupancy, found.blocks, found.graph) == (None, None, None, False)
+
+
+def test_a_thread_is_the_same_as_number_and_as_text(tmp_path: Path) -> None:
+    threads = [5, "5", "stream 5", 10**30, None, 5.5]
+    calls = list(trace(tmp_path, *(CALL | {"tid": thread} for thread in threads)))
+    assert [c.thread for c in calls if isinstance(c, Call)] == [5, 5, "stream 5", "", "", "5.5"]
+    hip = {"args": {"device": 0, "stream": "0"}}
+    assert operation(tmp_path, hip).stream == 0
+
+
+def test_names_that_no_file_could_hold_are_made_such(tmp_path: Path) -> None:
+    assert operation(tmp_path, {"name": "kärnel \ud83d"}).name == "kärnel ?"
+    assert operation(tmp_path, {"name": ["k"]}).name == ""
+
+
+def test_what_is_of_no_interest_is_passed_over(tmp_path: Path) -> None:
+    categories: list[Any] = ["gpu_user_annotation", "ac2g", "cuda_sync", "Trace", None, 3, [], {}]
+    phases: list[Any] = ["s", "i", None, []]
+    others = [KERNEL | {"cat": category} for category in categories] + [KERNEL | {"ph": phase} for phase in phases]
+    calls = [CALL | {"args": {"correlation": 0}}, CALL | {"args": 1}]
+    source = trace(tmp_path, *others, *calls, {}, {"ph": "i", "name": "Iteration Start: PyTorch Profiler"})
     assert list(source) == []
     assert not source.skipped
 
@@ -100,6 +157,9 @@ def test_a_gpu_operation_may_lack_what_only_some_tracers_write(tmp_path: Path) -
         ("7.0", 7000),
         ("1.0004", 1000),
         ("1.5e3", 1_500_000),
+        ("-2.500", -2500),
+        ("123456789012345.678", 123_456_789_012_345_678),
+        ("4611686018427387.903", (1 << 62) - 1),
         ("-2.5", -2500),
         ("12", 12_000),
     ],
@@ -108,6 +168,7 @@ def test_times_are_exact_to_the_nanosecond(text: str, ns: int, tmp_path: Path) -
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": [KERNEL | {"ts": 0}]}).replace('"ts": 0', f'"ts": {text}'))
     (record,) = Trace(path)
+    assert isinstance(record, Operation)
     assert (record.start_ns, record.end_ns) == (ns, ns + 2000)
 
 
@@ -116,14 +177,17 @@ def test_times_are_exact_to_the_nanosecond(text: str, ns: int, tmp_path: Path) -
     [
         ({"ts": None}, "no start time"),
         ({"ts": "soon"}, "no start time"),
+        ({"ts": "1.2.345"}, "no start time"),
         ({"ts": True}, "no start time"),
         ({"ts": [1]}, "no start time"),
         ({"dur": None}, "no duration"),
         ({"dur": float("nan")}, "no duration"),
         ({"dur": float("inf")}, "no duration"),
         ({"dur": -1}, "negative duration"),
+        ({"dur": 10**13}, "time out of range"),
         ({"ts": 10**30}, "time out of range"),
         ({"ts": 1e300}, "time out of range"),
+        ({"ts": "9" * 17 + ".123"}, "time out of range"),
         ({"args": {"device": "cuda"}}, "no device"),
         ({"args": {"device": -1}}, "no device"),
         ({"args": {}, "pid": "GPU"}, "no device"),
@@ -163,7 +227,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         event = json.dumps(KERNEL | {"cat": "cpu_op"})
         path.write_text(f'{{"traceEvents": [{", ".join([event] * count)}]}}')
         tracemalloc.start()
-        assert list(Trace(path)) == []
+        assert sum(isinstance(record, Operator) for record in Trace(path)) == count
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert peaks[-1] < 4 << 20

@@ -29,7 +29,9 @@ def test_a_call_runs_once_and_both_its_times_are_the_hosts(clock: FakeClock) -> 
         return "result"
 
     machine: Machine = Host()
-    assert machine.run(call) == ("result", Timing(0.25, 0.25))
+    result, timing = machine.run(call)
+    # The interpreter may touch memory for the first time in any call.
+    assert (result, timing._replace(faults=0)) == ("result", Timing(0.25, 0.25))
     assert calls == [1]
 
 

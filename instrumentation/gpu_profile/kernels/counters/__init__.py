@@ -1,0 +1,1 @@
+"""Hardware counters of kernels, joined with regions by name, and who may read them."""

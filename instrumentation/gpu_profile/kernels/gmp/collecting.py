@@ -1,0 +1,307 @@
+"""Windows that open and close by themselves around a profiler's ranges, and what they add up to."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from gpu_profile import process
+from gpu_profile.errors import GpuProfileError, UsageError
+from gpu_profile.kernels.gmp.results import ProfileType, Results
+from gpu_profile.kernels.gmp.totals import Totals
+from gpu_profile.kernels.records import Record
+from gpu_profile.kernels.sources.source import Source, open_source
+from gpu_profile.kernels.sources.torch_source import TorchSource
+from gpu_profile.kernels.windows.window import Taken, Window
+from gpu_profile.units import nanoseconds
+
+#: A window that is this many times as old as it should be closes although ranges of other threads run.
+MOST_WINDOWS: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a profiler records; see `GmpProfiler`. UsageError for numbers that are not above 0."""
+
+    source: str = "auto"
+    output: Path | None = Path("output")
+    window_s: float = 10.0
+    most_executions: int = 20_000
+    name: str
+
+    def __post_init__(self) -> None:
+        if not self.window_s > 0 or self.most_executions < 1:
+            what = f"{self.window_s} and {self.most_executions}"
+            raise UsageError(f"window_s and most_executions must be above 0, not {what}")
+
+
+class Collecting:
+    """What happens around the ranges of one profiler. Its lock is held while a window opens, closes and is read."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.enabled = self._forked = False
+        self._reset()
+        _all.add(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.RLock()
+        self._totals = Totals()
+        self._window: _Open | None = None
+        #: Ranges that run, by the thread in which they began.
+        self._running: Counter[int] = Counter()
+
+    def enable(self) -> None:
+        """Record from the next range on."""
+        with self._lock:
+            self.enabled, self._forked = True, False
+
+    def disable(self) -> None:
+        """Record no more."""
+        with self._lock:
+            self._close()
+            self.enabled = False
+
+    def begin(self, name: str, kind: ProfileType) -> int:
+        """Before a range begins; returns what to tell `end`."""
+        thread = threading.get_ident()
+        with self._lock:
+            self._running[thread] += 1
+            if self.enabled and not process.disabled:
+                self._totals.names[kind].setdefault(name)
+                if self._window is not None and self._window.hopeful and len(self._running) == 1:
+                    self._close()  # who could not record may be able to by now
+                if self._window is None:
+                    self._open(kind)
+                if self._window is not None:
+                    self._note(self._window, name)
+        return thread
+
+    def _note(self, window: _Open, name: str) -> None:
+        window.ranges += 1
+        if window.bound and window.thread is not threading.current_thread():
+            window.elsewhere.add(name)
+            self._totals.problem(
+                f"PyTorch's profiler recorded for the thread {window.thread.name}: "
+                "of ranges in other threads neither allocations nor the CPU's operators are known."
+            )
+
+    def end(self, thread: int) -> None:
+        """After a range has ended."""
+        with self._lock:
+            self._running[thread] -= 1
+            if self._running[thread] <= 0:  # below, if it began before a fork
+                del self._running[thread]
+            window = self._window
+            if window is None or thread in self._running or not window.closes_here():
+                return
+            age_ns, window_ns = window.age_ns(), nanoseconds(self.settings.window_s)
+            # A clock that was set back must not keep it open.
+            due = not 0 <= age_ns <= window_ns or window.ranges > self.settings.most_executions
+            at_once = window.hurried or not self.enabled
+            if at_once or (due and (not self._running or not 0 <= age_ns <= MOST_WINDOWS * window_ns)):
+                self._close()
+
+    def results(self) -> Results:
+        """What is known until now; closes the window."""
+        with self._lock:
+            self._close()
+            if self._forked:
+                self._totals.problem("This process was forked: call init() in it to record its ranges.")
+            found = self._totals.results()
+            if self._window is None:
+                return found
+            line = (
+                f"A window is open that only the thread {self._window.thread.name} can close: "
+                "what ran since it opened is not told yet."
+            )
+            return replace(found, problems=(*found.problems, line))
+
+    def after_fork(self) -> None:
+        """In the child: nothing was recorded yet, and nothing is until that is asked for."""
+        self._forked, self.enabled = self._forked or self.enabled, False
+        if self._window is not None:
+            self._window.forget()
+        self._reset()
+
+    # ------------------------------------------------------------------ windows
+
+    def _open(self, kind: ProfileType) -> None:
+        """Begin to record or, if that is not possible, to collect the host's time at least."""
+        holder = _claim(self)
+        if holder is not None:
+            self._totals.problem(
+                f"{holder.settings.name} was recording when ranges of {self.settings.name} began: "
+                "only one profiler of a process records at a time; disable() it or ask for its results first."
+            )
+            return
+        try:
+            self._window = _Open(self, self._source(kind))
+        except Exception as error:  # noqa: BLE001 - whatever a source fails with must not fail the user's range
+            self._totals.problem(f"Nothing recorded kernels: {_line(error)}")
+            try:
+                self._window = _Open(self, _Nobody())
+            except Exception as another:  # noqa: BLE001 - as above
+                self._totals.problem(f"Ranges were not collected: {_line(another)}")
+                _release(self)
+
+    def _source(self, kind: ProfileType) -> Source:
+        source = open_source(self.settings.source)
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if isinstance(source, TorchSource) and not in_main_thread and kind is not ProfileType.MEMORY:
+            # Whoever asks for results is likely to be another thread, when this one is gone.
+            return TorchSource(all_threads=True)
+        return source
+
+    def _close(self) -> None:
+        """End the window, if one is open and this thread can, and add up what it has seen."""
+        window = self._window
+        if window is None or not window.closes_here():
+            return
+        self._window = None
+        try:
+            taken = window.stop()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._totals.problem(f"The records of {window.ranges} ranges were lost: {_line(error)}")
+            return
+        finally:
+            _release(self)
+        try:
+            report = taken.report()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._totals.problem(f"The records of {window.ranges} ranges could not be read: {_line(error)}")
+            return
+        recorded = not isinstance(window.source, _Nobody)
+        memory = recorded and not window.all_threads
+        self._totals.add(report, recorded=recorded, memory=memory, elsewhere=window.elsewhere)
+        if problem := getattr(window.source, "problem", ""):
+            self._totals.problem(problem)
+
+
+class _Open:
+    """An open window: who records, since when, and how many ranges have begun in it. It ends with its profiler, too."""
+
+    def __init__(self, owner: Collecting, source: Source) -> None:
+        self.source = source
+        self._torch = "torch" in sys.modules
+        # Room for a range with many inside it, for the window stays open until that ends.
+        most, self._clock = 2 * owner.settings.most_executions, process.settings().clock
+        self._window = Window(source, clock=self._clock, most_executions=most).start()
+        self.thread = threading.current_thread()
+        self.since_ns, self.ranges = self._clock.now_ns(), 0
+        #: Ranges in other threads than the only one that is fully recorded.
+        self.elsewhere: set[str] = set()
+        # At the end of the process nobody needs it any more, and a GPU may not answer.
+        self._abandoned = weakref.finalize(owner, _abandon, self._window)
+        self._abandoned.atexit = False
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether nobody records, and PyTorch has been imported since."""
+        return isinstance(self.source, _Nobody) and not self._torch and "torch" in sys.modules
+
+    @property
+    def hurried(self) -> bool:
+        """Whether it has to close while its thread lives, which may end soon."""
+        return self.bound and self.thread is not threading.main_thread()
+
+    @property
+    def bound(self) -> bool:
+        """Whether it records the host's side of one thread, which alone can close it."""
+        return isinstance(self.source, TorchSource) and not self.source.anywhere
+
+    @property
+    def all_threads(self) -> bool:
+        """Whether it records the host's side of all threads, but for allocations."""
+        return isinstance(self.source, TorchSource) and self.source.anywhere
+
+    def closes_here(self) -> bool:
+        """Whether this thread can close it, or nobody else is left to."""
+        return not self.bound or self.thread is threading.current_thread() or not self.thread.is_alive()
+
+    def age_ns(self) -> int:
+        """Since it was opened."""
+        return self._clock.now_ns() - self.since_ns
+
+    def stop(self) -> Taken:
+        """End it: what was taken."""
+        self._abandoned.detach()
+        return self._window.stop()
+
+    def forget(self) -> None:
+        """It is the parent process's."""
+        self._abandoned.detach()
+
+
+def _abandon(window: Window) -> None:
+    with suppress(Exception):
+        window.stop()
+
+
+class _Nobody:
+    """A source of no records, for a window that collects the host's time."""
+
+    name = "nobody"
+    dropped: int | None = None
+    pushes = False
+
+    def start(self) -> None:
+        """Nothing to do."""
+
+    def stop(self) -> Iterable[Record]:
+        """No records."""
+        return ()
+
+    def push(self, range_id: int) -> None:
+        """Nothing to do."""
+
+    def pop(self) -> None:
+        """Nothing to do."""
+
+
+def _line(error: Exception) -> str:
+    """What happened, in one line; our own errors are one already."""
+    text = str(error) if isinstance(error, GpuProfileError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())
+
+
+_all: Final[weakref.WeakSet[Collecting]] = weakref.WeakSet()
+_holding = threading.Lock()
+_holder: weakref.ref[Collecting] | None = None
+
+
+def _claim(asking: Collecting) -> Collecting | None:
+    """Let it record, or return the one that does."""
+    global _holder  # noqa: PLW0603 - one process, one profiler at a time
+    with _holding:
+        holder = None if _holder is None else _holder()
+        if holder is None or holder is asking:
+            _holder = weakref.ref(asking)
+            return None
+        return holder
+
+
+def _release(done: Collecting) -> None:
+    global _holder  # noqa: PLW0603 - as above
+    with _holding:
+        if _holder is not None and _holder() is done:
+            _holder = None
+
+
+def _after_fork() -> None:
+    """In the child no window is open: none of its threads, and nothing of a GPU's state, lives on."""
+    global _holder, _holding
+    _holder, _holding = None, threading.Lock()
+    for collecting in list(_all):
+        collecting.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

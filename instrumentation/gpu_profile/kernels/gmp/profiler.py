@@ -1,0 +1,262 @@
+"""A profiler of named ranges: `create_profiler()`, `init()`, `with profile_range("step"):`, `print_profiler_ranges()`.
+
+The interface of the document "GMP Profiler Python Wrapper", whose examples run as they are with
+`import gpu_profile.kernels as gmp_python`. Every range is a region as well, with its span and metrics.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+from gpu_profile import process
+from gpu_profile.errors import GpuProfileError, UsageError
+from gpu_profile.kernels.gmp import results as shown
+from gpu_profile.kernels.gmp.collecting import Collecting, Settings
+from gpu_profile.kernels.gmp.ranges import ProfiledRange, decorate, pop, push
+from gpu_profile.kernels.gmp.results import ProfileType, Reduction, Results, one_of
+from gpu_profile.kernels.sources.source import open_source
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_log = logging.getLogger("gpu_profile")
+_KERNELS: Final = ProfileType.CONCURRENT_KERNEL
+
+
+class Options(TypedDict, total=False):
+    """What a profiler can be made with; see `GmpProfiler`."""
+
+    source: str
+    output: str | os.PathLike[str] | None
+    window_s: float
+    most_executions: int
+    name: str
+
+
+class GmpProfiler:
+    """Records the kernels, copies and memory of named ranges, in windows.
+
+    A window opens when a range begins and none is open. It closes when results are asked for, at `disable()`, and when
+    no range runs any more, once it is older than `window_s` (10 s) or has seen more than `most_executions` (20,000)
+    ranges. Closing waits for the GPU and reads what was recorded; ranges of other threads wait meanwhile. A range that
+    runs when its window is closed counts in that window as far as it has come, and once more in the next one.
+
+    `source` is who records: `torch`, `cupti`, or `auto`, the first of the two that can. `output` is the folder of the
+    CSV files that each printing of kernels writes anew (`output`); None: none. `name` is what messages call the
+    profiler. Only one profiler of a process records at a time; ranges of the others are told as not recorded.
+    With PyTorch's profiler, a window that opens in another thread than the program's main one records all threads, but
+    no allocations, unless it opens for a range of type MEMORY, which then is recorded by itself.
+    Raises UsageError for numbers that are not above 0.
+    """
+
+    def __init__(self, **options: Unpack[Options]) -> None:
+        self._collecting = Collecting(_settings(options, f"profiler {next(_numbers)}"))
+        self._ready = self._warned = False
+
+    # ------------------------------------------------------------------ life
+
+    def init(self) -> None:
+        """Record from now on; twice is fine.
+
+        Where `source` is `auto`, CUPTI cannot be used and PyTorch is installed, PyTorch is imported now: a program that
+        imports it within its first range would have no records of that otherwise.
+        """
+        settings = self._collecting.settings
+        if settings.source == "auto" and not process.disabled:
+            _import_torch()
+        self._ready = True
+        self._collecting.enable()
+
+    def enable(self) -> None:
+        """Record again after `disable()`; UsageError before `init()`."""
+        if not self._ready:
+            raise UsageError("enable(): the profiler is not initialised: call init() first")
+        self._collecting.enable()
+
+    def disable(self) -> None:
+        """Record no more; ranges go on as plain regions. What was recorded until now stays."""
+        self._collecting.disable()
+
+    start_range_profiling = enable
+    stop_range_profiling = disable
+
+    # ------------------------------------------------------------------ ranges
+
+    def profile_range(self, name: str, type: str = _KERNELS) -> ProfiledRange:  # noqa: A002 - as in the document
+        """A `with` block that is a range. It may be nested, used again and in several threads.
+
+        `type` is the list in which the range is shown: CONCURRENT_KERNEL or MEMORY. UsageError before `init()` and for
+        another type, TypeError for a name that is none.
+        """
+        kind = one_of(ProfileType, type)
+        if not self._ready:
+            raise UsageError(f"the range {name!r} cannot begin before init(): call init() first")
+        return ProfiledRange(self._collecting, name, kind)
+
+    def profile_memory(self, name: str) -> ProfiledRange:
+        """The same for a range of type MEMORY."""
+        return self.profile_range(name, ProfileType.MEMORY)
+
+    @overload
+    def profile_function(self, name: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def profile_function(
+        self, name: str | None = ..., type: str = ...
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    def profile_function(self, name: Any = None, type: str = _KERNELS) -> Any:  # noqa: A002 - as above
+        """Make every call of a function (plain, async, generator or async generator) a range.
+
+        Without a name it has the function's. A call before `init()` is a plain region, for decorators stay in the code
+        of programs that do not profile.
+        """
+        kind = one_of(ProfileType, type)
+        if callable(name):  # used without brackets
+            return decorate(self._collecting, name, None, kind)
+        return lambda function: decorate(self._collecting, function, name, kind)
+
+    def push_range(self, name: str, type: str = _KERNELS) -> None:  # noqa: A002 - as above
+        """Begin a range that `pop_range` of the same type ends, in the same thread or task."""
+        push(self.profile_range(name, type))
+
+    def pop_range(self, type: str = _KERNELS) -> None:  # noqa: A002 - as above
+        """End the range of this type that was pushed last in this thread or task; UsageError if there is none."""
+        pop(self._collecting, one_of(ProfileType, type))
+
+    # ------------------------------------------------------------------ results
+
+    def results(self) -> Results:
+        """What is known of all ranges until now; closes the window."""
+        return self._collecting.results()
+
+    def print_profiler_ranges(self, reduction: str = Reduction.SUM) -> None:
+        """Print what the ranges' kernels took, and write the CSV files; UsageError for an unknown reduction."""
+        how = one_of(Reduction, reduction)
+        found, folder = self.results(), self._collecting.settings.output
+        if folder is not None:
+            try:
+                shown.write(found, folder, how)
+            except OSError as error:
+                if not self._warned:
+                    _log.warning("gpu-profile: %s: the results cannot be written: %s", folder, error.strerror or error)
+                self._warned = True
+        _print(shown.kernel_text(found, how))
+
+    def print_memory_activity(self) -> None:
+        """Print what was allocated and freed in the ranges of type MEMORY."""
+        _print(shown.memory_text(self.results()))
+
+    def get_memory_activity(self) -> list[dict[str, Any]]:
+        """The ranges of type MEMORY, a dict each, in order of their first begin.
+
+        Keys: `name executions allocations allocated_bytes deallocations deallocated_bytes` (over all allocators; None:
+        not recorded), `allocators` (the same for each, with `source device_id peak_bytes rise_bytes`), and `records`: a
+        dict for each allocation (`ALLOC`) or deallocation (`FREE`) with `name memory_operation_type memory_kind
+        correlation_id address bytes timestamp process_id device_id context_id stream_id is_async source`; `timestamp`
+        in ns since the epoch, None where a value is not known.
+        """
+        return shown.memory_activity(self.results())
+
+    def write_results(self, path: str | os.PathLike[str], reduction: str = Reduction.SUM) -> None:
+        """Write `result.csv` and `kernels.csv` into the folder `path`; UsageError if that is not possible."""
+        how = one_of(Reduction, reduction)
+        try:
+            shown.write(self.results(), Path(path), how)
+        except OSError as error:
+            raise UsageError(f"{os.fspath(path)}: the results cannot be written: {error.strerror or error}") from error
+
+
+_numbers: Final = itertools.count(1)
+
+
+def _settings(options: Options, name: str) -> Settings:
+    output = options.get("output", "output")
+    given: dict[str, Any] = {"name": name, **options, "output": None if output is None else Path(output)}
+    return Settings(**given)
+
+
+def _import_torch() -> None:
+    if "torch" in sys.modules:
+        return
+    try:
+        open_source("auto")
+    except GpuProfileError:
+        if importlib.util.find_spec("torch") is not None:
+            # A broken installation of it is the program's to find, if it uses it.
+            with suppress(Exception):
+                importlib.import_module("torch")
+
+
+def _print(text: str) -> None:
+    out = sys.stdout
+    try:
+        out.write(f"{text}\n")
+    except UnicodeEncodeError:  # a console that has no such signs
+        encoding = out.encoding or "ascii"
+        out.write(f"{text}\n".encode(encoding, "replace").decode(encoding))
+
+
+# ---------------------------------------------------------------------- without an object of one's own
+
+_global: GmpProfiler | None = None
+_made: Final = threading.Lock()
+
+
+def create_profiler(**options: Unpack[Options]) -> GmpProfiler:
+    """A profiler of its own; see `GmpProfiler` for the options."""
+    return GmpProfiler(**options)
+
+
+def _the_profiler() -> GmpProfiler:
+    global _global  # noqa: PLW0603 - one for all who do not want one of their own
+    with _made:
+        if _global is None:
+            _global = GmpProfiler(name="the global profiler")
+        return _global
+
+
+def init_global_profiler(**options: Unpack[Options]) -> GmpProfiler:
+    """Have the functions below record from now on; once more is fine. Options that are given replace those before."""
+    profiler = _the_profiler()
+    if options:
+        collecting = profiler._collecting
+        collecting.settings = _settings({"name": collecting.settings.name, **options}, "")
+    profiler.init()
+    return profiler
+
+
+def profile_range(name: str, type: str = _KERNELS) -> ProfiledRange:  # noqa: A002 - as above
+    """A range of the global profiler."""
+    return _the_profiler().profile_range(name, type)
+
+
+def profile_memory(name: str) -> ProfiledRange:
+    """A range of type MEMORY of the global profiler."""
+    return _the_profiler().profile_memory(name)
+
+
+@overload
+def profile_function(name: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def profile_function(name: str | None = ..., type: str = ...) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def profile_function(name: Any = None, type: str = _KERNELS) -> Any:  # noqa: A002 - as above
+    """Make every call of a function a range of the global profiler."""
+    return _the_profiler().profile_function(name, type)
+
+
+def print_results(reduction: str = Reduction.SUM) -> None:
+    """Print the global profiler's ranges of kernels and, if there are any, of memory; write the CSV files."""
+    how = one_of(Reduction, reduction)
+    profiler = _the_profiler()
+    profiler.print_profiler_ranges(how)
+    if profiler.results().memory:
+        profiler.print_memory_activity()

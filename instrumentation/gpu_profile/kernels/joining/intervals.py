@@ -1,0 +1,43 @@
+"""Sets of moments as sorted, disjoint intervals: what they cover, and what others cover of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu_profile.kernels.joining.columns import Numbers
+
+
+class Cover:
+    """All moments in at least one of the intervals `[starts, ends)`, given in any order."""
+
+    __slots__ = ("_before", "ends", "starts")
+
+    def __init__(self, starts: Numbers, ends: Numbers) -> None:
+        some = ends > starts
+        starts, ends = starts[some], ends[some]
+        order = np.argsort(starts, kind="stable")
+        starts, until = starts[order], np.maximum.accumulate(ends[order]) if len(order) else ends
+        first = np.ones(len(starts), bool)
+        first[1:] = starts[1:] > until[:-1]
+        last = np.roll(first, -1)
+        self.starts: Numbers = starts[first]
+        self.ends: Numbers = until[last]
+        lengths = self.ends - self.starts
+        self._before: Numbers = np.concatenate(([0], np.cumsum(lengths)))
+
+    @property
+    def length(self) -> int:
+        """How long all of it is."""
+        return int(self._before[-1])
+
+    def until(self, moments: Numbers) -> Numbers:
+        """How much of it lies before each of the moments."""
+        place = np.searchsorted(self.starts, moments, "right")
+        if not len(self.starts):
+            return np.zeros(len(moments), np.int64)
+        over = np.maximum(self.ends[place - 1] - moments, 0)
+        return self._before[place] - np.where(place > 0, over, 0)
+
+    def within(self, other: Cover) -> int:
+        """How much of it lies in the other."""
+        return int((self.until(other.ends) - self.until(other.starts)).sum())

@@ -1,0 +1,134 @@
+"""Which region launched what: by the thread and the moment of the launching call, or by an external id. Pure.
+
+The backward pass of what a region ran forward belongs to that region: autograd gives both operators one number. It also
+belongs to the region that was open where `backward` was called, which then counts it among what is inside it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_profile.kernels.joining.columns import NONE, Columns, Numbers, Operators
+from gpu_profile.kernels.joining.nesting import Forest, Nesting
+from gpu_profile.kernels.joining.work import Work
+
+
+class Placing(NamedTuple):
+    """`own` numbers the range that each operation belongs to, `also` another that it is inside of; -1: none.
+
+    `calls` and `allocations` number the ranges that those were made in.
+    """
+
+    forest: Forest
+    own: Numbers
+    also: Numbers
+    backward: NDArray[np.bool_]
+    calls: Numbers
+    allocations: Numbers
+    notes: Mapping[str, int]
+
+
+def place(columns: Columns, work: Work) -> Placing:
+    """Find the ranges of everything."""
+    ranges, calls, allocations = columns.ranges, columns.calls, columns.allocations
+    threads = ranges.threads.astype(np.int64)
+    nesting = Nesting(threads, ranges.starts, ranges.ends)
+    notes = Counter[str]()
+    if nesting.crossing:
+        notes["regions that end after one that they began in, on the same thread"] = nesting.crossing
+    by_id = {number: at for at, number in enumerate(ranges.ids.tolist()) if number}
+    parents = _parents(nesting.parents, ranges.parents, ranges.starts, by_id)
+    direct = nesting.at(work.threads, work.launched)
+    external = np.array([by_id.get(number, -1) for number in work.ranges.tolist()], np.int64)
+    direct = np.where(external >= 0, external, direct)
+    own, also, backward, unclear = _backward(columns.operators, work, direct, nesting, ranges.starts)
+    if unclear:
+        notes["operations of a backward pass whose forward could be on several threads"] = unclear
+    return Placing(
+        forest=Forest(parents, ranges.names.astype(np.int64)),
+        own=own,
+        also=also,
+        backward=backward,
+        calls=nesting.at(calls.threads.astype(np.int64), calls.starts),
+        allocations=nesting.at(allocations.threads.astype(np.int64), allocations.times),
+        notes=notes,
+    )
+
+
+def _parents(around: Numbers, told: Numbers, starts: Numbers, by_id: Mapping[int, int]) -> Numbers:
+    """The parents that were told, else those that were open around; never one that began later."""
+    parents = around.copy()
+    for number in np.flatnonzero(told).tolist():
+        parent = by_id.get(int(told[number]), -1)
+        if parent >= 0 and (starts[parent], parent) < (starts[number], number):
+            parents[number] = parent
+    return parents
+
+
+def _backward(
+    operators: Operators, work: Work, direct: Numbers, nesting: Nesting, starts: Numbers
+) -> tuple[Numbers, Numbers, NDArray[np.bool_], int]:
+    none = np.full(len(direct), -1, np.int64)
+    back = np.flatnonzero((operators.backward != 0) & (operators.sequences >= 0))
+    ahead, several = _forward(operators)
+    if not len(back) or not len(ahead):
+        return direct, none, np.zeros(len(direct), bool), 0
+    threads = operators.threads.astype(np.int64)
+    # The forward operator of each backward one.
+    at = np.minimum(np.searchsorted(operators.sequences[ahead], operators.sequences[back]), len(ahead) - 1)
+    same = operators.sequences[ahead][at] == operators.sequences[back]
+    source = np.where(same & ~several[at], ahead[at], -1)
+    inner = Nesting(threads[back], operators.starts[back], operators.ends[back]).at(work.threads, work.launched)
+    within = inner >= 0
+    inner = np.where(within, inner, 0)
+    forward = np.where(within, source[inner], -1)
+    # A region that began inside the operator, such as a hook's, is nearer than what the operator is the backward of.
+    begun = np.where(direct >= 0, starts[direct] if len(starts) else 0, -NONE)
+    nearer = within & (direct >= 0) & (begun >= operators.starts[back[inner]])
+    some = forward >= 0
+    launcher = nesting.at(np.where(some, threads[forward], -1), np.where(some, operators.starts[forward], 0))
+    waiting = nesting.at(_waiting(threads, back, source, work.threads), work.launched)
+    around = np.where(direct >= 0, direct, waiting)
+    by_forward = within & ~nearer & (launcher >= 0)
+    own = np.where(by_forward, launcher, around)
+    also = np.where(by_forward, around, waiting)
+    unclear = within & same[inner] & (forward < 0)
+    return own, np.where(also == own, -1, also), within | (waiting >= 0), int(unclear.sum())
+
+
+def _waiting(threads: Numbers, back: Numbers, source: Numbers, launching: Numbers) -> Numbers:
+    """The thread that waits for the backward pass which the launching threads run; -1: none, or not clear which.
+
+    Autograd runs it on a thread of its own, for the one that called `backward`: taken for the one that ran the forward,
+    where all that is known of on that thread ran on one. What accumulates gradients has no forward operator itself.
+    """
+    known = source >= 0
+    runs, waits = threads[back[known]], threads[source[known]]
+    result = np.full(len(launching), -1, np.int64)
+    for thread in np.unique(runs).tolist():
+        callers = np.unique(waits[runs == thread])
+        if len(callers) == 1 and callers[0] != thread:
+            result[launching == thread] = callers[0]
+    return result
+
+
+def _forward(operators: Operators) -> tuple[Numbers, NDArray[np.bool_]]:
+    """The forward operator of each number, sorted by number: the last to begin, for those before it make no node.
+
+    And whether operators of several threads have the number.
+    """
+    ahead = np.flatnonzero((operators.backward == 0) & (operators.sequences >= 0))
+    ahead = ahead[np.lexsort((operators.starts[ahead], operators.sequences[ahead]))]
+    sequences, threads = operators.sequences[ahead], operators.threads[ahead]
+    last = np.ones(len(ahead), bool)
+    last[:-1] = sequences[1:] != sequences[:-1]
+    heads = np.flatnonzero(np.concatenate(([True], last[:-1]))) if len(ahead) else np.zeros(0, np.int64)
+    if not len(ahead):
+        return ahead, np.zeros(0, bool)
+    several = np.minimum.reduceat(threads, heads) != np.maximum.reduceat(threads, heads)
+    return ahead[last], several

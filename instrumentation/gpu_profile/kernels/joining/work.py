@@ -1,0 +1,126 @@
+"""The work that a recording is about: GPU operations with their calls, or, without any, the host's operators. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_profile.kernels.joining.columns import CODES, NONE, Columns, Numbers
+from gpu_profile.kernels.joining.launching import launch_times, launches_of
+from gpu_profile.kernels.joining.nesting import Nesting
+from gpu_profile.kernels.records import HOST, Kind
+
+
+class Work(NamedTuple):
+    """Operations as arrays of one length, sorted by start and then by launch.
+
+    `launched` is when the call of each began and `threads` the thread that made it, `NONE` and -1 where that is not
+    known; `calls` numbers the call, -1: none. `lengths` is the time of each that no other counts: of an operator, that
+    outside those that it calls. `ranges` is an external correlation's range id, 0: none. The rest is as
+    in `columns.Operations`.
+    """
+
+    devices: Numbers
+    streams: NDArray[np.int32]
+    kinds: NDArray[np.int8]
+    starts: Numbers
+    ends: Numbers
+    lengths: Numbers
+    launched: Numbers
+    threads: Numbers
+    calls: Numbers
+    ranges: Numbers
+    names: NDArray[np.int32]
+    bytes: Numbers
+    occupancy: NDArray[np.float32]
+    blocks: NDArray[np.float32]
+    graphs: NDArray[np.bool_]
+
+
+def gpu_work(columns: Columns) -> tuple[Work, Mapping[str, int]]:
+    """GPU operations, and how many of them could not be joined with a call, by reason."""
+    found, calls = columns.operations, columns.calls
+    joined = launches_of(columns)
+    launched = launch_times(columns, joined)
+    order = np.lexsort((found.ends, launched, found.starts))
+    call = joined.calls[order]
+    has = call >= 0
+    safe = np.where(has, call, 0)
+    some = len(calls.ids) > 0
+    moved = found.bytes[order]
+    threads = np.full(len(call), -1, np.int64)
+    graphs = found.graphs[order].astype(bool)
+    if some:
+        threads = np.where(has, calls.threads[safe], -1).astype(np.int64)
+        moved = np.where((moved == NONE) & has, calls.bytes[safe], moved)
+        launching = np.array(["GraphLaunch" in name for name in columns.names], bool)
+        graphs |= has & launching[calls.names[safe]]
+    devices = np.array([device for device, _ in columns.streams], np.int64)
+    work = Work(
+        devices=devices[found.streams[order]] if len(order) else np.zeros(0, np.int64),
+        streams=found.streams[order],
+        kinds=found.kinds[order],
+        starts=found.starts[order],
+        ends=found.ends[order],
+        lengths=(found.ends - found.starts)[order],
+        launched=launched[order],
+        threads=threads,
+        calls=call,
+        ranges=_external(columns, found.causes[order]),
+        names=found.names[order],
+        bytes=moved,
+        occupancy=found.occupancy[order],
+        blocks=found.blocks[order],
+        graphs=graphs,
+    )
+    notes = Counter[str]()
+    if joined.missing:
+        notes["operations whose launching call is not recorded"] = joined.missing
+    if joined.ambiguous:
+        notes["operations whose correlation id several calls have"] = joined.ambiguous
+    return work, notes
+
+
+def _external(columns: Columns, causes: Numbers) -> Numbers:
+    calls, ranges = columns.launched
+    if not len(calls) or not len(causes):
+        return np.zeros(len(causes), np.int64)
+    # Ranges inside one another are all told; the innermost was pushed last, and has the highest id.
+    order = np.lexsort((ranges, calls))
+    calls, ranges = calls[order], ranges[order]
+    place = np.searchsorted(calls, causes, "right") - 1
+    found: Numbers = np.where((place >= 0) & (calls[place] == causes) & (causes != 0), ranges[place], 0)
+    return found
+
+
+def host_work(columns: Columns) -> Work:
+    """Operators: the work of a program that uses no GPU. Each launches itself, and takes the time that is its own."""
+    found = columns.operators
+    nesting = Nesting(found.threads.astype(np.int64), found.starts, found.ends)
+    own = found.ends - found.starts
+    inside = np.flatnonzero(nesting.parents >= 0)
+    np.subtract.at(own, nesting.parents[inside], (found.ends - found.starts)[inside])
+    order = np.lexsort((found.ends, found.starts))
+    count = len(order)
+    nothing = np.full(count, np.nan, np.float32)
+    return Work(
+        devices=np.full(count, HOST, np.int64),
+        streams=found.threads[order],
+        kinds=np.full(count, CODES[Kind.KERNEL], np.int8),
+        starts=found.starts[order],
+        ends=found.ends[order],
+        lengths=np.maximum(own[order], 0),
+        launched=found.starts[order],
+        threads=found.threads[order].astype(np.int64),
+        calls=np.full(count, -1, np.int64),
+        ranges=np.zeros(count, np.int64),
+        names=found.names[order],
+        bytes=np.full(count, NONE, np.int64),
+        occupancy=nothing,
+        blocks=nothing,
+        graphs=np.zeros(count, bool),
+    )

@@ -1,0 +1,229 @@
+"""What one region's GPU operations add up to. Pure; times in ns, sums over devices where several were used.
+
+Sums of two recordings of the same region add up; every ratio is made of sums, and says what it is a share of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from gpu_profile.kernel_work import KernelWork
+from gpu_profile.kernels.counters.sums import CounterSums
+from gpu_profile.kernels.joining.idle import Idle
+from gpu_profile.kernels.memory.region import RegionMemory, merge
+from gpu_profile.kernels.sums import CopySum, KernelSum
+from gpu_profile.regimes import Verdict, classify
+from gpu_profile.summary import Evidence
+
+S = TypeVar("S", KernelSum, CopySum)
+#: Kernels that are named in a span.
+_NAMED: Final = 5
+#: What two recordings' sums add up by themselves.
+_ADDED: Final = (
+    "executions",
+    "host_ns",
+    "span_ns",
+    "busy_ns",
+    "others_ns",
+    "idle",
+    "operations",
+    "own",
+    "launches",
+    "communication_ns",
+    "overlap_ns",
+    "transfer_ns",
+    "exposed_transfer_ns",
+    "backward",
+    "backward_ns",
+    "graph",
+    "beside_ns",
+    "waits",
+    "wait_ns",
+    "occupancy_ns",
+    "occupancy_of_ns",
+    "breadth_ns",
+    "breadth_of_ns",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionKernels:
+    """One region, over all its executions. Operations belong to the region that launched them, and to those around it.
+
+    `host_ns` is the time of the executions on the host. `span_ns` is each device's time from the start of an execution,
+    on the host or there, to its end, on the host or there, whichever is first and last; overlapping executions count
+    once. It is `busy_ns` (the region's own operations) + `others_ns` (only others' ran) + `idle.total_ns`. `own` counts
+    the operations of no region inside this one; `backward` those of autograd's backward pass of what ran forward here.
+    `beside_ns` is the devices' busy time during the executions on the host, whoever launched the work: attribution by
+    time instead of by launch. `communication_ns` and `overlap_ns` (beside a kernel of any region), `transfer_ns` and
+    `exposed_transfer_ns` (beside no operation at all) are as in `Activity`. `waits` are calls that wait for the GPU,
+    and `wait_ns` the host's time in them.
+    `occupancy_ns` sums duration × estimated occupancy over `occupancy_of_ns` of kernel time; `breadth_ns` duration ×
+    the share of multiprocessors that had a block, over `breadth_of_ns`. `on_host`: these are a CPU's operators.
+    """
+
+    name: str
+    executions: int
+    host_ns: int
+    devices: tuple[int, ...]
+    span_ns: int
+    busy_ns: int
+    others_ns: int
+    idle: Idle
+    operations: int
+    own: int
+    launches: int
+    kernels: Mapping[str, KernelSum]
+    copies: Mapping[str, CopySum]
+    communication_ns: int
+    overlap_ns: int
+    transfer_ns: int
+    exposed_transfer_ns: int
+    backward: int = 0
+    backward_ns: int = 0
+    graph: int = 0
+    beside_ns: int = 0
+    waits: int = 0
+    wait_ns: int = 0
+    occupancy_ns: float = 0.0
+    occupancy_of_ns: int = 0
+    breadth_ns: float = 0.0
+    breadth_of_ns: int = 0
+    on_host: bool = False
+    memory: tuple[RegionMemory, ...] = ()
+    counters: CounterSums | None = None
+
+    def __add__(self, other: RegionKernels) -> RegionKernels:
+        """The same region in two recordings."""
+        if (self.name, self.on_host) != (other.name, other.on_host):
+            raise ValueError(f"{self.name!r} and {other.name!r} are not the same region")
+        return replace(
+            self,
+            devices=tuple(sorted({*self.devices, *other.devices})),
+            kernels=_merged(self.kernels, other.kernels),
+            copies=_merged(self.copies, other.copies),
+            memory=merge(self.memory, other.memory),
+            counters=self.counters + other.counters if self.counters and other.counters else None,
+            **{key: getattr(self, key) + getattr(other, key) for key in _ADDED},
+        )
+
+    @property
+    def busy_ratio(self) -> float | None:
+        """`busy_ns` over `span_ns`; None if no device was used."""
+        return self.busy_ns / self.span_ns if self.span_ns else None
+
+    @property
+    def overlap_ratio(self) -> float | None:
+        """`overlap_ns` over `communication_ns`; None without communication."""
+        return self.overlap_ns / self.communication_ns if self.communication_ns else None
+
+    @property
+    def exposed_communication_ns(self) -> int:
+        """Communication that no kernel of another kind hides."""
+        return self.communication_ns - self.overlap_ns
+
+    @property
+    def kernel_count(self) -> int:
+        """Kernels and collectives."""
+        return sum(each.count for each in self.kernels.values())
+
+    @property
+    def kernel_ns(self) -> int:
+        """The sum of their durations, which counts twice what runs side by side."""
+        return sum(each.total_ns for each in self.kernels.values())
+
+    @property
+    def mean_kernel_ns(self) -> float | None:
+        """The mean duration of kernels and collectives; None without any."""
+        return self.kernel_ns / self.kernel_count if self.kernel_count else None
+
+    @property
+    def copy_bytes(self) -> int | None:
+        """Bytes that copies moved; None if no copy tells."""
+        told = [each.bytes for each in self.copies.values() if each.known_ns]
+        return sum(told) if told else None
+
+    @property
+    def copy_ns(self) -> int:
+        """The sum of the durations of copies."""
+        return sum(each.total_ns for each in self.copies.values())
+
+    @property
+    def occupancy(self) -> float | None:
+        """The estimated achieved occupancy, a mean over `occupancy_of_ns` of kernel time; None if no kernel tells."""
+        return self.occupancy_ns / self.occupancy_of_ns if self.occupancy_of_ns else None
+
+    @property
+    def breadth(self) -> float | None:
+        """The share of multiprocessors with a block, a mean over `breadth_of_ns` of kernel time, as in Kineto's
+        "estimated SM efficiency", but over the kernels' time instead of the step's."""
+        return self.breadth_ns / self.breadth_of_ns if self.breadth_of_ns else None
+
+    def top(self, most: int) -> list[tuple[str, KernelSum]]:
+        """The kernels that took longest in all."""
+        by_time = sorted(self.kernels.items(), key=lambda item: (-item[1].total_ns, item[0]))
+        return by_time[:most]
+
+    def evidence(self) -> Evidence:
+        """What the regimes judge, as shares of the span less the time in which only others' operations ran."""
+        whole = self.span_ns - self.others_ns
+        if self.on_host:
+            return Evidence("kernels", {}, self.operations, 0.0, reason="a CPU's operators tell nothing about a GPU")
+        if not self.operations:
+            return Evidence("kernels", {}, 0, 0.0, reason="it launched nothing on a GPU")
+        if not whole:
+            return Evidence("kernels", {}, self.operations, 0.0, reason="its GPU operations take no time")
+        values = {
+            "busy": self.busy_ns / whole,
+            "work": (self.busy_ns - self.exposed_communication_ns - self.exposed_transfer_ns) / whole,
+            "communication": self.exposed_communication_ns / whole,
+            "transfer": self.exposed_transfer_ns / whole,
+        }
+        if self.launches:
+            values["host_wait"] = self.idle.host_wait_ns / whole
+            values["launch"] = self.idle.launch_ns / whole
+            values["other_wait"] = (self.idle.kernel_wait_ns + self.idle.other_ns) / whole
+        if self.mean_kernel_ns is not None:
+            values["kernel_s"] = self.mean_kernel_ns / 1e9
+        return Evidence("kernels", values, self.operations, 1.0 - self.idle.unknown_ns / whole)
+
+    def verdict(self) -> Verdict:
+        """What bounds it, on the basis `kernels`."""
+        return classify(self.evidence())
+
+    def work(self) -> KernelWork:
+        """The same in short, for a span and for metrics."""
+        # Without calls, nothing tells why a GPU was idle.
+        allocated, caused = self.memory, self.launches > 0
+        peaks = [each.peak_bytes for each in allocated if each.peak_bytes is not None]
+        return KernelWork(
+            kernels=self.kernel_count,
+            kernel_ns=self.kernel_ns,
+            busy_ns=self.busy_ns,
+            span_ns=self.span_ns,
+            others_ns=self.others_ns,
+            host_wait_ns=self.idle.host_wait_ns if caused else None,
+            launch_ns=self.idle.launch_ns if caused else None,
+            other_wait_ns=self.idle.kernel_wait_ns + self.idle.other_ns if caused else None,
+            copies=sum(each.count for each in self.copies.values()),
+            copy_bytes=self.copy_bytes,
+            copy_ns=self.copy_ns,
+            communication_ns=self.communication_ns,
+            overlap_ns=self.overlap_ns,
+            occupancy=self.occupancy,
+            backward=self.backward,
+            allocated_bytes=sum(each.allocated_bytes for each in allocated) if allocated else None,
+            freed_bytes=sum(each.freed_bytes for each in allocated) if allocated else None,
+            peak_bytes=max(peaks, default=None),
+            top=tuple((name, each.count, each.total_ns) for name, each in self.top(_NAMED)),
+            evidence=self.evidence(),
+        )
+
+
+def _merged(one: Mapping[str, S], other: Mapping[str, S]) -> dict[str, S]:
+    result = dict(one)
+    for name, sums in other.items():
+        result[name] = result[name] + sums if name in result else sums
+    return result

@@ -1,0 +1,228 @@
+"""Adds up what the operations of one region did, between those of all others. Pure; times in ns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_profile.kernels.joining.columns import CODES, NONE, Columns, Numbers
+from gpu_profile.kernels.joining.idle import Idle, IdleTimes
+from gpu_profile.kernels.joining.intervals import Cover
+from gpu_profile.kernels.joining.placing import Placing
+from gpu_profile.kernels.joining.work import Work
+from gpu_profile.kernels.memory.region import levels, region_memory
+from gpu_profile.kernels.records import Kind
+from gpu_profile.kernels.region import RegionKernels
+from gpu_profile.kernels.sums import CopySum, KernelSum
+
+_KERNELS: Final = (CODES[Kind.KERNEL], CODES[Kind.COMMUNICATION])
+_COPIES: Final = (CODES[Kind.TRANSFER], CODES[Kind.COPY])
+#: Host, device, array, peer: `HtoD`, `DeviceToHost`.
+_WAY: Final = re.compile(r"(?:\b|(?<=[a-z]))([HDAP])(?:ost|evice|rray|eer)?[tT]o([HDAP])")
+#: Calls of the runtime and the driver, of CUDA and HIP, in which the host waits for the GPU.
+_WAITING: Final = "Synchronize"
+
+
+class _Device:
+    """All that ran on one device, whoever launched it."""
+
+    def __init__(self, work: Work, here: NDArray[np.bool_]) -> None:
+        kinds, starts, ends = work.kinds[here], work.starts[here], work.ends[here]
+        kernel, transfer = kinds == CODES[Kind.KERNEL], kinds == CODES[Kind.TRANSFER]
+        self.busy = Cover(starts, ends)
+        self.kernels = Cover(starts[kernel], ends[kernel])
+        self.no_transfer = Cover(starts[~transfer], ends[~transfer])
+        self.idle = IdleTimes(starts, ends, work.launched[here])
+
+
+class _Members:
+    """Places of what belongs to ranges, by the order of the forest, so that all inside a range is one slice."""
+
+    def __init__(self, placing: Placing, ranges: Numbers) -> None:
+        some = np.flatnonzero(ranges >= 0)
+        place = placing.forest.first[ranges[some]] if len(some) else np.zeros(0, np.int64)
+        order = np.argsort(place, kind="stable")
+        self._members, self._places = some[order], place[order]
+        self._forest = placing.forest
+
+    def inside(self, ranges: Sequence[int]) -> list[Numbers]:
+        """What is inside each of the ranges."""
+        first = np.searchsorted(self._places, self._forest.first[list(ranges)])
+        last = np.searchsorted(self._places, self._forest.last[list(ranges)])
+        return [self._members[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+
+
+class Adder:
+    """Adds up regions of one recording."""
+
+    def __init__(self, columns: Columns, work: Work, placing: Placing, *, on_host: bool) -> None:
+        self._columns, self._work, self._placing, self._on_host = columns, work, placing, on_host
+        self._ranges, self._calls, self._allocations = columns.ranges, columns.calls, columns.allocations
+        self._names = columns.names
+        self._devices = {
+            device: _Device(work, work.devices == device) for device in np.unique(work.devices).astype(int).tolist()
+        }
+        self._own, self._also = _Members(placing, placing.own), _Members(placing, placing.also)
+        waiting = np.array([_WAITING in name for name in self._names], bool)
+        waits = waiting[self._calls.names] if len(self._calls.names) else np.zeros(0, bool)
+        self._waits = _Members(placing, np.where(waits, placing.calls, -1))
+        self._taken = _Members(placing, placing.allocations)
+        self._levels = levels(self._allocations, self._names)
+
+    def region(self, name: str, ranges: Sequence[int], executions: int) -> RegionKernels:
+        """The sums of these ranges, of which none is inside another, under this name."""
+        own, also = self._own.inside(ranges), self._also.inside(ranges)
+        each = [np.union1d(a, b) if len(b) else a for a, b in zip(own, also, strict=True)]
+        here = np.array(ranges, np.int64)
+        starts, ends = self._ranges.starts[here], self._ranges.ends[here]
+        host = Cover(starts, ends)
+        members = _distinct(each)
+        belongs = self._placing.own[members]
+        mine = (belongs >= 0) & (self._ranges.names[belongs] == self._ranges.names[here[0]])
+        waits = _distinct(self._waits.inside(ranges))
+        taken = _distinct(self._taken.inside(ranges))
+        sums = self._sums(name, members, self._windows(each, starts, ends))
+        return replace(
+            sums,
+            executions=executions,
+            host_ns=int((ends - starts).sum()),
+            own=int(mine.sum()),
+            beside_ns=sum(device.busy.within(host) for device in self._devices.values()),
+            waits=len(waits),
+            wait_ns=Cover(self._calls.starts[waits], self._calls.ends[waits]).length,
+            memory=region_memory(
+                self._allocations,
+                self._names,
+                taken,
+                list(zip(starts.tolist(), ends.tolist(), strict=True)),
+                made=self._levels,
+            ),
+        )
+
+    def outside(self) -> RegionKernels | None:
+        """The sums of what belongs to no region, from its first start to its last end; None if there is nothing."""
+        members = np.flatnonzero(self._placing.own < 0)
+        if not len(members):
+            return None
+        first, last = self._work.starts[members].min(), self._work.ends[members].max()
+        whole = Cover(np.array([first]), np.array([last]))
+        return replace(self._sums("", members, dict.fromkeys(self._devices, whole)), own=len(members))
+
+    def everything(self) -> dict[str, KernelSum]:
+        """All kernels by name, of whatever region."""
+        return self._kernels(np.flatnonzero(np.isin(self._work.kinds, _KERNELS)))
+
+    def members(self, ranges: Sequence[int]) -> Numbers:
+        """The allocations that were made inside these ranges."""
+        return _distinct(self._taken.inside(ranges))
+
+    def _windows(self, each: Sequence[Numbers], starts: Numbers, ends: Numbers) -> dict[int, Cover]:
+        """By device: from the start of each execution, on the host or there, to its end, on the host or there."""
+        members = np.concatenate(each) if each else np.zeros(0, np.int64)
+        execution = np.repeat(np.arange(len(each)), [len(found) for found in each])
+        result = {}
+        for device in self._devices:
+            on = self._work.devices[members] == device
+            first, last = starts.copy(), ends.copy()
+            np.minimum.at(first, execution[on], self._work.starts[members[on]])
+            np.maximum.at(last, execution[on], self._work.ends[members[on]])
+            result[device] = Cover(first, last)
+        return result
+
+    def _sums(self, name: str, members: Numbers, windows: Mapping[int, Cover]) -> RegionKernels:
+        work = self._work
+        kinds, devices, starts, ends = (c[members] for c in (work.kinds, work.devices, work.starts, work.ends))
+        span = busy = others = communication = overlap = transfer = exposed = 0
+        idle = Idle()
+        used = [device for device in self._devices if (devices == device).any()]
+        for device in used:
+            everything, window, on = self._devices[device], windows[device], devices == device
+            a, b, what = starts[on], ends[on], kinds[on]
+            mine = Cover(a, b)
+            collective, moving = what == CODES[Kind.COMMUNICATION], what == CODES[Kind.TRANSFER]
+            collectives, transfers = Cover(a[collective], b[collective]), Cover(a[moving], b[moving])
+            span += window.length
+            busy += mine.length
+            others += everything.busy.within(window) - mine.length
+            idle += everything.idle.within(window)
+            communication += collectives.length
+            overlap += everything.kernels.within(collectives)
+            transfer += transfers.length
+            exposed += transfers.length - everything.no_transfer.within(transfers)
+        kernel = np.isin(kinds, _KERNELS)
+        back = self._placing.backward[members]
+        occupancy, of_occupancy = _weighted(work.occupancy[members], (ends - starts) * kernel)
+        breadth, of_breadth = _weighted(np.minimum(work.blocks[members], 1.0), (ends - starts) * kernel)
+        return RegionKernels(
+            name=name,
+            executions=0,
+            host_ns=0,
+            devices=tuple(used),
+            span_ns=span,
+            busy_ns=busy,
+            others_ns=others,
+            idle=idle,
+            operations=len(members),
+            own=0,
+            launches=int((work.launched[members] != NONE).sum()),
+            kernels=self._kernels(members[kernel]),
+            copies=self._copies(members[np.isin(kinds, _COPIES)]),
+            communication_ns=communication,
+            overlap_ns=overlap,
+            transfer_ns=transfer,
+            exposed_transfer_ns=exposed,
+            backward=int(back.sum()),
+            backward_ns=sum(
+                Cover(starts[back & (devices == device)], ends[back & (devices == device)]).length for device in used
+            ),
+            graph=int(work.graphs[members].sum()),
+            occupancy_ns=occupancy,
+            occupancy_of_ns=of_occupancy,
+            breadth_ns=breadth,
+            breadth_of_ns=of_breadth,
+            on_host=self._on_host,
+        )
+
+    def _kernels(self, members: Numbers) -> dict[str, KernelSum]:
+        names, which = np.unique(self._work.names[members], return_inverse=True)
+        lengths = self._work.lengths[members]
+        counts = np.bincount(which, minlength=len(names)).tolist()
+        totals, longest = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+        np.add.at(totals, which, lengths)
+        np.maximum.at(longest, which, lengths)
+        sums = map(KernelSum, counts, totals.tolist(), longest.tolist())
+        return {self._names[name]: each for name, each in zip(names.tolist(), sums, strict=True)}
+
+    def _copies(self, members: Numbers) -> dict[str, CopySum]:
+        result: dict[str, CopySum] = {}
+        names, which = np.unique(self._work.names[members], return_inverse=True)
+        for place, name in enumerate(names.tolist()):
+            here = members[which == place]
+            lengths, moved = (self._work.ends - self._work.starts)[here], self._work.bytes[here]
+            told = moved != NONE
+            sums = CopySum(len(here), int(lengths.sum()), int(moved[told].sum()), int(lengths[told].sum()))
+            way = direction(self._names[name])
+            result[way] = result[way] + sums if way in result else sums
+        return dict(sorted(result.items()))
+
+
+def direction(name: str) -> str:
+    """From where to where a copy goes by its name: HtoD, DtoH, DtoD, PtoP, …; "other" if the name does not say."""
+    found = _WAY.search(name)
+    return f"{found[1].upper()}to{found[2].upper()}" if found else "other"
+
+
+def _distinct(each: Sequence[Numbers]) -> Numbers:
+    """What the parts hold, each once, in order."""
+    return np.unique(np.concatenate(each)) if each else np.zeros(0, np.int64)
+
+
+def _weighted(values: NDArray[np.float32], weights: Numbers) -> tuple[float, int]:
+    """The sum of values × weights over those that are known, and the sum of these weights."""
+    known = ~np.isnan(values)
+    return float((values[known].astype(float) * weights[known]).sum()), int(weights[known].sum())

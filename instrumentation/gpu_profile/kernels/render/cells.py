@@ -1,0 +1,171 @@
+"""Reports as cells of text, for the console and the page: what is not known is a dash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from gpu_profile.analysis.runs import printable
+from gpu_profile.kernels.region import RegionKernels
+from gpu_profile.kernels.render.names import labels, middle
+from gpu_profile.kernels.render.shares import idle_times
+from gpu_profile.kernels.sums import KernelSum
+from gpu_profile.regimes import Regime
+from gpu_profile.report.table import UNKNOWN
+from gpu_profile.units import percent, si
+
+#: Regions of which a table has a row; of more, those with the longest busy time.
+MOST_REGIONS: Final = 60
+_NAME: Final = 34
+REGION_COLUMNS: Final = (
+    "region",
+    "times",
+    "on the host",
+    "GPU span",
+    "busy",
+    "of span",
+    "host wait",
+    "of span",
+    "kernels",
+    "mean",
+    "copied",
+    "regime",
+    "sure",
+)
+HOST_COLUMNS: Final = ("region", "times", "on the host", "operators", "busy", "mean")
+OUTSIDE: Final = "in no region"
+
+
+def chosen(regions: Sequence[RegionKernels], most: int) -> list[RegionKernels]:
+    """All, or those with the longest busy time; in their order."""
+    kept = {id(each) for each in sorted(regions, key=lambda each: -each.busy_ns)[:most]}
+    return [each for each in regions if id(each) in kept]
+
+
+def region_cells(r: RegionKernels, *, causes: bool) -> tuple[str, ...]:
+    """One region in the order of `REGION_COLUMNS`."""
+    verdict = r.verdict()
+    wait = idle_times(r.idle, causes=causes)["host_wait"]
+    return (
+        middle(printable(r.name), _NAME) if r.name else OUTSIDE,
+        f"{r.executions:,}" if r.name else UNKNOWN,
+        time(r.host_ns) if r.name else UNKNOWN,
+        time(r.span_ns) if r.devices else UNKNOWN,
+        time(r.busy_ns),
+        ratio(r.busy_ratio),
+        time(wait) if r.devices else UNKNOWN,
+        share(wait, r.span_ns),
+        f"{r.kernel_count:,}",
+        time(r.mean_kernel_ns),
+        UNKNOWN if r.copy_bytes is None else si(r.copy_bytes, "B"),
+        str(verdict.regime),
+        UNKNOWN if verdict.regime is Regime.UNKNOWN else percent(verdict.confidence, 0),
+    )
+
+
+def host_cells(r: RegionKernels) -> tuple[str, ...]:
+    """A region of operators on a CPU in the order of `HOST_COLUMNS`."""
+    return (
+        middle(printable(r.name), _NAME) if r.name else OUTSIDE,
+        f"{r.executions:,}" if r.name else UNKNOWN,
+        time(r.host_ns) if r.name else UNKNOWN,
+        f"{r.kernel_count:,}",
+        time(r.busy_ns),
+        time(r.mean_kernel_ns),
+    )
+
+
+def kernel_rows(
+    ranked: Iterable[tuple[str, KernelSum]], whole: int, shown: Mapping[str, str] | None = None
+) -> list[tuple[str, ...]]:
+    """Name, count, total, share of `whole`, mean and longest. `shown`: what names are called."""
+    some = list(ranked)
+    shown = labels(name for name, _ in some) if shown is None else shown
+    return [
+        (
+            shown[name],
+            f"{each.count:,}",
+            time(each.total_ns),
+            share(each.total_ns, whole),
+            time(each.total_ns / each.count if each.count else None),
+            time(each.max_ns),
+        )
+        for name, each in some
+    ]
+
+
+def copies_table(regions: Sequence[RegionKernels], *, one: bool) -> list[tuple[str, ...]]:
+    """A header and a row for each direction of copies of each region; empty if there were none. `one`: region."""
+    rows = [
+        (
+            r.name or OUTSIDE,
+            printable(direction),
+            f"{sums.count:,}",
+            time(sums.total_ns),
+            si(sums.bytes, "B") if sums.known_ns else UNKNOWN,
+            UNKNOWN if sums.bytes_per_s is None else si(sums.bytes_per_s, "B/s"),
+        )
+        for r in regions
+        for direction, sums in sorted(r.copies.items())
+    ]
+    return without_region([("region", "copies", "times", "total", "bytes", "bytes/s"), *rows], one=one)
+
+
+def memory_table(regions: Sequence[RegionKernels], *, one: bool) -> list[tuple[str, ...]]:
+    """A header and a row for each allocator of each region and device; empty if there is none. `one`: region."""
+    rows = [
+        (
+            r.name or OUTSIDE,
+            f"{printable(m.source)}, {'host' if m.device < 0 else f'GPU {m.device}'}",
+            f"{m.allocations:,}",
+            size(m.allocated_bytes),
+            f"{m.frees:,}",
+            size(m.freed_bytes),
+            size(m.peak_bytes),
+            size(m.rise_bytes),
+        )
+        for r in regions
+        for m in r.memory
+    ]
+    head = ("region", "memory", "taken", "bytes", "freed", "bytes", "peak", "rise in one execution")
+    return without_region([head, *rows], one=one)
+
+
+def without_region(table: list[tuple[str, ...]], *, one: bool) -> list[tuple[str, ...]]:
+    """A table whose first column is the region: without it where there is only one, and empty without rows."""
+    if len(table) == 1:
+        return []
+    return [row[1:] for row in table] if one else [(printable(row[0]), *row[1:]) for row in table]
+
+
+# ---------------------------------------------------------------------- values
+
+
+def many(count: int, what: str) -> str:
+    """`1 kernel`, `2,000 kernels`."""
+    return f"{count:,} {what}" + "s" * (count != 1)
+
+
+def time(ns: float | None) -> str:
+    """Nanoseconds as seconds with a prefix, or a dash."""
+    return UNKNOWN if ns is None else si(ns / 1e9, "s")
+
+
+def share(part: int | None, whole: int) -> str:
+    """A percentage, or a dash."""
+    return UNKNOWN if part is None or not whole else percent(part / whole)
+
+
+def ratio(value: float | None) -> str:
+    """A ratio of 0-1 as a percentage, or a dash."""
+    return UNKNOWN if value is None else percent(value)
+
+
+def size(value: int | None) -> str:
+    """Bytes, in powers of 1024 as memory is, or a dash."""
+    if value is None:
+        return UNKNOWN
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if abs(value) >= 1 << (10 * power):
+            return f"{value / (1 << (10 * power)):.3g} {unit}"
+    return f"{value} B"

@@ -1,0 +1,184 @@
+"""A report as one JSON object. `docs/kernels.md` says what the keys mean. What is not known is null."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpu_profile.kernels.activity import Activity, evidence
+from gpu_profile.kernels.joining.idle import Idle
+from gpu_profile.kernels.memory.region import RegionMemory
+from gpu_profile.kernels.region import RegionKernels
+from gpu_profile.kernels.render.counters import counters_object
+from gpu_profile.kernels.render.shares import all_kernels, causes_known, idle_times, longest_first
+from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.sums import CopySum, KernelSum
+from gpu_profile.regimes import Regime, Verdict, classify
+from gpu_profile.units import seconds
+
+#: It changes if a key goes or changes its meaning, not when one is added.
+SCHEMA_VERSION: Final = 1
+
+Object = dict[str, Any]
+
+
+def document(report: KernelReport, *, region: str | None = None, top: int = 10) -> Object:
+    """All of a report; with `region` of this region only (UsageError if there is none). `top` kernels by their time."""
+    chosen = report.regions if region is None else (report.region(region),)
+    causes = causes_known(report)
+    outside = report.outside
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "source": report.source or None,
+        "on_host": report.on_host,
+        **_whole(report.activity),
+        "kernels": _kernels(all_kernels(report), top),
+        "regions": [of_region(each, causes=causes, top=top) for each in chosen],
+        "outside": None if outside is None else of_region(outside, causes=causes, top=top),
+        "notes": dict(report.notes),
+        "dropped": report.dropped,
+    }
+
+
+def _whole(a: Activity | None) -> Object:
+    verdict = None if a is None else classify(evidence(a))
+    if a is None:
+        a = Activity(0, {}, (), 0, 0, 0, 0, 0, 0, 0, 0, None, 0, Idle(), ())
+    there, causes = a.operations > 0, a.launches > 0
+    return {
+        "operations": a.operations,
+        "devices": list(a.devices),
+        "span_s": seconds(a.span_ns) if there else None,
+        "busy_s": seconds(a.busy_ns) if there else None,
+        "busy_ratio": _share(a.busy_ns, a.device_ns),
+        "work_s": seconds(a.work_ns) if there else None,
+        "communication_s": seconds(a.communication_ns) if there else None,
+        "overlap_s": seconds(a.overlap_ns) if there else None,
+        "overlap_ratio": a.overlap_ratio,
+        "transfer_s": seconds(a.transfer_ns) if there else None,
+        "exposed_transfer_s": seconds(a.exposed_transfer_ns) if there else None,
+        "copy_s": seconds(a.copy_ns) if there else None,
+        "mean_kernel_s": None if a.mean_kernel_ns is None else a.mean_kernel_ns / 1e9,
+        "counts": {str(kind): count for kind, count in a.counts.items()},
+        "idle": _idle(a.idle, causes=causes) if there else None,
+        **_verdict(verdict),
+        "streams": [
+            {
+                "device": s.device,
+                "stream": s.stream,
+                "operations": s.operations,
+                "span_s": seconds(s.span_ns),
+                "busy_s": seconds(s.busy_ns),
+                "idle": _idle(s.idle, causes=causes),
+            }
+            for s in a.streams
+        ],
+    }
+
+
+def of_region(r: RegionKernels, *, causes: bool, top: int) -> Object:
+    """One region. `causes`: whether the recording has the calls that tell why the GPU was idle."""
+    on_gpu = not r.on_host
+    return {
+        "name": r.name,
+        "executions": r.executions,
+        "host_s": seconds(r.host_ns),
+        "on_host": r.on_host,
+        "devices": list(r.devices),
+        "span_s": seconds(r.span_ns),
+        "busy_s": seconds(r.busy_ns),
+        "busy_ratio": r.busy_ratio,
+        "others_s": seconds(r.others_ns),
+        "idle": _idle(r.idle, causes=causes),
+        "operations": r.operations,
+        "own": r.own,
+        "launches": r.launches,
+        "kernels": _kernels(r.kernels, top),
+        "copies": {direction: _copies(sums) for direction, sums in r.copies.items()},
+        "communication_s": seconds(r.communication_ns) if on_gpu else None,
+        "overlap_s": seconds(r.overlap_ns) if on_gpu else None,
+        "overlap_ratio": r.overlap_ratio,
+        "transfer_s": seconds(r.transfer_ns) if on_gpu else None,
+        "exposed_transfer_s": seconds(r.exposed_transfer_ns) if on_gpu else None,
+        "backward": {"operations": r.backward, "busy_s": seconds(r.backward_ns)},
+        "graph_operations": r.graph,
+        "beside_s": seconds(r.beside_ns),
+        "waits": {"count": r.waits, "total_s": seconds(r.wait_ns)},
+        "occupancy": r.occupancy,
+        "occupancy_of_s": seconds(r.occupancy_of_ns),
+        "breadth": r.breadth,
+        "breadth_of_s": seconds(r.breadth_of_ns),
+        "memory": [_memory(each) for each in r.memory],
+        "counters": counters_object(r.counters),
+        **_verdict(r.verdict()),
+    }
+
+
+def _kernels(kernels: Mapping[str, KernelSum], top: int) -> Object:
+    count = sum(each.count for each in kernels.values())
+    total = sum(each.total_ns for each in kernels.values())
+    return {
+        "count": count,
+        "names": len(kernels),
+        "total_s": seconds(total),
+        "mean_s": total / count / 1e9 if count else None,
+        "top": [
+            {
+                "name": name,
+                "count": each.count,
+                "total_s": seconds(each.total_ns),
+                "mean_s": each.total_ns / each.count / 1e9 if each.count else None,
+                "max_s": seconds(each.max_ns),
+                "share": _share(each.total_ns, total),
+            }
+            for name, each in longest_first(kernels)[:top]
+        ],
+    }
+
+
+def _copies(sums: CopySum) -> Object:
+    return {
+        "count": sums.count,
+        "total_s": seconds(sums.total_ns),
+        # No copy that tells its bytes: they are not known, which is not 0.
+        "bytes": sums.bytes if sums.known_ns or sums.bytes else None,
+        "bytes_per_s": sums.bytes_per_s,
+    }
+
+
+def _memory(memory: RegionMemory) -> Object:
+    return {
+        "source": memory.source,
+        "device": memory.device,
+        "allocations": memory.allocations,
+        "allocated_bytes": memory.allocated_bytes,
+        "frees": memory.frees,
+        "freed_bytes": memory.freed_bytes,
+        "peak_bytes": memory.peak_bytes,
+        "rise_bytes": memory.rise_bytes,
+    }
+
+
+def _idle(idle: Idle, *, causes: bool) -> Object:
+    times = idle_times(idle, causes=causes)
+    return {f"{cause}_s": None if ns is None else seconds(ns) for cause, ns in times.items()}
+
+
+def _verdict(verdict: Verdict | None) -> Object:
+    if verdict is None:
+        keys = ("regime", "confidence", "basis", "coverage", "rule", "runner_up", "advice")
+        return dict.fromkeys(keys) | {"regime": str(Regime.UNKNOWN)}
+    unknown = verdict.regime is Regime.UNKNOWN
+    return {
+        "regime": str(verdict.regime),
+        "confidence": None if unknown else verdict.confidence,
+        "basis": verdict.basis,
+        "coverage": verdict.coverage,
+        "rule": verdict.rule,
+        "runner_up": None if verdict.runner_up is None else str(verdict.runner_up),
+        "advice": verdict.advice or None,
+    }
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,236 @@
+"""What the page's timeline is drawn from, in the form that the script of a recording's page takes.
+
+A group for the host, with a lane or more for each thread's regions, and one for each GPU: how busy it was, the memory
+that was given out on it, and a lane or more for each stream. Operations too short to be seen become blocks that know
+how many they are and how full; nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from gpu_profile.analysis.drawing import LEAST_ROWS, MOST_BLOCKS, Scale, blocks, packed, round_up
+from gpu_profile.analysis.runs import printable
+from gpu_profile.kernels.joining.columns import KINDS, Columns, Numbers
+from gpu_profile.kernels.joining.intervals import Cover
+from gpu_profile.kernels.memory.timeline import MemorySteps, memory_timeline
+from gpu_profile.kernels.records import HOST
+from gpu_profile.kernels.region import RegionKernels
+from gpu_profile.kernels.render.cells import share, time
+from gpu_profile.kernels.render.lanes import Lane, streams, threads
+from gpu_profile.kernels.render.names import labels
+from gpu_profile.kernels.render.shares import all_kernels, longest_first
+from gpu_profile.kernels.report import KernelReport
+from gpu_profile.regimes import Regime
+from gpu_profile.timeline import Floats
+from gpu_profile.units import NS_PER_S
+
+#: Names that have an entry of their own; what else ran is one entry for each kind.
+MOST_NAMES: Final = 400
+WIDTH: Final = 64
+#: Lanes of one group; what would lie on further ones is drawn on the last.
+_MOST_LANES: Final = 28
+_CELLS: Final = 1_200
+_POINTS: Final = 3_000
+_U16: Final = (1 << 16) - 1
+
+
+def timeline(report: KernelReport) -> dict[str, Any] | None:
+    """Everything that the script draws; None if nothing has a length."""
+    edges = _edges(report.columns)
+    if edges is None:
+        return None
+    scale = Scale.of(*edges)
+    entries = _Entries(report)
+    host = list(threads(report.columns))
+    on_gpu = streams(report.columns)
+    if report.on_host:
+        host += list(threads(report.columns, operators=True))
+    many = max(1, sum(len(lane.starts) for lane in (*host, *(lane for lanes in on_gpu.values() for lane in lanes))))
+    memory = memory_timeline(report.columns.allocations, report.columns.names, points=_POINTS)
+    groups = [
+        {
+            "title": f"GPU {device}",
+            "charts": [_busy(report.columns, device, scale, edges), *_memory(memory, device, scale, edges)],
+            "lanes": [_lanes(lanes, scale, entries, many, marked=True)],
+            "events": [],
+        }
+        for device, lanes in on_gpu.items()
+    ]
+    charts = list(_memory(memory, HOST, scale, edges))
+    if host or charts:
+        drawn = [_lanes(host, scale, entries, many, marked=False)] if host else []
+        groups.append({"title": "Host", "charts": charts, "lanes": drawn, "events": []})
+    return {
+        "start_ns": str(edges[0]),
+        "step_s": scale.step_ns / NS_PER_S,
+        "length": max(1, -(-(edges[1] - edges[0]) // scale.step_ns)),
+        "regions": entries.found,
+        "groups": groups,
+    }
+
+
+def _edges(columns: Columns) -> tuple[int, int] | None:
+    operations, ranges, operators = columns.operations, columns.ranges, columns.operators
+    pairs = [(operations.starts, operations.ends), (ranges.starts, ranges.ends), (operators.starts, operators.ends)]
+    found = [(int(starts.min()), int(ends.max())) for starts, ends in pairs if len(starts)]
+    start, end = min((a for a, _ in found), default=0), max((b for _, b in found), default=0)
+    return (start, end) if end > start else None
+
+
+class _Entries:
+    """What blocks are called and coloured by: regions, then kernels and other operations by name."""
+
+    def __init__(self, report: KernelReport) -> None:
+        self.report = report
+        self.found: list[dict[str, Any]] = []
+        self._regions = {each.name: self._add(self._region(each)) for each in report.regions}
+        ranked = longest_first(all_kernels(report))
+        whole = sum(each.total_ns for _, each in ranked)
+        shown = labels((name for name, _ in ranked[:MOST_NAMES]), WIDTH)
+        self._operations: dict[str, int] = {}
+        for name, each in ranked[:MOST_NAMES]:
+            told = f"{each.count:,} times, {time(each.total_ns)}, {share(each.total_ns, whole)} of kernel time"
+            what = "operator" if report.on_host else "kernel"
+            entry = self._entry(shown[name], what, [["all of it", told], ["whole name", printable(name)[:400]]])
+            self._operations[name] = self._add(entry)
+        self._others: dict[str, int] = {}
+
+    @property
+    def kernels(self) -> dict[str, int]:
+        """Entries of kernels by their whole names."""
+        return self._operations
+
+    def _add(self, entry: dict[str, Any]) -> int:
+        self.found.append(entry)
+        return len(self.found) - 1
+
+    @staticmethod
+    def _entry(name: str, what: str, facts: list[list[str]], regimes: Sequence[str] = ()) -> dict[str, Any]:
+        regime = regimes[0] if len(regimes) == 1 else ""
+        return {"name": name, "what": what, "regime": regime, "regimes": list(regimes), "facts": facts}
+
+    def _region(self, region: RegionKernels) -> dict[str, Any]:
+        regime = region.verdict().regime
+        told = f"{region.executions:,} executions, GPU busy {share(region.busy_ns, region.span_ns)} of their span"
+        regimes = [] if regime is Regime.UNKNOWN else [str(regime)]
+        return self._entry(printable(region.name), "region", [["all of it", told]], regimes or ["UNKNOWN"])
+
+    def of(self, lane: Lane, columns: Columns, *, marked: bool) -> Numbers:
+        """The entry of each block of a lane."""
+        texts, many = columns.names, len(KINDS)
+        kinds = columns.operations.kinds[lane.places] if marked else 0
+        pairs, back = np.unique(lane.names * many + kinds, return_inverse=True)
+        if marked:
+            found = [self._operation(texts[pair // many], str(KINDS[pair % many])) for pair in pairs.tolist()]
+        else:
+            found = [self._named(texts[pair // many]) for pair in pairs.tolist()]
+        return np.array(found, np.int64)[back]
+
+    def _named(self, name: str) -> int:
+        found = self._regions.get(name)
+        return self._operation(name, "operator") if found is None else found
+
+    def _operation(self, name: str, kind: str) -> int:
+        found = self._operations.get(name)
+        if found is not None:
+            if kind == "communication":
+                self.found[found]["what"] = kind
+            return found
+        if kind not in ("kernel", "communication") and len(self._operations) < 2 * MOST_NAMES:
+            found = self._operations[name] = self._add(self._entry(printable(name)[:80], kind, []))
+            return found
+        if kind not in self._others:
+            self._others[kind] = self._add(self._entry(f"other: {kind}", kind, []))
+        return self._others[kind]
+
+
+def _lanes(lanes: Sequence[Lane], scale: Scale, entries: _Entries, whole: int, *, marked: bool) -> dict[str, Any]:
+    above, names, rows = 0, [], []
+    for lane in lanes:
+        heights = np.zeros(int(lane.tracks.max(initial=-1)) + 1, np.int64)
+        np.maximum.at(heights, lane.tracks, lane.levels + 1)
+        under = np.cumsum(heights) - heights
+        rows.append(above + under[lane.tracks] + lane.levels if len(lane.tracks) else lane.tracks)
+        names += [printable(lane.title), *[""] * (int(heights.sum()) - 1)]
+        above += int(heights.sum())
+    count = len(names)
+    folded = count > _MOST_LANES
+    if folded:
+        names = [*names[: _MOST_LANES - 1], f"and {count - _MOST_LANES + 1} more lanes"]
+    row = np.minimum(_joined(rows), _MOST_LANES - 1)
+    columns = entries.report.columns
+    entry = _joined([entries.of(lane, columns, marked=marked) for lane in lanes])
+    starts, ends = _joined([lane.starts for lane in lanes]), _joined([lane.ends for lane in lanes])
+    most = max(LEAST_ROWS, MOST_BLOCKS * len(starts) // whole)
+    found = blocks(row, starts, ends, entry, most)
+    return {
+        "marked": marked,
+        "names": names,
+        "count": len(names),
+        "folded": folded,
+        "executions": len(starts),
+        "lane": packed(found.lanes, "u1"),
+        "t0": packed(scale.steps(found.starts), "<u4"),
+        "t1": packed(scale.steps(found.ends), "<u4"),
+        "region": packed(found.columns, "<u2"),
+        "n": packed(np.minimum(found.counts, (1 << 32) - 1), "<u4"),
+        "fill": packed(np.rint(found.fills * 255), "u1"),
+    }
+
+
+def _joined(parts: Sequence[Numbers]) -> Numbers:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+# ---------------------------------------------------------------------- charts
+
+
+def _busy(columns: Columns, device: int, scale: Scale, edges: tuple[int, int]) -> dict[str, Any]:
+    """The share of each stretch of time in which at least one operation ran."""
+    found = columns.operations
+    here = np.isin(found.streams, [i for i, (owner, _) in enumerate(columns.streams) if owner == device])
+    cover = Cover(found.starts[here], found.ends[here])
+    length = edges[1] - edges[0]
+    cells = max(1, min(_CELLS, length))
+    at = np.array([edges[0] + length * cell // cells for cell in range(cells + 1)], np.int64)
+    shares = np.diff(cover.until(at)) / np.diff(at)
+    return _chart("busy", "GPU busy", "1", 1.0, scale, at, shares)
+
+
+def _memory(
+    memory: Sequence[MemorySteps], device: int, scale: Scale, edges: tuple[int, int]
+) -> Iterator[dict[str, Any]]:
+    for steps in memory:
+        if steps.device != device or not len(steps.times):
+            continue
+        keep = (steps.times <= edges[1]) & (np.append(steps.times[1:], edges[1]) > edges[0])
+        times, totals = np.clip(steps.times[keep], *edges), steps.totals[keep].astype(np.float64)
+        if not len(times):
+            continue
+        at = np.append(times, edges[1])
+        held = np.diff(at) > 0
+        at, totals = np.append(at[:-1][held], edges[1]), totals[held]
+        # A level that counts from the start may lie below it.
+        low = 0.0 if steps.absolute else min(0.0, float(totals.min(initial=0.0)))
+        top = round_up(float(totals.max(initial=0.0)) - low)
+        label = f"memory, {printable(steps.source)}" if steps.absolute else f"{printable(steps.source)}, above lowest"
+        yield _chart("memory", label, "By", top, scale, at, totals - low)
+
+
+def _chart(key: str, label: str, unit: str, top: float, scale: Scale, edges: Numbers, values: Floats) -> dict[str, Any]:
+    level = packed(np.rint(np.clip(values / top, 0, 1) * _U16), "<u2")
+    return {
+        "key": key,
+        "label": label,
+        "source": "",
+        "unit": unit,
+        "top": top,
+        "t0": packed(scale.steps(edges[:-1]), "<u4"),
+        "t1": packed(scale.steps(edges[1:]), "<u4"),
+        **dict.fromkeys(("low", "mean", "high"), level),
+        "gaps": "",
+    }

@@ -1,0 +1,323 @@
+"""A report as one HTML page that works offline: a timeline to zoom into, and beneath it where the time went and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any, Final
+
+from gpu_profile.analysis.drawing import HUES
+from gpu_profile.analysis.runs import printable
+from gpu_profile.kernels.activity import Activity, evidence
+from gpu_profile.kernels.region import RegionKernels
+from gpu_profile.kernels.render import cells, text
+from gpu_profile.kernels.render.counters import counter_table
+from gpu_profile.kernels.render.drawing import MOST_NAMES, WIDTH, timeline
+from gpu_profile.kernels.render.names import labels
+from gpu_profile.kernels.render.shares import Part, all_kernels, causes_known, longest_first, parts
+from gpu_profile.kernels.report import KernelReport
+from gpu_profile.regimes import Regime, Verdict, classify
+from gpu_profile.units import percent
+
+_STYLE: Final = "gpu_profile.analysis"
+_MOST_CARDS: Final = 48
+_MOST_KERNELS: Final = 40
+_MOST_ROWS: Final = 200
+#: The share of a bar from which on it has room for words.
+_READABLE: Final = 0.06
+#: Columns of words, which read from the left.
+_WORDS: Final = frozenset({"region", "regime", "kernel", "operator", "copies", "memory", "counter", "unit"})
+_COLOURS: Final[Mapping[str, str]] = {
+    "work": "busy",
+    "communication": "r-COMMUNICATION_BOUND",
+    "transfer": "r-TRANSFER_BOUND",
+    "others": "r-IDLE",
+    "host": "r-HOST_BOUND",
+    "launch": "r-OVERHEAD_BOUND",
+    "wait": "r-LATENCY_BOUND",
+    "other": "r-MEMORY_BOUND",
+}
+_BELONG: Final = "Operations belong to the region that launched them"
+_THEME: Final = '<button id="theme" title="light or dark" hidden>dark</button>'
+#: A long name breaks where it must, for the numbers beside it have to be seen.
+_MORE_STYLE: Final = "td.long { min-width: 11rem; word-break: break-all }"
+_HINTS: Final = (
+    "Drag to zoom into a stretch, shift-drag to move, <kbd>Ctrl</kbd>+wheel to zoom, double click for all. "
+    "With the timeline in focus: <kbd>←</kbd> <kbd>→</kbd> move, <kbd>+</kbd> <kbd>−</kbd> zoom, <kbd>0</kbd> all, "
+    "<kbd>n</kbd> <kbd>p</kbd> next and previous block. A name in the tables beneath shows where it ran. "
+    "Pale blocks are many short operations."
+)
+
+
+def render_page(report: KernelReport, *, title: str, notes: Mapping[str, int] | None = None) -> str:
+    """The whole page. `notes` counts, by reason, what whoever read the records left out."""
+    drawn, name = timeline(report), escape(printable(title))
+    number = _numbers(drawn)
+    regimes = {regime for entry in (drawn or {"regions": []})["regions"] for regime in entry["regimes"]}
+    # One colour for everything tells nothing.
+    by = "regime" if len(regimes - {"UNKNOWN"}) > 1 else "region"
+    causes = causes_known(report)
+    body = [
+        f"<header><h1>{name}</h1>{_THEME}</header>",
+        f"<p>{escape(_headline(report))}</p>",
+        *_tiles(report, causes=causes),
+        *_timeline(drawn, by, regimes),
+        *_whole(report.activity, causes=causes),
+        *_regions(report, number, causes=causes),
+        *_cards(report, number, causes=causes),
+        *_kernels(report, number),
+        *_section("Copies", cells.copies_table(_everything(report), one=False)),
+        *_section("Memory", cells.memory_table(_everything(report), one=False)),
+        *_section("Hardware counters", counter_table(_everything(report), one=False)),
+        *_notes(report, notes or {}),
+    ]
+    if drawn:
+        body.append(f'<script type="application/json" id="data">{_embedded(drawn)}</script>')
+    scripts = "\n".join((_asset(_STYLE, "timeline.js"), _asset(_STYLE, "page.js"), _asset(__package__, "kernels.js")))
+    return (
+        f'<!doctype html>\n<html lang="en" data-by="{by}">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{name}: gpu-profile</title>\n<style>{_asset(_STYLE, 'page.css')}{_MORE_STYLE}</style>\n</head>\n"
+        "<body>\n" + "\n".join(part for part in body if part) + f"\n<script>{scripts}</script>\n</body>\n</html>\n"
+    )
+
+
+@cache
+def _asset(package: str, name: str) -> str:
+    return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def _embedded(value: Mapping[str, Any]) -> str:
+    """JSON that cannot end the element that it stands in, whatever names it holds."""
+    plain = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _numbers(drawn: Mapping[str, Any] | None) -> dict[tuple[bool, str], int]:
+    """The number of each block's name in the timeline: of regions, and of what else ran."""
+    entries = drawn["regions"] if drawn else []
+    return {(entry["what"] == "region", entry["name"]): i for i, entry in enumerate(entries)}
+
+
+def _everything(report: KernelReport) -> list[RegionKernels]:
+    found = cells.chosen(report.regions, _MOST_ROWS)
+    return found if report.outside is None else [*found, report.outside]
+
+
+# ---------------------------------------------------------------------- at a glance
+
+
+def _headline(report: KernelReport) -> str:
+    if report.activity is None:
+        return f"{printable(report.source)}: {text.ON_HOST}"
+    verdict = classify(evidence(report.activity))
+    return f"{verdict.regime}: {verdict.advice or verdict.rule}"
+
+
+def _tiles(report: KernelReport, *, causes: bool) -> Iterator[str]:
+    a = report.activity
+    if a is None:
+        return
+    of = "the span" if len(a.devices) == 1 else f"the span × {len(a.devices)} devices"
+    wait = a.idle.host_wait_ns if causes else None
+    kernels = sum(each.count for each in all_kernels(report).values())
+    tiles = [
+        (cells.time(a.span_ns), "span, first to last GPU operation"),
+        (cells.share(a.busy_ns, a.device_ns), f"of {of}: GPU busy"),
+        (cells.share(wait, a.device_ns), f"of {of}: waiting for the host"),
+        (f"{kernels:,}", f"kernel{'s' * (kernels != 1)}, mean {cells.time(a.mean_kernel_ns)}"),
+        (cells.time(a.copy_ns), "copies"),
+    ]
+    if a.communication_ns:
+        tiles.append(
+            (cells.time(a.communication_ns), f"communication, {cells.ratio(a.overlap_ratio)} of it overlapped")
+        )
+    shown = "".join(f'<div class="tile"><b>{escape(b)}</b><small>{escape(s)}</small></div>' for b, s in tiles)
+    yield f'<div class="tiles">{shown}</div>'
+
+
+def _timeline(drawn: Mapping[str, Any] | None, by: str, regimes: set[str]) -> Iterator[str]:
+    if drawn is None:
+        return
+    yield '<section id="timeline" tabindex="0" aria-label="Timeline: arrows move, plus and minus zoom, 0 shows all">'
+    yield (
+        '<div class="bar"><h2>Timeline</h2><button id="colours" title="Colour regions by their regime, or each by its '
+        f'own">colour: {by}</button><button id="out" aria-label="zoom out">−</button>'
+        '<button id="in" aria-label="zoom in">+</button><button id="all">all</button></div>'
+    )
+    yield "<noscript><p>The timeline needs scripts; the tables beneath it do not.</p></noscript>"
+    yield '<canvas id="axis" role="img" aria-label="time axis"></canvas>'
+    for place, group in enumerate(drawn["groups"]):
+        what = "execution" if group["title"] == "Host" else "operation"
+        words = cells.many(sum(lanes["executions"] for lanes in group["lanes"]), what)
+        yield (
+            f"<details open><summary>{escape(group['title'])}<span>{words}</span></summary>"
+            f'<canvas id="group-{place}" role="img" aria-label="{escape(group["title"])} over time"></canvas></details>'
+        )
+    yield '<p id="said" aria-live="polite"></p>'
+    legend = "".join(
+        f'<li><span class="swatch" style="--of-regime:var(--r-{regime})"></span>{regime}</li>'
+        for regime in map(str, Regime)
+        if regime in regimes
+    )
+    yield f'<ul class="legend regimes">{legend}</ul><p class="hints">{_HINTS}</p></section><dl id="tip" hidden></dl>'
+
+
+# ---------------------------------------------------------------------- where the time went
+
+
+def _whole(a: Activity | None, *, causes: bool) -> Iterator[str]:
+    if a is None or not a.device_ns:
+        return
+    of = "the span" if len(a.devices) == 1 else f"the span times {len(a.devices)} devices"
+    verdict = classify(evidence(a))
+    yield f"<section><h2>Where the time went</h2>{_bar(parts(a, causes=causes), a.device_ns)}"
+    yield f"<p>Shares of {of}, {cells.time(a.device_ns)}. {escape(_sure(verdict))}</p></section>"
+
+
+def _sure(verdict: Verdict) -> str:
+    if verdict.regime is Regime.UNKNOWN:
+        return f"UNKNOWN: {verdict.rule}."
+    next_one = "" if verdict.runner_up is None else f"; next nearest: {verdict.runner_up}"
+    return f"{verdict.regime}, sure {percent(verdict.confidence, 0)}: {verdict.rule}{next_one}."
+
+
+def _bar(split: Sequence[Part], whole: int) -> str:
+    known = [(part, part.ns) for part in split if part.ns]
+    bars = "".join(
+        f'<i class="{_classes(part, ns / whole)}" style="width:{min(1.0, ns / whole):.2%};{_style(part)}">'
+        f"{cells.share(ns, whole) if ns / whole >= _READABLE else ''}</i>"
+        for part, ns in known
+    )
+    lines = "".join(
+        f'<li><span class="swatch {"rest" if part.key == "unknown" else ""}" style="{_style(part)}"></span>'
+        f"{escape(part.label)} {cells.time(ns)} ({cells.share(ns, whole)})</li>"
+        for part, ns in known
+    )
+    return f'<div class="share">{bars}</div><ul class="legend">{lines}</ul>'
+
+
+def _classes(part: Part, share: float) -> str:
+    return " ".join(
+        each for each in ("rest" if part.key == "unknown" else "", "" if share >= _READABLE else "narrow") if each
+    )
+
+
+def _style(part: Part) -> str:
+    colour = _COLOURS.get(part.key)
+    return "" if colour is None else f"--of-regime:var(--{colour})"
+
+
+# ---------------------------------------------------------------------- regions
+
+
+def _regions(report: KernelReport, number: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
+    shown = _everything(report)
+    if not shown:
+        return
+    columns = cells.HOST_COLUMNS if report.on_host else cells.REGION_COLUMNS
+    rows = []
+    for region in shown:
+        row = cells.host_cells(region) if report.on_host else cells.region_cells(region, causes=causes)
+        name = _named(printable(region.name) or cells.OUTSIDE, number.get((True, printable(region.name))), region)
+        rows.append(name + "".join(_cell(*pair) for pair in list(zip(columns, row, strict=True))[1:]))
+    yield f"<section><h2>Regions</h2>{_table(columns, rows)}"
+    if len(report.regions) > _MOST_ROWS:
+        yield f"<p>and {len(report.regions) - _MOST_ROWS:,} more with less busy time; --json has all</p>"
+    belong = "Operators belong to the region that they ran in" if report.on_host else _BELONG
+    yield f"<p>{belong}, and to those around it.</p></section>"
+
+
+def _named(shown: str, place: int | None, region: RegionKernels | None) -> str:
+    swatch = f'<span class="swatch" style="{_colours(place, region)}"></span>'
+    button = f'<button data-region="{place}" aria-pressed="false" title="show it in the timeline">'
+    button += f"{escape(shown)}</button>"
+    return f'<td class="left long">{swatch}{escape(shown) if place is None else button}</td>'
+
+
+def _colours(place: int | None, region: RegionKernels | None) -> str:
+    own = "" if place is None else f"--of-region:var(--hue-{place % HUES});"
+    if region is None:
+        return own.replace("--of-region", "--of-regime")
+    return f"{own}--of-regime:var(--r-{region.verdict().regime})"
+
+
+def _cards(report: KernelReport, number: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
+    told = [region for region in report.regions if region.operations and not region.on_host]
+    if not told:
+        return
+    yield '<section><h2>Why, and what to do next</h2><div class="cards">'
+    for region in cells.chosen(told, _MOST_CARDS):
+        yield _card(region, number.get((True, printable(region.name))), causes=causes)
+    yield "</div>"
+    if len(told) > _MOST_CARDS:
+        yield f"<p>and {len(told) - _MOST_CARDS:,} more that used less; --json has all</p>"
+    yield "</section>"
+
+
+def _card(region: RegionKernels, place: int | None, *, causes: bool) -> str:
+    verdict = region.verdict()
+    sure = "" if verdict.regime is Regime.UNKNOWN else f", sure {percent(verdict.confidence, 0)}"
+    following = f'<p class="next">{escape(verdict.advice)}</p>' if verdict.advice else ""
+    facts = text.facts(region)
+    return (
+        f'<article class="card" style="{_colours(place, region)}"><h3>{escape(printable(region.name))}</h3>'
+        f'<p><span class="regime">{verdict.regime}</span>{sure}</p>{following}<p>{escape(verdict.rule)}</p>'
+        + (_bar(parts(region, causes=causes), region.span_ns) if region.span_ns else "")
+        + "".join(f"<p>{escape(fact)}</p>" for fact in facts)
+        + "</article>"
+    )
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def _kernels(report: KernelReport, number: Mapping[tuple[bool, str], int]) -> Iterator[str]:
+    found = all_kernels(report)
+    if not found:
+        return
+    what = "operator" if report.on_host else "kernel"
+    ranked = longest_first(found)
+    # Called as they are in the timeline.
+    shown = labels((name for name, _ in ranked[:MOST_NAMES]), WIDTH)
+    rows = cells.kernel_rows(ranked[:_MOST_KERNELS], sum(each.total_ns for each in found.values()), shown)
+    columns = (what, "times", "total", f"of {what} time", "mean", "longest")
+    lines = [
+        _named(row[0], number.get((False, row[0])), None)
+        + "".join(_cell(*pair) for pair in list(zip(columns, row, strict=True))[1:])
+        for row in rows
+    ]
+    yield f"<section><h2>{what.capitalize()}s that took longest</h2>{_table(columns, lines)}"
+    if len(found) > _MOST_KERNELS:
+        yield f"<p>and {len(found) - _MOST_KERNELS:,} more names; --csv has all</p>"
+    yield "</section>"
+
+
+def _section(title: str, table: Sequence[Sequence[str]]) -> Iterator[str]:
+    if table:
+        rows = ["".join(map(_cell, table[0], row)) for row in table[1:]]
+        yield f"<section><h2>{escape(title)}</h2>{_table(table[0], rows)}</section>"
+
+
+def _table(columns: Sequence[str], rows: Iterable[str]) -> str:
+    head = "".join(f'<th scope="col" class="{_align(column)}">{escape(column)}</th>' for column in columns)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(column: str, cell: str) -> str:
+    return f'<td class="{_align(column)}">{escape(cell)}</td>'
+
+
+def _align(column: str) -> str:
+    return "left" if column in _WORDS else ""
+
+
+def _notes(report: KernelReport, more: Mapping[str, int]) -> Iterator[str]:
+    lines = [*text.notes(report), *(f"{count:,} {printable(reason)}" for reason, count in more.items())]
+    if lines:
+        items = "".join(f"<li>{escape(line.removeprefix('note: '))}</li>" for line in lines)
+        yield f"<section><h2>What could not be used or told apart</h2><ul>{items}</ul></section>"

@@ -1,0 +1,224 @@
+"""A report as text: the whole, then its regions; or one region in detail. Every share says what it is a share of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gpu_profile.analysis.runs import printable
+from gpu_profile.kernels.activity import Activity, evidence
+from gpu_profile.kernels.records import Kind
+from gpu_profile.kernels.region import RegionKernels
+from gpu_profile.kernels.render.cells import (
+    HOST_COLUMNS,
+    MOST_REGIONS,
+    REGION_COLUMNS,
+    chosen,
+    copies_table,
+    host_cells,
+    kernel_rows,
+    many,
+    memory_table,
+    region_cells,
+    share,
+    time,
+)
+from gpu_profile.kernels.render.counters import counter_table
+from gpu_profile.kernels.render.shares import all_kernels, causes_known, idle_times, longest_first
+from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.sums import KernelSum
+from gpu_profile.regimes import Regime, Verdict, classify
+from gpu_profile.report import text_table
+from gpu_profile.units import percent
+
+ON_HOST: Final = (
+    "no GPU operation in it: what follows are operators that the CPU ran (record it with the GPU's activities)"
+)
+
+
+def render(report: KernelReport, *, region: str | None = None, top: int = 10) -> str:
+    """All of it, or one region in detail (UsageError if there is none); `top` kernels by their time."""
+    causes = causes_known(report)
+    if region is not None:
+        parts = _detail(report, report.region(region), causes=causes, top=top)
+    else:
+        parts = _all(report, causes=causes, top=top)
+    return "\n".join([*parts, *notes(report)])
+
+
+def notes(report: KernelReport) -> list[str]:
+    """What could not be used or told apart, and how many records the profiler lost."""
+    found = [f"note: {count:,} {printable(reason)}" for reason, count in sorted(report.notes.items()) if count]
+    if report.dropped:
+        found.append(f"note: the profiler lost {report.dropped:,} records: sums are too low")
+    return found
+
+
+def _all(report: KernelReport, *, causes: bool, top: int) -> Iterator[str]:
+    source = printable(report.source)
+    if report.activity is not None:
+        yield from _whole(source, report.activity, causes=causes)
+    elif report.on_host:
+        yield f"{source}: {ON_HOST}"
+    if report.regions:
+        yield ""
+        yield from _regions(report, causes=causes)
+    kernels = all_kernels(report)
+    if kernels:
+        yield ""
+        yield from _kernels(kernels, top, "operator" if report.on_host else "kernel")
+    if report.activity is not None:
+        yield ""
+        yield from verdict_lines(classify(evidence(report.activity)))
+
+
+# ---------------------------------------------------------------------- the whole
+
+
+def _whole(source: str, a: Activity, *, causes: bool) -> Iterator[str]:
+    span = "the span" if len(a.devices) == 1 else f"the span × {len(a.devices)} devices"
+    whole = a.device_ns
+    idle = idle_times(a.idle, causes=causes)
+    count = a.counts[Kind.KERNEL] + a.counts[Kind.COMMUNICATION]
+    ran = f"{many(a.operations, 'GPU operation')} on {many(len(a.devices), 'device')}"
+    yield f"{source}: {ran}; {many(count, 'kernel')}, mean {time(a.mean_kernel_ns)}"
+    yield f"span: {time(a.span_ns)}, from the first operation's start to the last one's end"
+    yield ""
+    rows = [
+        _row("busy", a.busy_ns, whole, span),
+        _row("  work", a.work_ns, whole, span),
+        _row("  communication that no kernel hides", a.exposed_communication_ns, whole, span),
+        _row("  copies over a link that nothing hides", a.exposed_transfer_ns, whole, span),
+        _row("idle", a.idle.total_ns, whole, span),
+        *_idle_rows(idle, whole, span),
+        _row("communication", a.communication_ns, whole, span),
+        _row("  beside other kernels", a.overlap_ns, a.communication_ns, "communication"),
+        _row("copies", a.copy_ns, whole, span),
+    ]
+    yield text_table(("", "time", "share", "of"), rows)
+    yield ""
+    streams = [
+        (
+            f"{s.device}:{printable(str(s.stream))}",
+            f"{s.operations:,}",
+            time(s.span_ns),
+            time(s.busy_ns),
+            *(time(idle_times(s.idle, causes=causes)[key]) for key in ("host_wait", "kernel_wait", "other", "unknown")),
+        )
+        for s in a.streams
+    ]
+    yield text_table(("stream", "operations", "span", "busy", "host wait", "kernel wait", "other", "unknown"), streams)
+
+
+def _idle_rows(idle: Mapping[str, int | None], whole: int, of: str) -> list[tuple[str, str, str, str]]:
+    return [
+        _row("  waiting for the host", idle["host_wait"], whole, of),
+        _row("    of that, launching", idle["launch"], idle["host_wait"] or 0, "waiting for the host"),
+        _row("  waiting between kernels", idle["kernel_wait"], whole, of),
+        _row("  waiting for something else", idle["other"], whole, of),
+        _row("  cause not in the trace", idle["unknown"], whole, of),
+    ]
+
+
+def _row(name: str, ns: int | None, whole: int, of: str) -> tuple[str, str, str, str]:
+    return name, time(ns), share(ns, whole), of
+
+
+def verdict_lines(verdict: Verdict) -> Iterator[str]:
+    """The regime, why or what to do, and the next nearest."""
+    sure = "" if verdict.regime is Regime.UNKNOWN else f", sure {percent(verdict.confidence, 0)}"
+    yield f"regime: {verdict.regime}{sure}"
+    yield f"  {verdict.advice or verdict.rule}"
+    if verdict.runner_up is not None:
+        yield f"  next: {verdict.runner_up}"
+
+
+# ---------------------------------------------------------------------- regions
+
+
+def _regions(report: KernelReport, *, causes: bool) -> Iterator[str]:
+    shown = chosen(report.regions, MOST_REGIONS)
+    rows = [*shown, *(() if report.outside is None else (report.outside,))]
+    if report.on_host:
+        yield text_table(HOST_COLUMNS, map(host_cells, rows))
+    else:
+        yield text_table(REGION_COLUMNS, (region_cells(each, causes=causes) for each in rows))
+    if len(shown) < len(report.regions):
+        yield f"and {len(report.regions) - len(shown):,} more regions with less busy time; --json has all"
+
+
+def _detail(report: KernelReport, r: RegionKernels, *, causes: bool, top: int) -> Iterator[str]:
+    where = f"GPU {', '.join(map(str, r.devices))}" if r.devices and not r.on_host else "no GPU"
+    yield f"{printable(r.name)}: {many(r.executions, 'execution')}, {time(r.host_ns)} on the host; {where}"
+    what = "operator" if r.on_host else "kernel"
+    if report.on_host:
+        yield f"{printable(report.source)}: {ON_HOST}"
+    else:
+        yield ""
+        devices = 1 if report.activity is None else len(report.activity.devices)
+        yield text_table(("", "time", "share", "of"), _detail_rows(r, devices, causes=causes))
+        yield ""
+        yield from facts(r)
+    if r.kernels:
+        yield ""
+        yield from _kernels(r.kernels, top, what)
+    for table in (copies_table([r], one=True), memory_table([r], one=True), counter_table([r], one=True)):
+        if table:
+            yield ""
+            yield text_table(table[0], table[1:])
+    yield ""
+    yield from verdict_lines(r.verdict())
+
+
+def _detail_rows(r: RegionKernels, devices: int, *, causes: bool) -> list[tuple[str, str, str, str]]:
+    span = "the span" if len(r.devices) < 2 else f"the spans on {len(r.devices)} devices"
+    beside = "time on the host" if devices == 1 else f"time on the host × {devices} devices"
+    whole = r.span_ns
+    rows = [
+        _row("span", whole, 0, ""),
+        _row("busy", r.busy_ns, whole, span),
+        _row("  work", r.busy_ns - r.exposed_communication_ns - r.exposed_transfer_ns, whole, span),
+        _row("  communication that no kernel hides", r.exposed_communication_ns, whole, span),
+        _row("  copies over a link that nothing hides", r.exposed_transfer_ns, whole, span),
+        _row("only others' operations", r.others_ns, whole, span),
+        _row("idle", r.idle.total_ns, whole, span),
+        *_idle_rows(idle_times(r.idle, causes=causes), whole, span),
+        _row("communication", r.communication_ns, whole, span),
+        _row("  beside other kernels", r.overlap_ns, r.communication_ns, "communication"),
+        _row("GPU busy while it ran on the host", r.beside_ns, r.host_ns * devices, beside),
+        _row("calls that wait for the GPU", r.wait_ns, r.host_ns, "time on the host"),
+    ]
+    if r.backward:
+        rows.append(_row("backward pass", r.backward_ns, r.busy_ns, "busy"))
+    return rows
+
+
+def facts(r: RegionKernels) -> Iterator[str]:
+    """What else is known of a region, a sentence each."""
+    inside = r.operations - r.own
+    deeper = f", {inside:,} of them launched in regions inside it" if inside else ""
+    yield many(r.operations, "GPU operation") + deeper
+    if r.backward:
+        yield f"{r.backward:,} of the backward pass of what ran forward in it"
+    if r.graph:
+        yield f"{r.graph:,} launched by CUDA graphs"
+    if r.waits:
+        yield f"{many(r.waits, 'call')} waited for the GPU"
+    for what, value, of_ns in (
+        ("estimated occupancy", r.occupancy, r.occupancy_of_ns),
+        ("multiprocessors with a block", r.breadth, r.breadth_of_ns),
+    ):
+        if value is not None:
+            of = "" if of_ns == r.kernel_ns else f"the {time(of_ns)} that tell, of "
+            yield f"{what}: {percent(value)}, a mean over {of}{time(r.kernel_ns)} of kernels"
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def _kernels(kernels: Mapping[str, KernelSum], top: int, what: str) -> Iterator[str]:
+    ranked = longest_first(kernels)
+    rows = kernel_rows(ranked[:top], sum(each.total_ns for each in kernels.values()))
+    yield text_table((what, "times", "total", f"of {what} time", "mean", "longest"), rows)
+    if len(ranked) > top:
+        yield f"and {len(ranked) - top:,} more names"

@@ -1,0 +1,163 @@
+"""What was found in a recording of GPU operations: the whole, and each region's part of it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_profile.errors import UsageError
+from gpu_profile.kernels.activity import Activity, activity_of
+from gpu_profile.kernels.counters.sums import Counters, Matched
+from gpu_profile.kernels.joining.columns import NONE, Columns
+from gpu_profile.kernels.joining.placing import place
+from gpu_profile.kernels.joining.work import gpu_work, host_work
+from gpu_profile.kernels.records import Allocation, Counted, Record
+from gpu_profile.kernels.region import RegionKernels
+from gpu_profile.kernels.region_sums import Adder
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """`activity` sums up all GPU operations (None: there are none); `regions` come in order of first appearance.
+
+    `outside` is what was launched in no region, named "". `notes` counts, by reason, what could not be used or told
+    apart. `dropped` is how many records the profiler lost; None: it does not tell. `on_host`: there was no GPU
+    operation, and `regions` and `outside` are made of the CPU's operators instead. `counted` tells how many of the
+    counters' records found a kernel or region; None: there were none.
+    """
+
+    source: str
+    activity: Activity | None
+    regions: tuple[RegionKernels, ...]
+    outside: RegionKernels | None
+    notes: Mapping[str, int]
+    dropped: int | None
+    on_host: bool
+    counted: Matched | None
+    columns: Columns
+    _adder: Adder
+    _outermost: Mapping[str, Sequence[int]]
+
+    def region(self, name: str) -> RegionKernels:
+        """One region; UsageError with the nearest names if there is none of this name."""
+        for region in self.regions:
+            if region.name == name:
+                return region
+        near = get_close_matches(name, self._outermost, 3, 0.4) or list(self._outermost)[:3]
+        known = f"; did you mean {' or '.join(map(repr, near))}?" if near else ": there are no regions in it"
+        raise UsageError(f"{self.source}: no region {name!r}{known}")
+
+    def text(self, region: str | None = None, *, top: int = 10) -> str:
+        """Tables of the whole and its regions, or of one region, with the `top` kernels; as on the console."""
+        from gpu_profile.kernels.render.text import render
+
+        return render(self, region=region, top=top)
+
+    def to_dict(self, region: str | None = None, *, top: int = 10) -> dict[str, Any]:
+        """The same in values of JSON: None where something is not known."""
+        from gpu_profile.kernels.render.document import document
+
+        return document(self, region=region, top=top)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the text (`.txt`), values (`.json`), kernels by region (`.csv`), page (`.html`) or Perfetto's trace
+        (`.pftrace`), by the name's end. UsageError for another, or a file that cannot be written.
+        """
+        from gpu_profile.kernels.render import as_file
+
+        file = Path(path)
+        data = as_file(self, file)
+        try:
+            file.write_bytes(data)
+        except OSError as error:
+            raise UsageError(f"{file}: cannot be written: {error.strerror or error}") from error
+        return file
+
+    def executions(self) -> dict[int, RegionKernels]:
+        """Each execution by itself, by its range's id; of those that have one."""
+        ranges, names = self.columns.ranges, self.columns.names
+        return {
+            number: self._adder.region(names[int(ranges.names[at])], [at], 1)
+            for at, number in enumerate(ranges.ids.tolist())
+            if number
+        }
+
+    def allocations(self, name: str) -> list[Allocation]:
+        """The allocations that were made in a region, in order of time; UsageError if there is no such region."""
+        self.region(name)
+        found, names, threads = self.columns.allocations, self.columns.names, self.columns.threads
+        members = self._adder.members(self._outermost[name])
+        driver = {(each.time_ns, each.address, each.bytes): each for each in self.columns.driver}
+        result = []
+        for at in members[np.argsort(found.times[members], kind="stable")].tolist():
+            total = int(found.totals[at])
+            plain = Allocation(
+                int(found.times[at]),
+                threads[int(found.threads[at])],
+                int(found.devices[at]),
+                int(found.bytes[at]),
+                None if total == NONE else total,
+                int(found.addresses[at]),
+                names[int(found.sources[at])],
+            )
+            result.append(driver.get((plain.time_ns, plain.address, plain.bytes), plain))
+        return result
+
+
+def report_of(
+    records: Iterable[Record],
+    *,
+    source: str = "",
+    dropped: int | None = None,
+    counted: Iterable[Counted] | None = None,
+    notes: Mapping[str, int] | None = None,
+) -> KernelReport:
+    """Join operations with the calls that launched them, and calls with the regions that they were made in.
+
+    `counted` are counters of another run of the same program, joined by the names of kernels; without them, those among
+    the records are. `notes` counts what whoever reads the records left out.
+    """
+    columns = Columns()
+    columns.extend(records)
+    work, unjoined = gpu_work(columns)
+    names = columns.names
+    # Counters are recorded without the kernels that they are of.
+    on_host = not len(work.starts) and not columns.counted and len(columns.operators.starts) > 0
+    if on_host:
+        work = host_work(columns)
+    placing = place(columns, work)
+    adder = Adder(columns, work, placing, on_host=on_host)
+    ranges = columns.ranges
+    many = np.bincount(ranges.names, minlength=len(names)) if len(ranges.names) else np.zeros(0, np.int64)
+    begun = sorted(placing.forest.outermost.items(), key=lambda item: min(ranges.starts[at] for at in item[1]))
+    regions = [adder.region(names[number], inside, int(many[number])) for number, inside in begun]
+    outside = adder.outside()
+    matched = None
+    read = list(columns.counted if counted is None else counted)
+    if read:
+        counters, whole = Counters(read), adder.everything()
+        regions = [
+            replace(each, counters=counters.of(whole, each.kernels, each.name, executions=each.executions))
+            for each in regions
+        ]
+        matched = counters.matched(whole, {each.name for each in regions})
+    activity = None if on_host else activity_of(columns, work)
+    return KernelReport(
+        source=source,
+        activity=activity,
+        regions=tuple(regions),
+        outside=outside,
+        notes=Counter(notes or {}) + Counter(unjoined if activity else {}) + Counter(placing.notes),
+        dropped=dropped,
+        on_host=on_host,
+        counted=matched,
+        columns=columns,
+        _adder=adder,
+        _outermost={names[number]: inside for number, inside in begun},
+    )

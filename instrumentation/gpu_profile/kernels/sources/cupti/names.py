@@ -1,0 +1,115 @@
+"""What CUPTI's numbers are called: copies as PyTorch's profiler calls them, calls and kernels as their source does."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any, Final
+
+from gpu_profile.kernels.sources.cupti.rows import RUNTIME
+
+#: CUpti_ActivityMemcpyKind; A is a CUDA array, P a peer.
+COPY_KINDS: Final = ("Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
+#: CUpti_ActivityMemoryKind.
+MEMORY_KINDS: Final = (
+    "Unknown",
+    "Pageable",
+    "Pinned",
+    "Device",
+    "Array",
+    "Managed",
+    "Device Static",
+    "Managed Static",
+)
+#: CUpti_ActivityOverheadKind, which counts in steps of 65536.
+_OVERHEADS: Final = (
+    "driver compiler",
+    "buffer flush",
+    "instrumentation",
+    "resources",
+    "module loading",
+    "lazy function loading",
+    "full command buffer",
+    "buffer request",
+    "unified memory",
+)
+#: What the enumerations add to a function's name: the version of its parameters, and per-thread default streams.
+_RUNTIME_SUFFIX: Final = re.compile(r"(_pt[sd]z|_ptds)?(_v\d{4,5})?$")
+_DRIVER_SUFFIX: Final = re.compile(r"(_ptsz|_ptds)$")
+
+
+def copy_name(kind: int, source: int, target: int) -> str:
+    """`Memcpy HtoD (Pinned -> Device)`."""
+    return f"Memcpy {named(COPY_KINDS, kind)} ({named(MEMORY_KINDS, source)} -> {named(MEMORY_KINDS, target)})"
+
+
+def set_name(kind: int) -> str:
+    """`Memset (Device)`."""
+    return f"Memset ({named(MEMORY_KINDS, kind)})"
+
+
+def overhead_name(kind: int) -> str:
+    """What CUPTI or the driver spent the time on."""
+    return "unknown" if kind <= 0 else named(_OVERHEADS, 0 if kind == 1 else kind >> 16)
+
+
+def named(names: tuple[str, ...], number: int) -> str:
+    """The name of a number, or the number where a later release has more of them."""
+    return names[number] if 0 <= number < len(names) else f"kind {number}"
+
+
+def call_names(cupti: Any) -> Callable[[int, int], str]:
+    """A function that names calls by activity kind and callback id, from the package's tables; else `runtime 211`."""
+
+    @cache
+    def name(kind: int, callback: int) -> str:
+        runtime = kind == RUNTIME
+        tables = (
+            ("RuntimeApiTraceCbid", "runtime_api_trace_cbid")
+            if runtime
+            else (
+                "DriverApiTraceCbid",
+                "driver_api_trace_cbid",
+            )
+        )
+        table = next((found for each in tables if (found := getattr(cupti, each, None)) is not None), None)
+        try:
+            full: str = table(callback).name  # type: ignore[misc]  # None is caught as well
+        except (TypeError, ValueError):
+            return f"{'runtime' if runtime else 'driver'} {callback}"
+        return (_RUNTIME_SUFFIX if runtime else _DRIVER_SUFFIX).sub("", full)
+
+    return name
+
+
+@lru_cache(maxsize=8192)
+def demangled(name: str) -> str:
+    """A kernel's C++ name as its source has it; as it came where it is none, or libstdc++ cannot be loaded."""
+    demangle = _demangler() if name.startswith("_Z") else None
+    return name if demangle is None else demangle(name)
+
+
+@lru_cache(maxsize=1)
+def _demangler() -> Callable[[str], str] | None:
+    try:
+        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+        free = ctypes.CDLL(None).free
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+    function.restype = ctypes.c_void_p  # not c_char_p, of which the address to free would be lost
+    free.argtypes, free.restype = (ctypes.c_void_p,), None
+
+    def demangle(name: str) -> str:
+        status = ctypes.c_int()
+        address = function(name.encode(), None, None, ctypes.byref(status))
+        if not address:
+            return name
+        try:
+            return ctypes.string_at(address).decode(errors="replace")
+        finally:
+            free(address)
+
+    return demangle

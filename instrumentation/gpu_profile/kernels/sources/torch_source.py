@@ -1,0 +1,257 @@
+"""PyTorch's own profiler as a source of records, read by way of the trace that it saves.
+
+The records of a running program and those of a saved trace so take one path. Starting it costs 0.3 ms and stopping it
+7 µs per operator (measured on a CPU with PyTorch 2.13); saving and reading, which may happen in another thread, come
+on top. PyTorch waits for the current GPU when it stops, and the first start imports its compiler, which takes a second.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+from gpu_profile.errors import GpuBackendError, UsageError
+from gpu_profile.frameworks import libcuda
+from gpu_profile.kernels.records import Allocation, Call, Operation, Operator, Range, Record
+from gpu_profile.kernels.sources.source import WrongThreadError, has_driver
+from gpu_profile.kernels.trace import Trace
+
+#: Newer releases of Kineto write a line on stderr at every start and stop; only this variable's highest level ends it.
+LOG_VARIABLE: Final = "KINETO_LOG_LEVEL"
+_SILENT: Final = "99"
+#: In place of the True that PyTorch notes: if it is no int any more, another profiler has been started since.
+_OURS: Final = 1
+_BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,18}|[1-4]\d{18})\b')
+_ENDS_BYTES: Final = 1 << 16
+_HELD: Final = (
+    "the GPU was in use, but PyTorch's profiler got no record of it: another tool holds CUPTI, "
+    "such as Nsight, DCGM's profiling or a second profiler; end that one"
+)
+
+
+def waits_for_gpu() -> bool:
+    """Whether PyTorch may come to use GPUs, and has not so far: to record already would make a CUDA context.
+
+    Asks neither PyTorch nor the driver how many there are, for that ends the program's freedom to fork.
+    """
+    torch = sys.modules.get("torch")
+    version = getattr(torch, "version", None)
+    may = bool(getattr(version, "hip", None) or (getattr(version, "cuda", None) and has_driver()))
+    return torch is not None and may and not torch.cuda.is_initialized()
+
+
+class TorchSource:
+    """`torch.profiler` with all the activities that PyTorch supports on this machine.
+
+    It records the operators and allocations of the thread that starts it, which alone may stop it, and the GPU calls
+    of all threads. `all_threads`: the operators of all threads, but no allocations, and any thread may stop it; needs
+    PyTorch 2.7 or so, without which it has no effect (`anywhere` tells).
+    `problem` is what was wrong with the last recording; known once it is read.
+    Raises GpuBackendError if PyTorch, or Kineto in it, is missing.
+    """
+
+    name = "torch"
+    dropped: int | None = None
+    pushes = False
+
+    def __init__(self, *, all_threads: bool = False) -> None:
+        try:
+            self._torch = importlib.import_module("torch")
+            self._api = importlib.import_module("torch.profiler")
+        except Exception as error:
+            raise GpuBackendError(f"PyTorch cannot be imported ({error}): pip install 'gpu-profile[torch]'") from error
+        if not self._api.kineto_available():
+            raise GpuBackendError("this build of PyTorch records no GPU operations (no Kineto): install another")
+        self.problem = ""
+        self._config, self.anywhere = _config(all_threads)
+        self._profiler: Any = None
+        self._thread = threading.current_thread()
+        self._pid = 0
+        self._device: int | None = None
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Record from now on; GpuBackendError if PyTorch's profiler already runs, or does not start."""
+        if self._profiler is not None:
+            raise GpuBackendError("this source records already: stop it first")
+        if self._torch.autograd._profiler_enabled() or self._state():
+            # PyTorch would hand the running profiler's records over to nobody, without a word.
+            raise GpuBackendError("PyTorch's profiler runs already in this process: end it before kernels are recorded")
+        self.problem = ""
+        profiler = self._api.profile(
+            activities=list(self._api.supported_activities()), profile_memory=True, experimental_config=self._config
+        )
+        try:
+            with _quiet():
+                profiler.start()
+        except Exception as error:
+            raise GpuBackendError(f"PyTorch's profiler did not start: {_line(error)}") from error
+        if self._state() is not None:
+            self._flags()._is_profiler_enabled = _OURS
+        self._profiler, self._thread, self._pid = profiler, threading.current_thread(), os.getpid()
+        self._device = self._torch.cuda.current_device() if self._torch.cuda.is_initialized() else None
+        # A profiler that is left open crashes the process when it exits.
+        atexit.register(self._abandon)
+
+    def warm_up(self) -> None:
+        """Have the first start's cost here and now: the import of PyTorch's compiler, and CUPTI's own start."""
+        cuda = libcuda.loaded()
+        used = [] if cuda is None else [ordinal for ordinal in range(cuda.count()) if cuda.active(ordinal)]
+        with self._torch.cuda.device(used[0]) if used else nullcontext():
+            self.start()
+            self.stop()
+
+    def stop(self) -> Iterator[Record]:
+        """End; the trace is saved and read when the records are.
+
+        Raises WrongThreadError in another thread than the one that started it, and GpuBackendError if that is gone, or
+        if another profiler of PyTorch was started meanwhile, which has taken this one's place.
+        """
+        if self._profiler is None:
+            raise GpuBackendError("this source does not record: start it first")
+        if self._pid != os.getpid():
+            self._forget()
+            raise GpuBackendError("PyTorch's profiler was started before the fork: its records are the parent's")
+        here = threading.current_thread() is self._thread
+        if not (here or self.anywhere) and self._thread.is_alive():
+            raise WrongThreadError(f"PyTorch's profiler is stopped in the thread that started it: {self._thread.name}")
+        profiler, gone = self._profiler, not (here or self.anywhere)
+        if gone or self._displaced():
+            self._abandon()
+            what = "its thread ended before it was stopped" if gone else "another one was started meanwhile"
+            raise GpuBackendError(f"what PyTorch's profiler recorded is lost: {what}")
+        self._forget()
+        try:
+            with nullcontext() if here else self._on_device():
+                profiler.stop()
+        except Exception as error:
+            raise GpuBackendError(f"PyTorch's profiler did not stop: {_line(error)}") from error
+        return self._records(profiler, used_gpu=self._device is not None)
+
+    def push(self, range_id: int) -> None:
+        """Nothing: the trace tells threads and times."""
+
+    def pop(self) -> None:
+        """Nothing, too."""
+
+    # ------------------------------------------------------------------ PyTorch's state
+
+    def _flags(self) -> Any:
+        return sys.modules["torch.autograd.profiler"]
+
+    def _state(self) -> Any:
+        """What PyTorch notes while a profiler runs; None if it does not."""
+        return getattr(self._flags(), "_is_profiler_enabled", None)
+
+    def _displaced(self) -> bool:
+        """Whether another profiler has been started since: to stop ours then would crash, or rob that one."""
+        return type(self._state()) is bool
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """Where the starter was: PyTorch waits for the current GPU, and would make a context on another."""
+        device: Any = nullcontext() if self._device is None else self._torch.cuda.device(self._device)
+        found: AbstractContextManager[Any] = device
+        return found
+
+    def _forget(self) -> None:
+        self._profiler = None
+        atexit.unregister(self._abandon)
+
+    def _abandon(self) -> None:
+        """Leave PyTorch in a state in which it can be used, and exit, whatever becomes of the records."""
+        profiler = self._profiler
+        self._forget()
+        if profiler is None or self._pid != os.getpid() or self._displaced():
+            return
+        if not (self.anywhere or threading.current_thread() is self._thread):
+            # Only its own thread may stop it, but a new one takes its place.
+            profiler = self._api.profile(activities=[self._api.ProfilerActivity.CPU])
+            profiler.start()
+        with self._on_device():
+            profiler.stop()
+
+    # ------------------------------------------------------------------ records
+
+    def _records(self, profiler: Any, *, used_gpu: bool) -> Iterator[Record]:
+        calls = launches = operations = 0
+        # Kineto neither raises nor tells where the file could not be written, so what was read has to tell.
+        try:
+            with tempfile.TemporaryDirectory(prefix="gpu-profile-") as folder:
+                path = Path(folder) / "trace.json"
+                profiler.export_chrome_trace(str(path))
+                for record in _moved(Trace(path), _base_ns(path)):
+                    if type(record) is Operation:
+                        operations += 1
+                    elif type(record) is Call:
+                        calls += 1
+                        launches += "Launch" in record.name and "HostFunc" not in record.name
+                    yield record
+        except (OSError, RuntimeError, UsageError) as error:
+            self.problem = f"PyTorch's records could not be read ({_line(error)}); is {tempfile.gettempdir()} full?"
+            raise UsageError(self.problem) from error
+        if used_gpu and not operations and (launches or not calls):
+            self.problem = _HELD
+
+
+def _base_ns(path: Path) -> int:
+    """What to add to the trace's times for nanoseconds since the epoch; Kineto tells it before or after the events."""
+    with path.open("rb") as file:
+        text = file.read(_ENDS_BYTES)
+        file.seek(max(len(text), path.stat().st_size - _ENDS_BYTES))
+        text += file.read()
+    found = _BASE.search(text)
+    return int(found[1]) if found else 0
+
+
+def _moved(records: Iterable[Record], by_ns: int) -> Iterator[Record]:
+    for record in records:
+        if isinstance(record, Operation | Call | Range | Operator):
+            yield record._replace(start_ns=record.start_ns + by_ns, end_ns=record.end_ns + by_ns)
+        elif isinstance(record, Allocation):
+            yield record._replace(time_ns=record.time_ns + by_ns)
+        else:
+            yield record
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The first start reads how much Kineto writes on stderr; the programs that this one starts are not to see it."""
+    silenced = LOG_VARIABLE not in os.environ
+    if silenced:
+        os.environ[LOG_VARIABLE] = _SILENT
+    try:
+        yield
+    finally:
+        if silenced:
+            os.environ.pop(LOG_VARIABLE, None)
+
+
+def _config(all_threads: bool) -> tuple[Any, bool]:
+    """The experimental settings that this PyTorch knows, and whether all threads are among them."""
+    try:
+        config = importlib.import_module("torch._C._profiler")._ExperimentalConfig
+    except (ImportError, AttributeError):
+        return None, False
+    wanted = {"profile_all_threads": True} if all_threads else {}
+    # `trace_only` spares PyTorch the making of a Python object for each event.
+    for options in ({"trace_only": True, **wanted}, wanted):
+        try:
+            return config(**options), bool(wanted)
+        except TypeError:
+            continue
+    return None, False
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]

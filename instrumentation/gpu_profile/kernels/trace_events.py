@@ -1,0 +1,256 @@
+"""Events of Chrome traces as PyTorch's profiler (Kineto) writes them, one at a time, as records. Pure.
+
+`MAKERS` has one function for each phase and category that is known: today's categories and those from before 2022, of
+NVIDIA and AMD GPUs. What the events' arguments are called, and the numbers of kinds of devices, are as in the sources
+of Kineto (`CudaMetadataFields.h`) and PyTorch (`c10/core/DeviceType.h`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from math import isfinite
+from typing import Any, Final
+
+from gpu_profile.kernels.records import HOST, Allocation, Call, Counted, Kind, Operation, Operator, Range, Record
+
+#: Half of what int64 holds, so that ends and differences fit as well.
+LATEST: Final = 1 << 62
+
+#: No single copy or allocation is larger than a petabyte, and no event longer than three months: sums stay far from
+#: what int64 holds, whatever a damaged file says.
+_LARGEST: Final = 1 << 50
+_LONGEST: Final = 1 << 53
+_NS_PER_US: Final = 1000
+_MOST_DEVICES: Final = 1 << 31
+_STEP: Final = "ProfilerStep#"
+#: What PyTorch itself marks; before 2022 in the category of operators.
+_ANNOTATIONS: Final = (_STEP, "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
+#: `c10::DeviceType::CPU`; all others are counted by their own device ids.
+_CPU: Final = 0
+#: Arguments of a range of counters that say where it ran and are no counters.
+_PLACES: Final = frozenset({"device", "context", "stream", "correlation", "External id", "Ev Idx"})
+
+Event = dict[str, Any]
+
+
+class UnusableError(Exception):
+    """Why an event cannot be used."""
+
+
+def _kernel(event: Event) -> Operation:
+    name = _text(event.get("name"))
+    low = name.lower()
+    # NVIDIA's and AMD's libraries of collectives: their kernels carry the name.
+    return _operation(event, Kind.COMMUNICATION if "nccl" in low or "rccl" in low else Kind.KERNEL, name)
+
+
+def _copy(event: Event) -> Operation:
+    name = _text(event.get("name"))
+    low = name.lower()
+    return _operation(event, Kind.COPY if "dtod" in low or "devicetodevice" in low else Kind.TRANSFER, name)
+
+
+def _set(event: Event) -> Operation:
+    return _operation(event, Kind.SET, _text(event.get("name")))
+
+
+def _operation(event: Event, kind: Kind, name: str) -> Operation:
+    arguments = _arguments(event)
+    start, end = _interval(event)
+    device = arguments.get("device", event.get("pid"))
+    if type(device) is not int or not 0 <= device < _MOST_DEVICES:
+        raise UnusableError("no device")
+    get = arguments.get
+    occupancy = _number(get("est. achieved occupancy %"))
+    return Operation(
+        kind,
+        device,
+        _thread(get("stream", event.get("tid"))),
+        start,
+        end,
+        name,
+        _correlation(arguments),
+        _amount(get("bytes"), _LARGEST),
+        # The profiler's estimate is a whole number of per cent.
+        occupancy / 100 if occupancy is not None and occupancy <= 100 else None,
+        _number(get("blocks per SM")),
+        bool(_amount(get("graph node id")) or _amount(get("graph id"))),
+    )
+
+
+def _call(event: Event) -> Call | None:
+    arguments = _arguments(event)
+    correlation = _correlation(arguments)
+    if correlation is None:
+        return None
+    start, end = _interval(event)
+    name = _text(event.get("name"))
+    # HIP's calls tell the size of a copy, its GPU operations do not. An allocation's size is nothing that was moved.
+    moved = _amount(arguments["size"], _LARGEST) if "size" in arguments and "emcpy" in name else None
+    return Call(correlation, start, end, _thread(event.get("tid")), name, moved)
+
+
+def _range(event: Event) -> Range:
+    name = _text(event.get("name"))
+    if not name:
+        raise UnusableError("no name")
+    if name.startswith(_STEP) and name[len(_STEP) :].isdecimal():
+        name = _STEP[:-1]
+    start, end = _interval(event)
+    return Range(name, _thread(event.get("tid")), start, end)
+
+
+def _operator(event: Event) -> Operator | Range:
+    name = _text(event.get("name"))
+    if "#" in name and name.startswith(_ANNOTATIONS):
+        return _range(event)
+    start, end = _interval(event)
+    arguments = _arguments(event)
+    thread = _thread(event.get("tid"))
+    if "Sequence number" not in arguments:
+        return Operator(name, thread, start, end)
+    forward = arguments.get("Fwd thread id")
+    sequence = _amount(arguments["Sequence number"])
+    return Operator(name, thread, start, end, sequence, type(forward) is int and forward != 0)
+
+
+def _allocation(event: Event) -> Allocation | None:
+    if event.get("name") != "[memory]":
+        return None
+    arguments = _arguments(event)
+    moved, kind, device = arguments.get("Bytes"), arguments.get("Device Type"), arguments.get("Device Id")
+    if type(moved) is not int or not moved or not -_LARGEST < moved < _LARGEST:
+        raise UnusableError("no bytes")
+    if kind == _CPU and type(kind) is int:
+        device = HOST
+    elif type(device) is not int or not 0 <= device < _MOST_DEVICES:
+        raise UnusableError("no device")
+    time = nanoseconds(event.get("ts"), "no start time")
+    address = arguments.get("Addr")
+    return Allocation(
+        time,
+        _thread(event.get("tid")),
+        device,
+        moved,
+        _amount(arguments.get("Total Allocated"), _LARGEST),
+        address if type(address) is int and 0 < address < 1 << 64 else 0,
+    )
+
+
+def _counted(event: Event) -> Counted:
+    arguments = _arguments(event)
+    device = arguments.get("device", event.get("pid"))
+    if type(device) is not int or not 0 <= device < _MOST_DEVICES:
+        raise UnusableError("no device")
+    values = {}
+    for name, value in arguments.items():
+        number = _finite(value)
+        if number is not None and name not in _PLACES:
+            values[_text(name)] = number
+    if not values:
+        raise UnusableError("no counters")
+    return Counted(_text(event.get("name")), device, values)
+
+
+#: What makes a record of an event, by its phase and category. None from it: an event of no interest.
+MAKERS: Final[Mapping[tuple[Any, Any], Callable[[Event], Record | None]]] = {
+    ("X", "kernel"): _kernel,
+    ("X", "Kernel"): _kernel,
+    ("X", "gpu_memcpy"): _copy,
+    ("X", "Memcpy"): _copy,
+    ("X", "gpu_memset"): _set,
+    ("X", "Memset"): _set,
+    ("X", "cuda_runtime"): _call,
+    ("X", "cuda_driver"): _call,
+    ("X", "Runtime"): _call,
+    ("X", "user_annotation"): _range,
+    ("X", "cpu_op"): _operator,
+    ("X", "Operator"): _operator,
+    ("i", None): _allocation,
+    ("i", "cpu_instant_event"): _allocation,
+    ("X", "cuda_profiler_range"): _counted,
+}
+
+
+def nanoseconds(value: Any, missing: str) -> int:
+    """Microseconds, as an integer or as text, in exact nanoseconds. Anything else is unusable because of `missing`."""
+    if type(value) is int:
+        ns = value * _NS_PER_US
+    elif type(value) is str:
+        # A float holds today's microseconds since the epoch to a quarter of a microsecond only.
+        try:
+            if value[-4:-3] == "." and value[-3:].isdecimal() and len(value) < 20:
+                return int(value.replace(".", "", 1))
+            if not abs(float(value)) < LATEST:
+                raise UnusableError("time out of range")
+            ns = round(Decimal(value) * _NS_PER_US)
+        except (ValueError, ArithmeticError):
+            raise UnusableError(missing) from None
+    else:
+        raise UnusableError(missing)
+    if not -LATEST < ns < LATEST:
+        raise UnusableError("time out of range")
+    return ns
+
+
+def _interval(event: Event) -> tuple[int, int]:
+    start = nanoseconds(event.get("ts"), "no start time")
+    length = nanoseconds(event.get("dur"), "no duration")
+    if length < 0:
+        raise UnusableError("negative duration")
+    if length > _LONGEST:
+        raise UnusableError("time out of range")
+    return start, start + length
+
+
+def _arguments(event: Event) -> Event:
+    arguments = event.get("args")
+    return arguments if type(arguments) is dict else {}
+
+
+def _correlation(arguments: Event) -> int | None:
+    correlation = arguments.get("correlation")
+    return correlation if type(correlation) is int and 0 < correlation < LATEST else None
+
+
+def _thread(value: Any) -> int | str:
+    """A thread or stream; old traces write some of them as text, which must not make them another one."""
+    if type(value) is int and -LATEST < value < LATEST:
+        return value
+    if type(value) is not str:
+        return ""
+    return int(value) if value.isdecimal() and len(value) < 19 else _text(value)
+
+
+def _text(value: Any) -> str:
+    """Text that can be printed and saved: half of a pair of surrogates cannot."""
+    if type(value) is not str:
+        return ""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+def _amount(value: Any, largest: int = LATEST) -> int | None:
+    """A whole number from 0 on, also as text, below the largest that there can be."""
+    if value is None:
+        return None
+    if type(value) is str and value.isdecimal() and len(value) < 19:
+        value = int(value)
+    return value if type(value) is int and 0 <= value < largest else None
+
+
+def _finite(value: Any) -> float | None:
+    """A number; fractions come as text."""
+    if type(value) is not str and type(value) is not int:
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if isfinite(number) else None
+
+
+def _number(value: Any) -> float | None:
+    """A number from 0 on; there is text like "inf", too."""
+    number = None if value is None else _finite(value)
+    return number if number is not None and 0 <= number < LATEST else None

@@ -1,0 +1,325 @@
+"""A stretch of time in which a profiler records and every region's executions are collected beside it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final, Self
+
+from gpu_profile import process
+from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.errors import GpuProfileError, UsageError
+from gpu_profile.executions import Execution
+from gpu_profile.kernels.records import Call, Range, Record
+from gpu_profile.kernels.report import KernelReport, report_of
+from gpu_profile.kernels.sources.source import Source, WrongThreadError, open_source
+from gpu_profile.running import Running, begun, innermost
+from gpu_profile.session import Session
+
+_log = logging.getLogger("gpu_profile")
+
+#: Executions that one window collects; more are counted.
+MOST_EXECUTIONS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """What a window took. `executions` are in order of their beginnings; the first is range 1 of the records.
+
+    The window was open from `start_ns` to `end_ns`, and ranges are as long as it saw them. `left_out` executions were
+    too many.
+    """
+
+    source: Source
+    executions: tuple[Execution, ...]
+    ranges: tuple[Range, ...]
+    left_out: int
+    start_ns: int
+    end_ns: int
+    _records: Iterable[Record]
+    _threads: dict[int, int]
+
+    @property
+    def dropped(self) -> int | None:
+        """Records that the profiler lost, known once they are read; None: it cannot tell."""
+        return self.source.dropped
+
+    @property
+    def problem(self) -> str:
+        """What was wrong with the recording, known once it is read; empty if nothing was."""
+        return getattr(self.source, "problem", "")
+
+    def records(self) -> Iterator[Record]:
+        """The profiler's records, once, and a range for each execution. UsageError where they cannot be read."""
+        native = self._threads
+        for record in self._records:
+            if type(record) is Call and record.thread in native:
+                yield record._replace(thread=native[record.thread])
+            else:
+                yield record
+        yield from self.ranges
+
+    def report(self) -> KernelReport:
+        """The records joined with the executions; once, as the records."""
+        notes = {f"executions beyond {len(self.executions)} in a window": self.left_out} if self.left_out else {}
+        report = report_of(self.records(), source=self.source.name, notes=notes)
+        if self.problem:
+            _log.warning("gpu-profile: %s", self.problem)
+        return replace(report, dropped=self.dropped)
+
+
+class Window:
+    """Collects executions while `source` records; only one at a time in a process. May be opened again once stopped.
+
+    Executions that begin in any thread are collected, and those that run around `start`. `awaits`: the spans of what is
+    collected are held back until `awaited` is set to False.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        most_executions: int = MOST_EXECUTIONS,
+        awaits: bool = False,
+    ) -> None:
+        self.source = source
+        self.left_out = 0
+        self.start_ns = 0
+        self._clock = clock
+        self._most = most_executions
+        self._awaits = awaits
+        # Reentrant, since a signal's handler may run a region.
+        self._lock = threading.RLock()
+        self._open = self._collecting = False
+        self._numbers: dict[int, int] = {}
+        self._executions: list[tuple[Execution, int]] = []
+        self._threads: dict[int, int] = {}
+        self._sessions: list[Session] = []
+        self._pushed = threading.local()
+
+    @property
+    def executions(self) -> tuple[Execution, ...]:
+        """What was collected so far, in order."""
+        return tuple(execution for execution, _ in self._executions)
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> Self:
+        """Open. UsageError if another window is open, GpuBackendError with the reason if the source cannot record."""
+        with _only.lock:
+            if _only.window is not None:
+                raise UsageError("kernels are being recorded already: only one window at a time is open in a process")
+            _only.window = self
+        try:
+            self.source.start()
+        except BaseException:
+            _only.release(self)
+            raise
+        self._numbers, self._executions, self._threads, self._sessions = {}, [], {}, []
+        self.left_out = 0
+        self.start_ns = self._clock.now_ns()
+        self._open = self._collecting = True
+        around, chain = innermost(begun.get()), []
+        while around is not None:
+            if isinstance(around, Running) and not around.end_ns:
+                chain.append(around)
+            around = around.parent
+        for execution in reversed(chain):
+            self._collect(execution)
+        process.on_start(self._join)
+        return self
+
+    def stop(self) -> Taken:
+        """Close. WrongThreadError if it goes on, for only the thread that started it may stop it; GpuBackendError if
+        the source failed, and the window is closed.
+        """
+        if not self._open:
+            raise UsageError("the window is not open: start it first")
+        self._collecting, end_ns = False, self._clock.now_ns()
+        try:
+            records = self.source.stop()
+        except WrongThreadError:
+            self._collecting = True
+            raise
+        except BaseException:
+            self._close()
+            raise
+        self._close()
+        with self._lock:
+            collected, self._executions = self._executions, []
+            ranges = tuple(self._ranges(collected, end_ns))
+        executions = tuple(execution for execution, _ in collected)
+        return Taken(self.source, executions, ranges, self.left_out, self.start_ns, end_ns, records, self._threads)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the source records."""
+        return self._open
+
+    def _close(self) -> None:
+        self._open = self._collecting = False
+        process.off_start(self._join)
+        for session in self._sessions:
+            session.unwatch(self)
+        _only.release(self)
+
+    def _join(self, session: Session) -> None:
+        """Every session from now on, but none of a forked child."""
+        if self._open and _only.window is self:
+            self._sessions.append(session)
+            session.watch(self)
+
+    def _ranges(self, collected: list[tuple[Execution, int]], end_ns: int) -> Iterator[Range]:
+        for number, (execution, thread) in enumerate(collected, 1):
+            parent = execution.nearest(self._numbers)
+            started = max(execution.start_ns, self.start_ns)
+            ended = min(execution.end_ns or end_ns, end_ns)
+            name, inside = execution.name, 0 if parent is None else self._numbers[parent]
+            yield Range(name, thread, started, max(started, ended), number, inside)
+
+    # ------------------------------------------------------------------ what executions tell
+
+    def begun(self, execution: Execution, *, nested: bool) -> None:
+        """An execution has begun in this thread."""
+        if not self._collecting:
+            return
+        number = self._collect(execution)
+        # What interleaves with others in this thread has no place on a stack: it is told by thread and time.
+        if number and nested and self.source.pushes and not _in_event_loop():
+            self._stack().append(number)
+            self.source.push(number)
+
+    def ended(self, execution: Execution) -> None:
+        """It has ended, perhaps in another thread than it began in, or after the window."""
+        if not self.source.pushes:
+            return
+        number, stack = self._numbers.get(id(execution)), self._stack()
+        if number in stack:
+            while stack:
+                self.source.pop()
+                if stack.pop() == number:
+                    break
+
+    def _collect(self, execution: Execution) -> int:
+        """Its number; 0 if there are too many."""
+        thread = threading.get_native_id()
+        with self._lock:
+            if not self._collecting:
+                return 0
+            known = self._numbers.get(id(execution))
+            if known is not None:
+                return known
+            if len(self._executions) >= self._most:
+                self.left_out += 1
+                return 0
+            if thread not in self._threads:
+                # Profilers know a thread that they have not met by the lower half of its pthread's address.
+                low = threading.get_ident() & 0xFFFF_FFFF
+                self._threads |= {low: thread, low - (1 << 32): thread, thread: thread}
+            self._executions.append((execution, thread))
+            self._numbers[id(execution)] = number = len(self._executions)
+            if self._awaits:
+                execution.awaited = True
+            return number
+
+    def _stack(self) -> list[int]:
+        """The ranges that were pushed in this thread."""
+        stack: list[int] | None = getattr(self._pushed, "stack", None)
+        if stack is None:
+            stack = self._pushed.stack = []
+        return stack
+
+
+def _in_event_loop() -> bool:
+    events = sys.modules.get("asyncio.events")
+    return events is not None and events._get_running_loop() is not None
+
+
+class _Only:
+    """The one window of this process that is open."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.window: Window | None = None
+
+    def release(self, window: Window) -> None:
+        """It is closed."""
+        with self.lock:
+            if self.window is window:
+                self.window = None
+
+    def after_fork(self) -> None:
+        """The child has the profiler's thread no more, nor the records."""
+        self.lock = threading.RLock()
+        window, self.window = self.window, None
+        if window is not None:
+            window._open = window._collecting = False
+
+
+_only: Final = _Only()
+os.register_at_fork(after_in_child=_only.after_fork)
+
+
+def is_open() -> bool:
+    """Whether a window is open in this process."""
+    return _only.window is not None
+
+
+# ---------------------------------------------------------------------- for users
+
+
+class Recording:
+    """`with kernels.record() as recording: …`, then `recording.report`. See `record`."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._taken: Taken | None = None
+        self._report: KernelReport | None = None
+        self._error: GpuProfileError | None = None
+
+    def __enter__(self) -> Self:
+        self._window.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self._taken = self._window.stop()
+        except GpuProfileError as problem:  # `report` raises it: the block's own exception comes first
+            self._error = problem
+
+    @property
+    def report(self) -> KernelReport:
+        """What was recorded, read and joined when first asked for.
+
+        Raises UsageError before the block has ended or if the records cannot be read, GpuBackendError if the profiler
+        could not be stopped.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._report is None:
+            if self._taken is None:
+                raise UsageError("there is no report yet: the block that is recorded must end first")
+            taken, self._taken = self._taken, None
+            try:
+                self._report = taken.report()
+            except GpuProfileError as problem:
+                self._error = problem
+                raise
+        return self._report
+
+
+def record(source: str = "auto") -> Recording:
+    """Record the kernels, copies and memory of the regions within a `with` block.
+
+    `source` is `torch`, `cupti` or `auto` (PyTorch's profiler if the program has imported PyTorch, else CUPTI). At the
+    end of the block PyTorch's profiler waits for the current GPU, and makes a context there as it always does. It
+    records the operators and allocations of the block's own thread, and the GPU's work for all threads.
+    Raises GpuBackendError if nothing can record, UsageError if something records already.
+    """
+    return Recording(Window(open_source(source)))

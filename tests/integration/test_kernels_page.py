@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernel_report_support import EVIL, counted, hostile, on_cpu, operation, report, steps
+
+from gpu_profile.kernels.records import Kind
+from gpu_profile.kernels.render.page import render_page
+from gpu_profile.kernels.report import KernelReport
+
+pytestmark = pytest.mark.debian
+
+#: What counts the pixels of a lane by colour, and acts as people do.
+TOOLS = """
+const pixels = (place, y, height) => {
+  const ratio = devicePixelRatio, it = document.getElementById("group-" + place), found = {};
+  const area = [GUTTER * ratio, y * ratio, it.width - GUTTER * ratio, height * ratio];
+  const all = it.getContext("2d").getImageData(...area).data;
+  for (let i = 0; i < all.length; i += 4) {
+    const key = "#" + [...all.slice(i, i + 3)].map(n => n.toString(16).padStart(2, "0")).join("");
+    if (all[i + 3] > 200) found[key] = (found[key] || 0) + 1;
+  }
+  return found;
+};
+const key = name => page.box.dispatchEvent(new KeyboardEvent("keydown", { key: name, cancelable: true }));
+const rows = (place, kind) => page.groups[place].rows.filter(each => each.kind === kind);
+const said = () => document.getElementById("said").innerText;
+const buttons = () => [...document.querySelectorAll("button[data-region]")];
+const press = name => buttons().find(each => each.innerText === name).click();
+"""
+
+
+@pytest.fixture
+def browse(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    def look(found: KernelReport, script: str, *options: str) -> dict[str, Any]:
+        """What `script` returns after the page has been drawn in a real browser, which met no error."""
+        text = render_page(found, title="a")
+        watch = "<script>window.failures = []; onerror = (what) => { failures.push(String(what)) };</script>"
+        probe = (
+            f"<script>{TOOLS}page.draw(); const found = (() => {{ {script} }})();"
+            "found.failures = failures; found.loads = performance.getEntriesByType('resource').map(each => each.name);"
+            "const out = document.createElement('textarea'); out.id = 'found';"
+            "out.textContent = JSON.stringify(found); document.body.append(out);</script>"
+        )
+        file = tmp_path / "page.html"
+        file.write_text(text.replace("<head>", f"<head>{watch}", 1).replace("</body>", f"{probe}</body>", 1), "utf-8")
+        command = [shutil.which("chromium") or "chromium", "--headless", "--no-sandbox", "--disable-gpu"]
+        command += ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+        command += ["--disable-component-update", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,1400"]
+        command += ["--virtual-time-budget=2000", "--dump-dom", *options, file.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        match = re.search(r'<textarea id="found">(.*?)</textarea>', done.stdout, re.DOTALL)
+        assert match is not None, done.stdout[-500:]
+        result: dict[str, Any] = json.loads(match[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+        assert result["failures"] == []
+        assert result["loads"] == []
+        return result
+
+    return look
+
+
+def test_streams_regions_and_memory_are_painted_in_both_themes(browse: Callable[..., dict[str, Any]]) -> None:
+    script = """
+        const [first, second] = rows(0, "lane"), [busy, memory] = rows(0, "chart");
+        const of = row => pixels(0, row.y + 1, row.height - 2);
+        return { first: of(first), second: of(second), busy: of(busy), memory: of(memory), ink: page.ink,
+          host: pixels(1, rows(1, "lane")[0].y + 1, LANE - 2), colours: page.byRegime,
+          entries: page.regions.map(each => each.what) };
+    """
+    for scheme in (1, 0):
+        found = browse(report(counted=counted()), script, f"--blink-settings=preferredColorScheme={scheme}")
+        assert found["ink"]["ink"] == ("#1c2024" if scheme else "#edeef0")
+        assert sum(found["first"].values()) > 1000
+        assert sum(found["second"].values()) > 1000
+        assert sum(found["host"].values()) > 5000
+        # The edges of the busy stretches; what they fill lets the paper through.
+        assert sum(count for colour, count in found["busy"].items() if colour != found["ink"]["grid"]) > 100
+        assert found["memory"].get(found["ink"]["memory"], 0) > 50
+        assert {"region", "kernel", "communication", "transfer"} == {*found["entries"]}
+
+
+def test_keys_step_through_what_a_button_chose_and_words_tell_operations_from_regions(
+    browse: Callable[..., dict[str, Any]],
+) -> None:
+    found = browse(
+        report(),
+        """
+        press("forward");
+        key("n"); const region = said();
+        key("Escape");
+        press("ncclDevKernel_AllReduce_Sum_f32_RING_LL");
+        key("n"); const first = said();
+        key("n"); const second = said();
+        key("+"); key("+");
+        return { region, first, second, shown: (page.to - page.from) / page.data.length };
+        """,
+    )
+    assert "region forward" in found["region"]
+    assert "took 20.0 ms" in found["region"]
+    assert "communication ncclDevKernel" in found["first"]
+    assert "on the GPU 10.0 ms" in found["first"]
+    assert found["first"] != found["second"]
+    assert found["shown"] == pytest.approx(0.25)
+
+
+def test_a_theme_can_be_chosen_and_colours_of_kernels_stay_when_regions_change_theirs(
+    browse: Callable[..., dict[str, Any]],
+) -> None:
+    found = browse(
+        report(),
+        """
+        const kernels = () => page.regions.flatMap((each, i) => each.what === "kernel" ? [page.colour(i)] : []).join();
+        const regions = () => page.regions.flatMap((each, i) => each.what === "region" ? [page.colour(i)] : []).join();
+        const before = [kernels(), regions()];
+        document.getElementById("colours").click();
+        const after = [kernels(), regions()];
+        theme.click();
+        return { before, after, dark: page.ink.ink, theme: kernels() };
+        """,
+        "--blink-settings=preferredColorScheme=1",
+    )
+    assert found["before"][0] == found["after"][0]
+    assert found["before"][1] != found["after"][1]
+    assert found["dark"] == "#edeef0"
+    assert found["theme"] != found["before"][0]
+
+
+def test_names_stay_text_in_a_browser_too(browse: Callable[..., dict[str, Any]]) -> None:
+    found = browse(
+        report(hostile()),
+        """
+        key("n");
+        return { names: page.regions.map(each => each.name), bold: document.querySelectorAll("h3 b, td b, dd b").length,
+          scripts: document.querySelectorAll("script").length };
+        """,
+    )
+    assert EVIL.encode("unicode_escape", "backslashreplace").decode("ascii") in found["names"]
+    assert found["bold"] == 0
+    # Those of the page, and this test's two.
+    assert found["scripts"] == 4
+
+
+def test_small_amounts_of_memory_have_a_small_unit(browse: Callable[..., dict[str, Any]]) -> None:
+    found = browse(
+        report(),
+        """
+        const chart = rows(0, "chart")[1].chart;
+        return { all: [0, 5, 2048, 3 * 2 ** 20, 5 * 2 ** 30].map(value => reading(chart, value)) };
+        """,
+    )
+    assert found["all"] == ["0.00 B", "5.00 B", "2.00 KiB", "3.00 MiB", "5.00 GiB"]
+
+
+def test_many_operations_are_told_as_such_and_a_cpus_page_works(browse: Callable[..., dict[str, Any]]) -> None:
+    records = [*steps(), *(operation(Kind.KERNEL, 200 + 2 * i, 201 + 2 * i, "k", None) for i in range(50_000))]
+    found = browse(
+        report(records),
+        """
+        const lanes = page.groups[0].data.lanes[0], i = [...lanes.n].findIndex(n => n > 1);
+        return { words: page.about({ lanes, i }).map(pair => pair.join(" ")).join("; ") };
+        """,
+    )
+    assert re.search(r"kernel k; here [\d,]+ operations within .*; mostly this one", found["words"])
+    cpu = browse(report(on_cpu()), "key('n'); return { said: said(), lanes: rows(0, 'lane').length };")
+    assert "region step" in cpu["said"]
+    assert cpu["lanes"] == 2

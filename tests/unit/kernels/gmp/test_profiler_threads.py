@@ -1,0 +1,108 @@
+"""Ranges in several threads, under PyTorch's own profiler, which records the host's side of threads in its own way."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_profile import configure
+from gpu_profile.kernels.gmp import collecting
+from gpu_profile.kernels.gmp.profiler import GmpProfiler, create_profiler
+from gpu_profile.kernels.gmp.results import kernel_text, memory_text
+
+torch = pytest.importorskip("torch")
+
+FLOATS = 1_000_000
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GmpProfiler]:
+    configure(backend="none")
+    monkeypatch.setattr(collecting, "_holder", None)
+    made = create_profiler(output=None)
+    made.init()
+    yield made
+    made.disable()
+    gc.collect()
+    configure()
+
+
+def in_thread(work: Callable[[], object], name: str = "worker") -> None:
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    thread.join()
+
+
+def kernels(made: GmpProfiler) -> None:
+    with made.profile_range("kernels"):
+        torch.ones(FLOATS).neg_()
+
+
+def memory(made: GmpProfiler) -> None:
+    with made.profile_memory("memory"):
+        torch.empty(FLOATS)
+
+
+def test_operators_of_threads_that_have_ended_are_told(made: GmpProfiler) -> None:
+    for _ in range(3):
+        in_thread(lambda: kernels(made))
+    found = made.results().kernels["kernels"]
+    assert found is not None
+    assert found.executions == found.kernels["aten::neg_"].count == 3
+    assert made.results().problems == ()
+
+
+def test_memory_of_a_thread_that_has_ended_is_told(made: GmpProfiler) -> None:
+    for _ in range(2):
+        in_thread(lambda: memory(made))
+    (entry,) = made.get_memory_activity()
+    assert (entry["allocations"], entry["allocated_bytes"]) == (2, 2 * 4 * FLOATS)
+    assert made.results().problems == ()
+
+
+def test_memory_beside_the_kernels_of_other_threads_is_not_told_as_zero(made: GmpProfiler) -> None:
+    def both() -> None:
+        with made.profile_range("kernels"):
+            memory(made)
+
+    in_thread(both)
+    assert "Range 1: memory\n  not recorded" in memory_text(made.results())
+
+
+def test_of_threads_beside_the_one_that_is_recorded_only_the_host_s_time_is_told(made: GmpProfiler) -> None:
+    with made.profile_range("main"):
+        torch.ones(FLOATS).neg_()
+        in_thread(lambda: kernels(made))
+        in_thread(lambda: memory(made))
+    found = made.results()
+    main = found.kernels["main"]
+    assert main is not None
+    assert main.kernels["aten::neg_"].count == 1
+    text = kernel_text(found)
+    assert "Range 2: kernels\n  executions.count: 1\n" in text
+    assert "recorded for the thread MainThread" in text
+    assert "not recorded" in memory_text(found)
+
+
+def test_a_thread_that_may_not_close_the_window_says_who_may(made: GmpProfiler) -> None:
+    kernels(made)
+    told: list[str] = []
+    in_thread(lambda: told.extend(made.results().problems))
+    assert told == [
+        "A window is open that only the thread MainThread can close: what ran since it opened is not told yet."
+    ]
+    found = made.results()
+    assert found.problems == ()
+    assert found.kernels["kernels"] is not None
+    assert found.kernels["kernels"].executions == 1
+
+
+def test_a_thread_that_disables_has_the_window_close_when_its_own_comes_to_that(made: GmpProfiler) -> None:
+    with made.profile_range("main"):
+        in_thread(made.disable)
+        assert torch.autograd._profiler_enabled()
+    assert not torch.autograd._profiler_enabled()
