@@ -1,35 +1,22 @@
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_support import found_in
 from kernel_report_support import EVIL, counted, hostile, on_cpu, operation, report, steps
 
-from gpu_profile.kernels.records import Kind
+from gpu_profile.kernels.records import Kind, Range
 from gpu_profile.kernels.render.page import render_page
 from gpu_profile.kernels.report import KernelReport
 
 pytestmark = pytest.mark.debian
 
-#: What counts the pixels of a lane by colour, and acts as people do.
+#: What acts as people do.
 TOOLS = """
-const pixels = (place, y, height) => {
-  const ratio = devicePixelRatio, it = document.getElementById("group-" + place), found = {};
-  const area = [GUTTER * ratio, y * ratio, it.width - GUTTER * ratio, height * ratio];
-  const all = it.getContext("2d").getImageData(...area).data;
-  for (let i = 0; i < all.length; i += 4) {
-    const key = "#" + [...all.slice(i, i + 3)].map(n => n.toString(16).padStart(2, "0")).join("");
-    if (all[i + 3] > 200) found[key] = (found[key] || 0) + 1;
-  }
-  return found;
-};
-const key = name => page.box.dispatchEvent(new KeyboardEvent("keydown", { key: name, cancelable: true }));
 const rows = (place, kind) => page.groups[place].rows.filter(each => each.kind === kind);
 const said = () => document.getElementById("said").innerText;
 const buttons = () => [...document.querySelectorAll("button[data-region]")];
@@ -40,28 +27,7 @@ const press = name => buttons().find(each => each.innerText === name).click();
 @pytest.fixture
 def browse(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def look(found: KernelReport, script: str, *options: str) -> dict[str, Any]:
-        """What `script` returns after the page has been drawn in a real browser, which met no error."""
-        text = render_page(found, title="a")
-        watch = "<script>window.failures = []; onerror = (what) => { failures.push(String(what)) };</script>"
-        probe = (
-            f"<script>{TOOLS}page.draw(); const found = (() => {{ {script} }})();"
-            "found.failures = failures; found.loads = performance.getEntriesByType('resource').map(each => each.name);"
-            "const out = document.createElement('textarea'); out.id = 'found';"
-            "out.textContent = JSON.stringify(found); document.body.append(out);</script>"
-        )
-        file = tmp_path / "page.html"
-        file.write_text(text.replace("<head>", f"<head>{watch}", 1).replace("</body>", f"{probe}</body>", 1), "utf-8")
-        command = [shutil.which("chromium") or "chromium", "--headless", "--no-sandbox", "--disable-gpu"]
-        command += ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-        command += ["--disable-component-update", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,1400"]
-        command += ["--virtual-time-budget=2000", "--dump-dom", *options, file.as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-        match = re.search(r'<textarea id="found">(.*?)</textarea>', done.stdout, re.DOTALL)
-        assert match is not None, done.stdout[-500:]
-        result: dict[str, Any] = json.loads(match[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-        assert result["failures"] == []
-        assert result["loads"] == []
-        return result
+        return found_in(render_page(found, title="a"), script, tmp_path, *options, tools=TOOLS)
 
     return look
 
@@ -171,3 +137,43 @@ def test_many_operations_are_told_as_such_and_a_cpus_page_works(browse: Callable
     cpu = browse(report(on_cpu()), "key('n'); return { said: said(), lanes: rows(0, 'lane').length };")
     assert "region step" in cpu["said"]
     assert cpu["lanes"] == 2
+
+
+@pytest.mark.parametrize("width", ["400px", "1200px"])
+def test_nothing_sticks_out_and_a_long_name_begins_beside_its_colour(
+    width: str, browse: Callable[..., dict[str, Any]]
+) -> None:
+    names = {"load": "x" * 300, "forward": "DistributedDataParallel.forward"}
+    records = [
+        each._replace(name=names.get(each.name, each.name)) if isinstance(each, Range) else each for each in steps()
+    ]
+    found = browse(
+        report(records),
+        f"document.body.style.width = '{width}';"
+        """
+        const edge = element => element.getBoundingClientRect();
+        const cards = [...document.querySelectorAll(".card")], names = buttons();
+        return { cards: cards.map(each => edge(each).right - edge(each.closest("section")).right),
+          lower: names.map(each => edge(each).top - edge(each.previousSibling).top) };
+        """,
+    )
+    assert len(found["cards"]) == 3
+    assert max(found["cards"]) < 0
+    assert max(found["lower"]) < 10
+
+
+def test_parts_of_a_bar_have_colours_of_their_own_whatever_regions_are_coloured_by(
+    browse: Callable[..., dict[str, Any]],
+) -> None:
+    found = browse(
+        report(),
+        """
+        const bar = [...document.querySelector(".card .share").children];
+        const colours = () => bar.map(each => getComputedStyle(each).backgroundColor);
+        const before = colours();
+        document.getElementById("colours").click();
+        return { before, after: colours() };
+        """,
+    )
+    assert found["before"] == found["after"]
+    assert len({*found["before"]}) == len(found["before"]) > 2

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +8,7 @@ from typing import Any
 
 import pytest
 from analysis_support import GPU, Run, two_devices
+from browser_support import found_in
 from report_support import EVIL, hostile, with_gap
 
 from gpu_profile.analysis import analyse
@@ -19,20 +17,8 @@ from gpu_profile.recording import Recording
 
 pytestmark = pytest.mark.debian
 
-#: What counts the pixels of each colour of a canvas, and acts as people do; its findings end up in the document.
+#: What acts as people do.
 TOOLS = """
-const canvas = place => document.getElementById("group-" + place);
-const pixels = (place, y, height) => {
-  const ratio = devicePixelRatio, it = canvas(place), found = {};
-  const area = [GUTTER * ratio, y * ratio, it.width - GUTTER * ratio, height * ratio];
-  const all = it.getContext("2d").getImageData(...area).data;
-  for (let i = 0; i < all.length; i += 4) {
-    const key = "#" + [...all.slice(i, i + 3)].map(n => n.toString(16).padStart(2, "0")).join("");
-    if (all[i + 3] > 200) found[key] = (found[key] || 0) + 1;
-  }
-  return found;
-};
-const key = name => page.box.dispatchEvent(new KeyboardEvent("keydown", { key: name, cancelable: true }));
 const point = (type, place, x, y, more = {}) => {
   const box = canvas(place).getBoundingClientRect();
   const where = { clientX: box.left + x, clientY: box.top + y, pointerId: 1 };
@@ -49,29 +35,8 @@ const row = (place, kind) => page.groups[place].rows.find(each => each.kind === 
 @pytest.fixture
 def browse(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def look(recording: Recording, script: str, *options: str, link: str = "") -> dict[str, Any]:
-        """What `script` returns after the page has been drawn in a real browser; its errors, and what it asked for."""
         page = render_page(analyse(recording), title="a", recording=recording)
-        watch = "<script>window.failures = []; onerror = (what) => { failures.push(String(what)) };</script>"
-        probe = (
-            f"<script>{TOOLS}page.draw(); const found = (() => {{ {script} }})();"
-            "found.failures = failures; found.loads = performance.getEntriesByType('resource').map(each => each.name);"
-            "const out = document.createElement('textarea'); out.id = 'found';"
-            "out.textContent = JSON.stringify(found); document.body.append(out);</script>"
-        )
-        file = tmp_path / "page.html"
-        file.write_text(page.replace("<head>", f"<head>{watch}", 1).replace("</body>", f"{probe}</body>", 1), "utf-8")
-        command = [shutil.which("chromium") or "chromium", "--headless", "--no-sandbox", "--disable-gpu"]
-        command += ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-        command += ["--disable-component-update", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,1400"]
-        command += ["--virtual-time-budget=2000", "--dump-dom", *options, file.as_uri() + link]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-        found = re.search(r'<textarea id="found">(.*?)</textarea>', done.stdout, re.DOTALL)
-        assert found is not None, done.stdout[-500:]
-        text = found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-        result: dict[str, Any] = json.loads(text)
-        assert result["failures"] == []
-        assert result["loads"] == []
-        return result
+        return found_in(page, script, tmp_path, *options, tools=TOOLS, link=link)
 
     return look
 

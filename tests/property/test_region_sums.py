@@ -78,9 +78,13 @@ def test_sums_of_regions_are_what_counting_every_moment_gives(found: Ops, region
             for number in outer:
                 _, _, start, length = regions[number]
                 inside = [i for i in mine if found[i][2] == device and number in chains[i]]
-                first = min([start, *(times[i].start for i in inside)])
-                last = max([start + length, *(times[i].stop for i in inside)])
+                later = [i for i in inside if found[i][3] >= start + length]
+                prompt = [i for i in inside if i not in later]
+                first = min([start, *(times[i].start for i in prompt)])
+                last = max([start + length, *(times[i].stop for i in prompt)])
                 window |= set(range(first, last))
+                if later:
+                    window |= set(range(min(times[i].start for i in later), max(times[i].stop for i in later)))
             everything = {t for i in here for t in times[i]}
             own = {t for i in here if i in mine for t in times[i]}
             kernels = {t for i in here if found[i][0] is Kind.KERNEL for t in times[i]}

@@ -374,6 +374,26 @@ def test_shares_of_a_traces_time_that_add_up_to_more_than_all_of_it_say_nothing(
     assert judge_on("kernels", **values, host_wait=0.9).regime is Regime.UNKNOWN
 
 
+def test_where_a_trace_does_not_hold_the_longest_wait_no_other_is_taken_for_it() -> None:
+    values = {"busy": 0.3, "work": 0.3, "transfer": 0.0, "host_wait": 0.05, "launch": 0.01, "other_wait": 0.0}
+    verdict = classify(Evidence("kernels", {**values, "communication": 0.0}, 100, 0.35))
+    assert verdict.regime is Regime.UNKNOWN
+    assert verdict.rule == "the calls are missing in the trace that tell what the GPU waited for longest"
+    # Even if all that is unknown were one wait, this one would be longer.
+    known = classify(Evidence("kernels", {**values, "communication": 0.4}, 100, 0.75))
+    assert known.regime is Regime.COMMUNICATION_BOUND
+
+
+def test_a_few_operations_of_a_trace_are_less_sure_than_many() -> None:
+    values = {"busy": 0.2, "work": 0.2, "communication": 0.0, "transfer": 0.0, "launch": 0.1, "host_wait": 0.8}
+    three, four, some, forty, many = (classify(Evidence("kernels", values, n, 1.0)) for n in (3, 4, 22, 40, 4000))
+    assert three.regime is Regime.UNKNOWN
+    assert {verdict.regime for verdict in (four, some, forty, many)} == {Regime.HOST_BOUND}
+    assert four.confidence == pytest.approx(0.475)
+    assert some.confidence == pytest.approx(0.7125)
+    assert forty.confidence == many.confidence == pytest.approx(0.95)
+
+
 def test_copies_that_nobody_measured_may_be_what_a_gpu_waits_for() -> None:
     measured, not_measured = judge(busy=0.1, pcie=0.0), judge(busy=0.1)
     assert measured.regime is not_measured.regime is Regime.HOST_BOUND

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from typing import Any, Final
 
+from gpu_profile.analysis import markup
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
 from gpu_profile.analysis.drawing import HUES, timeline
 from gpu_profile.analysis.drawing import title as device_title
@@ -30,8 +28,6 @@ from gpu_profile.regimes import Regime
 from gpu_profile.samples import DeviceKind
 from gpu_profile.units import NS_PER_S, percent, si
 
-#: Columns of words, which read from the left.
-_WORDS: Final = frozenset({"region", "device", "name", "uuid", "regime"})
 #: Cards and lines beyond these are left to the tables and to `--json`.
 _MOST_CARDS: Final = 48
 _MOST_LINES: Final = 60
@@ -86,8 +82,7 @@ def render_page(analysis: Analysis, *, title: str, recording: Recording | None =
     number = {region["name"]: i for i, region in enumerate(drawn["regions"])} if drawn else {}
     # One colour for everything tells nothing.
     by = "regime" if drawn and len({*_regimes(drawn)} - {"UNKNOWN"}) > 1 else "region"
-    parts = [
-        f'<header><h1>{escape(title)}{mark}</h1><button id="theme" title="light or dark" hidden>dark</button></header>',
+    body = [
         f"<p>{escape(headline(analysis))}</p>",
         _tiles(analysis),
         *_timeline(analysis, drawn, by),
@@ -99,27 +94,7 @@ def render_page(analysis: Analysis, *, title: str, recording: Recording | None =
         *_list("What happened", events(analysis)),
         *_list("What could not be told", reasons(analysis)),
     ]
-    if drawn:
-        parts.append(f'<script type="application/json" id="data">{_embedded(drawn)}</script>')
-    scripts = f"<script>{_asset('timeline.js')}\n{_asset('page.js')}</script>"
-    return (
-        f'<!doctype html>\n<html lang="en" data-by="{by}">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}: gpu-profile</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>\n"
-        + "\n".join(part for part in parts if part)
-        + f"\n{scripts}\n</body>\n</html>\n"
-    )
-
-
-@cache
-def _asset(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _embedded(value: Mapping[str, Any]) -> str:
-    """JSON that cannot end the element that it stands in, whatever names it holds."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return markup.document(title, body, by=by, drawn=drawn, mark=mark)
 
 
 def _lanes(analysis: Analysis, recording: Recording | None) -> list[Lanes]:
@@ -158,8 +133,7 @@ def _tiles(analysis: Analysis) -> str:
         tiles.append((percent(least, 0), "covered by samples" + (", at least" if len(busy) > 1 else "")))
     calls = sum(len(runs.starts_ns) for runs in analysis.runs.values())
     tiles.append((f"{calls:,}", f"executions of {len(analysis.runs):,} region{'s' * (len(analysis.runs) != 1)}"))
-    shown = "".join(f'<div class="tile"><b>{escape(b)}</b><small>{escape(s)}</small></div>' for b, s in tiles)
-    return f'<div class="tiles">{shown}</div>'
+    return markup.tiles(tiles)
 
 
 def _length(seconds: float) -> str:
@@ -172,38 +146,20 @@ def _length(seconds: float) -> str:
 def _timeline(analysis: Analysis, drawn: Mapping[str, Any] | None, by: str) -> Iterator[str]:
     if drawn is None:
         return
-    yield '<section id="timeline" tabindex="0" aria-label="Timeline: arrows move, plus and minus zoom, 0 shows all">'
-    yield (
-        '<div class="bar"><h2>Timeline</h2><button id="colours" title="Colour regions by their regime, or each by its '
-        f'own">colour: {by}</button><button id="out" aria-label="zoom out">−</button>'
-        '<button id="in" aria-label="zoom in">+</button><button id="all">all</button></div>'
-    )
-    yield "<noscript><p>The timeline needs scripts; the tables beneath it do not.</p></noscript>"
-    yield '<canvas id="axis" role="img" aria-label="time axis"></canvas>'
+    yield markup.TIMELINE
+    yield markup.toolbar(by)
     for place, group in enumerate(drawn["groups"]):
         facts = _facts(analysis.devices[place]) if place < len(analysis.devices) else ""
         many = sum(lanes["executions"] for lanes in group["lanes"])
         counted = f"{many:,} executions" if many else ""
         words = ", ".join(part for part in (facts, counted) if part)
         shut = place < len(analysis.devices) and not many and any(each["lanes"] for each in drawn["groups"])
-        yield (
-            f"<details{'' if shut else ' open'}><summary>{escape(group['title'])}<span>{escape(words)}</span></summary>"
-            f'<canvas id="group-{place}" role="img" aria-label="{escape(group["title"])} over time"></canvas></details>'
-        )
-    yield '<p id="said" aria-live="polite"></p>'
-    yield f'<ul class="legend regimes">{"".join(_legend(drawn))}</ul><p class="hints">{_HINTS}</p>'
-    yield '</section><dl id="tip" hidden></dl>'
+        yield markup.group(place, group["title"], words, shut=shut)
+    yield markup.legend({*_regimes(drawn)}, _HINTS)
 
 
 def _regimes(drawn: Mapping[str, Any]) -> list[str]:
     return [regime for region in drawn["regions"] for regime in region["regimes"]]
-
-
-def _legend(drawn: Mapping[str, Any]) -> Iterator[str]:
-    there = {*_regimes(drawn)}
-    for regime in Regime:
-        if str(regime) in there:
-            yield f'<li><span class="swatch" style="--of-regime:var(--r-{regime})"></span>{regime}</li>'
 
 
 def _facts(use: DeviceUse) -> str:
@@ -281,7 +237,7 @@ def _regions(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
         uuid = use.summary.device.uuid
         cells = zip(columns, region_cells(use, names.get(uuid, uuid), columns), strict=True)
         rows.append("".join(_region_cell(column, cell, use, number) for column, cell in cells))
-    yield f"<section><h2>Regions</h2>{_table(columns, rows)}</section>"
+    yield f"<section><h2>Regions</h2>{markup.table(columns, rows)}</section>"
 
 
 def _region_cell(column: str, cell: str, use: RegionUse, number: Mapping[str, int]) -> str:
@@ -295,7 +251,7 @@ def _region_cell(column: str, cell: str, use: RegionUse, number: Mapping[str, in
         return f'<td class="left">{escape(cell)}</td>'
     if column == "GPU busy" and use.summary.busy is not None:
         return f"<td>{_meter(use.summary.busy)}{escape(cell)}</td>"
-    return _cell(column, cell)
+    return markup.cell(column, cell)
 
 
 def _meter(share: float) -> str:
@@ -367,22 +323,10 @@ def _devices(analysis: Analysis) -> Iterator[str]:
     if not analysis.devices:
         return
     names = labels(use.device for use in analysis.devices)
-    rows = ["".join(map(_cell, DEVICE_COLUMNS, device_row(use, names[use.device.uuid]))) for use in analysis.devices]
-    yield f"<section><h2>Devices</h2>{_table(DEVICE_COLUMNS, rows)}</section>"
-
-
-def _table(columns: Sequence[str], rows: Iterable[str]) -> str:
-    head = "".join(f'<th scope="col" class="{_align(column)}">{escape(column)}</th>' for column in columns)
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _cell(column: str, cell: str) -> str:
-    return f'<td class="{_align(column)}">{escape(cell)}</td>'
-
-
-def _align(column: str) -> str:
-    return "left" if column in _WORDS else ""
+    rows = [
+        "".join(map(markup.cell, DEVICE_COLUMNS, device_row(use, names[use.device.uuid]))) for use in analysis.devices
+    ]
+    yield f"<section><h2>Devices</h2>{markup.table(DEVICE_COLUMNS, rows)}</section>"
 
 
 def _list(title: str, lines: Sequence[str]) -> Iterator[str]:

@@ -123,15 +123,16 @@ _DEVICES: Final[Mapping[str, Callable[[DeviceUse], Cell]]] = {
 
 def regions_csv(analysis: Analysis) -> str:
     """A header and a row for each region on each of its devices, ended by line feeds."""
-    return _csv(_REGIONS, analysis.regions)
+    return csv_text(_REGIONS, analysis.regions)
 
 
 def devices_csv(analysis: Analysis) -> str:
     """A header and a row for each device, ended by line feeds."""
-    return _csv(_DEVICES, analysis.devices)
+    return csv_text(_DEVICES, analysis.devices)
 
 
-def _csv(columns: Mapping[str, Callable[[_T], Cell]], rows: Iterable[_T]) -> str:
+def csv_text(columns: Mapping[str, Callable[[_T], Cell]], rows: Iterable[_T]) -> str:
+    """A header, and what each column reads from each of the rows, ended by line feeds."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)

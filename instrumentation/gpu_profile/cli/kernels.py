@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +23,7 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("trace", type=_FILE)
-@click.option("--region", metavar="NAME", help="Of this region only, in detail.")
+@click.option("--region", metavar="NAME", help="This region only, in detail: as text, JSON or CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--html", metavar="PATH", help="Write a page that needs nothing else.")
 @click.option("--csv", metavar="PATH", help="Write a row for each region and kernel as CSV.")
@@ -53,11 +55,7 @@ def kernels(
         counted = None if counters is None else _counted(counters)
         report = report_of(_until_problem(source, problems), source=str(trace), counted=counted)
     if report.activity is None and not report.on_host:
-        raise (
-            problems[0]
-            if problems
-            else UsageError(f"{trace}: no GPU operations in it: record it with ProfilerActivity.CUDA")
-        )
+        raise problems[0] if problems else UsageError(f"{trace}: {_nothing(report, source)}")
     if region is not None:
         report.region(region)  # before anything is written
     wrote = _files(report, source, html=html, csv=csv, perfetto=perfetto, region=region)
@@ -66,11 +64,21 @@ def kernels(
     elif not wrote:
         from gpu_profile.kernels.render.text import render
 
-        click.echo(render(report, region=region, top=top))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        click.echo(render(report, region=region, top=top, width=width))
         for reason, count in sorted(source.skipped.items()):
             click.echo(f"left out: {count:,} events ({reason})")
     if problems:
         raise UsageError(f"{problems[0]}; what is shown is what came before")
+
+
+def _nothing(report: KernelReport, source: Trace) -> str:
+    """Why a trace without operations has none, and what to do."""
+    if report.counted is not None:
+        return "only hardware counters in it: give it as --counters with a trace of the same program"
+    left_out = ", ".join(f"{count:,} events left out: {reason}" for reason, count in sorted(source.skipped.items()))
+    left_out = f" ({left_out})" if left_out else ""
+    return f"no GPU operations in it{left_out}: record it with ProfilerActivity.CUDA"
 
 
 def _files(

@@ -53,9 +53,10 @@ class RegionKernels:
     """One region, over all its executions. Operations belong to the region that launched them, and to those around it.
 
     `host_ns` is the time of the executions on the host. `span_ns` is each device's time from the start of an execution,
-    on the host or there, to its end, on the host or there, whichever is first and last; overlapping executions count
-    once. It is `busy_ns` (the region's own operations) + `others_ns` (only others' ran) + `idle.total_ns`. `own` counts
-    the operations of no region inside this one; `backward` those of autograd's backward pass of what ran forward here.
+    on the host or there, to its end, on the host or there, whichever is first and last, and of what was launched for it
+    later, as its backward pass, from the first to the last of that; what overlaps counts once. It is `busy_ns` (the
+    region's own operations) + `others_ns` (only others' ran) + `idle.total_ns`. `own` counts the operations of no
+    region inside this one; `backward` those of autograd's backward pass of what ran forward here.
     `beside_ns` is the devices' busy time during the executions on the host, whoever launched the work: attribution by
     time instead of by launch. `communication_ns` and `overlap_ns` (beside a kernel of any region), `transfer_ns` and
     `exposed_transfer_ns` (beside no operation at all) are as in `Activity`. `waits` are calls that wait for the GPU,

@@ -77,7 +77,7 @@ class Adder:
     def region(self, name: str, ranges: Sequence[int], executions: int) -> RegionKernels:
         """The sums of these ranges, of which none is inside another, under this name."""
         own, also = self._own.inside(ranges), self._also.inside(ranges)
-        each = [np.union1d(a, b) if len(b) else a for a, b in zip(own, also, strict=True)]
+        each = [_distinct((a, b)) if len(b) else a for a, b in zip(own, also, strict=True)]
         here = np.array(ranges, np.int64)
         starts, ends = self._ranges.starts[here], self._ranges.ends[here]
         host = Cover(starts, ends)
@@ -122,17 +122,31 @@ class Adder:
         return _distinct(self._taken.inside(ranges))
 
     def _windows(self, each: Sequence[Numbers], starts: Numbers, ends: Numbers) -> dict[int, Cover]:
-        """By device: from the start of each execution, on the host or there, to its end, on the host or there."""
+        """By device: from the start of each execution, on the host or there, to its end, on the host or there.
+
+        And of what was launched for it afterwards, from the first to the last: the time between is not the region's.
+        """
         members = np.concatenate(each) if each else np.zeros(0, np.int64)
         execution = np.repeat(np.arange(len(each)), [len(found) for found in each])
+        launched = self._work.launched[members]
+        later = (launched >= ends[execution]) & (launched != NONE)
+        nothing = np.full(len(each), NONE)
         result = {}
         for device in self._devices:
             on = self._work.devices[members] == device
-            first, last = starts.copy(), ends.copy()
-            np.minimum.at(first, execution[on], self._work.starts[members[on]])
-            np.maximum.at(last, execution[on], self._work.ends[members[on]])
-            result[device] = Cover(first, last)
+            parts = [
+                self._stretch(members[here], execution[here], first, last)
+                for here, first, last in ((on & ~later, starts, ends), (on & later, nothing, -nothing))
+            ]
+            result[device] = Cover(*np.concatenate(parts, axis=1))
         return result
+
+    def _stretch(self, members: Numbers, execution: Numbers, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
+        """Widen the executions' times so that these operations are within."""
+        first, last = first.copy(), last.copy()
+        np.minimum.at(first, execution, self._work.starts[members])
+        np.maximum.at(last, execution, self._work.ends[members])
+        return first, last
 
     def _sums(self, name: str, members: Numbers, windows: Mapping[int, Cover]) -> RegionKernels:
         work = self._work
@@ -203,7 +217,7 @@ class Adder:
         names, which = np.unique(self._work.names[members], return_inverse=True)
         for place, name in enumerate(names.tolist()):
             here = members[which == place]
-            lengths, moved = (self._work.ends - self._work.starts)[here], self._work.bytes[here]
+            lengths, moved = self._work.lengths[here], self._work.bytes[here]
             told = moved != NONE
             sums = CopySum(len(here), int(lengths.sum()), int(moved[told].sum()), int(lengths[told].sum()))
             way = direction(self._names[name])
@@ -219,7 +233,13 @@ def direction(name: str) -> str:
 
 def _distinct(each: Sequence[Numbers]) -> Numbers:
     """What the parts hold, each once, in order."""
-    return np.unique(np.concatenate(each)) if each else np.zeros(0, np.int64)
+    if not each:
+        return np.zeros(0, np.int64)
+    # Not `np.unique`, which takes several times as long for numbers that hardly repeat.
+    found = np.sort(np.concatenate(each))
+    some = np.ones(len(found), bool)
+    some[1:] = found[1:] != found[:-1]
+    return found[some]
 
 
 def _weighted(values: NDArray[np.float32], weights: Numbers) -> tuple[float, int]:

@@ -30,8 +30,8 @@ class Trace:
     in its distributed program.
     """
 
-    def __init__(self, path: Path, *, ranges_named: str | None = None) -> None:
-        self.path = path
+    def __init__(self, path: str | Path, *, ranges_named: str | None = None) -> None:
+        self.path = Path(path)
         self.ranges_named = ranges_named
         self._clear()
 

@@ -33,6 +33,10 @@ def _possible(key: str, value: float) -> bool:
     return _LOWEST <= value <= (math.inf if key in _UNBOUNDED else _HIGHEST) and math.isfinite(value)
 
 
+#: Where work is less than `well_fed`, the longest wait takes more than this share: less is no cause, nor the next one.
+_SLIGHT: Final = 0.05
+
+
 @dataclass(frozen=True, slots=True)
 class Waits:
     """How a trace's time divides: `work`, `communication` and `transfer` that nothing hides, and idle time.
@@ -62,9 +66,17 @@ class Waits:
         """How far work is below what a well-fed GPU does; None if the trace does not hold what it waits for."""
         return None if self.work is None or self.host is None else limits.well_fed - self.work
 
+    @property
+    def unknown(self) -> float:
+        """The share that nothing accounts for: the GPU was idle, and the trace does not hold why."""
+        known = (self.work, self.communication, self.transfer, self.host, self.other)
+        return max(0.0, 1.0 - sum(share or 0.0 for share in known))
+
     def longest(self, wait: float | None, *others: float | None) -> float | None:
-        """How far a wait is ahead of others."""
-        return None if wait is None else wait - max(other or 0.0 for other in others)
+        """How far a wait is ahead of others, and of what is unknown; None if it is next to nothing, and no cause."""
+        if wait is None or wait < _SLIGHT:
+            return None
+        return wait - max(self.unknown, *(other or 0.0 for other in others))
 
 
 @dataclass(frozen=True, slots=True)

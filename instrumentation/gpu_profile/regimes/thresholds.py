@@ -29,12 +29,12 @@ class Thresholds:
     memory-bound work (decoding on an H200: 20 to 43 %, arXiv 2605.11999), of which nothing is said; ours, coarse.
     `full_power`: this share of the limit is taken for arithmetic if memory is touched for little of the time; ours,
     coarse. `limit_power`: from this share of the limit on, arithmetic that touches memory all the time is as likely as
-    memory-bound work; ours, coarse. `least_n`: windows below which nothing is said; a whole number. `sure_margin`: the
-    distance from a threshold at which a verdict is as sure as its basis allows. `least_margin`: at less than this no
-    verdict rests on sensors, for that is how far their gains and the rates made of them are off. `well_fed`: in a
-    trace, gpu-idle finds nothing to mend from this busy share on. `short_kernel`: in seconds, gpu-idle's mean kernel of
-    launch-bound work, 25 µs. `grows`: an operation that takes less than 1.5 times as long for twice the work is
-    bound by overhead, as in GPURegimeProfiler's test by doubling.
+    memory-bound work; ours, coarse. `least_n`: windows, or GPU operations of a trace, below which nothing is said; a
+    whole number. `sure_margin`: the distance from a threshold at which a verdict is as sure as its basis allows.
+    `least_margin`: at less than this no verdict rests on sensors, for that is how far their gains and the rates made of
+    them are off. `well_fed`: in a trace, gpu-idle finds nothing to mend from this busy share on. `short_kernel`: in
+    seconds, gpu-idle's mean kernel of launch-bound work, 25 µs. `grows`: an operation that takes less than 1.5 times as
+    long for twice the work is bound by overhead, as in GPURegimeProfiler's test by doubling.
     """
 
     idle_busy: float = 0.05

@@ -16,6 +16,8 @@ from gpu_profile.units import percent
 
 #: What rests on sensors, whose gains and rates are a little off.
 _SENSORS: Final[frozenset[Basis]] = frozenset({"counters", "coarse"})
+#: From so many times `least_n` GPU operations on, a trace's verdict is no less sure because of their number; ours.
+_MANY: Final = 10
 #: THE table: the first rule that fires gives the verdict.
 RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES, *OPERATION_RULES)
 
@@ -59,14 +61,15 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
         return _unknown(evidence, reason or "no samples cover the region")
     # One run of an operation that was timed for itself is a measurement; one window of a sensor is not.
     if evidence.basis != "operation" and evidence.n < thresholds.least_n:
-        windows = "GPU operations" if evidence.basis == "kernels" else "sensor windows"
-        return _unknown(evidence, f"only {evidence.n} {windows}, {thresholds.least_n} are needed")
+        what = "GPU operation" if evidence.basis == "kernels" else "sensor window"
+        many = "s" if evidence.n != 1 else ""
+        return _unknown(evidence, f"only {evidence.n} {what}{many}, {thresholds.least_n} are needed")
     scores = Scores.of(evidence, thresholds)
     margins = [(rule, rule.margin(scores, thresholds)) for rule in RULES if evidence.basis in rule.bases]
     first = next((i for i, (_, margin) in enumerate(margins) if margin is not None and margin >= 0), None)
     if first is None:
         nearest = max(((m, r.regime) for r, m in margins if m is not None), key=lambda near: near[0], default=None)
-        return _unknown(evidence, _unfit(scores, evidence), scores, nearest[1] if nearest else None)
+        return _unknown(evidence, _unfit(scores, evidence, thresholds), scores, nearest[1] if nearest else None)
     rule, own = margins[first]
     # A rule further up that nearly fired is as near a threshold as the rule's own.
     missed = [
@@ -96,8 +99,13 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
 
 
 def _confidence(evidence: Evidence, margin: float, enough: float, limits: Thresholds) -> float:
-    """Half at a threshold, all of what the basis allows `enough` away from it; less where values are uncertain."""
+    """Half at a threshold, all of what the basis allows `enough` away from it; less where values are uncertain.
+
+    Times in a trace are exact, but a few operations tell little of others: `least_n` of them are a threshold, too.
+    """
     sure = min(1.0, margin / enough)
+    if evidence.basis == "kernels":
+        sure = min(sure, (evidence.n / limits.least_n - 1.0) / (_MANY - 1.0))
     doubt = min(1.0, max(0.0, evidence.half_width or 0.0) / limits.sure_margin)
     best = BEST_CONFIDENCE[evidence.basis]
     return best * (0.5 + 0.5 * sure * (1.0 - 0.5 * doubt)) * min(1.0, max(0.0, evidence.coverage))
@@ -112,7 +120,7 @@ def _modifiers(scores: Scores, limits: Thresholds) -> str:
     )
 
 
-def _unfit(scores: Scores, evidence: Evidence) -> str:
+def _unfit(scores: Scores, evidence: Evidence, limits: Thresholds) -> str:
     if evidence.basis == "operation":
         unknown = [what for what, score in (("FLOPs", scores.compute), ("bytes", scores.memory)) if score is None]
         if unknown:
@@ -121,6 +129,8 @@ def _unfit(scores: Scores, evidence: Evidence) -> str:
     if scores.trace is not None:
         if scores.trace.host is None:
             return "the trace holds no calls of the host: record its activities as well"
+        if (scores.trace.hungry(limits) or -1.0) >= 0:
+            return "the calls are missing in the trace that tell what the GPU waited for longest"
         return "kernel times alone do not tell what bounds this: activity counters would"
     missing = [field.name for field in fields(scores) if getattr(scores, field.name) is None and field.name != "trace"]
     return "no rule fits the evidence" + (f" (unknown: {', '.join(missing)})" if missing else "")

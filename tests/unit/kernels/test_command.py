@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from exporter_process import environment
 from kernel_report_support import ADD, GEMM, INSTRUCTIONS, counted, on_cpu, steps
 from trace_support import MS, TRACES, US, Program, write
 
@@ -221,9 +224,33 @@ def test_a_trace_of_a_cpu_shows_operators_and_says_that_they_are_the_cpus(
     assert (found["on_host"], found["operations"], found["busy_s"]) == (True, 0, None)
 
 
+def test_a_trace_without_usable_operations_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counters = write(tmp_path / "counters.json", counted())
+    assert run(["kernels", str(counters)]) == 2
+    says = "only hardware counters in it: give it as --counters with a trace of the same program"
+    assert capsys.readouterr().err == f"gpu-profile: {counters}: {says}\n"
+    late = write(tmp_path / "late.json", [Operation(Kind.KERNEL, 0, 7, 9, 4, "gemm", None)])
+    assert run(["kernels", str(late)]) == 2
+    assert "no GPU operations in it (1 events left out: negative duration): record it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("number", ["0", "x"])
 def test_how_many_kernels_must_be_a_number_from_one(
     number: str, trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["kernels", str(trace), "--top", number]) == 2
     assert capsys.readouterr().err.startswith("gpu-profile: Invalid value for '--top'")
+
+
+def test_a_console_without_the_letters_of_a_table_gets_the_table_all_the_same(trace: Path) -> None:
+    program = "from gpu_profile.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "kernels", str(trace)],
+        env=environment(PYTHONIOENCODING="latin-1"),
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"5.00 ms" in done.stdout
+    assert b"????" in done.stdout

@@ -97,7 +97,8 @@ KNOWN = {
 def test_the_regime_is_what_is_known_of_the_program(name: str, regime: Regime) -> None:
     verdict = classify(evidence(activity(name)))
     assert (verdict.regime, verdict.basis) == (regime, "kernels")
-    assert verdict.confidence > 0.7
+    # The smallest of them has 16 operations.
+    assert verdict.confidence > (0.7 if verdict.n >= 40 else 0.6)
     assert verdict.advice
 
 
@@ -202,3 +203,9 @@ def test_counters_of_another_run_are_joined_by_the_names_of_kernels() -> None:
     counters = found.region("[param|pytorch.model.alex_net|0|0|0|measure|forward]").counters
     assert counters is not None
     assert 0.5 < (counters.coverage("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum") or 0) < 0.7
+
+
+def test_the_next_cause_is_one_that_takes_some_of_the_time() -> None:
+    # Communication takes 6 % of the one trace, and nothing of the other.
+    assert classify(evidence(activity(DDP))).runner_up is Regime.COMMUNICATION_BOUND
+    assert classify(evidence(activity(MI250))).runner_up not in (Regime.COMMUNICATION_BOUND, Regime.TRANSFER_BOUND)

@@ -8,7 +8,7 @@ import pytest
 from launch_support import MAIN, MS, US, WORKER, launch, report
 
 from gpu_profile.kernels.joining.idle import Idle
-from gpu_profile.kernels.records import Allocation, Call, Kind, Operation, Range, Record
+from gpu_profile.kernels.records import Allocation, Call, Kind, Operation, Operator, Range, Record
 from gpu_profile.kernels.sums import CopySum, KernelSum
 from gpu_profile.regimes import Regime
 
@@ -38,6 +38,22 @@ def test_overlapping_executions_of_a_region_count_their_time_once() -> None:
     )
     a = found.region("a")
     assert (a.executions, a.host_ns, a.span_ns, a.busy_ns) == (2, 200, 150, 100)
+
+
+def test_the_time_between_a_region_and_its_backward_pass_is_not_its_own() -> None:
+    found = report(
+        Range("embedding", MAIN, 0, 100),
+        Operator("aten::embedding", MAIN, 10, 20, sequence=5),
+        Operator("EmbeddingBackward0", WORKER, 5_000, 5_100, sequence=5, backward=True),
+        launch(1, 12, 20, 150),
+        launch(2, 5_010, 5_050, 5_080, thread=WORKER),
+        launch(3, 5_020, 5_100, 5_200, thread=WORKER),
+    )
+    region = found.region("embedding")
+    assert (region.operations, region.backward) == (3, 2)
+    assert (region.span_ns, region.busy_ns, region.others_ns) == (150 + 150, 130 + 30 + 100, 0)
+    # Up to the first operation, and between the two of the backward pass.
+    assert region.idle.total_ns == 20 + 20
 
 
 def test_several_devices_add_up() -> None:

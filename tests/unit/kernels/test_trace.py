@@ -262,3 +262,9 @@ def test_what_is_no_trace_is_refused_with_place_and_reason(text: str, says: str,
     with pytest.raises(UsageError) as caught:
         list(Trace(path))
     assert str(caught.value) == f"{path}: {says}"
+
+
+def test_a_trace_may_be_named_by_text(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [CALL, KERNEL]}))
+    assert [*Trace(str(path))] == [*Trace(path)] != []

@@ -18,7 +18,7 @@ from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.kernels.gmp.results import ProfileType, Results
 from gpu_profile.kernels.gmp.totals import Totals
 from gpu_profile.kernels.records import Record
-from gpu_profile.kernels.sources.source import Source, open_source
+from gpu_profile.kernels.sources.source import Source, check_spec, open_source
 from gpu_profile.kernels.sources.torch_source import TorchSource
 from gpu_profile.kernels.windows.window import Taken, Window
 from gpu_profile.units import nanoseconds
@@ -29,7 +29,7 @@ MOST_WINDOWS: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a profiler records; see `GmpProfiler`. UsageError for numbers that are not above 0."""
+    """How a profiler records; see `GmpProfiler`. UsageError for an unknown source and numbers that are not above 0."""
 
     source: str = "auto"
     output: Path | None = Path("output")
@@ -38,6 +38,7 @@ class Settings:
     name: str
 
     def __post_init__(self) -> None:
+        check_spec(self.source)
         if not self.window_s > 0 or self.most_executions < 1:
             what = f"{self.window_s} and {self.most_executions}"
             raise UsageError(f"window_s and most_executions must be above 0, not {what}")

@@ -56,7 +56,7 @@ class GmpProfiler:
     profiler. Only one profiler of a process records at a time; ranges of the others are told as not recorded.
     With PyTorch's profiler, a window that opens in another thread than the program's main one records all threads, but
     no allocations, unless it opens for a range of type MEMORY, which then is recorded by itself.
-    Raises UsageError for numbers that are not above 0.
+    Raises UsageError for an unknown source and for numbers that are not above 0.
     """
 
     def __init__(self, **options: Unpack[Options]) -> None:
@@ -198,6 +198,8 @@ def _import_torch() -> None:
 
 def _print(text: str) -> None:
     out = sys.stdout
+    if out is None:  # closed when the program began; `print` does not mind either
+        return
     try:
         out.write(f"{text}\n")
     except UnicodeEncodeError:  # a console that has no such signs

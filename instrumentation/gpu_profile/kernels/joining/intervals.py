@@ -19,7 +19,8 @@ class Cover:
         starts, until = starts[order], np.maximum.accumulate(ends[order]) if len(order) else ends
         first = np.ones(len(starts), bool)
         first[1:] = starts[1:] > until[:-1]
-        last = np.roll(first, -1)
+        last = np.ones(len(starts), bool)
+        last[:-1] = first[1:]
         self.starts: Numbers = starts[first]
         self.ends: Numbers = until[last]
         lengths = self.ends - self.starts
@@ -32,9 +33,9 @@ class Cover:
 
     def until(self, moments: Numbers) -> Numbers:
         """How much of it lies before each of the moments."""
-        place = np.searchsorted(self.starts, moments, "right")
         if not len(self.starts):
             return np.zeros(len(moments), np.int64)
+        place = self.starts.searchsorted(moments, "right")
         over = np.maximum(self.ends[place - 1] - moments, 0)
         return self._before[place] - np.where(place > 0, over, 0)
 

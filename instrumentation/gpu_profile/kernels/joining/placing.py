@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_profile.kernels.joining.columns import NONE, Columns, Numbers, Operators
+from gpu_profile.kernels.joining.columns import NONE, Columns, Numbers, Operators, Ranges
 from gpu_profile.kernels.joining.nesting import Forest, Nesting
 from gpu_profile.kernels.joining.work import Work
 
@@ -42,7 +42,7 @@ def place(columns: Columns, work: Work) -> Placing:
     if nesting.crossing:
         notes["regions that end after one that they began in, on the same thread"] = nesting.crossing
     by_id = {number: at for at, number in enumerate(ranges.ids.tolist()) if number}
-    parents = _parents(nesting.parents, ranges.parents, ranges.starts, by_id)
+    parents = _parents(nesting.parents, ranges, by_id)
     direct = nesting.at(work.threads, work.launched)
     external = np.array([by_id.get(number, -1) for number in work.ranges.tolist()], np.int64)
     direct = np.where(external >= 0, external, direct)
@@ -60,12 +60,15 @@ def place(columns: Columns, work: Work) -> Placing:
     )
 
 
-def _parents(around: Numbers, told: Numbers, starts: Numbers, by_id: Mapping[int, int]) -> Numbers:
-    """The parents that were told, else those that were open around; never one that began later."""
-    parents = around.copy()
+def _parents(around: Numbers, ranges: Ranges, by_id: Mapping[int, int]) -> Numbers:
+    """The parents that were told, else those that were open around; never one that began later.
+
+    Of those that began together the longer is the earlier, as in `Nesting`: so nothing goes round in circles.
+    """
+    parents, told, starts, ends = around.copy(), ranges.parents, ranges.starts, ranges.ends
     for number in np.flatnonzero(told).tolist():
         parent = by_id.get(int(told[number]), -1)
-        if parent >= 0 and (starts[parent], parent) < (starts[number], number):
+        if parent >= 0 and (starts[parent], -ends[parent], parent) < (starts[number], -ends[number], number):
             parents[number] = parent
     return parents
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from gpu_profile.analysis.runs import printable
 from gpu_profile.kernels.region import RegionKernels
-from gpu_profile.kernels.render.names import labels, middle
+from gpu_profile.kernels.render.names import middle
 from gpu_profile.kernels.render.shares import idle_times
 from gpu_profile.kernels.sums import KernelSum
 from gpu_profile.regimes import Regime
@@ -16,7 +16,7 @@ from gpu_profile.units import percent, si
 
 #: Regions of which a table has a row; of more, those with the longest busy time.
 MOST_REGIONS: Final = 60
-_NAME: Final = 34
+_NAME, _LONG_NAME = 34, 64
 REGION_COLUMNS: Final = (
     "region",
     "times",
@@ -75,12 +75,8 @@ def host_cells(r: RegionKernels) -> tuple[str, ...]:
     )
 
 
-def kernel_rows(
-    ranked: Iterable[tuple[str, KernelSum]], whole: int, shown: Mapping[str, str] | None = None
-) -> list[tuple[str, ...]]:
+def kernel_rows(ranked: Iterable[tuple[str, KernelSum]], whole: int, shown: Mapping[str, str]) -> list[tuple[str, ...]]:
     """Name, count, total, share of `whole`, mean and longest. `shown`: what names are called."""
-    some = list(ranked)
-    shown = labels(name for name, _ in some) if shown is None else shown
     return [
         (
             shown[name],
@@ -90,7 +86,7 @@ def kernel_rows(
             time(each.total_ns / each.count if each.count else None),
             time(each.max_ns),
         )
-        for name, each in some
+        for name, each in ranked
     ]
 
 
@@ -135,7 +131,7 @@ def without_region(table: list[tuple[str, ...]], *, one: bool) -> list[tuple[str
     """A table whose first column is the region: without it where there is only one, and empty without rows."""
     if len(table) == 1:
         return []
-    return [row[1:] for row in table] if one else [(printable(row[0]), *row[1:]) for row in table]
+    return [row[1:] for row in table] if one else [(middle(printable(row[0]), _LONG_NAME), *row[1:]) for row in table]
 
 
 # ---------------------------------------------------------------------- values

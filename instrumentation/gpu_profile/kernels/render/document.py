@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpu_profile.kernels.activity import Activity, evidence
+from gpu_profile.kernels.counters.sums import Matched
 from gpu_profile.kernels.joining.idle import Idle
 from gpu_profile.kernels.memory.region import RegionMemory
 from gpu_profile.kernels.region import RegionKernels
@@ -35,6 +36,7 @@ def document(report: KernelReport, *, region: str | None = None, top: int = 10) 
         "kernels": _kernels(all_kernels(report), top),
         "regions": [of_region(each, causes=causes, top=top) for each in chosen],
         "outside": None if outside is None else of_region(outside, causes=causes, top=top),
+        "counted": None if report.counted is None else _counted(report.counted),
         "notes": dict(report.notes),
         "dropped": report.dropped,
     }
@@ -78,21 +80,22 @@ def _whole(a: Activity | None) -> Object:
 
 def of_region(r: RegionKernels, *, causes: bool, top: int) -> Object:
     """One region. `causes`: whether the recording has the calls that tell why the GPU was idle."""
-    on_gpu = not r.on_host
+    on_gpu, ran = not r.on_host, bool(r.name)
+    used = on_gpu and bool(r.devices)
     return {
-        "name": r.name,
-        "executions": r.executions,
-        "host_s": seconds(r.host_ns),
+        "name": r.name or None,
+        "executions": r.executions if ran else None,
+        "host_s": seconds(r.host_ns) if ran else None,
         "on_host": r.on_host,
-        "devices": list(r.devices),
-        "span_s": seconds(r.span_ns),
+        "devices": list(r.devices) if on_gpu else [],
+        "span_s": seconds(r.span_ns) if used else None,
         "busy_s": seconds(r.busy_ns),
-        "busy_ratio": r.busy_ratio,
-        "others_s": seconds(r.others_ns),
-        "idle": _idle(r.idle, causes=causes),
+        "busy_ratio": r.busy_ratio if used else None,
+        "others_s": seconds(r.others_ns) if used else None,
+        "idle": _idle(r.idle, causes=causes) if used else None,
         "operations": r.operations,
         "own": r.own,
-        "launches": r.launches,
+        "launches": r.launches if on_gpu else None,
         "kernels": _kernels(r.kernels, top),
         "copies": {direction: _copies(sums) for direction, sums in r.copies.items()},
         "communication_s": seconds(r.communication_ns) if on_gpu else None,
@@ -100,14 +103,14 @@ def of_region(r: RegionKernels, *, causes: bool, top: int) -> Object:
         "overlap_ratio": r.overlap_ratio,
         "transfer_s": seconds(r.transfer_ns) if on_gpu else None,
         "exposed_transfer_s": seconds(r.exposed_transfer_ns) if on_gpu else None,
-        "backward": {"operations": r.backward, "busy_s": seconds(r.backward_ns)},
-        "graph_operations": r.graph,
-        "beside_s": seconds(r.beside_ns),
-        "waits": {"count": r.waits, "total_s": seconds(r.wait_ns)},
+        "backward": {"operations": r.backward, "busy_s": seconds(r.backward_ns)} if on_gpu else None,
+        "graph_operations": r.graph if on_gpu else None,
+        "beside_s": seconds(r.beside_ns) if on_gpu and ran else None,
+        "waits": {"count": r.waits, "total_s": seconds(r.wait_ns)} if on_gpu and ran else None,
         "occupancy": r.occupancy,
-        "occupancy_of_s": seconds(r.occupancy_of_ns),
+        "occupancy_of_s": None if r.occupancy is None else seconds(r.occupancy_of_ns),
         "breadth": r.breadth,
-        "breadth_of_s": seconds(r.breadth_of_ns),
+        "breadth_of_s": None if r.breadth is None else seconds(r.breadth_of_ns),
         "memory": [_memory(each) for each in r.memory],
         "counters": counters_object(r.counters),
         **_verdict(r.verdict()),
@@ -156,6 +159,15 @@ def _memory(memory: RegionMemory) -> Object:
         "freed_bytes": memory.freed_bytes,
         "peak_bytes": memory.peak_bytes,
         "rise_bytes": memory.rise_bytes,
+    }
+
+
+def _counted(found: Matched) -> Object:
+    return {
+        "pairs": found.pairs,
+        "ranges": found.ranges,
+        "records_alone": dict(found.records),
+        "kernels_alone": dict(found.kernels),
     }
 
 

@@ -19,9 +19,9 @@ from gpu_profile.kernels.joining.intervals import Cover
 from gpu_profile.kernels.memory.timeline import MemorySteps, memory_timeline
 from gpu_profile.kernels.records import HOST
 from gpu_profile.kernels.region import RegionKernels
-from gpu_profile.kernels.render.cells import share, time
+from gpu_profile.kernels.render.cells import chosen, share, time
 from gpu_profile.kernels.render.lanes import Lane, streams, threads
-from gpu_profile.kernels.render.names import labels
+from gpu_profile.kernels.render.names import labels, middle
 from gpu_profile.kernels.render.shares import all_kernels, longest_first
 from gpu_profile.kernels.report import KernelReport
 from gpu_profile.regimes import Regime
@@ -30,6 +30,10 @@ from gpu_profile.units import NS_PER_S
 
 #: Names that have an entry of their own; what else ran is one entry for each kind.
 MOST_NAMES: Final = 400
+#: Regions that have one, those with the longest busy time; the rest are one entry.
+MOST_REGIONS: Final = 2_000
+#: Letters of a region's name.
+NAME: Final = 120
 WIDTH: Final = 64
 #: Lanes of one group; what would lie on further ones is drawn on the last.
 _MOST_LANES: Final = 28
@@ -87,7 +91,10 @@ class _Entries:
     def __init__(self, report: KernelReport) -> None:
         self.report = report
         self.found: list[dict[str, Any]] = []
-        self._regions = {each.name: self._add(self._region(each)) for each in report.regions}
+        # First, for the page counts on their numbers.
+        drawn = chosen(report.regions, MOST_REGIONS)
+        self._regions = {each.name: self._add(self._region(each)) for each in drawn}
+        self._left_out = {each.name for each in report.regions} - self._regions.keys()
         ranked = longest_first(all_kernels(report))
         whole = sum(each.total_ns for _, each in ranked)
         shown = labels((name for name, _ in ranked[:MOST_NAMES]), WIDTH)
@@ -117,7 +124,8 @@ class _Entries:
         regime = region.verdict().regime
         told = f"{region.executions:,} executions, GPU busy {share(region.busy_ns, region.span_ns)} of their span"
         regimes = [] if regime is Regime.UNKNOWN else [str(regime)]
-        return self._entry(printable(region.name), "region", [["all of it", told]], regimes or ["UNKNOWN"])
+        name = middle(printable(region.name), NAME)
+        return self._entry(name, "region", [["all of it", told]], regimes or ["UNKNOWN"])
 
     def of(self, lane: Lane, columns: Columns, *, marked: bool) -> Numbers:
         """The entry of each block of a lane."""
@@ -132,7 +140,9 @@ class _Entries:
 
     def _named(self, name: str) -> int:
         found = self._regions.get(name)
-        return self._operation(name, "operator") if found is None else found
+        if found is not None:
+            return found
+        return self._other("region") if name in self._left_out else self._operation(name, "operator")
 
     def _operation(self, name: str, kind: str) -> int:
         found = self._operations.get(name)
@@ -143,6 +153,9 @@ class _Entries:
         if kind not in ("kernel", "communication") and len(self._operations) < 2 * MOST_NAMES:
             found = self._operations[name] = self._add(self._entry(printable(name)[:80], kind, []))
             return found
+        return self._other(kind)
+
+    def _other(self, kind: str) -> int:
         if kind not in self._others:
             self._others[kind] = self._add(self._entry(f"other: {kind}", kind, []))
         return self._others[kind]

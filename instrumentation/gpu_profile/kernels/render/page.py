@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from typing import Any, Final
 
+from gpu_profile.analysis import markup
 from gpu_profile.analysis.drawing import HUES
 from gpu_profile.analysis.runs import printable
 from gpu_profile.kernels.activity import Activity, evidence
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render import cells, text
 from gpu_profile.kernels.render.counters import counter_table
-from gpu_profile.kernels.render.drawing import MOST_NAMES, WIDTH, timeline
-from gpu_profile.kernels.render.names import labels
+from gpu_profile.kernels.render.drawing import MOST_NAMES, MOST_REGIONS, NAME, WIDTH, timeline
+from gpu_profile.kernels.render.names import labels, middle
 from gpu_profile.kernels.render.shares import Part, all_kernels, causes_known, longest_first, parts
 from gpu_profile.kernels.report import KernelReport
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.units import percent
 
-_STYLE: Final = "gpu_profile.analysis"
 _MOST_CARDS: Final = 48
 _MOST_KERNELS: Final = 40
 _MOST_ROWS: Final = 200
 #: The share of a bar from which on it has room for words.
-_READABLE: Final = 0.06
-#: Columns of words, which read from the left.
-_WORDS: Final = frozenset({"region", "regime", "kernel", "operator", "copies", "memory", "counter", "unit"})
+_READABLE: Final = 0.13
 _COLOURS: Final[Mapping[str, str]] = {
     "work": "busy",
     "communication": "r-COMMUNICATION_BOUND",
@@ -41,9 +36,6 @@ _COLOURS: Final[Mapping[str, str]] = {
     "other": "r-MEMORY_BOUND",
 }
 _BELONG: Final = "Operations belong to the region that launched them"
-_THEME: Final = '<button id="theme" title="light or dark" hidden>dark</button>'
-#: A long name breaks where it must, for the numbers beside it have to be seen.
-_MORE_STYLE: Final = "td.long { min-width: 11rem; word-break: break-all }"
 _HINTS: Final = (
     "Drag to zoom into a stretch, shift-drag to move, <kbd>Ctrl</kbd>+wheel to zoom, double click for all. "
     "With the timeline in focus: <kbd>←</kbd> <kbd>→</kbd> move, <kbd>+</kbd> <kbd>−</kbd> zoom, <kbd>0</kbd> all, "
@@ -54,52 +46,39 @@ _HINTS: Final = (
 
 def render_page(report: KernelReport, *, title: str, notes: Mapping[str, int] | None = None) -> str:
     """The whole page. `notes` counts, by reason, what whoever read the records left out."""
-    drawn, name = timeline(report), escape(printable(title))
-    number = _numbers(drawn)
+    drawn = timeline(report)
+    place = _places(report, drawn)
     regimes = {regime for entry in (drawn or {"regions": []})["regions"] for regime in entry["regimes"]}
     # One colour for everything tells nothing.
     by = "regime" if len(regimes - {"UNKNOWN"}) > 1 else "region"
     causes = causes_known(report)
     body = [
-        f"<header><h1>{name}</h1>{_THEME}</header>",
         f"<p>{escape(_headline(report))}</p>",
         *_tiles(report, causes=causes),
         *_timeline(drawn, by, regimes),
         *_whole(report.activity, causes=causes),
-        *_regions(report, number, causes=causes),
-        *_cards(report, number, causes=causes),
-        *_kernels(report, number),
+        *_regions(report, place, causes=causes),
+        *_cards(report, place, causes=causes),
+        *_kernels(report, place),
         *_section("Copies", cells.copies_table(_everything(report), one=False)),
         *_section("Memory", cells.memory_table(_everything(report), one=False)),
         *_section("Hardware counters", counter_table(_everything(report), one=False)),
         *_notes(report, notes or {}),
     ]
-    if drawn:
-        body.append(f'<script type="application/json" id="data">{_embedded(drawn)}</script>')
-    scripts = "\n".join((_asset(_STYLE, "timeline.js"), _asset(_STYLE, "page.js"), _asset(__package__, "kernels.js")))
-    return (
-        f'<!doctype html>\n<html lang="en" data-by="{by}">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{name}: gpu-profile</title>\n<style>{_asset(_STYLE, 'page.css')}{_MORE_STYLE}</style>\n</head>\n"
-        "<body>\n" + "\n".join(part for part in body if part) + f"\n<script>{scripts}</script>\n</body>\n</html>\n"
-    )
+    return markup.document(printable(title), body, by=by, drawn=drawn, script=markup.asset(__package__, "kernels.js"))
 
 
-@cache
-def _asset(package: str, name: str) -> str:
-    return files(package).joinpath(name).read_text(encoding="utf-8")
+def _places(report: KernelReport, drawn: Mapping[str, Any] | None) -> dict[tuple[bool, str], int]:
+    """The number of each block's name in the timeline: of regions, and of what else ran by its label."""
+    if drawn is None:
+        return {}
+    regions = {(True, each.name): i for i, each in enumerate(cells.chosen(report.regions, MOST_REGIONS))}
+    others = {(False, entry["name"]): i for i, entry in enumerate(drawn["regions"]) if entry["what"] != "region"}
+    return regions | others
 
 
-def _embedded(value: Mapping[str, Any]) -> str:
-    """JSON that cannot end the element that it stands in, whatever names it holds."""
-    plain = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _numbers(drawn: Mapping[str, Any] | None) -> dict[tuple[bool, str], int]:
-    """The number of each block's name in the timeline: of regions, and of what else ran."""
-    entries = drawn["regions"] if drawn else []
-    return {(entry["what"] == "region", entry["name"]): i for i, entry in enumerate(entries)}
+def _called(region: RegionKernels) -> str:
+    return middle(printable(region.name), NAME) or cells.OUTSIDE
 
 
 def _everything(report: KernelReport) -> list[RegionKernels]:
@@ -135,35 +114,19 @@ def _tiles(report: KernelReport, *, causes: bool) -> Iterator[str]:
         tiles.append(
             (cells.time(a.communication_ns), f"communication, {cells.ratio(a.overlap_ratio)} of it overlapped")
         )
-    shown = "".join(f'<div class="tile"><b>{escape(b)}</b><small>{escape(s)}</small></div>' for b, s in tiles)
-    yield f'<div class="tiles">{shown}</div>'
+    yield markup.tiles(tiles)
 
 
 def _timeline(drawn: Mapping[str, Any] | None, by: str, regimes: set[str]) -> Iterator[str]:
     if drawn is None:
         return
-    yield '<section id="timeline" tabindex="0" aria-label="Timeline: arrows move, plus and minus zoom, 0 shows all">'
-    yield (
-        '<div class="bar"><h2>Timeline</h2><button id="colours" title="Colour regions by their regime, or each by its '
-        f'own">colour: {by}</button><button id="out" aria-label="zoom out">−</button>'
-        '<button id="in" aria-label="zoom in">+</button><button id="all">all</button></div>'
-    )
-    yield "<noscript><p>The timeline needs scripts; the tables beneath it do not.</p></noscript>"
-    yield '<canvas id="axis" role="img" aria-label="time axis"></canvas>'
+    yield markup.TIMELINE
+    yield markup.toolbar(by)
     for place, group in enumerate(drawn["groups"]):
         what = "execution" if group["title"] == "Host" else "operation"
         words = cells.many(sum(lanes["executions"] for lanes in group["lanes"]), what)
-        yield (
-            f"<details open><summary>{escape(group['title'])}<span>{words}</span></summary>"
-            f'<canvas id="group-{place}" role="img" aria-label="{escape(group["title"])} over time"></canvas></details>'
-        )
-    yield '<p id="said" aria-live="polite"></p>'
-    legend = "".join(
-        f'<li><span class="swatch" style="--of-regime:var(--r-{regime})"></span>{regime}</li>'
-        for regime in map(str, Regime)
-        if regime in regimes
-    )
-    yield f'<ul class="legend regimes">{legend}</ul><p class="hints">{_HINTS}</p></section><dl id="tip" hidden></dl>'
+        yield markup.group(place, group["title"], words)
+    yield markup.legend(regimes, _HINTS)
 
 
 # ---------------------------------------------------------------------- where the time went
@@ -208,13 +171,14 @@ def _classes(part: Part, share: float) -> str:
 
 def _style(part: Part) -> str:
     colour = _COLOURS.get(part.key)
-    return "" if colour is None else f"--of-regime:var(--{colour})"
+    # Of a region's card, too: a part has its own colour whatever regions are coloured by.
+    return "" if colour is None else f"--of-regime:var(--{colour});--of-region:var(--{colour})"
 
 
 # ---------------------------------------------------------------------- regions
 
 
-def _regions(report: KernelReport, number: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
+def _regions(report: KernelReport, place: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
     shown = _everything(report)
     if not shown:
         return
@@ -222,9 +186,9 @@ def _regions(report: KernelReport, number: Mapping[tuple[bool, str], int], *, ca
     rows = []
     for region in shown:
         row = cells.host_cells(region) if report.on_host else cells.region_cells(region, causes=causes)
-        name = _named(printable(region.name) or cells.OUTSIDE, number.get((True, printable(region.name))), region)
-        rows.append(name + "".join(_cell(*pair) for pair in list(zip(columns, row, strict=True))[1:]))
-    yield f"<section><h2>Regions</h2>{_table(columns, rows)}"
+        name = _named(_called(region), place.get((True, region.name)), region)
+        rows.append(name + "".join(markup.cell(*pair) for pair in list(zip(columns, row, strict=True))[1:]))
+    yield f"<section><h2>Regions</h2>{markup.table(columns, rows)}"
     if len(report.regions) > _MOST_ROWS:
         yield f"<p>and {len(report.regions) - _MOST_ROWS:,} more with less busy time; --json has all</p>"
     belong = "Operators belong to the region that they ran in" if report.on_host else _BELONG
@@ -245,13 +209,13 @@ def _colours(place: int | None, region: RegionKernels | None) -> str:
     return f"{own}--of-regime:var(--r-{region.verdict().regime})"
 
 
-def _cards(report: KernelReport, number: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
+def _cards(report: KernelReport, place: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
     told = [region for region in report.regions if region.operations and not region.on_host]
     if not told:
         return
     yield '<section><h2>Why, and what to do next</h2><div class="cards">'
     for region in cells.chosen(told, _MOST_CARDS):
-        yield _card(region, number.get((True, printable(region.name))), causes=causes)
+        yield _card(region, place.get((True, region.name)), causes=causes)
     yield "</div>"
     if len(told) > _MOST_CARDS:
         yield f"<p>and {len(told) - _MOST_CARDS:,} more that used less; --json has all</p>"
@@ -264,7 +228,7 @@ def _card(region: RegionKernels, place: int | None, *, causes: bool) -> str:
     following = f'<p class="next">{escape(verdict.advice)}</p>' if verdict.advice else ""
     facts = text.facts(region)
     return (
-        f'<article class="card" style="{_colours(place, region)}"><h3>{escape(printable(region.name))}</h3>'
+        f'<article class="card" style="{_colours(place, region)}"><h3>{escape(_called(region))}</h3>'
         f'<p><span class="regime">{verdict.regime}</span>{sure}</p>{following}<p>{escape(verdict.rule)}</p>'
         + (_bar(parts(region, causes=causes), region.span_ns) if region.span_ns else "")
         + "".join(f"<p>{escape(fact)}</p>" for fact in facts)
@@ -275,7 +239,7 @@ def _card(region: RegionKernels, place: int | None, *, causes: bool) -> str:
 # ---------------------------------------------------------------------- tables
 
 
-def _kernels(report: KernelReport, number: Mapping[tuple[bool, str], int]) -> Iterator[str]:
+def _kernels(report: KernelReport, place: Mapping[tuple[bool, str], int]) -> Iterator[str]:
     found = all_kernels(report)
     if not found:
         return
@@ -286,11 +250,11 @@ def _kernels(report: KernelReport, number: Mapping[tuple[bool, str], int]) -> It
     rows = cells.kernel_rows(ranked[:_MOST_KERNELS], sum(each.total_ns for each in found.values()), shown)
     columns = (what, "times", "total", f"of {what} time", "mean", "longest")
     lines = [
-        _named(row[0], number.get((False, row[0])), None)
-        + "".join(_cell(*pair) for pair in list(zip(columns, row, strict=True))[1:])
+        _named(row[0], place.get((False, row[0])), None)
+        + "".join(markup.cell(*pair) for pair in list(zip(columns, row, strict=True))[1:])
         for row in rows
     ]
-    yield f"<section><h2>{what.capitalize()}s that took longest</h2>{_table(columns, lines)}"
+    yield f"<section><h2>{what.capitalize()}s that took longest</h2>{markup.table(columns, lines)}"
     if len(found) > _MOST_KERNELS:
         yield f"<p>and {len(found) - _MOST_KERNELS:,} more names; --csv has all</p>"
     yield "</section>"
@@ -298,22 +262,8 @@ def _kernels(report: KernelReport, number: Mapping[tuple[bool, str], int]) -> It
 
 def _section(title: str, table: Sequence[Sequence[str]]) -> Iterator[str]:
     if table:
-        rows = ["".join(map(_cell, table[0], row)) for row in table[1:]]
-        yield f"<section><h2>{escape(title)}</h2>{_table(table[0], rows)}</section>"
-
-
-def _table(columns: Sequence[str], rows: Iterable[str]) -> str:
-    head = "".join(f'<th scope="col" class="{_align(column)}">{escape(column)}</th>' for column in columns)
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _cell(column: str, cell: str) -> str:
-    return f'<td class="{_align(column)}">{escape(cell)}</td>'
-
-
-def _align(column: str) -> str:
-    return "left" if column in _WORDS else ""
+        rows = ["".join(map(markup.cell, table[0], row)) for row in table[1:]]
+        yield f"<section><h2>{escape(title)}</h2>{markup.table(table[0], rows)}</section>"
 
 
 def _notes(report: KernelReport, more: Mapping[str, int]) -> Iterator[str]:

@@ -6,34 +6,39 @@ formula has an apostrophe before it. Names are whole.
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
 
-from gpu_profile.analysis.runs import printable
+from gpu_profile.analysis.tables import Cell, csv_text
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.shares import longest_first
 from gpu_profile.kernels.report import KernelReport
 from gpu_profile.kernels.sums import KernelSum
 from gpu_profile.units import seconds
 
-Cell = str | int | float | None
-_FORMULA: Final = ("=", "+", "-", "@")
-_COLUMNS: Final[Mapping[str, Callable[[RegionKernels, str, KernelSum], Cell]]] = {
-    "region": lambda r, _n, _k: r.name,
-    "executions": lambda r, _n, _k: r.executions,
-    "region_host_s": lambda r, _n, _k: seconds(r.host_ns),
-    "region_span_s": lambda r, _n, _k: seconds(r.span_ns),
-    "region_busy_s": lambda r, _n, _k: seconds(r.busy_ns),
-    "regime": lambda r, _n, _k: str(r.verdict().regime),
-    "runs_on": lambda r, _n, _k: "host" if r.on_host else "gpu",
-    "kernel": lambda _r, name, _k: name,
-    "count": lambda _r, _n, k: k.count,
-    "total_s": lambda _r, _n, k: seconds(k.total_ns),
-    "mean_s": lambda _r, _n, k: k.total_ns / k.count / 1e9 if k.count else None,
-    "max_s": lambda _r, _n, k: seconds(k.max_ns),
-    "share_of_region_kernel_s_ratio": lambda r, _n, k: k.total_ns / r.kernel_ns if r.kernel_ns else None,
+
+class _Row(NamedTuple):
+    region: RegionKernels
+    regime: str
+    whole_ns: int
+    kernel: str
+    sums: KernelSum
+
+
+_COLUMNS: Final[Mapping[str, Callable[[_Row], Cell]]] = {
+    "region": lambda row: row.region.name,
+    "executions": lambda row: row.region.executions if row.region.name else None,
+    "region_host_s": lambda row: seconds(row.region.host_ns) if row.region.name else None,
+    "region_span_s": lambda row: None if row.region.on_host else seconds(row.region.span_ns),
+    "region_busy_s": lambda row: seconds(row.region.busy_ns),
+    "regime": lambda row: row.regime,
+    "runs_on": lambda row: "host" if row.region.on_host else "gpu",
+    "kernel": lambda row: row.kernel,
+    "count": lambda row: row.sums.count,
+    "total_s": lambda row: seconds(row.sums.total_ns),
+    "mean_s": lambda row: row.sums.total_ns / row.sums.count / 1e9 if row.sums.count else None,
+    "max_s": lambda row: seconds(row.sums.max_ns),
+    "share_of_region_kernel_s_ratio": lambda row: row.sums.total_ns / row.whole_ns if row.whole_ns else None,
 }
 
 
@@ -45,19 +50,10 @@ def kernels_csv(report: KernelReport, *, region: str | None = None) -> str:
     chosen = report.regions if region is None else (report.region(region),)
     if region is None and report.outside is not None:
         chosen = (*chosen, report.outside)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for each in chosen:
-        for name, sums in longest_first(each.kernels):
-            writer.writerow([_cell(read(each, name, sums)) for read in _COLUMNS.values()])
-    return out.getvalue()
+    return csv_text(_COLUMNS, (row for each in chosen for row in _rows(each)))
 
 
-def _cell(value: Cell) -> str | int | float:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+def _rows(region: RegionKernels) -> Iterator[_Row]:
+    regime, whole = str(region.verdict().regime), region.kernel_ns
+    for name, sums in longest_first(region.kernels):
+        yield _Row(region, regime, whole, name, sums)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gpu_profile.analysis.runs import printable
 from gpu_profile.kernels.activity import Activity, evidence
+from gpu_profile.kernels.counters.sums import Matched
 from gpu_profile.kernels.records import Kind
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.cells import (
@@ -24,6 +25,7 @@ from gpu_profile.kernels.render.cells import (
     time,
 )
 from gpu_profile.kernels.render.counters import counter_table
+from gpu_profile.kernels.render.names import labels
 from gpu_profile.kernels.render.shares import all_kernels, causes_known, idle_times, longest_first
 from gpu_profile.kernels.report import KernelReport
 from gpu_profile.kernels.sums import KernelSum
@@ -34,15 +36,23 @@ from gpu_profile.units import percent
 ON_HOST: Final = (
     "no GPU operation in it: what follows are operators that the CPU ran (record it with the GPU's activities)"
 )
+#: Places of columns that a narrow terminal goes without, the first first: of regions, and of kernels.
+_SPARE: Final = ((10,), (9,), (3,), (2,), (12,), (6, 7), (1,), (8,))
+_SPARE_OF_KERNELS: Final = ((5,), (4,))
+#: The letters of a kernel's name, and of what must stand beside it.
+_NAME, _LEAST_NAME, _BESIDE_NAME = 64, 44, 34
 
 
-def render(report: KernelReport, *, region: str | None = None, top: int = 10) -> str:
-    """All of it, or one region in detail (UsageError if there is none); `top` kernels by their time."""
+def render(report: KernelReport, *, region: str | None = None, top: int = 10, width: int | None = None) -> str:
+    """All of it, or one region in detail (UsageError if there is none); `top` kernels by their time.
+
+    Where tables would be wider than `width` characters, they go without what is missed least.
+    """
     causes = causes_known(report)
     if region is not None:
-        parts = _detail(report, report.region(region), causes=causes, top=top)
+        parts = _detail(report, report.region(region), causes=causes, top=top, width=width)
     else:
-        parts = _all(report, causes=causes, top=top)
+        parts = _all(report, causes=causes, top=top, width=width)
     return "\n".join([*parts, *notes(report)])
 
 
@@ -51,10 +61,21 @@ def notes(report: KernelReport) -> list[str]:
     found = [f"note: {count:,} {printable(reason)}" for reason, count in sorted(report.notes.items()) if count]
     if report.dropped:
         found.append(f"note: the profiler lost {report.dropped:,} records: sums are too low")
+    if report.counted is not None:
+        found.append(f"note: {_joined(report.counted)}")
     return found
 
 
-def _all(report: KernelReport, *, causes: bool, top: int) -> Iterator[str]:
+def _joined(found: Matched) -> str:
+    records, kernels = sum(found.records.values()), sum(found.kernels.values())
+    whole = f", {found.ranges:,} with whole regions" if found.ranges else ""
+    return (
+        f"{many(found.pairs, 'counter record')} joined with kernels of the same name{whole}, {records:,} with nothing; "
+        f"{many(kernels, 'kernel')} without a record"
+    )
+
+
+def _all(report: KernelReport, *, causes: bool, top: int, width: int | None) -> Iterator[str]:
     source = printable(report.source)
     if report.activity is not None:
         yield from _whole(source, report.activity, causes=causes)
@@ -62,11 +83,11 @@ def _all(report: KernelReport, *, causes: bool, top: int) -> Iterator[str]:
         yield f"{source}: {ON_HOST}"
     if report.regions:
         yield ""
-        yield from _regions(report, causes=causes)
+        yield from _regions(report, causes=causes, width=width)
     kernels = all_kernels(report)
     if kernels:
         yield ""
-        yield from _kernels(kernels, top, "operator" if report.on_host else "kernel")
+        yield from _kernels(kernels, top, "operator" if report.on_host else "kernel", width)
     if report.activity is not None:
         yield ""
         yield from verdict_lines(classify(evidence(report.activity)))
@@ -136,18 +157,31 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
 # ---------------------------------------------------------------------- regions
 
 
-def _regions(report: KernelReport, *, causes: bool) -> Iterator[str]:
+def _regions(report: KernelReport, *, causes: bool, width: int | None) -> Iterator[str]:
     shown = chosen(report.regions, MOST_REGIONS)
     rows = [*shown, *(() if report.outside is None else (report.outside,))]
     if report.on_host:
         yield text_table(HOST_COLUMNS, map(host_cells, rows))
     else:
-        yield text_table(REGION_COLUMNS, (region_cells(each, causes=causes) for each in rows))
+        table = [region_cells(each, causes=causes) for each in rows]
+        yield _fitting(REGION_COLUMNS, table, _SPARE, width)
     if len(shown) < len(report.regions):
         yield f"and {len(report.regions) - len(shown):,} more regions with less busy time; --json has all"
 
 
-def _detail(report: KernelReport, r: RegionKernels, *, causes: bool, top: int) -> Iterator[str]:
+def _fitting(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[Sequence[int]], width: int | None
+) -> str:
+    kept = list(range(len(columns)))
+    for places in ((), *spare):
+        kept = [place for place in kept if place not in places]
+        table = text_table([columns[place] for place in kept], ([row[place] for place in kept] for row in rows))
+        if width is None or max(map(len, table.splitlines())) <= width:
+            break
+    return table
+
+
+def _detail(report: KernelReport, r: RegionKernels, *, causes: bool, top: int, width: int | None) -> Iterator[str]:
     where = f"GPU {', '.join(map(str, r.devices))}" if r.devices and not r.on_host else "no GPU"
     yield f"{printable(r.name)}: {many(r.executions, 'execution')}, {time(r.host_ns)} on the host; {where}"
     what = "operator" if r.on_host else "kernel"
@@ -161,7 +195,7 @@ def _detail(report: KernelReport, r: RegionKernels, *, causes: bool, top: int) -
         yield from facts(r)
     if r.kernels:
         yield ""
-        yield from _kernels(r.kernels, top, what)
+        yield from _kernels(r.kernels, top, what, width)
     for table in (copies_table([r], one=True), memory_table([r], one=True), counter_table([r], one=True)):
         if table:
             yield ""
@@ -216,9 +250,11 @@ def facts(r: RegionKernels) -> Iterator[str]:
 # ---------------------------------------------------------------------- tables
 
 
-def _kernels(kernels: Mapping[str, KernelSum], top: int, what: str) -> Iterator[str]:
+def _kernels(kernels: Mapping[str, KernelSum], top: int, what: str, width: int | None) -> Iterator[str]:
     ranked = longest_first(kernels)
-    rows = kernel_rows(ranked[:top], sum(each.total_ns for each in kernels.values()))
-    yield text_table((what, "times", "total", f"of {what} time", "mean", "longest"), rows)
+    room = _NAME if width is None else min(_NAME, max(_LEAST_NAME, width - _BESIDE_NAME))
+    shown = labels((name for name, _ in ranked[:top]), room)
+    rows = kernel_rows(ranked[:top], sum(each.total_ns for each in kernels.values()), shown)
+    yield _fitting((what, "times", "total", f"of {what} time", "mean", "longest"), rows, _SPARE_OF_KERNELS, width)
     if len(ranked) > top:
         yield f"and {len(ranked) - top:,} more names"

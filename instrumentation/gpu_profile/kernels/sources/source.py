@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from gpu_profile.errors import GpuBackendError, UsageError
@@ -13,6 +15,18 @@ from gpu_profile.kernels.records import Record
 
 #: What can be asked for by name.
 SPECS: Final = ("auto", "torch", "cupti")
+#: What ends the recordings that are still open when the process ends.
+ENDERS: Final[set[Callable[[], None]]] = set()
+
+
+def _end_all() -> None:
+    for end in tuple(ENDERS):
+        with suppress(Exception):
+            end()
+
+
+# Here, as what is registered later is called earlier: who stops a source at the exit still gets its records.
+atexit.register(_end_all)
 
 
 class WrongThreadError(GpuBackendError):
@@ -55,13 +69,18 @@ class Source(Protocol):
         ...
 
 
+def check_spec(spec: str) -> None:
+    """UsageError for a name that is none."""
+    if spec not in SPECS:
+        raise UsageError(f"no source of kernel records is named {spec!r}: choose among {', '.join(SPECS)}")
+
+
 def open_source(spec: str = "auto") -> Source:
     """The source of this name; `auto` is PyTorch's profiler if the program has imported PyTorch, else CUPTI.
 
     Raises UsageError for a name that is none, GpuBackendError with what is missing and what to install.
     """
-    if spec not in SPECS:
-        raise UsageError(f"no source of kernel records is named {spec!r}: choose among {', '.join(SPECS)}")
+    check_spec(spec)
     if spec == "torch" or (spec == "auto" and "torch" in sys.modules):
         from gpu_profile.kernels.sources.torch_source import TorchSource
 

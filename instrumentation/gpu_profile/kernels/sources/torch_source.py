@@ -7,7 +7,6 @@ on top. PyTorch waits for the current GPU when it stops, and the first start imp
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 import re
@@ -22,7 +21,7 @@ from typing import Any, Final
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.frameworks import libcuda
 from gpu_profile.kernels.records import Allocation, Call, Operation, Operator, Range, Record
-from gpu_profile.kernels.sources.source import WrongThreadError, has_driver
+from gpu_profile.kernels.sources.source import ENDERS, WrongThreadError, has_driver
 from gpu_profile.kernels.trace import Trace
 
 #: Newer releases of Kineto write a line on stderr at every start and stop; only this variable's highest level ends it.
@@ -46,7 +45,8 @@ def waits_for_gpu() -> bool:
     torch = sys.modules.get("torch")
     version = getattr(torch, "version", None)
     may = bool(getattr(version, "hip", None) or (getattr(version, "cuda", None) and has_driver()))
-    return torch is not None and may and not torch.cuda.is_initialized()
+    cuda = getattr(torch, "cuda", None)  # not there while PyTorch is being imported
+    return may and not (cuda is not None and cuda.is_initialized())
 
 
 class TorchSource:
@@ -101,7 +101,7 @@ class TorchSource:
         self._profiler, self._thread, self._pid = profiler, threading.current_thread(), os.getpid()
         self._device = self._torch.cuda.current_device() if self._torch.cuda.is_initialized() else None
         # A profiler that is left open crashes the process when it exits.
-        atexit.register(self._abandon)
+        ENDERS.add(self._abandon)
 
     def warm_up(self) -> None:
         """Have the first start's cost here and now: the import of PyTorch's compiler, and CUPTI's own start."""
@@ -165,7 +165,7 @@ class TorchSource:
 
     def _forget(self) -> None:
         self._profiler = None
-        atexit.unregister(self._abandon)
+        ENDERS.discard(self._abandon)
 
     def _abandon(self) -> None:
         """Leave PyTorch in a state in which it can be used, and exit, whatever becomes of the records."""

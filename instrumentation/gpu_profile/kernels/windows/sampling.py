@@ -9,9 +9,11 @@ thread of their own, which takes Python's lock from the others for a while: half
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import logging
 import os
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from gpu_profile import process
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
 from gpu_profile.executions import Execution
-from gpu_profile.kernels.sources.source import SPECS, Source, WrongThreadError, open_source
+from gpu_profile.kernels.sources.source import Source, WrongThreadError, check_spec, open_source
 from gpu_profile.kernels.sources.torch_source import TorchSource, waits_for_gpu
 from gpu_profile.kernels.windows import window as windows
 from gpu_profile.kernels.windows.window import Taken, Window
@@ -40,6 +42,8 @@ LONGEST_S: Final = 10.0
 CHECK_S: Final = 1.0
 #: Windows come at random moments of this share of the pause, so as not to keep step with what the service does.
 JITTER: Final = 0.1
+#: Executions of which one window tells; more are counted as left out. Each takes half a millisecond to add up.
+MOST_EXECUTIONS: Final = 2_000
 _STOP_S: Final = 2.0
 
 
@@ -121,7 +125,8 @@ class Sampling:
         try:
             source = self._opener(self._spec)
         except Exception as error:  # noqa: BLE001 - whatever it is, the service goes on
-            self._fail(error)
+            if self._spec != "auto" or not _torch_may_come():
+                self._fail(error)
             return False
         with self._lock:
             if not self.running:
@@ -205,7 +210,7 @@ class Sampling:
             self._finish()
             return
         began_ns = self._clock.now_ns()
-        window = Window(source, clock=self._clock, awaits=True)
+        window = Window(source, clock=self._clock, awaits=True, most_executions=MOST_EXECUTIONS)
         try:
             window.start()
         except Exception as error:  # noqa: BLE001 - it must not fail the user's region
@@ -307,6 +312,11 @@ def _release(executions: Iterable[Execution]) -> None:
         execution.awaited = False
 
 
+def _torch_may_come() -> bool:
+    """Whether PyTorch is installed, and the program has not imported it so far."""
+    return "torch" not in sys.modules and importlib.util.find_spec("torch") is not None
+
+
 def _line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
@@ -373,7 +383,8 @@ def sample_regions(*, every_s: float = 60.0, window_s: float = 0.5, source: str 
     begins (a `with` block or a decorated function, not a handle or a generator). It closes when that ends or, if that
     takes less than `window_s`, when a later one of the same thread does; after `LONGEST_S` in any case. What it saw of
     each execution goes into its span, which waits for it, into the region's metrics and its verdict. `source` is
-    `auto`, `torch` or `cupti`, as for `record`. While PyTorch has not used its GPU, there are no windows.
+    `auto`, `torch` or `cupti`, as for `record`. While PyTorch has not used its GPU, there are no windows; nor, with
+    `auto` and without CUPTI, while it is installed and not imported.
 
     Closing a window waits for the GPU, as its profiler does. A window that fails is logged once; after three in a row
     sampling ends with a warning. Forked children do not sample. PyTorch's allocations are not recorded, as it has them
@@ -382,8 +393,7 @@ def sample_regions(*, every_s: float = 60.0, window_s: float = 0.5, source: str 
     """
     if not (0 < every_s < inf and 0 < window_s < inf):
         raise UsageError(f"every_s and window_s are positive, not {every_s} and {window_s}")
-    if source not in SPECS:
-        raise UsageError(f"no source of kernel records is named {source!r}: choose among {', '.join(SPECS)}")
+    check_spec(source)
     sampling = Sampling(every_s=every_s, window_s=window_s, source=source)
     _process.claim(sampling)
     sampling.start()

@@ -150,6 +150,11 @@ def test_options_that_cannot_be_are_told(options: dict[str, float]) -> None:
         create_profiler(**options)  # type: ignore[arg-type]
 
 
+def test_an_unknown_source_is_told_at_once() -> None:
+    with pytest.raises(UsageError, match="choose among auto, torch, cupti"):
+        create_profiler(source="nsys")
+
+
 def test_without_a_source_the_host_s_time_is_told_and_why(
     ready: GmpProfiler, gpu: FakeGpu, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,13 @@ def test_nothing_recorded_is_told_not_raised(gpu: FakeGpu, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert out.count("Number of ranges: 0\nNo range was recorded: call init(), and run code in profile_range().") == 2
     assert "No range was recorded: call init(), and run code in profile_memory()." in out
+
+
+def test_a_program_without_a_console_goes_on(ready: GmpProfiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    ready.print_profiler_ranges()
+    ready.print_memory_activity()
+    assert Path("output/result.csv").exists()
 
 
 def test_process_settings_are_left_alone(ready: GmpProfiler) -> None:

@@ -95,6 +95,22 @@ def test_parents_that_go_round_in_circles_do_no_harm() -> None:
     assert [(r.name, r.operations) for r in found.regions] == [("a", 1), ("b", 0)]
 
 
+def test_a_told_parent_may_begin_at_the_same_moment_and_be_recorded_after_its_child() -> None:
+    found = report(
+        Range("job", WORKER, 0, 60, id=2, parent=1),
+        Range("request", MAIN, 0, 100, id=1),
+        launch(1, 30, 40, 50, thread=WORKER),
+    )
+    assert {r.name: (r.operations, r.own) for r in found.regions} == {"job": (1, 1), "request": (1, 0)}
+
+
+def test_no_circle_comes_of_a_told_parent_that_is_inside_its_child() -> None:
+    found = report(
+        Range("inner", MAIN, 0, 50, id=1), Range("outer", MAIN, 0, 100, id=2, parent=1), launch(1, 10, 20, 30)
+    )
+    assert {r.name: (r.operations, r.own) for r in found.regions} == {"inner": (1, 1), "outer": (1, 0)}
+
+
 def test_regions_that_cross_on_a_thread_are_counted_and_the_last_begun_is_taken() -> None:
     found = report(Range("a", MAIN, 0, 50), Range("b", MAIN, 20, 100), launch(1, 30, 40, 45), launch(2, 60, 70, 75))
     assert found.region("b").own == 2

@@ -8,7 +8,7 @@ import pytest
 from kernel_report_support import ADD, FILL, GEMM, INSTRUCTIONS, MIB, REDUCE, counted, hostile, on_cpu, report, steps
 
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels.records import Call
+from gpu_profile.kernels.records import Call, Counted, Range
 from gpu_profile.kernels.render.document import document
 
 
@@ -23,7 +23,7 @@ def test_the_totals_stand_at_the_top_and_regions_in_order_of_appearance() -> Non
     assert found["busy_ratio"] == pytest.approx(5 / 9)
     assert (found["communication_s"], found["overlap_ratio"]) == (0.02, 0.2)
     assert [row["name"] for row in found["regions"]] == ["step", "load", "forward"]
-    assert (found["outside"]["name"], found["outside"]["operations"]) == ("", 2)
+    assert found["outside"]["operations"] == 2
     assert found["kernels"]["count"] == 10
     assert found["on_host"] is False
 
@@ -79,6 +79,18 @@ def test_what_is_not_known_is_null_and_never_zero() -> None:
     assert (load["confidence"], load["counters"], found["dropped"]) == (None, None, None)
 
 
+def test_what_ran_in_no_region_has_no_executions() -> None:
+    outside = document(report())["outside"]
+    assert [outside[key] for key in ("name", "executions", "host_s", "beside_s", "waits")] == [None] * 5
+    assert (outside["span_s"], outside["busy_s"]) == (0.051, 0.002)
+
+
+def test_a_region_that_used_no_gpu_has_no_span_there() -> None:
+    idle = region(document(report([*steps(), Range("idle", 7, 0, 100)])), "idle")
+    assert [idle[key] for key in ("span_s", "busy_ratio", "others_s", "idle")] == [None] * 4
+    assert (idle["busy_s"], idle["operations"]) == (0.0, 0)
+
+
 def test_of_a_program_on_a_cpu_operators_are_told_and_nothing_of_a_gpu() -> None:
     found = document(report(on_cpu()))
     assert (found["on_host"], found["operations"], found["span_s"], found["busy_ratio"]) == (True, 0, None, None)
@@ -87,7 +99,9 @@ def test_of_a_program_on_a_cpu_operators_are_told_and_nothing_of_a_gpu() -> None
         "name": "aten::mm", "count": 1, "total_s": 0.008, "mean_s": 0.008, "max_s": 0.008, "share": pytest.approx(2 / 3)
     }  # fmt: skip
     step = region(found, "step")
-    assert (step["on_host"], step["communication_s"]) == (True, None)
+    assert (step["on_host"], step["devices"], step["busy_s"]) == (True, [], 0.008)
+    about_gpus = ("span_s", "busy_ratio", "others_s", "idle", "launches", "communication_s", "backward", "beside_s")
+    assert [step[key] for key in (*about_gpus, "graph_operations", "waits", "occupancy_of_s")] == [None] * 11
 
 
 def test_counters_tell_the_share_of_kernel_time_that_they_stand_for() -> None:
@@ -95,6 +109,14 @@ def test_counters_tell_the_share_of_kernel_time_that_they_stand_for() -> None:
     told = forward["counters"]["sums"][INSTRUCTIONS]
     assert (told["value"], told["low"], told["high"]) == (2000.0, 2000.0, 2000.0)
     assert told["coverage"] == pytest.approx(1 / 3)
+
+
+def test_counters_that_found_no_kernel_and_kernels_without_any_are_counted_by_name() -> None:
+    found = document(report(counted=[*counted(), Counted("other", 0, {INSTRUCTIONS: 1.0})]))["counted"]
+    assert found == {
+        "pairs": 2, "ranges": 0, "records_alone": {"other": 1}, "kernels_alone": {ADD: 2, FILL: 4, REDUCE: 2}
+    }  # fmt: skip
+    assert document(report())["counted"] is None
 
 
 def test_any_report_is_json_without_numbers_that_json_does_not_have() -> None:

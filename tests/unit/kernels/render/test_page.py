@@ -138,3 +138,21 @@ def test_a_long_recording_is_drawn_in_few_blocks_that_count_every_operation() ->
     assert "other: kernel" in [region["name"] for region in drawn(text)["regions"]]
     assert GEMM not in text
     assert len(text) < 2_000_000
+
+
+def test_names_without_end_are_shortened_and_still_lead_to_their_own_blocks() -> None:
+    long = {"load": "x" * 10_000 + "a" + "x" * 10_000, "forward": "x" * 10_000 + "b" + "x" * 10_000}
+    records = [each._replace(name=long.get(each.name, "step")) if isinstance(each, Range) else each for each in steps()]
+    text = page(report(records))
+    assert "x" * 121 not in text
+    assert len({*re.findall(r'<button data-region="(\d+)"[^>]*>x+…x+</button>', text)}) == 2
+
+
+def test_of_very_many_regions_those_with_the_longest_busy_time_have_names_in_the_timeline() -> None:
+    records = [*steps(), *(Range(f"request {i}", 300, 2 * i, 2 * i + 1) for i in range(3_000))]
+    text = page(report(records))
+    names = [entry["name"] for entry in drawn(text)["regions"] if entry["what"] == "region"]
+    assert len(names) == 2_001
+    assert {"step", "load", "forward", "other: region"} <= {*names}
+    host = drawn(text)["groups"][1]["lanes"][0]
+    assert int(unpacked(host, "n").sum()) == 3_006

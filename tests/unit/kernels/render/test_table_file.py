@@ -8,7 +8,9 @@ from kernel_report_support import ADD, EVIL, FILL, GEMM, REDUCE, hostile, on_cpu
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.records import Call, Kind, Operation, Range, Record
+from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.table_file import kernels_csv
+from gpu_profile.regimes import Verdict
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -37,8 +39,27 @@ def test_an_unknown_region_is_an_error() -> None:
         kernels_csv(report(), region="x")
 
 
-def test_a_cpu_says_that_it_is_one() -> None:
-    assert {row["runs_on"] for row in rows(kernels_csv(report(on_cpu())))} == {"host"}
+def test_a_cpu_says_that_it_is_one_and_has_no_span_on_a_gpu() -> None:
+    found = rows(kernels_csv(report(on_cpu())))
+    assert {(row["runs_on"], row["region_span_s"]) for row in found} == {("host", "")}
+
+
+def test_what_ran_in_no_region_has_no_executions() -> None:
+    *_, last = rows(kernels_csv(report()))
+    assert [last[key] for key in ("region", "executions", "region_host_s")] == [""] * 3
+
+
+def test_a_region_is_judged_once_however_many_kernels_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+    verdict = RegionKernels.verdict
+
+    def counting(region: RegionKernels) -> Verdict:
+        judged.append(region.name)
+        return verdict(region)
+
+    monkeypatch.setattr(RegionKernels, "verdict", counting)
+    kernels_csv(report(), region="forward")
+    assert judged == ["forward"]
 
 
 def test_names_are_no_formulas_and_hold_no_control_characters() -> None:

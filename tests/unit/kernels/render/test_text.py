@@ -4,7 +4,7 @@ import pytest
 from kernel_report_support import FILL, INSTRUCTIONS, counted, hostile, on_cpu, report, steps
 
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels.records import Call, Range
+from gpu_profile.kernels.records import Call, Counted, Range
 from gpu_profile.kernels.render.text import render
 
 
@@ -20,7 +20,7 @@ def test_the_whole_comes_first_then_a_row_for_each_region_then_kernels() -> None
     names = [line.split()[0] for line in found if line.startswith(("step ", "load ", "forward ", "in no region "))]
     assert names == ["step", "load", "forward", "in"]
     assert "ncclDevKernel_AllReduce_Sum_f32_RING_LL 2 20.0 ms 40.0 % 10.0 ms 10.0 ms" in found
-    assert "regime: HOST_BOUND, sure 95 %" in found
+    assert "regime: HOST_BOUND, sure 58 %" in found
 
 
 def test_every_share_of_a_region_stands_beneath_a_word_that_says_what_it_is_of() -> None:
@@ -91,3 +91,21 @@ def test_long_names_are_shortened_in_tables() -> None:
     text = render(report(records))
     assert max(map(len, text.splitlines())) < 170
     assert FILL not in text
+
+
+def test_on_a_narrow_terminal_tables_go_without_what_is_missed_least() -> None:
+    wide, narrow = render(report()), render(report(), width=80)
+    tables = narrow.split("\n\n")[2:]
+    assert max(len(line) for table in tables for line in table.splitlines()) <= 80
+    (head,) = [line for line in narrow.splitlines() if line.startswith("region ")]
+    assert {"busy", "regime"} <= {*head.split()}
+    assert not {"copied", "mean", "host"} & {*head.split()}
+    assert render(report(), width=500) == wide
+
+
+def test_counters_tell_how_many_records_found_a_kernel() -> None:
+    found = report(counted=[*counted(), Counted("other", 0, {INSTRUCTIONS: 1.0})])
+    says = "note: 2 counter records joined with kernels of the same name, 1 with nothing; 8 kernels without a record"
+    for text in (render(found), render(found, region="forward")):
+        assert says in text
+    assert "counter record" not in render(report())

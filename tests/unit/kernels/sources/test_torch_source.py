@@ -230,6 +230,19 @@ def test_a_forked_child_cannot_stop_its_parents(source: TorchSource) -> None:
     assert "aten::exp" in {record.name for record in source.stop() if isinstance(record, Operator)}
 
 
+def test_what_runs_at_the_exit_still_gets_the_records() -> None:
+    done = script(
+        """
+        import atexit
+        source = TorchSource()
+        atexit.register(lambda: print(len(list(source.stop())) > 0))
+        source.start()
+        torch.ones(2).exp()
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 # ---------------------------------------------------------------------- other profilers
 
 

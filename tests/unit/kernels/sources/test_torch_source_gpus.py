@@ -118,6 +118,12 @@ def test_a_gpu_that_the_program_has_not_used_is_left_alone(
     assert waits_for_gpu() == waits
 
 
+def test_while_pytorch_is_being_imported_its_gpu_is_not_used_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(version=SimpleNamespace(cuda="12.4", hip=None)))
+    monkeypatch.setattr(torch_source, "has_driver", lambda: True)
+    assert waits_for_gpu()
+
+
 def test_a_program_without_pytorch_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch")
     assert not waits_for_gpu()

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from exporter_process import environment
 from window_support import FakeSource, new_session, regions
 
 from gpu_profile import process, region
@@ -320,6 +324,22 @@ def test_there_is_no_window_while_the_gpu_is_unused(
     assert sampling.arm()
 
 
+@pytest.mark.parametrize(("spec", "installed", "failures"), [("auto", True, 0), ("auto", False, 5), ("torch", True, 5)])
+def test_a_program_may_import_pytorch_late(
+    session: Session, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, spec: str, installed: bool, failures: int
+) -> None:
+    def refuse(spec: str) -> FakeSource:
+        raise GpuBackendError("nothing can record kernels")
+
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
+    sampling = Sampling(clock=clock, source=spec, opener=refuse)
+    assert not any(sampling.arm() for _ in range(5))
+    assert sampling.stats.failures == failures
+    assert sampling.running == (not failures)
+    sampling.stop()
+
+
 def test_a_process_that_must_not_sample_ends_it(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "may_sample", lambda: False)
     assert not sampling.arm()
@@ -341,6 +361,26 @@ def test_stopping_closes_and_reads_an_open_window(
     assert not sampling.arm()
     run("step", clock, 1)
     assert source.log == ["start", "stop"]
+
+
+def test_a_window_that_is_open_at_the_exit_is_read_without_a_word() -> None:
+    pytest.importorskip("torch")
+    script = """
+import time, torch
+from gpu_profile import configure, region
+from gpu_profile.kernels import sample_regions
+configure(backend="none", stream=None)
+sampling = sample_regions(every_s=0.01, window_s=100)
+end = time.monotonic() + 60
+while sampling._window is None and time.monotonic() < end:
+    with region("step", span=False):
+        torch.ones(4).exp()
+assert sampling._window is not None
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment(), check=True
+    )
+    assert "failed" not in done.stderr
 
 
 def test_a_forked_child_does_not_sample(sampling: Sampling, source: FakeSource, clock: FakeClock) -> None:

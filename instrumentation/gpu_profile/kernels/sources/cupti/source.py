@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import itertools
 import os
@@ -20,6 +19,7 @@ from gpu_profile.kernels.sources.cupti import rows as r
 from gpu_profile.kernels.sources.cupti.decoding import CUSTOM2, decode, external_id
 from gpu_profile.kernels.sources.cupti.names import call_names
 from gpu_profile.kernels.sources.cupti.obstacles import hindrance, other_user
+from gpu_profile.kernels.sources.source import ENDERS
 
 #: CUPTI recommends 1 to 10 MB; a large buffer comes back seldom.
 BUFFER_BYTES: Final = 8 << 20
@@ -147,10 +147,13 @@ class CuptiSource:
                 control(int(table[name]), 0)  # type: ignore[misc,index]
 
     def stop(self) -> Iterable[Record]:
-        """End, after all GPUs are done, and give the records once, in no order. They are decoded as they are read."""
+        """End, after all GPUs are done, and give the records once, in no order. They are decoded as they are read.
+
+        GpuBackendError if it does not record, as in a forked child.
+        """
         with _process.lock:
             if _process.source is not self:
-                return iter(())
+                raise GpuBackendError("this source does not record: start it first")
             with suppress(Exception):  # often a kernel's failure, which the program will see itself
                 self._synchronise()
             return self._end()
@@ -224,7 +227,7 @@ class _Process:
 
 _process: Final = _Process()
 os.register_at_fork(after_in_child=_process.after_fork)
-atexit.register(_process.at_exit)
+ENDERS.add(_process.at_exit)
 
 
 def _requested() -> tuple[int, int]:

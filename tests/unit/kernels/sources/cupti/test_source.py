@@ -43,7 +43,8 @@ def test_what_happens_between_start_and_stop_is_recorded_once(cupti: FakeCupti) 
     assert isinstance(found[1], Operation)
     assert found[1].blocks == 0.5  # of the device that was in use already
     assert list(records) == []
-    assert list(recording.stop()) == []
+    with pytest.raises(GpuBackendError, match="does not record"):
+        recording.stop()
     assert (recording.dropped, recording.skipped, recording.left_out) == (0, {}, {})
 
 
@@ -224,7 +225,8 @@ def test_a_refusal_is_one_line_with_what_to_do_and_nothing_stays_on(cupti: FakeC
     )
     assert "\n" not in str(refused.value)
     assert not cupti.enabled
-    assert list(recording.stop()) == []
+    with pytest.raises(GpuBackendError, match="does not record"):
+        recording.stop()
     cupti.refuses.clear()
     recording.start()
     cupti.kernel(1)
@@ -249,7 +251,8 @@ def test_only_one_source_records_at_a_time(cupti: FakeCupti) -> None:
     for each in (first, second):
         with pytest.raises(GpuBackendError, match="another window"):
             each.start()
-    assert list(second.stop()) == []
+    with pytest.raises(GpuBackendError, match="does not record"):
+        second.stop()
     cupti.kernel(1)
     assert len(list(first.stop())) == 1
     second.start()
@@ -314,10 +317,9 @@ if not child:
     recording.push(1)
     recording.pop()
     assert not getattr(cupti.ids, "stacks", None)
-    assert list(recording.stop()) == []
-    for each in (recording, CuptiSource()):
+    for use in (recording.stop, recording.start, CuptiSource().start):
         try:
-            each.start()
+            use()
         except Exception as error:
             print(error, flush=True)
     assert cupti.enabled, "the child touched CUPTI"
@@ -327,23 +329,25 @@ cupti.kernel(1)
 print(len(list(recording.stop())), flush=True)
 """
     refused = "CUPTI does not work in a forked process whose parent has used it: start the process with spawn"
-    assert run(script).splitlines() == [refused, refused, "1"]
+    assert run(script).splitlines() == ["this source does not record: start it first", refused, refused, "1"]
 
 
-def test_a_recording_that_is_open_when_the_program_ends_is_ended_first() -> None:
+def test_a_recording_that_is_open_when_the_program_ends_is_ended_after_all_that_may_want_it() -> None:
     script = """
 import atexit
 from gpu_profile.kernels.sources.cupti import source as module
+from gpu_profile.kernels.sources.source import _end_all
 process = module._process
 cupti = install(monkeypatch)
 module._process = process
 recording = CuptiSource(synchronise=lambda: print("waited"))
 recording.start()
-atexit.unregister(process.at_exit)
+atexit.unregister(_end_all)
 atexit.register(lambda: print(cupti.enabled, cupti.flushed))
-atexit.register(process.at_exit)
+atexit.register(_end_all)
+atexit.register(lambda: print(bool(cupti.enabled), cupti.flushed))
 """
-    assert run(script).splitlines() == ["set() [1]"]
+    assert run(script).splitlines() == ["True []", "set() [1]"]
 
 
 def test_nothing_of_cupti_is_imported_before_it_is_asked_for() -> None:

@@ -1,0 +1,112 @@
+"""What pages are made of, whatever they show: the frame, the timeline's place, tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any, Final
+
+from gpu_profile.regimes import Regime
+
+#: Columns of words, which read from the left.
+_WORDS: Final = frozenset(
+    {"region", "device", "name", "uuid", "regime", "kernel", "operator", "copies", "memory", "counter"}
+)
+TIMELINE: Final = (
+    '<section id="timeline" tabindex="0" aria-label="Timeline: arrows move, plus and minus zoom, 0 shows all">'
+)
+_AXIS: Final = (
+    "<noscript><p>The timeline needs scripts; the tables beneath it do not.</p></noscript>"
+    '<canvas id="axis" role="img" aria-label="time axis"></canvas>'
+)
+
+
+def document(
+    title: str, body: Iterable[str], *, by: str, drawn: Mapping[str, Any] | None, mark: str = "", script: str = ""
+) -> str:
+    """The whole page: a heading, then `body`. `by`: what colours stand for at first, `region` or `regime`.
+
+    `drawn` is what the timeline's script draws; `mark` is markup behind the title, `script` comes after the page's own.
+    """
+    named = escape(title)
+    parts = [
+        f'<header><h1>{named}{mark}</h1><button id="theme" title="light or dark" hidden>dark</button></header>',
+        *(part for part in body if part),
+    ]
+    if drawn:
+        parts.append(f'<script type="application/json" id="data">{_embedded(drawn)}</script>')
+    scripts = "\n".join((asset(__package__, "timeline.js"), asset(__package__, "page.js"), script))
+    return (
+        f'<!doctype html>\n<html lang="en" data-by="{by}">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{named}: gpu-profile</title>\n<style>{asset(__package__, 'page.css')}</style>\n</head>\n<body>\n"
+        + "\n".join(parts)
+        + f"\n<script>{scripts}</script>\n</body>\n</html>\n"
+    )
+
+
+@cache
+def asset(package: str, name: str) -> str:
+    """A file that lies beside the modules of a package."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def _embedded(value: Mapping[str, Any]) -> str:
+    """JSON that cannot end the element that it stands in, whatever names it holds."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def toolbar(by: str) -> str:
+    """The timeline's heading with its buttons, and its axis."""
+    return (
+        '<div class="bar"><h2>Timeline</h2><button id="colours" title="Colour regions by their regime, or each by its '
+        f'own">colour: {by}</button><button id="out" aria-label="zoom out">−</button>'
+        f'<button id="in" aria-label="zoom in">+</button><button id="all">all</button></div>\n{_AXIS}'
+    )
+
+
+def group(place: int, title: str, words: str, *, shut: bool = False) -> str:
+    """Where the timeline's group of this number is drawn."""
+    return (
+        f"<details{'' if shut else ' open'}><summary>{escape(title)}<span>{escape(words)}</span></summary>"
+        f'<canvas id="group-{place}" role="img" aria-label="{escape(title)} over time"></canvas></details>'
+    )
+
+
+def legend(regimes: Collection[str], hints: str) -> str:
+    """What ends the timeline: the colours of `regimes`, and `hints` on how to use it."""
+    shown = "".join(
+        f'<li><span class="swatch" style="--of-regime:var(--r-{regime})"></span>{regime}</li>'
+        for regime in map(str, Regime)
+        if regime in regimes
+    )
+    return (
+        f'<p id="said" aria-live="polite"></p>\n<ul class="legend regimes">{shown}</ul><p class="hints">{hints}</p>'
+        '</section><dl id="tip" hidden></dl>'
+    )
+
+
+def tiles(shown: Iterable[tuple[str, str]]) -> str:
+    """Numbers at a glance, each with what it is."""
+    boxes = "".join(f'<div class="tile"><b>{escape(b)}</b><small>{escape(s)}</small></div>' for b, s in shown)
+    return f'<div class="tiles">{boxes}</div>'
+
+
+def table(columns: Sequence[str], rows: Iterable[str]) -> str:
+    """A table of rows that are cells already."""
+    head = "".join(f'<th scope="col" class="{_align(column)}">{escape(column)}</th>' for column in columns)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def cell(column: str, text: str) -> str:
+    """A cell of a column."""
+    return f'<td class="{_align(column)}">{escape(text)}</td>'
+
+
+def _align(column: str) -> str:
+    return "left" if column in _WORDS else ""
