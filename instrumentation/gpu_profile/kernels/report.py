@@ -17,6 +17,8 @@ from gpu_profile.kernels.counters.sums import Counters, Matched
 from gpu_profile.kernels.joining.columns import NONE, Columns
 from gpu_profile.kernels.joining.placing import place
 from gpu_profile.kernels.joining.work import gpu_work, host_work
+from gpu_profile.kernels.memory.region import levels
+from gpu_profile.kernels.memory.timeline import MemorySteps, memory_timeline
 from gpu_profile.kernels.records import Allocation, Counted, Record
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.region_sums import Adder
@@ -87,6 +89,19 @@ class KernelReport:
             for at, number in enumerate(ranges.ids.tolist())
             if number
         }
+
+    def memory_timelines(self, region: str | None = None, *, points: int = 1000) -> list[tuple[MemorySteps, ...]]:
+        """What each allocator had given out over time, in at most `points` steps: of the whole recording, or of each of
+        a region's executions that is in no other of the same name. UsageError if there is no such region.
+        """
+        found, names = self.columns.allocations, self.columns.names
+        made = levels(found, names)
+        if region is None:
+            return [memory_timeline(found, names, points=points, made=made)]
+        self.region(region)
+        ranges = self.columns.ranges
+        windows = [(int(ranges.starts[at]), int(ranges.ends[at])) for at in self._outermost[region]]
+        return [memory_timeline(found, names, window=each, points=points, made=made) for each in sorted(windows)]
 
     def allocations(self, name: str) -> list[Allocation]:
         """The allocations that were made in a region, in order of time; UsageError if there is no such region."""

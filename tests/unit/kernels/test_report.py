@@ -8,7 +8,7 @@ import pytest
 from launch_support import MAIN, launch, report
 
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels.records import Operator, Range, Record
+from gpu_profile.kernels.records import Allocation, Operator, Range, Record
 from gpu_profile.kernels.sums import KernelSum
 from gpu_profile.regimes import Regime
 
@@ -112,3 +112,20 @@ def test_a_report_as_text_and_as_values_can_be_of_one_region() -> None:
     assert "validate" in found.text()
     assert "validate" not in found.text("step")
     assert [each["name"] for each in found.to_dict("step")["regions"]] == ["step"]
+
+
+def test_memory_over_time_is_told_for_the_whole_and_for_each_execution_of_a_region() -> None:
+    found = report(
+        Range("step", MAIN, 10, 30),
+        Range("step", MAIN, 40, 60),
+        Allocation(5, MAIN, 0, 100, 100, 1),
+        Allocation(20, MAIN, 0, 50, 150, 2),
+        Allocation(45, MAIN, 0, -100, 50, 1),
+        Allocation(70, MAIN, 0, -50, 0, 2),
+    )
+    ((whole,),) = found.memory_timelines()
+    assert (whole.times.tolist(), whole.totals.tolist()[1:]) == ([5, 5, 20, 45, 70], [100, 150, 50, 0])
+    steps = [(one.times.tolist(), one.totals.tolist()) for (one,) in found.memory_timelines("step")]
+    assert steps == [([10, 20], [100, 150]), ([40, 45], [150, 50])]
+    with pytest.raises(UsageError, match="no region"):
+        found.memory_timelines("walk")
