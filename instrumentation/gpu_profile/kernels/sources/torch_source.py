@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -173,11 +173,12 @@ class TorchSource:
         self._forget()
         if profiler is None or self._pid != os.getpid() or self._displaced():
             return
-        if not (self.anywhere or threading.current_thread() is self._thread):
-            # Only its own thread may stop it, but a new one takes its place.
-            profiler = self._api.profile(activities=[self._api.ProfilerActivity.CPU])
-            profiler.start()
-        with self._on_device():
+        # Of no use to anybody if it fails: what is lost is told in any case.
+        with suppress(Exception), self._on_device():
+            if not (self.anywhere or threading.current_thread() is self._thread):
+                # Only its own thread may stop it, but a new one takes its place; not in PyTorch 2.4.
+                profiler = self._api.profile(activities=[self._api.ProfilerActivity.CPU])
+                profiler.start()
             profiler.stop()
 
     # ------------------------------------------------------------------ records

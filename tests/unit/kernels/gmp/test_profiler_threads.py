@@ -13,6 +13,7 @@ from gpu_profile import configure
 from gpu_profile.kernels.gmp import collecting
 from gpu_profile.kernels.gmp.profiler import GmpProfiler, create_profiler
 from gpu_profile.kernels.gmp.results import kernel_text, memory_text
+from gpu_profile.kernels.sources.torch_source import TorchSource
 
 torch = pytest.importorskip("torch")
 
@@ -64,6 +65,7 @@ def test_memory_of_a_thread_that_has_ended_is_told(made: GmpProfiler) -> None:
     assert made.results().problems == ()
 
 
+@pytest.mark.skipif(not TorchSource(all_threads=True).anywhere, reason="this PyTorch records one thread only")
 def test_memory_beside_the_kernels_of_other_threads_is_not_told_as_zero(made: GmpProfiler) -> None:
     def both() -> None:
         with made.profile_range("kernels"):
