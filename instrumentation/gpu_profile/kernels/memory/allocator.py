@@ -98,8 +98,10 @@ class AllocatorInterval:
         for device, now in sorted(readings.items()):
             then = self._began.get(device, _NOTHING)
             counted = _counted(then, now)
-            if then.current or now.current or now.peak > then.peak or any(counted):
-                peak = self._least[device], self._most[device]
+            peak = self._least[device], self._most[device]
+            # Without counts, what was taken and given back in between leaves no trace.
+            hidden = None in counted and peak[1] != 0
+            if then.current or now.current or now.peak > then.peak or any(counted) or hidden:
                 uses.append(AllocatorUse(device, then.current, now.current, *peak, *counted))
         return tuple(uses)
 

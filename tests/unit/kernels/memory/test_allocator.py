@@ -187,6 +187,19 @@ def test_an_allocator_without_counters_still_tells_its_levels(monkeypatch: pytes
     assert (use.peak_least_bytes, use.peak_most_bytes) == (2 * K, 10 * K)
 
 
+def test_without_counters_what_came_and_went_below_an_earlier_peak_is_told_as_possible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = load(Torch(backend="cudaMallocAsync"), monkeypatch)
+    with AllocatorMeter().begin() as unused:
+        pass
+    torch.give(torch.take(10 * K))
+    with AllocatorMeter().begin() as interval:
+        torch.give(torch.take(2 * K))
+    assert unused.uses == ()
+    assert (only(interval).peak_least_bytes, only(interval).peak_most_bytes) == (0, 10 * K)
+
+
 def test_counters_that_somebody_reset_are_not_told(torch: Torch) -> None:
     with AllocatorMeter().begin() as interval:
         torch.take(3 * K)
