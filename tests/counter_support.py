@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from trace_support import TRACES
 
-from gpu_profile.kernels.counters.sums import CounterSums, counters_of
+from gpu_profile.kernels.counters.sums import Counters, CounterSums
 from gpu_profile.kernels.records import Counted
 from gpu_profile.kernels.sums import KernelSum
 
@@ -36,7 +36,7 @@ def kernels(**durations: Sequence[int]) -> dict[str, KernelSum]:
 
 def joined(records: Sequence[Counted], whole: dict[str, KernelSum], region: dict[str, KernelSum]) -> CounterSums:
     """The counters of a region called `step`, which are there."""
-    found = counters_of(records, whole, region, "step")
+    found = Counters(records).of(whole, region, "step")
     assert found is not None
     return found
 

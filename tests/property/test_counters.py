@@ -10,7 +10,7 @@ from counter_support import TIME
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.kernels.counters.sums import Counters, CounterSums, counters_of
+from gpu_profile.kernels.counters.sums import Counters, CounterSums
 from gpu_profile.kernels.records import Counted
 from gpu_profile.kernels.sums import KernelSum
 
@@ -47,7 +47,7 @@ def timed(program: list[Kernel], region: str | None = None) -> dict[str, KernelS
 
 def regions_of(program: list[Kernel], records: list[Counted]) -> dict[str, CounterSums]:
     whole = timed(program)
-    found = {region: counters_of(records, whole, timed(program, region), region) for region in REGIONS}
+    found = {region: Counters(records).of(whole, timed(program, region), region) for region in REGIONS}
     return {region: each for region, each in found.items() if each is not None}
 
 
@@ -98,7 +98,7 @@ def test_every_record_and_kernel_is_paired_with_its_name_or_counted_as_left(
     assert matched.pairs + sum(matched.records.values()) == len(other)
     assert matched.pairs + sum(matched.kernels.values()) == len(program)
     assert not matched.records.keys() & matched.kernels.keys()
-    everything = counters_of(records, whole, whole, "all")
+    everything = Counters(records).of(whole, whole, "all")
     joined = everything.sums[COUNT].value if everything else 0
     assert joined + matched.sums.get(COUNT, 0) == pytest.approx(
         sum(count for *_, count, _ in other), rel=1e-9, abs=1e-6

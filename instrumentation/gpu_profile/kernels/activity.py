@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -152,26 +152,50 @@ def _stream(key: tuple[int, int | str], starts: Numbers, ends: Numbers, launched
     return StreamActivity(*key, len(starts), last - first, Cover(starts, ends).length, idle)
 
 
+class _Sums(Protocol):
+    """What a trace's whole and a region have in common."""
+
+    @property
+    def operations(self) -> int: ...
+    @property
+    def launches(self) -> int: ...
+    @property
+    def busy_ns(self) -> int: ...
+    @property
+    def exposed_communication_ns(self) -> int: ...
+    @property
+    def exposed_transfer_ns(self) -> int: ...
+    @property
+    def idle(self) -> Idle: ...
+    @property
+    def mean_kernel_ns(self) -> float | None: ...
+
+
 def evidence(activity: Activity) -> Evidence:
-    """What the regimes judge, as shares of `device_ns`; `kernel_s` is the mean kernel in seconds.
+    """What the regimes judge, as shares of `device_ns`; see `evidence_of`."""
+    whole = activity.device_ns
+    if not whole:
+        return Evidence("kernels", {}, activity.operations, 0.0, reason="the trace's GPU operations take no time")
+    return evidence_of(activity, whole)
+
+
+def evidence_of(sums: _Sums, whole_ns: int) -> Evidence:
+    """The same as shares of a time above 0; `kernel_s` is the mean kernel in seconds.
 
     Idle time whose cause the trace does not hold lowers the coverage; without any call of the host, only the busy time
     is known.
     """
-    whole = activity.device_ns
-    if not whole:
-        return Evidence("kernels", {}, activity.operations, 0.0, reason="the trace's GPU operations take no time")
-    idle = activity.idle
+    idle, communication, transfer = sums.idle, sums.exposed_communication_ns, sums.exposed_transfer_ns
     values = {
-        "busy": activity.busy_ns / whole,
-        "work": activity.work_ns / whole,
-        "communication": activity.exposed_communication_ns / whole,
-        "transfer": activity.exposed_transfer_ns / whole,
+        "busy": sums.busy_ns / whole_ns,
+        "work": (sums.busy_ns - communication - transfer) / whole_ns,
+        "communication": communication / whole_ns,
+        "transfer": transfer / whole_ns,
     }
-    if activity.launches:
-        values["host_wait"] = idle.host_wait_ns / whole
-        values["launch"] = idle.launch_ns / whole
-        values["other_wait"] = (idle.kernel_wait_ns + idle.other_ns) / whole
-    if activity.mean_kernel_ns is not None:
-        values["kernel_s"] = activity.mean_kernel_ns / 1e9
-    return Evidence("kernels", values, activity.operations, 1.0 - idle.unknown_ns / whole)
+    if sums.launches:
+        values["host_wait"] = idle.host_wait_ns / whole_ns
+        values["launch"] = idle.launch_ns / whole_ns
+        values["other_wait"] = (idle.kernel_wait_ns + idle.other_ns) / whole_ns
+    if sums.mean_kernel_ns is not None:
+        values["kernel_s"] = sums.mean_kernel_ns / 1e9
+    return Evidence("kernels", values, sums.operations, 1.0 - idle.unknown_ns / whole_ns)

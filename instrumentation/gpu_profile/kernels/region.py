@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from gpu_profile.kernel_work import KernelWork
+from gpu_profile.kernel_work import MOST_TOP, KernelWork
+from gpu_profile.kernels.activity import evidence_of
 from gpu_profile.kernels.counters.sums import CounterSums
 from gpu_profile.kernels.joining.idle import Idle
 from gpu_profile.kernels.memory.region import RegionMemory, merge
@@ -18,8 +19,6 @@ from gpu_profile.regimes import Verdict, classify
 from gpu_profile.summary import Evidence
 
 S = TypeVar("S", KernelSum, CopySum)
-#: Kernels that are named in a span.
-_NAMED: Final = 5
 #: What two recordings' sums add up by themselves.
 _ADDED: Final = (
     "executions",
@@ -176,19 +175,7 @@ class RegionKernels:
             return Evidence("kernels", {}, 0, 0.0, reason="it launched nothing on a GPU")
         if not whole:
             return Evidence("kernels", {}, self.operations, 0.0, reason="its GPU operations take no time")
-        values = {
-            "busy": self.busy_ns / whole,
-            "work": (self.busy_ns - self.exposed_communication_ns - self.exposed_transfer_ns) / whole,
-            "communication": self.exposed_communication_ns / whole,
-            "transfer": self.exposed_transfer_ns / whole,
-        }
-        if self.launches:
-            values["host_wait"] = self.idle.host_wait_ns / whole
-            values["launch"] = self.idle.launch_ns / whole
-            values["other_wait"] = (self.idle.kernel_wait_ns + self.idle.other_ns) / whole
-        if self.mean_kernel_ns is not None:
-            values["kernel_s"] = self.mean_kernel_ns / 1e9
-        return Evidence("kernels", values, self.operations, 1.0 - self.idle.unknown_ns / whole)
+        return evidence_of(self, whole)
 
     def verdict(self) -> Verdict:
         """What bounds it, on the basis `kernels`."""
@@ -218,7 +205,7 @@ class RegionKernels:
             allocated_bytes=sum(each.allocated_bytes for each in allocated) if allocated else None,
             freed_bytes=sum(each.freed_bytes for each in allocated) if allocated else None,
             peak_bytes=max(peaks, default=None),
-            top=tuple((name, each.count, each.total_ns) for name, each in self.top(_NAMED)),
+            top=tuple((name, each.count, each.total_ns) for name, each in self.top(MOST_TOP)),
             evidence=self.evidence(),
         )
 

@@ -61,7 +61,7 @@ class Adder:
     """Adds up regions of one recording."""
 
     def __init__(self, columns: Columns, work: Work, placing: Placing, *, on_host: bool) -> None:
-        self._columns, self._work, self._placing, self._on_host = columns, work, placing, on_host
+        self._work, self._placing, self._on_host = work, placing, on_host
         self._ranges, self._calls, self._allocations = columns.ranges, columns.calls, columns.allocations
         self._names = columns.names
         self._devices = {

@@ -249,7 +249,15 @@ class Counters:
         *,
         executions: int | None = None,
     ) -> CounterSums | None:
-        """What the records say of one region; see `counters_of`."""
+        """What the records say of the region `name`; None if nothing.
+
+        `whole` and `region` are the kernels of the timed run and of the region in it, by name. A metric of a kernel's
+        name is exact if there are as many records as kernels, and all kernels are the region's or all records are
+        equal. Else it is shared out by duration, within what is possible at all. Nothing is scaled up: what has no
+        record lowers the coverage. Records named after the region itself are ranges of whole executions, of which the
+        timed run has `executions` (None: as many as records), and go before those of its kernels; a name that is also
+        a kernel's is the kernel's.
+        """
         kernels = sum(part.count for part in region.values())
         kernel_ns = sum(part.total_ns for part in region.values())
         sums: dict[str, CounterSum] = {}
@@ -318,23 +326,3 @@ class Matched:
     kernels: Mapping[str, int]
     kernel_ns: float
     sums: Mapping[str, float]
-
-
-def counters_of(
-    counted: Sequence[Counted],
-    whole: Mapping[str, KernelSum],
-    region: Mapping[str, KernelSum],
-    name: str,
-    *,
-    executions: int | None = None,
-) -> CounterSums | None:
-    """What counter records say of the region `name`; None if nothing.
-
-    `whole` and `region` are the kernels of the timed run and of the region in it, by name. A metric of a kernel's name
-    is exact if there are as many records as kernels, and all kernels are the region's or all records are equal. Else it
-    is shared out by duration, within what is possible at all. Nothing is scaled up: what has no record lowers the
-    coverage. Records named after the region itself are ranges of whole executions, of which the timed run has
-    `executions` (None: as many as records), and go before those of its kernels; a name that is also a kernel's is the
-    kernel's.
-    """
-    return Counters(counted).of(whole, region, name, executions=executions)

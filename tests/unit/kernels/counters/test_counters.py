@@ -10,7 +10,7 @@ from counter_support import CYCLES, DRAM, FMA, INST, PCT, counted, flop, flop_of
 from trace_support import TRACES
 
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels.counters.sums import Counters, CounterSums, counters_of
+from gpu_profile.kernels.counters.sums import Counters, CounterSums
 from gpu_profile.kernels.records import Counted
 from gpu_profile.kernels.report import report_of
 from gpu_profile.kernels.trace import Trace
@@ -63,7 +63,7 @@ def test_a_report_tells_the_counters_of_its_regions() -> None:
 
 @cache
 def _regions() -> dict[str, CounterSums]:
-    found = {name: counters_of(twin().records, twin().whole, each, name) for name, each in twin().regions.items()}
+    found = {name: Counters(twin().records).of(twin().whole, each, name) for name, each in twin().regions.items()}
     return {name: each for name, each in found.items() if each is not None}
 
 
@@ -135,8 +135,8 @@ def test_a_record_without_a_kernel_is_nobodys() -> None:
 
 def test_a_region_without_records_has_no_counters() -> None:
     whole = kernels(gemm=[10], relu=[10])
-    assert counters_of([], whole, whole, "step") is None
-    assert counters_of([counted("gemm", INST=1)], whole, kernels(relu=[10]), "step") is None
+    assert Counters([]).of(whole, whole, "step") is None
+    assert Counters([counted("gemm", INST=1)]).of(whole, kernels(relu=[10]), "step") is None
 
 
 def test_metrics_that_were_counted_one_after_the_other_have_their_own_coverage() -> None:
@@ -160,7 +160,7 @@ def test_a_range_named_after_the_region_is_the_regions_and_counts_no_kernel_twic
 
 def test_ranges_of_some_executions_only_lower_the_coverage() -> None:
     whole = kernels(gemm=[10, 10])
-    found = counters_of([counted("step", INST=50)], whole, whole, "step", executions=2)
+    found = Counters([counted("step", INST=50)]).of(whole, whole, "step", executions=2)
     assert found is not None
     assert found.coverage(INST) == 0.5
     assert found.reduce("MEAN") == {INST: 50}
@@ -169,7 +169,7 @@ def test_ranges_of_some_executions_only_lower_the_coverage() -> None:
 def test_a_name_of_a_kernel_is_not_taken_for_a_region() -> None:
     records = [counted("step", INST=100), counted("step", INST=200)]
     whole = kernels(step=[10, 20], relu=[1])
-    assert counters_of(records, whole, kernels(relu=[1]), "step") is None
+    assert Counters(records).of(whole, kernels(relu=[1]), "step") is None
     assert Counters(records).matched(whole, ["step"]).pairs == 2
 
 
@@ -183,7 +183,7 @@ def test_kernels_without_duration_share_by_number() -> None:
 
 def test_values_that_are_no_numbers_are_left_out() -> None:
     whole = kernels(gemm=[10])
-    assert counters_of([counted("gemm", INST=float("nan"), DRAM=float("inf"))], whole, whole, "step") is None
+    assert Counters([counted("gemm", INST=float("nan"), DRAM=float("inf"))]).of(whole, whole, "step") is None
 
 
 def test_two_recordings_of_a_region_add_up() -> None:

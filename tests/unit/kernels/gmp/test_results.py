@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels.counters.sums import counters_of
+from gpu_profile.kernels.counters.sums import Counters
 from gpu_profile.kernels.gmp import results
 from gpu_profile.kernels.gmp.profiler import _print
 from gpu_profile.kernels.gmp.results import ProfileType, Reduction, Results, kernel_text, memory_text, one_of, write
@@ -101,7 +101,7 @@ def test_hardware_counters_have_their_units_and_their_time_is_not_shown_twice() 
         )
     ]
     kernels = {"relu": KERNELS["relu"]}
-    region = replace(BUSY, kernels=kernels, counters=counters_of(counted, kernels, kernels, "matrix_operations"))
+    region = replace(BUSY, kernels=kernels, counters=Counters(counted).of(kernels, kernels, "matrix_operations"))
     lines = [str(value) for value in Results().values(region)]
     assert "smsp__inst_executed.sum: 2048576" in lines
     assert "dram__bytes.sum: 0.50 B" in lines
