@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpu_profile.kernel_work import KernelWork
-from gpu_profile.summary import Evidence
+from gpu_profile.regimes.evidence import Evidence
+from gpu_profile.regimes.kernel_work import KernelWork
 
 GEMM, RELU, ALL_REDUCE = "ampere_sgemm_128x64_tn", "vectorized_elementwise_kernel", "ncclDevKernel_AllReduce"
 

@@ -19,9 +19,9 @@ from gpu_profile.catalogue import SIGNALS, Signal, Tier
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, UTILIZATION
 from gpu_profile.driver import Capability
 from gpu_profile.join import Reading, read
-from gpu_profile.regimes import Judged
 from gpu_profile.samples import Device, Event, Interval, ProcessUse, Sample
 from gpu_profile.session import Session
+from gpu_profile.summary import Judged
 from gpu_profile.testing import FakeClock
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S, nanoseconds

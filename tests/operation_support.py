@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_profile.operation import Operation
+from gpu_profile.regimes.operation import Operation
 
 #: A matrix product near its ceiling: 120 FLOPs for a byte.
 PRODUCT = Operation(flops=2_400_000_000, bytes=20_000_000, precision="bf16", busy=0.95, compute=0.85, memory=0.2, n=1)

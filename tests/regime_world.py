@@ -27,8 +27,9 @@ from gpu_profile.driver.simulated.sensors import Sensors
 from gpu_profile.driver.simulated.worklog import RECORD, RecordKind
 from gpu_profile.pooling import Pool
 from gpu_profile.regimes import Regime, Verdict, classify
+from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.samples import Device, Sample
-from gpu_profile.summary import Durations, Evidence, summarise
+from gpu_profile.summary import Durations, summarise
 from gpu_profile.timeline import Floats, Timeline
 from gpu_profile.units import NS_PER_S
 

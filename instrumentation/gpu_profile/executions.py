@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Hashable
 from typing import Final
 
-from gpu_profile.kernel_work import AttributeValue, KernelWork
-from gpu_profile.operation import Operation
+from gpu_profile.regimes.kernel_work import AttributeValue, KernelWork
+from gpu_profile.regimes.operation import Operation
 from gpu_profile.samples import Interval
 from gpu_profile.streams import Stream
 

@@ -20,9 +20,10 @@ from gpu_profile.entrance import Entrance, StreamSetting
 from gpu_profile.executions import Execution
 from gpu_profile.placement import Placement
 from gpu_profile.pooling import Pool
-from gpu_profile.regimes import DEFAULT_THRESHOLDS, Judged, Thresholds
+from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.sampler import Sampler, Sink
 from gpu_profile.samples import Device
+from gpu_profile.summary import Judged
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile.verdicts import Verdicts

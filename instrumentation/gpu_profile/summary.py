@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import BUSY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.join import WIDEST_WINDOW, Reading, read
 from gpu_profile.pooling import Pool, Pooled
+from gpu_profile.regimes import Verdict
+from gpu_profile.regimes.evidence import Basis, Evidence
 from gpu_profile.samples import Device, Interval
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
 from gpu_profile.unmix import Rate
-
-Basis = Literal["kernels", "counters", "operation", "coarse"]
 
 #: Shares of a device's ceilings that evidence is made of, and the signal behind each.
 ACTIVITIES: Final[Mapping[str, Signal]] = {
@@ -38,29 +38,6 @@ _HISTORY_NS: Final = 60 * NS_PER_S
 _NEGLIGIBLE: Final = 0.01
 #: An execution is described by its own readings if samples cover this much of it.
 LEAST_COVERAGE: Final = 0.9
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What is known of a region when its regime is judged. Every value is a ratio; what is unknown is absent.
-
-    `busy` is the GPU's own busy share of the region; `device_busy` that of the device over all that was seen; pipe
-    and memory activities, `power` over the limit, `clock` over the maximum, `pcie` and `nvlink` over what the link
-    carries in the busier direction, and `throttled`, the device's own share of the last minute with clocks held
-    down, follow.
-    `n` is how many sensor windows stand behind it.
-    """
-
-    basis: Basis
-    values: Mapping[str, float]
-    n: int
-    coverage: float
-    half_width: float | None = None
-    reason: str = ""
-
-    def get(self, key: str) -> float | None:
-        """A value, or None where it is unknown."""
-        return self.values.get(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +107,13 @@ class RegionSummary:
     evidence: Evidence
     reason: str = ""
     rates: Mapping[str, float] = field(default_factory=dict)
+
+
+class Judged(NamedTuple):
+    """A region on one device, with the verdict on it."""
+
+    summary: RegionSummary
+    verdict: Verdict
 
 
 def summarise(pool: Pool, region: str, durations: Durations, *, interval_source: str) -> RegionSummary:

@@ -18,7 +18,7 @@ from regime_world import Case, case
 from benchmarks.rows import Row
 from gpu_profile.kernels import Trace, evidence, measure
 from gpu_profile.regimes import Regime, Verdict, classify
-from gpu_profile.summary import Basis
+from gpu_profile.regimes.evidence import Basis
 
 #: Workloads in all; three in five are on devices with activity counters.
 WORKLOADS: Final = 1_200

@@ -31,9 +31,9 @@ DEADLINE_S = 90.0
 COUNTED = """
 import sys, time
 from gpu_profile import configure, process, region, serve_metrics
-from gpu_profile.kernel_work import KernelWork
-from gpu_profile.operation import Operation
-from gpu_profile.summary import Evidence
+from gpu_profile.regimes.kernel_work import KernelWork
+from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.evidence import Evidence
 work = KernelWork(
     evidence=Evidence("kernels", {"busy": 0.6, "work": 0.5, "host_wait": 0.4}, 40, 1.0),
     kernels=40, kernel_ns=30_000_000,

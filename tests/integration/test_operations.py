@@ -28,7 +28,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
 from gpu_profile import RegionCollector, configure, process, region
-from gpu_profile.operation import Operation
+from gpu_profile.regimes.operation import Operation
 
 exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
 provider = TracerProvider()

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue.attributes import ATTRIBUTES
-from gpu_profile.kernel_work import KernelWork, KernelWorks
 from gpu_profile.regimes import classify
-from gpu_profile.summary import Evidence
+from gpu_profile.regimes.evidence import Evidence
+from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
 
 KEYS = ("busy", "work", "communication", "transfer", "host_wait", "launch", "other_wait")
 OWN = [row.name for row in ATTRIBUTES if row.name.startswith("gpu_profile.kernels.")]

@@ -11,7 +11,7 @@ from trace_support import US, Program
 from gpu_profile.kernels.activity import Activity, evidence, measure
 from gpu_profile.kernels.records import Call, Kind, Operation
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, classify
-from gpu_profile.summary import Evidence
+from gpu_profile.regimes.evidence import Evidence
 
 Records = list[Operation | Call]
 #: What `evidence` can know.

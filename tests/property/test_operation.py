@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue.attributes import ATTRIBUTES
-from gpu_profile.operation import Operation, Operations
 from gpu_profile.regimes import classify
+from gpu_profile.regimes.operation import Operation, Operations
 
 counts = st.none() | st.integers(0, 2**63 - 1)
 shares = st.none() | st.floats(0, 1.2)

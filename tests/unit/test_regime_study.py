@@ -8,7 +8,7 @@ from regime_world import TIE, Case, Kernel, Workload, case, draw
 
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.regimes import Regime
-from gpu_profile.summary import Basis
+from gpu_profile.regimes.evidence import Basis
 
 SAMPLE = 80
 

@@ -16,7 +16,7 @@ from gpu_profile.regimes import (
     Verdict,
     classify,
 )
-from gpu_profile.summary import Basis, Evidence
+from gpu_profile.regimes.evidence import Basis, Evidence
 
 
 def judge(**values: float) -> Verdict:

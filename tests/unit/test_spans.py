@@ -22,7 +22,7 @@ from region_support import Stage
 from gpu_profile import GpuSpanProcessor, process, region, running, spans
 from gpu_profile.enrichment import Enricher
 from gpu_profile.executions import AWAIT_S
-from gpu_profile.operation import Operation
+from gpu_profile.regimes.operation import Operation
 
 
 class Recorder(SpanProcessor):

@@ -9,8 +9,8 @@ from operation_support import BLANK, PRODUCT, SUM
 
 from gpu_profile.attribution import OTHER
 from gpu_profile.executions import Execution
-from gpu_profile.operation import Operation
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
+from gpu_profile.regimes.operation import Operation
 from gpu_profile.verdicts import MOST_NAMES, Verdicts
 
 NOWHERE: Mapping[Hashable, Sequence[str]] = {None: ()}

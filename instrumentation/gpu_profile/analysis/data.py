@@ -12,9 +12,9 @@ from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.text import reasons
-from gpu_profile.kernel_work import KernelWorks
-from gpu_profile.operation import Operations
 from gpu_profile.regimes import Regime, Verdict
+from gpu_profile.regimes.kernel_work import KernelWorks
+from gpu_profile.regimes.operation import Operations
 from gpu_profile.units import NS_PER_S
 
 #: Of all that is printed as JSON. Keys are added without a change of it; it changes if one goes or changes its meaning.

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from gpu_profile.activities import Activities
 from gpu_profile.attribution import MOST_REGIONS, OTHER
-from gpu_profile.kernel_work import KernelWork, KernelWorks
-from gpu_profile.operation import Operation, Operations
 from gpu_profile.recording import SpanRecord
+from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
+from gpu_profile.regimes.operation import Operation, Operations
 from gpu_profile.samples import Interval
 from gpu_profile.timeline import Floats, Ints
 from gpu_profile.units import NS_PER_S

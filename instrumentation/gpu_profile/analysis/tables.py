@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
 from gpu_profile.analysis.runs import printable
-from gpu_profile.kernel_work import KernelWorks
-from gpu_profile.operation import Operations
 from gpu_profile.regimes import Regime, Verdict
+from gpu_profile.regimes.kernel_work import KernelWorks
+from gpu_profile.regimes.operation import Operations
 from gpu_profile.units import NS_PER_S
 
 Cell = str | int | float | None

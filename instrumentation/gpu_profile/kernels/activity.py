@@ -19,7 +19,7 @@ from gpu_profile.kernels.joining.idle import Idle, idle_between
 from gpu_profile.kernels.joining.intervals import Cover
 from gpu_profile.kernels.joining.work import Work, gpu_work
 from gpu_profile.kernels.records import Kind, Record
-from gpu_profile.summary import Evidence
+from gpu_profile.regimes.evidence import Evidence
 
 #: Sets of operations whose unions the sums are made of.
 _UNIONS: Final[Mapping[str, tuple[Kind, ...]]] = {

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from gpu_profile.kernel_work import MOST_TOP, KernelWork
 from gpu_profile.kernels.activity import evidence_of
 from gpu_profile.kernels.counters.sums import CounterSums
 from gpu_profile.kernels.joining.idle import Idle
 from gpu_profile.kernels.memory.region import RegionMemory, merge
 from gpu_profile.kernels.sums import CopySum, KernelSum
 from gpu_profile.regimes import Verdict, classify
-from gpu_profile.summary import Evidence
+from gpu_profile.regimes.evidence import Evidence
+from gpu_profile.regimes.kernel_work import MOST_TOP, KernelWork
 
 S = TypeVar("S", KernelSum, CopySum)
 #: What two recordings' sums add up by themselves.

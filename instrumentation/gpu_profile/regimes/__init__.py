@@ -7,13 +7,12 @@ Rules are rows, tried in order; the first that fires gives the verdict. Threshol
 from gpu_profile.regimes.rule import Regime, Rule
 from gpu_profile.regimes.scores import Scores, Waits
 from gpu_profile.regimes.thresholds import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, Thresholds
-from gpu_profile.regimes.verdict import RULES, Judged, Verdict, classify
+from gpu_profile.regimes.verdict import RULES, Verdict, classify
 
 __all__ = [
     "BEST_CONFIDENCE",
     "DEFAULT_THRESHOLDS",
     "RULES",
-    "Judged",
     "Regime",
     "Rule",
     "Scores",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpu_profile.regimes.evidence import Basis
 from gpu_profile.regimes.rule import Regime, Rule, least, of_ceiling
 from gpu_profile.regimes.scores import Scores
 from gpu_profile.regimes.thresholds import Thresholds
-from gpu_profile.summary import Basis
 from gpu_profile.units import percent
 
 _OPERATION: Final[frozenset[Basis]] = frozenset({"operation"})

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from gpu_profile.regimes.evidence import Basis
 from gpu_profile.regimes.scores import Scores
 from gpu_profile.regimes.thresholds import Thresholds
-from gpu_profile.summary import Basis
 from gpu_profile.units import percent
 
 

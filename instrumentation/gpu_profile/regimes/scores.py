@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.thresholds import Thresholds
-from gpu_profile.summary import Evidence
 
 #: A rate that regression gives can be a little outside of 0 to 1; from here on it is no measurement.
 _LOWEST, _HIGHEST = -0.1, 1.5

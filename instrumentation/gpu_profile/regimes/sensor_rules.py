@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gpu_profile.regimes.evidence import Basis
 from gpu_profile.regimes.rule import Regime, Rule, above, below, both_near, least, of_ceiling
 from gpu_profile.regimes.scores import Scores
 from gpu_profile.regimes.thresholds import Thresholds
-from gpu_profile.summary import Basis
 from gpu_profile.units import percent
 
 _ALL: Final[frozenset[Basis]] = frozenset({"counters", "coarse"})

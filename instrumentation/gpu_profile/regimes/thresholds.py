@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from gpu_profile.summary import Basis
+from gpu_profile.regimes.evidence import Basis
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from gpu_profile.regimes.evidence import Basis
 from gpu_profile.regimes.rule import Regime, Rule, least
 from gpu_profile.regimes.scores import Scores, Waits
 from gpu_profile.regimes.thresholds import Thresholds
-from gpu_profile.summary import Basis
 from gpu_profile.units import percent
 
 _KERNELS: Final[frozenset[Basis]] = frozenset({"kernels"})

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final, NamedTuple
+from typing import Final
 
+from gpu_profile.regimes.evidence import Basis, Evidence
 from gpu_profile.regimes.operation_rules import OPERATION_RULES
 from gpu_profile.regimes.rule import Regime, Rule
 from gpu_profile.regimes.scores import Scores, sound
 from gpu_profile.regimes.sensor_rules import SENSOR_RULES
 from gpu_profile.regimes.thresholds import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.regimes.trace_rules import TRACE_RULES
-from gpu_profile.summary import Basis, Evidence, RegionSummary
 from gpu_profile.units import percent
 
 #: What rests on sensors, whose gains and rates are a little off.
@@ -40,13 +40,6 @@ class Verdict:
     advice: str = ""
     runner_up: Regime | None = None
     scores: Scores | None = None
-
-
-class Judged(NamedTuple):
-    """A region on one device, with the verdict on it."""
-
-    summary: RegionSummary
-    verdict: Verdict
 
 
 def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:

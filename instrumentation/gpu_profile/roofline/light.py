@@ -9,8 +9,8 @@ from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 from weakref import ref
 
-from gpu_profile.operation import Operation
 from gpu_profile.regimes import Regime, Thresholds
+from gpu_profile.regimes.operation import Operation
 from gpu_profile.regions import region
 from gpu_profile.roofline import counting
 from gpu_profile.roofline.call import Call, name_of, undone

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gpu_profile.operation import Operation
+from gpu_profile.regimes.operation import Operation
 from gpu_profile.roofline.ceilings import Ceiling, Ceilings
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.roofline.work import Work

@@ -18,9 +18,9 @@ from gpu_profile.analysis.page import render_page
 from gpu_profile.analysis.perfetto import perfetto_trace
 from gpu_profile.analysis.tables import regions_csv
 from gpu_profile.analysis.text import reasons, render, render_regions
-from gpu_profile.kernel_work import KernelWork
 from gpu_profile.recording import SpanRecord
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
+from gpu_profile.regimes.kernel_work import KernelWork
 
 OWN = "gpu_profile.kernels."
 

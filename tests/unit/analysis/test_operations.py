@@ -19,8 +19,8 @@ from gpu_profile.analysis.perfetto import perfetto_trace
 from gpu_profile.analysis.tables import regions_csv
 from gpu_profile.analysis.text import reasons, render, render_regions
 from gpu_profile.cli import run as command
-from gpu_profile.operation import Operation
 from gpu_profile.recording import DeviceInterval, Recording, RecordingWriter, SpanRecord
+from gpu_profile.regimes.operation import Operation
 
 Capture = pytest.CaptureFixture[str]
 

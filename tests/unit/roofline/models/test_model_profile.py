@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 
 from gpu_profile import configure  # noqa: E402
 from gpu_profile.errors import UsageError  # noqa: E402
-from gpu_profile.operation import Operation  # noqa: E402
+from gpu_profile.regimes.operation import Operation  # noqa: E402
 from gpu_profile.roofline.models import ModelProfile, profile_model  # noqa: E402
 from gpu_profile.roofline.models import run as model_run  # noqa: E402
 from gpu_profile.roofline.profiler import GPUProfiler  # noqa: E402

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any, Final
 
 from gpu_profile.catalogue import attributes as names
-from gpu_profile.summary import Evidence
+from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.units import NS_PER_S, percent
 
 AttributeValue = str | int | float

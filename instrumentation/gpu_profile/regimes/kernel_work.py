@@ -16,7 +16,7 @@ from gpu_profile.catalogue import Metric
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import metrics as rows
 from gpu_profile.catalogue.attributes import Attribute
-from gpu_profile.summary import Evidence
+from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.units import NS_PER_S
 
 AttributeValue = str | int | float | Sequence[str] | Sequence[int] | Sequence[float]
