@@ -9,8 +9,8 @@ from gpu_profile.catalogue import SIGNALS, Metric, metric_of, signal
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST
 from gpu_profile.catalogue.xids import XIDS
-from gpu_profile_exporter.naming import Naming, Series
 from gpu_profile_exporter.naming.dcgm import Dcgm
+from gpu_profile_exporter.naming.series import Naming, Series
 from gpu_profile_exporter.naming.sums import totals
 from gpu_profile_exporter.readings import Reading
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_profile.kernels.records import Allocation, Call, Counted, Kind, Operation, Operator, Range, Record
-from gpu_profile.kernels.report import KernelReport, report_of
+from gpu_profile.kernels.views import KernelReport, report_of
 
 MS = 1_000_000
 MAIN = 100

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpu_profile.kernels.records import Call, Kind, Operation, Record
-from gpu_profile.kernels.report import KernelReport, report_of
+from gpu_profile.kernels.views import KernelReport, report_of
 
 MAIN, WORKER = 100, 200
 US = 1_000

@@ -10,7 +10,7 @@ import re
 from enum import Enum
 from typing import Final
 
-from gpu_profile_exporter.naming import Family, Series
+from gpu_profile_exporter.naming.series import Family, Series
 from gpu_profile_exporter.readings import Exemplar
 
 #: Characters of a label's value that are kept; the rest is cut off and an ellipsis put in its place.

@@ -25,7 +25,7 @@ from gpu_profile_exporter.format import (
     series_text,
     takes_exemplars,
 )
-from gpu_profile_exporter.naming import Family, Naming, Series
+from gpu_profile_exporter.naming.series import Family, Naming, Series
 from gpu_profile_exporter.readings import Exemplar
 
 Attributes = Mapping[str, str]

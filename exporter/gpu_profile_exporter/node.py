@@ -23,7 +23,8 @@ from gpu_profile_exporter.attribution.labelling import labelled
 from gpu_profile_exporter.config import Config
 from gpu_profile_exporter.exposition import Exposition
 from gpu_profile_exporter.health import Health, health
-from gpu_profile_exporter.naming import Naming, choose
+from gpu_profile_exporter.naming.schemes import choose
+from gpu_profile_exporter.naming.series import Naming
 from gpu_profile_exporter.naming.sums import totals
 from gpu_profile_exporter.page import PageData, describe
 from gpu_profile_exporter.reader.readers import Readers

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpu_profile_exporter.naming import Family, Series
+from gpu_profile_exporter.naming.series import Family, Series
 
 _PROC: Final = Path("/proc")
 

@@ -28,7 +28,7 @@ from gpu_profile.samples import Device
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.app import GZIP_LEVEL
 from gpu_profile_exporter.exposition import Exposition
-from gpu_profile_exporter.naming import NAMES, choose
+from gpu_profile_exporter.naming.schemes import NAMES, choose
 from gpu_profile_exporter.readings import Reading
 
 LINES: Final = 4_080

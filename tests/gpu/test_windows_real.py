@@ -20,7 +20,7 @@ import threading, time
 import torch
 from gpu_profile import configure, process, region
 from gpu_profile.kernels.windows.sampling import Sampling
-from gpu_profile.kernels.sources.source import open_source
+from gpu_profile.kernels.sources.opening import open_source
 from gpu_profile.kernels.sources.torch_source import TorchSource, waits_for_gpu
 from gpu_profile.kernels.windows.window import Window, record
 configure(backend="none")

@@ -11,7 +11,7 @@ from kernel_report_support import EVIL, counted, hostile, on_cpu, operation, rep
 
 from gpu_profile.kernels.records import Kind, Range
 from gpu_profile.kernels.render.page import render_page
-from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.views import KernelReport
 
 pytestmark = pytest.mark.debian
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_profile.kernels.records import Call, Kind, Operation, Range, Record
-from gpu_profile.kernels.report import report_of
+from gpu_profile.kernels.views import report_of
 
 #: Kinds, threads, devices, calls and lengths of a few operations, and a few regions on two threads.
 operations = st.lists(

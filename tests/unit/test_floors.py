@@ -5,6 +5,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import grimp
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "instrumentation" / "gpu_profile"
 #: The highest of the floors that know no clock, thread, socket, driver or wire.
@@ -31,3 +33,14 @@ def test_every_pure_floor_that_exists_is_held_to_be_pure() -> None:
     top = next(index for index, names in enumerate(order) if TOP_PURE_FLOOR in names)
     pure = {f"gpu_profile.{name}" for names in order[top:] for name in names if exists(name)}
     assert pure == set(contract("pure")["source_modules"])
+
+
+def test_no_modules_import_each_other_in_a_circle_lazily_or_for_types_neither() -> None:
+    graph = grimp.build_graph("gpu_profile", "gpu_profile_exporter", cache_dir=None)
+    circles = [
+        f"{module} imports {imported}, and the other way round"
+        for module in sorted(graph.modules)
+        for imported in sorted(graph.find_modules_directly_imported_by(module))
+        if graph.chain_exists(importer=imported, imported=module)
+    ]
+    assert circles == []

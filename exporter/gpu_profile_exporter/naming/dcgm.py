@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpu_profile.catalogue import Metric, label
-from gpu_profile_exporter.naming import Family, Series
 from gpu_profile_exporter.naming.dcgm_fields import (
     DEFAULT_COUNTERS,
     LABEL_FIELDS,
@@ -19,6 +18,7 @@ from gpu_profile_exporter.naming.dcgm_fields import (
     Source,
 )
 from gpu_profile_exporter.naming.semconv import Semconv
+from gpu_profile_exporter.naming.series import Family, Series
 from gpu_profile_exporter.naming.xid import meaning
 
 #: dcgm-exporter called the label `Hostname` until May 2026 and `hostname` since; `both` serves old and new queries.

@@ -7,8 +7,8 @@ from typing import Final
 
 from gpu_profile.catalogue import Instrument, Metric, label
 from gpu_profile.units import PROMETHEUS_SUFFIX
-from gpu_profile_exporter.naming import Family, Series
 from gpu_profile_exporter.naming.dcgm_fields import NVLINK_TOTAL
+from gpu_profile_exporter.naming.series import Family, Series
 
 _KIND: Final = {
     Instrument.COUNTER: "counter",

@@ -15,8 +15,8 @@ from gpu_profile.errors import UsageError
 
 if TYPE_CHECKING:
     from gpu_profile.kernels.records import Counted, Record
-    from gpu_profile.kernels.report import KernelReport
     from gpu_profile.kernels.trace import Trace
+    from gpu_profile.kernels.views import KernelReport
 
 _FILE = click.Path(path_type=Path)
 
@@ -46,8 +46,8 @@ def kernels(
     TRACE is a Chrome trace, .json or .json.gz. Of a damaged one, what can be read is shown, and the exit code is 2.
     """
     from gpu_profile.cli.outcome import no_collection
-    from gpu_profile.kernels.report import report_of
     from gpu_profile.kernels.trace import Trace
+    from gpu_profile.kernels.views import report_of
 
     source = Trace(trace)
     problems: list[UsageError] = []

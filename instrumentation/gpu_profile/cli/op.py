@@ -117,7 +117,7 @@ def op(
     where = torch_device(machine) if name is not None or visualize else machine.device
     profiler = _profiler(machine, recalibrate=recalibrate, regions=kept)
     if visualize:
-        from gpu_profile.roofline.sweep import create_performance_plots
+        from gpu_profile.roofline.plots.panels import create_performance_plots
 
         create_performance_plots(output, profiler=profiler)
     if name is None:

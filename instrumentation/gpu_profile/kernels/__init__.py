@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gpu_profile.kernels.memory.history import recording_history
     from gpu_profile.kernels.records import Call, Kind, Operation
     from gpu_profile.kernels.region import RegionKernels
-    from gpu_profile.kernels.report import KernelReport, report_of
     from gpu_profile.kernels.trace import Trace
+    from gpu_profile.kernels.views import KernelReport, report_of
     from gpu_profile.kernels.windows.sampling import Sampling, sample_regions
     from gpu_profile.kernels.windows.window import Recording, record
 
@@ -68,7 +68,7 @@ _HOMES: Final = {
     "Call": "records",
     "GmpProfiler": "gmp.profiler",
     "Idle": "joining.idle",
-    "KernelReport": "report",
+    "KernelReport": "views",
     "Kind": "records",
     "Operation": "records",
     "ProfileType": "gmp.results",
@@ -88,7 +88,7 @@ _HOMES: Final = {
     "profile_range": "gmp.profiler",
     "record": "windows.window",
     "recording_history": "memory.history",
-    "report_of": "report",
+    "report_of": "views",
     "sample_regions": "windows.sampling",
     "snapshot": "memory.allocator",
 }

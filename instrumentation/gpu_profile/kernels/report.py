@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 
@@ -25,8 +24,10 @@ from gpu_profile.kernels.region_sums import Adder
 
 
 @dataclass(frozen=True, slots=True)
-class KernelReport:
-    """`activity` sums up all GPU operations (None: there are none); `regions` come in order of first appearance.
+class ReportData:
+    """The data of a `KernelReport`: the whole, each region's part, and the records that both come from.
+
+    `activity` sums up all GPU operations (None: there are none); `regions` come in order of first appearance.
 
     `outside` is what was launched in no region, named "". `notes` counts, by reason, what could not be used or told
     apart. `dropped` is how many records the profiler lost; None: it does not tell. `on_host`: there was no GPU
@@ -46,6 +47,60 @@ class KernelReport:
     _adder: Adder
     _outermost: Mapping[str, Sequence[int]]
 
+    @classmethod
+    def of(
+        cls,
+        records: Iterable[Record],
+        *,
+        source: str = "",
+        dropped: int | None = None,
+        counted: Iterable[Counted] | None = None,
+        notes: Mapping[str, int] | None = None,
+    ) -> Self:
+        """Join operations with the calls that launched them, and calls with the regions that they were made in.
+
+        `counted` are counters of another run of the same program, joined by the names of kernels; without them, those
+        among the records are. `notes` counts what whoever reads the records left out.
+        """
+        columns = Columns()
+        columns.extend(records)
+        work, unjoined = gpu_work(columns)
+        names = columns.names
+        # Counters are recorded without the kernels that they are of.
+        on_host = not len(work.starts) and not columns.counted and len(columns.operators.starts) > 0
+        if on_host:
+            work = host_work(columns)
+        placing = place(columns, work)
+        adder = Adder(columns, work, placing, on_host=on_host)
+        ranges = columns.ranges
+        many = np.bincount(ranges.names, minlength=len(names)) if len(ranges.names) else np.zeros(0, np.int64)
+        begun = sorted(placing.forest.outermost.items(), key=lambda item: min(ranges.starts[at] for at in item[1]))
+        regions = [adder.region(names[number], inside, int(many[number])) for number, inside in begun]
+        outside = adder.outside()
+        matched = None
+        read = list(columns.counted if counted is None else counted)
+        if read:
+            counters, whole = Counters(read), adder.everything()
+            regions = [
+                replace(each, counters=counters.of(whole, each.kernels, each.name, executions=each.executions))
+                for each in regions
+            ]
+            matched = counters.matched(whole, {each.name for each in regions})
+        activity = None if on_host else activity_of(columns, work)
+        return cls(
+            source=source,
+            activity=activity,
+            regions=tuple(regions),
+            outside=outside,
+            notes=Counter(notes or {}) + Counter(unjoined if activity else {}) + Counter(placing.notes),
+            dropped=dropped,
+            on_host=on_host,
+            counted=matched,
+            columns=columns,
+            _adder=adder,
+            _outermost={names[number]: inside for number, inside in begun},
+        )
+
     def region(self, name: str) -> RegionKernels:
         """One region; UsageError with the nearest names if there is none of this name."""
         for region in self.regions:
@@ -54,32 +109,6 @@ class KernelReport:
         near = get_close_matches(name, self._outermost, 3, 0.4) or list(self._outermost)[:3]
         known = f"; did you mean {' or '.join(map(repr, near))}?" if near else ": there are no regions in it"
         raise UsageError(f"{self.source}: no region {name!r}{known}")
-
-    def text(self, region: str | None = None, *, top: int = 10) -> str:
-        """Tables of the whole and its regions, or of one region, with the `top` kernels; as on the console."""
-        from gpu_profile.kernels.render.text import render
-
-        return render(self, region=region, top=top)
-
-    def to_dict(self, region: str | None = None, *, top: int = 10) -> dict[str, Any]:
-        """The same in values of JSON: None where something is not known."""
-        from gpu_profile.kernels.render.document import document
-
-        return document(self, region=region, top=top)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the text (`.txt`), values (`.json`), kernels by region (`.csv`), page (`.html`) or Perfetto's trace
-        (`.pftrace`), by the name's end. UsageError for another, or a file that cannot be written.
-        """
-        from gpu_profile.kernels.render import as_file
-
-        file = Path(path)
-        data = as_file(self, file)
-        try:
-            file.write_bytes(data)
-        except OSError as error:
-            raise UsageError(f"{file}: cannot be written: {error.strerror or error}") from error
-        return file
 
     def executions(self) -> dict[int, RegionKernels]:
         """Each execution by itself, by its range's id; of those that have one."""
@@ -123,56 +152,3 @@ class KernelReport:
             )
             result.append(driver.get((plain.time_ns, plain.address, plain.bytes), plain))
         return result
-
-
-def report_of(
-    records: Iterable[Record],
-    *,
-    source: str = "",
-    dropped: int | None = None,
-    counted: Iterable[Counted] | None = None,
-    notes: Mapping[str, int] | None = None,
-) -> KernelReport:
-    """Join operations with the calls that launched them, and calls with the regions that they were made in.
-
-    `counted` are counters of another run of the same program, joined by the names of kernels; without them, those among
-    the records are. `notes` counts what whoever reads the records left out.
-    """
-    columns = Columns()
-    columns.extend(records)
-    work, unjoined = gpu_work(columns)
-    names = columns.names
-    # Counters are recorded without the kernels that they are of.
-    on_host = not len(work.starts) and not columns.counted and len(columns.operators.starts) > 0
-    if on_host:
-        work = host_work(columns)
-    placing = place(columns, work)
-    adder = Adder(columns, work, placing, on_host=on_host)
-    ranges = columns.ranges
-    many = np.bincount(ranges.names, minlength=len(names)) if len(ranges.names) else np.zeros(0, np.int64)
-    begun = sorted(placing.forest.outermost.items(), key=lambda item: min(ranges.starts[at] for at in item[1]))
-    regions = [adder.region(names[number], inside, int(many[number])) for number, inside in begun]
-    outside = adder.outside()
-    matched = None
-    read = list(columns.counted if counted is None else counted)
-    if read:
-        counters, whole = Counters(read), adder.everything()
-        regions = [
-            replace(each, counters=counters.of(whole, each.kernels, each.name, executions=each.executions))
-            for each in regions
-        ]
-        matched = counters.matched(whole, {each.name for each in regions})
-    activity = None if on_host else activity_of(columns, work)
-    return KernelReport(
-        source=source,
-        activity=activity,
-        regions=tuple(regions),
-        outside=outside,
-        notes=Counter(notes or {}) + Counter(unjoined if activity else {}) + Counter(placing.notes),
-        dropped=dropped,
-        on_host=on_host,
-        counted=matched,
-        columns=columns,
-        _adder=adder,
-        _outermost={names[number]: inside for number, inside in begun},
-    )

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from gpu_profile.roofline.counting import register_formula
     from gpu_profile.roofline.models import ModelProfile, profile_model
+    from gpu_profile.roofline.plots.panels import create_performance_plots
     from gpu_profile.roofline.profiler import GPUProfiler
-    from gpu_profile.roofline.sweep import create_performance_plots
 
 __all__ = ["GPUProfiler", "ModelProfile", "create_performance_plots", "profile_model", "register_formula"]
 
 _HOMES: Final = {
     "GPUProfiler": "profiler",
     "ModelProfile": "models",
-    "create_performance_plots": "sweep",
+    "create_performance_plots": "plots.panels",
     "profile_model": "models",
     "register_formula": "counting",
 }

@@ -1,13 +1,11 @@
-"""Operations over sizes, from too small to fill the device to too large for its caches, and the figure of them."""
+"""Operations over sizes, from too small to fill the device to too large for its caches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.errors import UsageError
 from gpu_profile.roofline.workloads import Workload, prepare, torch_device
 from gpu_profile.units import NS_PER_S, si
 
@@ -134,33 +132,3 @@ def _no_time(cost: _Cost, left_s: float, points: int) -> str:
 
 def _skipped(name: str, size: int, why: str) -> Row:
     return Row(name, size, "", {"reasons": {"runtime_ms": why}})
-
-
-def create_performance_plots(
-    path: str | Path = "gpu_performance_analysis.png",
-    *,
-    device: Any = None,
-    profiler: GPUProfiler | None = None,
-    budget_s: float = 20.0,
-) -> Path:
-    """Sweep the device in about `budget_s` seconds and write the dark figure with four panels; says so in one line.
-
-    `device` as `GPUProfiler` takes it, or `profiler` itself. UsageError for a file that cannot be written, a format
-    that matplotlib does not have, or no matplotlib: before anything is measured.
-    """
-    from gpu_profile.roofline.plots.panels import panels_figure
-    from gpu_profile.roofline.plots.theme import check_file
-
-    target = check_file(path)
-    if profiler is None:
-        from gpu_profile.roofline.profiler import GPUProfiler
-
-        profiler = GPUProfiler(device)
-    rows = sweep(profiler, budget_s=budget_s)
-    figure = panels_figure(rows, machine=profiler.machine.name, ceilings=profiler.ceilings)
-    try:
-        figure.savefig(target, dpi=130)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from error
-    print(f"Performance figure written to {target}")  # noqa: T201 - the seed's function says so
-    return target

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpu_profile.catalogue import ALL_GROUPS, DEFAULT_GROUPS, Group
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import SETTINGS, Address, Attribution, Config, Dcgm, Log, Otlp, Setting, parse_listen
-from gpu_profile_exporter.naming import choose
+from gpu_profile_exporter.naming.schemes import choose
 
 ANY = "0.0.0.0"  # noqa: S104 - the exporter's default
 #: Two settings that only make sense together.

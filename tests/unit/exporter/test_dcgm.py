@@ -11,7 +11,6 @@ from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST
 from gpu_profile.errors import UsageError
 from gpu_profile.samples import Device, DeviceKind
-from gpu_profile_exporter.naming import choose
 from gpu_profile_exporter.naming.dcgm import Dcgm
 from gpu_profile_exporter.naming.dcgm_csv import parse_counters
 from gpu_profile_exporter.naming.dcgm_fields import (
@@ -19,6 +18,7 @@ from gpu_profile_exporter.naming.dcgm_fields import (
     SOURCES,
     measured,
 )
+from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.naming.sums import totals
 

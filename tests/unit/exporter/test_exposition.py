@@ -30,7 +30,7 @@ from gpu_profile.samples import Device, DeviceKind
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.exposition import Exposition
 from gpu_profile_exporter.health import lifetime_ns
-from gpu_profile_exporter.naming import NAMES, choose
+from gpu_profile_exporter.naming.schemes import NAMES, choose
 from gpu_profile_exporter.readings import base
 
 A = Device("GPU-a", index=0, name='NVIDIA "A"', pci_bus_id="00000000:01:00.0", memory_bytes=80 << 30)

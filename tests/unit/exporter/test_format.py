@@ -15,7 +15,7 @@ from gpu_profile_exporter.format import (
     number,
     series_text,
 )
-from gpu_profile_exporter.naming import Family, Series
+from gpu_profile_exporter.naming.series import Family, Series
 from gpu_profile_exporter.readings import Exemplar
 
 PROMETHEUS_2 = (

@@ -21,8 +21,8 @@ from gpu_profile.catalogue.metrics import metric_of
 from gpu_profile.catalogue.signals import POWER, UTILIZATION
 from gpu_profile_exporter.budget import Candidate, Rank, left_out, rank
 from gpu_profile_exporter.exposition import Exposition
-from gpu_profile_exporter.naming import Family, Naming, Series
 from gpu_profile_exporter.naming.semconv import Semconv
+from gpu_profile_exporter.naming.series import Family, Naming, Series
 from gpu_profile_exporter.readings import Exemplar, ExemplarReading, Reading
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"

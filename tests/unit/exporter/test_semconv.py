@@ -10,8 +10,9 @@ import pytest
 from gpu_profile.catalogue import METRICS, SIGNALS, Instrument, Kind, Metric, metric_of
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue.signals import MEMORY_CONTROLLER, NVLINK_RX, NVLINK_TX, PCIE_RX, PCIE_TX, POWER
-from gpu_profile_exporter.naming import Family, choose
+from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.semconv import Semconv, family
+from gpu_profile_exporter.naming.series import Family
 
 OTEL: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "otel_hw.json").read_text())
 HW = [metric for metric in METRICS if metric.otel.startswith("hw.")]

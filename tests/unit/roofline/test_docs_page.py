@@ -27,9 +27,10 @@ SHORT = """
 from functools import partial
 from gpu_profile import configure
 from gpu_profile.roofline import sweep
+from gpu_profile.roofline.plots import panels
 configure(backend="none")
 sweep.sweep = partial(sweep.sweep, budget_s=0.2)
-sweep.create_performance_plots.__kwdefaults__["budget_s"] = 0.2
+panels.create_performance_plots.__kwdefaults__["budget_s"] = 0.2
 """
 
 

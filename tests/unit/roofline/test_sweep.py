@@ -12,10 +12,10 @@ from gpu_profile.errors import UsageError
 from gpu_profile.roofline import sweep as sweep_module
 from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.machines.machine import Memory
-from gpu_profile.roofline.plots.panels import panels_figure
+from gpu_profile.roofline.plots.panels import create_performance_plots, panels_figure
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.roofline.profiler import GPUProfiler
-from gpu_profile.roofline.sweep import Row, create_performance_plots, sweep
+from gpu_profile.roofline.sweep import Row, sweep
 from gpu_profile.roofline.workloads import Workload
 from gpu_profile.testing import FakeClock
 

@@ -18,7 +18,8 @@ from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.kernels.gmp.results import ProfileType, Results
 from gpu_profile.kernels.gmp.totals import Totals
 from gpu_profile.kernels.records import Record
-from gpu_profile.kernels.sources.source import Source, check_spec, open_source
+from gpu_profile.kernels.sources.opening import check_spec, open_source
+from gpu_profile.kernels.sources.source import Source
 from gpu_profile.kernels.sources.torch_source import TorchSource
 from gpu_profile.kernels.windows.window import Taken, Window
 from gpu_profile.units import nanoseconds

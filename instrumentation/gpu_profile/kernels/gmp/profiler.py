@@ -24,7 +24,7 @@ from gpu_profile.kernels.gmp import results as shown
 from gpu_profile.kernels.gmp.collecting import Collecting, Settings
 from gpu_profile.kernels.gmp.ranges import ProfiledRange, decorate, pop, push
 from gpu_profile.kernels.gmp.results import ProfileType, Reduction, Results, one_of
-from gpu_profile.kernels.sources.source import open_source
+from gpu_profile.kernels.sources.opening import open_source
 
 P = ParamSpec("P")
 R = TypeVar("R")

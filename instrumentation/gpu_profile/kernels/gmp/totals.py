@@ -11,7 +11,7 @@ from gpu_profile.kernels.gmp.results import ProfileType, Results
 from gpu_profile.kernels.joining.idle import Idle
 from gpu_profile.kernels.records import Allocation
 from gpu_profile.kernels.region import RegionKernels
-from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.report import ReportData
 
 #: Memory records that a profiler lists in all; those beyond are in the sums only.
 MOST_RECORDS: Final = 100_000
@@ -37,7 +37,7 @@ class Totals:
         """Tell with the results why something was not recorded; the same twice is told once."""
         self._problems.setdefault(line)
 
-    def add(self, report: KernelReport, *, recorded: bool, memory: bool, elsewhere: Container[str] = ()) -> None:
+    def add(self, report: ReportData, *, recorded: bool, memory: bool, elsewhere: Container[str] = ()) -> None:
         """Add a window's report. Not `recorded`: it tells the host's time only; not `memory`: no allocations.
 
         Of the ranges `elsewhere`, only what ran on a GPU was recorded.

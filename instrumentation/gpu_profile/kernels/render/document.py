@@ -12,7 +12,7 @@ from gpu_profile.kernels.memory.region import RegionMemory
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.counters import counters_object
 from gpu_profile.kernels.render.shares import all_kernels, causes_known, idle_times, longest_first
-from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.report import ReportData
 from gpu_profile.kernels.sums import CopySum, KernelSum
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.units import seconds
@@ -23,7 +23,7 @@ SCHEMA_VERSION: Final = 1
 Object = dict[str, Any]
 
 
-def document(report: KernelReport, *, region: str | None = None, top: int = 10) -> Object:
+def document(report: ReportData, *, region: str | None = None, top: int = 10) -> Object:
     """All of a report; with `region` of this region only (UsageError if there is none). `top` kernels by their time."""
     chosen = report.regions if region is None else (report.region(region),)
     causes = causes_known(report)

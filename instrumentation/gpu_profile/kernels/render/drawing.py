@@ -23,7 +23,7 @@ from gpu_profile.kernels.render.cells import chosen, share, time
 from gpu_profile.kernels.render.lanes import Lane, streams, threads
 from gpu_profile.kernels.render.names import labels, middle
 from gpu_profile.kernels.render.shares import all_kernels, longest_first
-from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.report import ReportData
 from gpu_profile.regimes import Regime
 from gpu_profile.timeline import Floats
 from gpu_profile.units import NS_PER_S
@@ -42,7 +42,7 @@ _POINTS: Final = 3_000
 _U16: Final = (1 << 16) - 1
 
 
-def timeline(report: KernelReport) -> dict[str, Any] | None:
+def timeline(report: ReportData) -> dict[str, Any] | None:
     """Everything that the script draws; None if nothing has a length."""
     edges = _edges(report.columns)
     if edges is None:
@@ -88,7 +88,7 @@ def _edges(columns: Columns) -> tuple[int, int] | None:
 class _Entries:
     """What blocks are called and coloured by: regions, then kernels and other operations by name."""
 
-    def __init__(self, report: KernelReport) -> None:
+    def __init__(self, report: ReportData) -> None:
         self.report = report
         self.found: list[dict[str, Any]] = []
         # First, for the page counts on their numbers.

@@ -16,7 +16,7 @@ from gpu_profile.kernels.render.counters import counter_table
 from gpu_profile.kernels.render.drawing import MOST_NAMES, MOST_REGIONS, NAME, WIDTH, timeline
 from gpu_profile.kernels.render.names import labels, middle
 from gpu_profile.kernels.render.shares import Part, all_kernels, causes_known, longest_first, parts
-from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.report import ReportData
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.units import percent
 
@@ -44,7 +44,7 @@ _HINTS: Final = (
 )
 
 
-def render_page(report: KernelReport, *, title: str, notes: Mapping[str, int] | None = None) -> str:
+def render_page(report: ReportData, *, title: str, notes: Mapping[str, int] | None = None) -> str:
     """The whole page. `notes` counts, by reason, what whoever read the records left out."""
     drawn = timeline(report)
     place = _places(report, drawn)
@@ -68,7 +68,7 @@ def render_page(report: KernelReport, *, title: str, notes: Mapping[str, int] | 
     return markup.document(printable(title), body, by=by, drawn=drawn, script=markup.asset(__package__, "kernels.js"))
 
 
-def _places(report: KernelReport, drawn: Mapping[str, Any] | None) -> dict[tuple[bool, str], int]:
+def _places(report: ReportData, drawn: Mapping[str, Any] | None) -> dict[tuple[bool, str], int]:
     """The number of each block's name in the timeline: of regions, and of what else ran by its label."""
     if drawn is None:
         return {}
@@ -81,7 +81,7 @@ def _called(region: RegionKernels) -> str:
     return middle(printable(region.name), NAME) or cells.OUTSIDE
 
 
-def _everything(report: KernelReport) -> list[RegionKernels]:
+def _everything(report: ReportData) -> list[RegionKernels]:
     found = cells.chosen(report.regions, _MOST_ROWS)
     return found if report.outside is None else [*found, report.outside]
 
@@ -89,14 +89,14 @@ def _everything(report: KernelReport) -> list[RegionKernels]:
 # ---------------------------------------------------------------------- at a glance
 
 
-def _headline(report: KernelReport) -> str:
+def _headline(report: ReportData) -> str:
     if report.activity is None:
         return f"{printable(report.source)}: {text.ON_HOST}"
     verdict = classify(evidence(report.activity))
     return f"{verdict.regime}: {verdict.advice or verdict.rule}"
 
 
-def _tiles(report: KernelReport, *, causes: bool) -> Iterator[str]:
+def _tiles(report: ReportData, *, causes: bool) -> Iterator[str]:
     a = report.activity
     if a is None:
         return
@@ -178,7 +178,7 @@ def _style(part: Part) -> str:
 # ---------------------------------------------------------------------- regions
 
 
-def _regions(report: KernelReport, place: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
+def _regions(report: ReportData, place: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
     shown = _everything(report)
     if not shown:
         return
@@ -209,7 +209,7 @@ def _colours(place: int | None, region: RegionKernels | None) -> str:
     return f"{own}--of-regime:var(--r-{region.verdict().regime})"
 
 
-def _cards(report: KernelReport, place: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
+def _cards(report: ReportData, place: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
     told = [region for region in report.regions if region.operations and not region.on_host]
     if not told:
         return
@@ -239,7 +239,7 @@ def _card(region: RegionKernels, place: int | None, *, causes: bool) -> str:
 # ---------------------------------------------------------------------- tables
 
 
-def _kernels(report: KernelReport, place: Mapping[tuple[bool, str], int]) -> Iterator[str]:
+def _kernels(report: ReportData, place: Mapping[tuple[bool, str], int]) -> Iterator[str]:
     found = all_kernels(report)
     if not found:
         return
@@ -266,7 +266,7 @@ def _section(title: str, table: Sequence[Sequence[str]]) -> Iterator[str]:
         yield f"<section><h2>{escape(title)}</h2>{markup.table(table[0], rows)}</section>"
 
 
-def _notes(report: KernelReport, more: Mapping[str, int]) -> Iterator[str]:
+def _notes(report: ReportData, more: Mapping[str, int]) -> Iterator[str]:
     lines = [*text.notes(report), *(f"{count:,} {printable(reason)}" for reason, count in more.items())]
     if lines:
         items = "".join(f"<li>{escape(line.removeprefix('note: '))}</li>" for line in lines)

@@ -18,7 +18,7 @@ from gpu_profile.kernels.joining.columns import KINDS, NONE, Columns, Operations
 from gpu_profile.kernels.memory.timeline import memory_timeline
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.lanes import Lane, streams, threads
-from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.report import ReportData
 from gpu_profile.protobuf import fixed64
 from gpu_profile.regimes import Regime
 
@@ -31,18 +31,18 @@ _GPUS: Final = 1000
 _POINTS: Final = 20_000
 
 
-def perfetto_trace(report: KernelReport, *, base_ns: int = 0) -> bytes:
+def perfetto_trace(report: ReportData, *, base_ns: int = 0) -> bytes:
     """The whole trace. `base_ns` makes the recording's times nanoseconds since the epoch."""
     return b"".join(perfetto_packets(report, base_ns=base_ns))
 
 
-def perfetto_packets(report: KernelReport, *, base_ns: int = 0) -> Iterator[bytes]:
+def perfetto_packets(report: ReportData, *, base_ns: int = 0) -> Iterator[bytes]:
     """The trace packet by packet, in order to be written to a file as they come."""
     return _Trace(report, base_ns).packets()
 
 
 class _Trace:
-    def __init__(self, report: KernelReport, base_ns: int) -> None:
+    def __init__(self, report: ReportData, base_ns: int) -> None:
         self.report = report
         self.columns: Columns = report.columns
         self.names = wire.Names()

@@ -13,7 +13,7 @@ from gpu_profile.kernels.joining.idle import Idle
 from gpu_profile.kernels.joining.work import host_work
 from gpu_profile.kernels.records import Kind
 from gpu_profile.kernels.region import RegionKernels
-from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.report import ReportData
 from gpu_profile.kernels.sums import KernelSum
 
 _KERNELS: Final = (Kind.KERNEL, Kind.COMMUNICATION)
@@ -66,7 +66,7 @@ def idle_times(idle: Idle, *, causes: bool) -> dict[str, int | None]:
     return told | {"unknown": idle.unknown_ns if causes else idle.total_ns}
 
 
-def all_kernels(report: KernelReport) -> dict[str, KernelSum]:
+def all_kernels(report: ReportData) -> dict[str, KernelSum]:
     """Kernels and collectives of the whole recording by name; of one on a CPU, its operators that call no other."""
     if report.on_host:
         work = host_work(report.columns)
@@ -92,6 +92,6 @@ def longest_first(kernels: Mapping[str, KernelSum]) -> list[tuple[str, KernelSum
     return sorted(kernels.items(), key=lambda item: (-item[1].total_ns, item[0]))
 
 
-def causes_known(report: KernelReport) -> bool:
+def causes_known(report: ReportData) -> bool:
     """Whether the recording has calls of the host, without which nothing tells why a GPU was idle."""
     return report.activity is not None and report.activity.launches > 0

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from gpu_profile.analysis.tables import Cell, csv_text
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.shares import longest_first
-from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.report import ReportData
 from gpu_profile.kernels.sums import KernelSum
 from gpu_profile.units import seconds
 
@@ -42,7 +42,7 @@ _COLUMNS: Final[Mapping[str, Callable[[_Row], Cell]]] = {
 }
 
 
-def kernels_csv(report: KernelReport, *, region: str | None = None) -> str:
+def kernels_csv(report: ReportData, *, region: str | None = None) -> str:
     """A header and the rows, ended by line feeds; regions in their order, kernels by their time.
 
     What ran in no region comes last, with no name. With `region` only this one; UsageError if there is none.

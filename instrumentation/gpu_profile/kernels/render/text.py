@@ -27,7 +27,7 @@ from gpu_profile.kernels.render.cells import (
 from gpu_profile.kernels.render.counters import counter_table
 from gpu_profile.kernels.render.names import labels
 from gpu_profile.kernels.render.shares import all_kernels, causes_known, idle_times, longest_first
-from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.report import ReportData
 from gpu_profile.kernels.sums import KernelSum
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.report import text_table
@@ -43,7 +43,7 @@ _SPARE_OF_KERNELS: Final = ((5,), (4,))
 _NAME, _LEAST_NAME, _BESIDE_NAME = 64, 44, 34
 
 
-def render(report: KernelReport, *, region: str | None = None, top: int = 10, width: int | None = None) -> str:
+def render(report: ReportData, *, region: str | None = None, top: int = 10, width: int | None = None) -> str:
     """All of it, or one region in detail (UsageError if there is none); `top` kernels by their time.
 
     Where tables would be wider than `width` characters, they go without what is missed least.
@@ -56,7 +56,7 @@ def render(report: KernelReport, *, region: str | None = None, top: int = 10, wi
     return "\n".join([*parts, *notes(report)])
 
 
-def notes(report: KernelReport) -> list[str]:
+def notes(report: ReportData) -> list[str]:
     """What could not be used or told apart, and how many records the profiler lost."""
     found = [f"note: {count:,} {printable(reason)}" for reason, count in sorted(report.notes.items()) if count]
     if report.dropped:
@@ -75,7 +75,7 @@ def _joined(found: Matched) -> str:
     )
 
 
-def _all(report: KernelReport, *, causes: bool, top: int, width: int | None) -> Iterator[str]:
+def _all(report: ReportData, *, causes: bool, top: int, width: int | None) -> Iterator[str]:
     source = printable(report.source)
     if report.activity is not None:
         yield from _whole(source, report.activity, causes=causes)
@@ -157,7 +157,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
 # ---------------------------------------------------------------------- regions
 
 
-def _regions(report: KernelReport, *, causes: bool, width: int | None) -> Iterator[str]:
+def _regions(report: ReportData, *, causes: bool, width: int | None) -> Iterator[str]:
     shown = chosen(report.regions, MOST_REGIONS)
     rows = [*shown, *(() if report.outside is None else (report.outside,))]
     if report.on_host:
@@ -181,7 +181,7 @@ def _fitting(
     return table
 
 
-def _detail(report: KernelReport, r: RegionKernels, *, causes: bool, top: int, width: int | None) -> Iterator[str]:
+def _detail(report: ReportData, r: RegionKernels, *, causes: bool, top: int, width: int | None) -> Iterator[str]:
     where = f"GPU {', '.join(map(str, r.devices))}" if r.devices and not r.on_host else "no GPU"
     yield f"{printable(r.name)}: {many(r.executions, 'execution')}, {time(r.host_ns)} on the host; {where}"
     what = "operator" if r.on_host else "kernel"

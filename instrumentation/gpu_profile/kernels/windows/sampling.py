@@ -24,7 +24,8 @@ from gpu_profile import process
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
 from gpu_profile.executions import Execution
-from gpu_profile.kernels.sources.source import Source, WrongThreadError, check_spec, open_source
+from gpu_profile.kernels.sources.opening import check_spec, open_source
+from gpu_profile.kernels.sources.source import Source, WrongThreadError
 from gpu_profile.kernels.sources.torch_source import TorchSource, waits_for_gpu
 from gpu_profile.kernels.windows import window as windows
 from gpu_profile.kernels.windows.window import Taken, Window

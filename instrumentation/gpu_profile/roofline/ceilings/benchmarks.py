@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from importlib import import_module
 from typing import Final, NamedTuple, Protocol
 
-from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.precision import Precision
 
 Call = Callable[[], object]
@@ -75,20 +73,3 @@ class Benchmarks(Protocol):
     def fresh(self, size: int) -> Call:
         """An array of `size` bytes that is made and written."""
         ...
-
-
-def benchmarks_for(machine: Machine) -> Benchmarks:
-    """What the machine's own library can have it do. ImportError if the library is not there."""
-    if machine.kind == "host":
-        import numpy
-
-        from gpu_profile.roofline.ceilings.array_benchmarks import ArrayBenchmarks
-
-        return ArrayBenchmarks(machine, numpy)
-    if machine.kind == "cupy":
-        from gpu_profile.roofline.ceilings.array_benchmarks import ArrayBenchmarks
-
-        return ArrayBenchmarks(machine, import_module("cupy"))
-    from gpu_profile.roofline.ceilings.torch_benchmarks import TorchBenchmarks
-
-    return TorchBenchmarks(machine)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Final
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import GpuProfileError
 from gpu_profile.roofline.ceilings import IMPOSSIBLE, Ceiling, Ceilings, Level
-from gpu_profile.roofline.ceilings.benchmarks import ELEMENT_BYTES, Benchmarks, Call, benchmarks_for
+from gpu_profile.roofline.ceilings.benchmarks import ELEMENT_BYTES, Benchmarks, Call
 from gpu_profile.roofline.ceilings.datasheet import Expected, expected, facts_of
 from gpu_profile.roofline.machines.machine import Machine, Timing
 from gpu_profile.roofline.precision import Precision
@@ -349,3 +350,20 @@ def _reason(error: Exception) -> str:
     if short or "out of memory" in text.lower() or "allocate memory" in text.lower():
         return NO_MEMORY
     return f"{type(error).__name__}: {text[:160]}" if text else type(error).__name__
+
+
+def benchmarks_for(machine: Machine) -> Benchmarks:
+    """What the machine's own library can have it do. ImportError if the library is not there."""
+    if machine.kind == "host":
+        import numpy
+
+        from gpu_profile.roofline.ceilings.array_benchmarks import ArrayBenchmarks
+
+        return ArrayBenchmarks(machine, numpy)
+    if machine.kind == "cupy":
+        from gpu_profile.roofline.ceilings.array_benchmarks import ArrayBenchmarks
+
+        return ArrayBenchmarks(machine, import_module("cupy"))
+    from gpu_profile.roofline.ceilings.torch_benchmarks import TorchBenchmarks
+
+    return TorchBenchmarks(machine)

@@ -5,18 +5,32 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from gpu_profile.errors import UsageError
 from gpu_profile.roofline.ceilings import Ceilings
-from gpu_profile.roofline.plots.theme import DARK, SMALL, blank, colour, decade, legend, literally, marker, plain
+from gpu_profile.roofline.plots.theme import (
+    DARK,
+    SMALL,
+    blank,
+    check_file,
+    colour,
+    decade,
+    legend,
+    literally,
+    marker,
+    plain,
+)
 from gpu_profile.roofline.precision import Precision
+from gpu_profile.roofline.sweep import Row, sweep
 from gpu_profile.units import percent, si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gpu_profile.roofline.sweep import Row
+    from gpu_profile.roofline.profiler import GPUProfiler
 
 _WIDTH, _HEIGHT = 12.0, 8.8
 #: Of the time: what pages that are touched for the first time take is shown from here on.
@@ -290,3 +304,30 @@ def _beneath(rows: Sequence[Row]) -> list[str]:
         sizes = ", ".join(si(row.size, "").strip() for row in own)
         lines.append(f"Not measured: {literally(name)} of {sizes} elements: {literally(own[0].skipped, 110)}")
     return lines[:5]
+
+
+def create_performance_plots(
+    path: str | Path = "gpu_performance_analysis.png",
+    *,
+    device: Any = None,
+    profiler: GPUProfiler | None = None,
+    budget_s: float = 20.0,
+) -> Path:
+    """Sweep the device in about `budget_s` seconds and write the dark figure with four panels; says so in one line.
+
+    `device` as `GPUProfiler` takes it, or `profiler` itself. UsageError for a file that cannot be written, a format
+    that matplotlib does not have, or no matplotlib: before anything is measured.
+    """
+    target = check_file(path)
+    if profiler is None:
+        from gpu_profile.roofline.profiler import GPUProfiler
+
+        profiler = GPUProfiler(device)
+    rows = sweep(profiler, budget_s=budget_s)
+    figure = panels_figure(rows, machine=profiler.machine.name, ceilings=profiler.ceilings)
+    try:
+        figure.savefig(target, dpi=130)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from error
+    print(f"Performance figure written to {target}")  # noqa: T201 - the seed's function says so
+    return target

@@ -12,8 +12,8 @@ from trace_support import TRACES
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.counters.sums import Counters, CounterSums
 from gpu_profile.kernels.records import Counted
-from gpu_profile.kernels.report import report_of
 from gpu_profile.kernels.trace import Trace
+from gpu_profile.kernels.views import report_of
 
 # ---------------------------------------------------------------------- the twin
 

@@ -23,8 +23,8 @@ from gpu_profile.kernels.joining.idle import Idle
 from gpu_profile.kernels.memory.region import RegionMemory
 from gpu_profile.kernels.records import Counted
 from gpu_profile.kernels.region import RegionKernels
-from gpu_profile.kernels.report import KernelReport, report_of
 from gpu_profile.kernels.sums import CopySum, KernelSum
+from gpu_profile.kernels.views import KernelReport, report_of
 
 EMPTY = RegionKernels("empty", 2, 5_000_000, (), 0, 0, 0, Idle(), 0, 0, 0, {}, {}, 0, 0, 0, 0)
 KERNELS = {"gemm": KernelSum(3, 1_200_450, 500_000), "relu": KernelSum(1, 50_000, 50_000)}

@@ -13,7 +13,7 @@ from gpu_profile.kernels.render.page import render_page
 from gpu_profile.kernels.render.perfetto import perfetto_trace
 from gpu_profile.kernels.render.table_file import kernels_csv
 from gpu_profile.kernels.render.text import render
-from gpu_profile.kernels.report import report_of
+from gpu_profile.kernels.views import report_of
 
 #: From before the epoch to moments far apart.
 TIMES = st.one_of(st.integers(-100, 100), st.integers(-(1 << 61), 1 << 61))

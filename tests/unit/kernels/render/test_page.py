@@ -10,7 +10,7 @@ from report_support import drawn, parsed, unpacked
 
 from gpu_profile.kernels.records import Call, Kind, Range, Record
 from gpu_profile.kernels.render.page import render_page
-from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.views import KernelReport
 
 
 def page(found: KernelReport | None = None, **more: Any) -> str:

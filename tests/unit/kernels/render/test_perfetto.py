@@ -24,7 +24,7 @@ from kernel_report_support import (
 
 from gpu_profile.kernels.records import Kind, Range, Record
 from gpu_profile.kernels.render.perfetto import perfetto_packets, perfetto_trace
-from gpu_profile.kernels.report import KernelReport
+from gpu_profile.kernels.views import KernelReport
 
 protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 BEGIN, END, COUNTER = 1, 2, 4

@@ -10,9 +10,10 @@ import pytest
 from exporter_process import environment
 
 from gpu_profile.errors import GpuBackendError, UsageError
-from gpu_profile.kernels.sources import source as sources
+from gpu_profile.kernels.sources import opening as sources
 from gpu_profile.kernels.sources.cupti import CuptiSource
-from gpu_profile.kernels.sources.source import open_source
+from gpu_profile.kernels.sources.opening import open_source
+from gpu_profile.kernels.sources.source import has_driver
 
 
 @pytest.fixture
@@ -75,9 +76,9 @@ def test_a_driver_is_looked_for_without_one_being_needed(monkeypatch: pytest.Mon
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", load)
-    assert sources.has_driver()
+    assert has_driver()
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert not sources.has_driver()
+    assert not has_driver()
 
 
 def test_the_rooms_of_windows_import_neither_torch_nor_cupti_nor_the_sdk() -> None:

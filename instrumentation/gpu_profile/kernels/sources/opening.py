@@ -1,0 +1,49 @@
+"""Which source of records there is: `auto`, or one by its name."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Final
+
+from gpu_profile.errors import GpuBackendError, UsageError
+from gpu_profile.kernels.sources.source import Source, has_driver
+
+#: What can be asked for by name.
+SPECS: Final = ("auto", "torch", "cupti")
+
+
+def check_spec(spec: str) -> None:
+    """UsageError for a name that is none."""
+    if spec not in SPECS:
+        raise UsageError(f"no source of kernel records is named {spec!r}: choose among {', '.join(SPECS)}")
+
+
+def open_source(spec: str = "auto") -> Source:
+    """The source of this name; `auto` is PyTorch's profiler if the program has imported PyTorch, else CUPTI.
+
+    Raises UsageError for a name that is none, GpuBackendError with what is missing and what to install.
+    """
+    check_spec(spec)
+    if spec == "torch" or (spec == "auto" and "torch" in sys.modules):
+        from gpu_profile.kernels.sources.torch_source import TorchSource
+
+        return TorchSource()
+    if spec == "auto":
+        _require_cupti()
+    from gpu_profile.kernels.sources.cupti import CuptiSource
+
+    return CuptiSource()
+
+
+def _require_cupti() -> None:
+    if importlib.util.find_spec("cupti") is None:
+        missing = "cupti-python is not installed"
+    elif not has_driver():
+        missing = "there is no CUDA driver (libcuda.so.1)"
+    else:
+        return
+    raise GpuBackendError(
+        f"nothing can record kernels: the program has not imported PyTorch, and {missing}; "
+        "import torch first, or pip install 'gpu-profile[cupti]' where there is an NVIDIA driver"
+    )
