@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_profile.analysis import Gate, analyse, parse_gate, parse_thresholds
-from gpu_profile.analysis.data import of_analysis, to_json
+from gpu_profile.analysis.data import of_analysis
 from gpu_profile.analysis.page import render_page
 from gpu_profile.analysis.text import render
 from gpu_profile.errors import UsageError
 from gpu_profile.recording import DeviceInterval, Recording, SpanRecord
 from gpu_profile.regimes import Thresholds
+from gpu_profile.report.as_json import to_json
 
 WORDS = ["decode", ".", "energy", "p95", "/item", " ", ">", "<", "+", "-", "5", "%", "ms", "J", "'", '"', "²"]
 PIECES = st.lists(st.sampled_from(WORDS)).map("".join)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Sequence
 from typing import Final
 
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
@@ -15,29 +13,11 @@ from gpu_profile.analysis.text import reasons
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import Operations
+from gpu_profile.report.as_json import Value
 from gpu_profile.units import NS_PER_S
 
 #: Of all that is printed as JSON. Keys are added without a change of it; it changes if one goes or changes its meaning.
 SCHEMA_VERSION: Final = 1
-
-Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
-
-
-def to_json(value: Value, *, one_line: bool = False) -> str:
-    """Valid JSON: numbers that it does not have (NaN, infinity) become null. In one line with its keys in order."""
-    if one_line:
-        return json.dumps(_finite(value), sort_keys=True, allow_nan=False)
-    return json.dumps(_finite(value), indent=2, allow_nan=False)
-
-
-def _finite(value: Value) -> Value:
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(each) for each in value]
-    return value
 
 
 def of_analysis(analysis: Analysis) -> Value:

@@ -6,7 +6,6 @@ executions that are too short to be seen become blocks that know how many they a
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -17,22 +16,24 @@ from gpu_profile.analysis.lanes import REGIONS, Lanes
 from gpu_profile.analysis.text import events, labels
 from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.report.blocks import (
+    LEAST_ROWS,
+    MOST_BLOCKS,
+    Scale,
+    Stretches,
+    drawn_chart,
+    drawn_lanes,
+    round_up,
+    stacked,
+)
 from gpu_profile.samples import Device
 from gpu_profile.timeline import Column, Floats, Ints
 from gpu_profile.units import NS_PER_S, percent, si
 
-#: Rows and blocks in a page, all together: 14 and 16 bytes each, a third more as text.
+#: Rows in a page, all together: 14 bytes each, a third more as text.
 MOST_ROWS: Final = 52_000
-MOST_BLOCKS: Final = 30_000
-LEAST_ROWS: Final = 200
 MOST_GAPS: Final = 400
-#: Colours that regions have of their own; `page.css` says which.
-HUES: Final = 10
-#: Lanes of one device; what would lie on further ones is drawn on the last.
-MOST_LANES: Final = 28
 _MOST_EVENTS: Final = 400
-_MOST_U32: Final = (1 << 32) - 1
-_MOST_U16: Final = (1 << 16) - 1
 
 
 class Chart(NamedTuple):
@@ -49,33 +50,6 @@ CHARTS: Final = (
     Chart("memory", "memory in use", (rows.MEMORY_USED,)),
     Chart("clock", "SM clock", (rows.CLOCK_SM,)),
 )
-
-
-class Scale(NamedTuple):
-    """Moments of the recording as whole steps from its start, which fit 32 bits."""
-
-    start_ns: int
-    step_ns: int
-
-    @classmethod
-    def of(cls, start_ns: int, end_ns: int) -> Scale:
-        """The finest there is for a stretch of time."""
-        return cls(start_ns, max(1, -(-(end_ns - start_ns) // _MOST_U32)))
-
-    def steps(self, moments: Ints) -> Ints:
-        """Steps from the start; moments outside lie on its edges."""
-        return np.clip((moments - self.start_ns) // self.step_ns, 0, _MOST_U32)
-
-
-class Stretches(NamedTuple):
-    """One signal over time, in base units: rows with what they hold, and the gaps between them."""
-
-    starts: Ints
-    ends: Ints
-    low: Floats
-    mean: Floats
-    high: Floats
-    gaps: tuple[tuple[int, int], ...]
 
 
 def timeline(analysis: Analysis, lanes: Sequence[Lanes]) -> dict[str, Any] | None:
@@ -173,14 +147,6 @@ def _top(chart: Chart, analysis: Analysis) -> float:
     return round_up(most) if chart.key != "memory" else most
 
 
-def round_up(value: float) -> float:
-    """The next round number."""
-    if value <= 0:
-        return 1.0
-    size = 10.0 ** np.floor(np.log10(value))
-    return float(next(size * part for part in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if size * part >= value * 0.999))
-
-
 def _charts(
     use: DeviceUse, scale: Scale, analysis: Analysis, tops: Mapping[str, float], most: int
 ) -> Iterator[dict[str, Any]]:
@@ -189,21 +155,9 @@ def _charts(
         if column is None or column.watermark_ns is None:
             continue
         found = stretches(column, analysis.start_ns, analysis.end_ns, most)
-        top = tops.get(chart.key, 1.0)
-        to_16 = _MOST_U16 / top if top > 0 else 0.0
-        levels = (np.rint(np.clip(v * to_16, 0, _MOST_U16)) for v in (found.low, found.mean, found.high))
-        gaps = np.array(found.gaps, np.int64).reshape(-1, 2)
-        yield {
-            "key": chart.key,
-            "label": chart.label,
-            "source": column.signal.key,
-            "unit": column.signal.unit if column.signal.kind is not Kind.COUNTER else "W",
-            "top": top,
-            "t0": packed(scale.steps(found.starts), "<u4"),
-            "t1": packed(scale.steps(found.ends), "<u4"),
-            **dict(zip(("low", "mean", "high"), (packed(level, "<u2") for level in levels), strict=True)),
-            "gaps": packed(scale.steps(gaps.ravel()), "<u4"),
-        }
+        signal = column.signal
+        unit = signal.unit if signal.kind is not Kind.COUNTER else "W"
+        yield drawn_chart(chart.key, chart.label, signal.key, unit, tops.get(chart.key, 1.0), scale, found)
 
 
 def _rows(column: Column, start_ns: int, end_ns: int) -> tuple[Ints, Ints, Floats]:
@@ -259,96 +213,9 @@ def stretches(column: Column, start_ns: int, end_ns: int, most: int) -> Stretche
 # ---------------------------------------------------------------------- executions
 
 
-class Blocks(NamedTuple):
-    """Executions, or several too short to be seen: lane, edges in ns, region, how many, and the share they fill."""
-
-    lanes: Ints
-    starts: Ints
-    ends: Ints
-    columns: Ints
-    counts: Ints
-    fills: Floats
-
-
 def _lanes(lanes: Lanes, scale: Scale, regions: Sequence[str], most: int) -> dict[str, Any]:
-    place, count, folded = lane_numbers(lanes)
-    found = blocks(place, lanes.starts, lanes.ends, lanes.columns, max(LEAST_ROWS, most))
+    rows, count = stacked(lanes.tracks, lanes.levels)
     number = {name: i for i, name in enumerate(regions)}
-    known = np.array([number[name] for name in lanes.regions], np.int64)
-    return {
-        "marked": lanes.marked,
-        "names": [lanes.regions[i] for i in range(count)] if lanes.title == REGIONS else [],
-        "count": count,
-        "folded": folded,
-        "executions": len(lanes.starts),
-        "lane": packed(found.lanes, "u1"),
-        "t0": packed(scale.steps(found.starts), "<u4"),
-        "t1": packed(scale.steps(found.ends), "<u4"),
-        "region": packed(known[found.columns] if len(found.columns) else found.columns, "<u2"),
-        "n": packed(np.minimum(found.counts, _MOST_U32), "<u4"),
-        "fill": packed(np.rint(found.fills * 255), "u1"),
-    }
-
-
-def lane_numbers(lanes: Lanes) -> tuple[Ints, int, bool]:
-    """Each execution's lane from the top: the levels of the first track, then the next's.
-
-    With it, how many lanes there are, and whether more of them are drawn on the last.
-    """
-    if not len(lanes.starts):
-        return np.zeros(0, np.int64), 0, False
-    heights = np.zeros(int(lanes.tracks.max()) + 1, np.int64)
-    np.maximum.at(heights, lanes.tracks, lanes.levels + 1)
-    above = np.cumsum(heights) - heights
-    place = np.minimum(above[lanes.tracks] + lanes.levels, MOST_LANES - 1)
-    return place, int(place.max()) + 1, int(heights.sum()) > MOST_LANES
-
-
-def blocks(lane: Ints, starts: Ints, ends: Ints, columns: Ints, most: int) -> Blocks:
-    """At most about `most` blocks: executions shorter than a stretch of time are one with their neighbours in it.
-
-    A block of several has the region that took most of its time.
-    """
-    if len(starts) <= most:
-        order = np.lexsort((starts, lane))
-        ones = np.ones(len(starts))
-        return Blocks(lane[order], starts[order], ends[order], columns[order], ones.astype(np.int64), ones)
-    length = int(ends.max() - starts.min())
-    width = max(1, length * max(1, int(lane.max()) + 1) // (4 * most))
-    while True:
-        short = ends - starts < width
-        key = (lane * (length // width + 2) + (starts - starts.min()) // width)[short]
-        cells = len(np.unique(key))
-        if len(starts) - len(key) + cells <= most or width > length:
-            break
-        width = width * 3 // 2 + 1
-    merged = _merged(key, *(column[short] for column in (lane, starts, ends, columns)))
-    long = ~short
-    ones = np.ones(int(long.sum()))
-    alone = Blocks(lane[long], starts[long], ends[long], columns[long], ones.astype(np.int64), ones)
-    both = [np.concatenate(pair) for pair in zip(alone, merged, strict=True)]
-    order = np.lexsort((both[1], both[0]))
-    return Blocks(*(column[order] for column in both))
-
-
-def _merged(key: Ints, lane: Ints, starts: Ints, ends: Ints, columns: Ints) -> Blocks:
-    if not len(key):
-        return Blocks(*(np.zeros(0, np.int64),) * 5, np.zeros(0))
-    order = np.lexsort((columns, key))
-    key, lane, starts, ends, columns = (each[order] for each in (key, lane, starts, ends, columns))
-    lengths = (ends - starts).astype(np.float64)
-    of_region = np.flatnonzero((np.diff(key, prepend=-1) != 0) | (np.diff(columns, prepend=-1) != 0))
-    time = np.add.reduceat(lengths, of_region)
-    # The region with most time comes last within its cell.
-    ranked = np.lexsort((time, key[of_region]))
-    last = np.flatnonzero(np.diff(key[of_region][ranked], append=-1) != 0)
-    first = np.flatnonzero(np.diff(key, prepend=-1) != 0)
-    begun, over = np.minimum.reduceat(starts, first), np.maximum.reduceat(ends, first)
-    counts = np.diff(np.concatenate((first, [len(key)])))
-    fills = np.minimum(np.add.reduceat(lengths, first) / np.maximum(over - begun, 1), 1.0)
-    return Blocks(lane[first], begun, over, columns[of_region][ranked][last], counts, fills)
-
-
-def packed(values: Ints | Floats, kind: str) -> str:
-    """Little-endian numbers in base 64."""
-    return base64.b64encode(np.ascontiguousarray(values).astype(kind).tobytes()).decode("ascii")
+    entries = np.array([number[name] for name in lanes.regions], np.int64)[lanes.columns]
+    names = lanes.regions[:count] if lanes.title == REGIONS else ()
+    return drawn_lanes(rows, lanes.starts, lanes.ends, entries, scale, most=most, marked=lanes.marked, names=names)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -17,11 +16,10 @@ from gpu_profile.activities import Activities
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.runs import LATEST_NS, gather
 from gpu_profile.recording import Recording, SpanRecord
+from gpu_profile.report.blocks import pack
 from gpu_profile.samples import Device
 from gpu_profile.timeline import Ints
 
-#: Tracks that are looked through for room; more executions at once are drawn on the last one, over each other.
-MOST_TRACKS: Final = 256
 HOST: Final = "Host"
 REGIONS: Final = "Regions"
 
@@ -43,64 +41,6 @@ class Lanes:
     columns: Ints
     tracks: Ints
     levels: Ints
-
-
-def pack(activities: Activities) -> tuple[Ints, Ints]:
-    """Track and level of each activity.
-
-    On one track any two lie apart, or one inside the other. Activities come in order of their start.
-    """
-    count = len(activities.starts)
-    # Of those that begin at once the longer one is around the others.
-    order = np.lexsort((-activities.ends, activities.starts)).tolist()
-    starts, ends, parents = (column.tolist() for column in activities[:3])
-    tracks, levels = [-1] * count, [0] * count
-    free = _Free()
-    open_ends = free.open_ends
-    for i in order:
-        start, end, parent = starts[i], ends[i], parents[i]
-        track = tracks[parent] if parent >= 0 else -1
-        if track >= 0 and start == end:
-            # It would stand inside whatever begins at that moment.
-            tracks[i], levels[i] = track, levels[parent] + 1
-            continue
-        if track >= 0:
-            stack = open_ends[track]
-            while stack and stack[-1] <= start:
-                stack.pop()
-            if not stack or stack[-1] < end:
-                track = -1
-        if track < 0:
-            track = free.take(start, end)
-        levels[i] = len(open_ends[track])
-        open_ends[track].append(end)
-        tracks[i] = track
-    return np.array(tracks, np.int64), np.array(levels, np.int64)
-
-
-class _Free:
-    """Tracks, each with the ends of what runs on it, outermost first, and which of them nothing runs on."""
-
-    def __init__(self) -> None:
-        self.open_ends: list[list[int]] = []
-        self._free: list[int] = []
-        self._busy: list[tuple[int, int]] = []
-
-    def take(self, start: int, end: int) -> int:
-        """The first track that is free at `start`, from now on in use until `end`."""
-        while self._busy and self._busy[0][0] <= start:
-            heappush(self._free, heappop(self._busy)[1])
-        if not self._free and len(self.open_ends) == MOST_TRACKS:
-            self.open_ends[-1].clear()
-            return MOST_TRACKS - 1
-        if self._free:
-            track = heappop(self._free)
-            self.open_ends[track].clear()
-        else:
-            track = len(self.open_ends)
-            self.open_ends.append([])
-        heappush(self._busy, (end, track))
-        return track
 
 
 def usable(recording: Recording) -> list[SpanRecord]:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from gpu_profile.analysis import markup
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
-from gpu_profile.analysis.drawing import HUES, timeline
+from gpu_profile.analysis.drawing import timeline
 from gpu_profile.analysis.drawing import title as device_title
 from gpu_profile.analysis.lanes import HOST, Lanes, by_rank, by_region, on_devices, on_host, usable
 from gpu_profile.analysis.text import (
@@ -25,6 +24,8 @@ from gpu_profile.analysis.text import (
 )
 from gpu_profile.recording import Recording
 from gpu_profile.regimes import Regime
+from gpu_profile.report import page
+from gpu_profile.report.blocks import HUES
 from gpu_profile.samples import DeviceKind
 from gpu_profile.units import NS_PER_S, percent, si
 
@@ -94,7 +95,7 @@ def render_page(analysis: Analysis, *, title: str, recording: Recording | None =
         *_list("What happened", events(analysis)),
         *_list("What could not be told", reasons(analysis)),
     ]
-    return markup.document(title, body, by=by, drawn=drawn, mark=mark)
+    return page.document(title, body, by=by, drawn=drawn, mark=mark)
 
 
 def _lanes(analysis: Analysis, recording: Recording | None) -> list[Lanes]:
@@ -133,7 +134,7 @@ def _tiles(analysis: Analysis) -> str:
         tiles.append((percent(least, 0), "covered by samples" + (", at least" if len(busy) > 1 else "")))
     calls = sum(len(runs.starts_ns) for runs in analysis.runs.values())
     tiles.append((f"{calls:,}", f"executions of {len(analysis.runs):,} region{'s' * (len(analysis.runs) != 1)}"))
-    return markup.tiles(tiles)
+    return page.tiles(tiles)
 
 
 def _length(seconds: float) -> str:
@@ -146,16 +147,16 @@ def _length(seconds: float) -> str:
 def _timeline(analysis: Analysis, drawn: Mapping[str, Any] | None, by: str) -> Iterator[str]:
     if drawn is None:
         return
-    yield markup.TIMELINE
-    yield markup.toolbar(by)
+    yield page.TIMELINE
+    yield page.toolbar(by)
     for place, group in enumerate(drawn["groups"]):
         facts = _facts(analysis.devices[place]) if place < len(analysis.devices) else ""
         many = sum(lanes["executions"] for lanes in group["lanes"])
         counted = f"{many:,} executions" if many else ""
         words = ", ".join(part for part in (facts, counted) if part)
         shut = place < len(analysis.devices) and not many and any(each["lanes"] for each in drawn["groups"])
-        yield markup.group(place, group["title"], words, shut=shut)
-    yield markup.legend({*_regimes(drawn)}, _HINTS)
+        yield page.group(place, group["title"], words, shut=shut)
+    yield page.legend({*_regimes(drawn)}, _HINTS)
 
 
 def _regimes(drawn: Mapping[str, Any]) -> list[str]:
@@ -237,7 +238,7 @@ def _regions(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
         uuid = use.summary.device.uuid
         cells = zip(columns, region_cells(use, names.get(uuid, uuid), columns), strict=True)
         rows.append("".join(_region_cell(column, cell, use, number) for column, cell in cells))
-    yield f"<section><h2>Regions</h2>{markup.table(columns, rows)}</section>"
+    yield f"<section><h2>Regions</h2>{page.table(columns, rows)}</section>"
 
 
 def _region_cell(column: str, cell: str, use: RegionUse, number: Mapping[str, int]) -> str:
@@ -251,7 +252,7 @@ def _region_cell(column: str, cell: str, use: RegionUse, number: Mapping[str, in
         return f'<td class="left">{escape(cell)}</td>'
     if column == "GPU busy" and use.summary.busy is not None:
         return f"<td>{_meter(use.summary.busy)}{escape(cell)}</td>"
-    return markup.cell(column, cell)
+    return page.cell(column, cell)
 
 
 def _meter(share: float) -> str:
@@ -324,9 +325,9 @@ def _devices(analysis: Analysis) -> Iterator[str]:
         return
     names = labels(use.device for use in analysis.devices)
     rows = [
-        "".join(map(markup.cell, DEVICE_COLUMNS, device_row(use, names[use.device.uuid]))) for use in analysis.devices
+        "".join(map(page.cell, DEVICE_COLUMNS, device_row(use, names[use.device.uuid]))) for use in analysis.devices
     ]
-    yield f"<section><h2>Devices</h2>{markup.table(DEVICE_COLUMNS, rows)}</section>"
+    yield f"<section><h2>Devices</h2>{page.table(DEVICE_COLUMNS, rows)}</section>"
 
 
 def _list(title: str, lines: Sequence[str]) -> Iterator[str]:

@@ -14,11 +14,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.analysis import wire
 from gpu_profile.analysis.account import Analysis, DeviceUse
 from gpu_profile.analysis.drawing import stretches, title
 from gpu_profile.analysis.lanes import Lanes, by_rank, on_devices, on_host, usable
-from gpu_profile.analysis.runs import printable
 from gpu_profile.analysis.text import labels
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, Signal
 from gpu_profile.catalogue import attributes as names_of
@@ -27,6 +25,8 @@ from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.regimes import Regime
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regimes.operation import Operation
+from gpu_profile.report import perfetto
+from gpu_profile.report.table import printable
 from gpu_profile.summary import LEAST_COVERAGE
 from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
@@ -36,7 +36,7 @@ _SHOWN: Final[Mapping[str, tuple[str, float]]] = {"1": ("%", 100.0), "Hz": ("MHz
 _FASTER: Final[Mapping[str, str]] = {"J": "W", "By": "By/s", "s": "s/s"}
 _EVERYTHING: Final = 1 << 62
 
-Values = Mapping[str, wire.Argument | None]
+Values = Mapping[str, perfetto.Argument | None]
 
 
 class Joined(NamedTuple):
@@ -55,14 +55,14 @@ def perfetto_trace(recording: Recording, analysis: Analysis) -> bytes:
 def perfetto_packets(recording: Recording, analysis: Analysis) -> Iterator[bytes]:
     """The trace packet by packet, in order to be written to a file as they come."""
     trace = _Trace(analysis)
-    yield wire.clocks(analysis.start_ns)
+    yield perfetto.clocks(analysis.start_ns)
     parents = []
     ranks: dict[int | None, int] = {}
     for each in recording.processes:
         parents.append(next(trace.uuids))
         rank = "" if each.rank is None else f"rank {each.rank}, "
         ranks[each.rank] = parents[-1]
-        yield wire.process(parents[-1], each.pid, f"{rank}{printable(each.host)}")
+        yield perfetto.process(parents[-1], each.pid, f"{rank}{printable(each.host)}")
     for place, spans in by_rank(usable(recording)).items():
         # Without a rank, the recording does not tell which of several processes ran what.
         parent = ranks.get(place, 0) if place is not None or len(parents) == 1 else 0
@@ -88,11 +88,10 @@ def _groups(spans: list[SpanRecord], analysis: Analysis) -> list[tuple[str, list
     return [(f"regions using GPU {', '.join(names.get(u, u) for u in key)}", each) for key, each in groups.items()]
 
 
-class _Trace:
+class _Trace(perfetto.Tracks):
     def __init__(self, analysis: Analysis) -> None:
+        super().__init__()
         self.analysis = analysis
-        self.names = wire.Names()
-        self.uuids = count(1)
         self.labels = labels(use.device for use in analysis.devices)
         self.uses = {use.device.uuid: use for use in analysis.devices}
 
@@ -108,53 +107,41 @@ class _Trace:
     def _tracks(
         self, lanes: Lanes, name: str, parent: int, told: tuple[Sequence[SpanRecord], Joined] | None, rank: int = 0
     ) -> Iterator[bytes]:
-        tracks = []
-        for place in range(int(lanes.tracks.max(initial=-1)) + 1):
-            tracks.append(next(self.uuids))
-            yield wire.track(tracks[-1], name if not place else f"{name} {place + 1}", parent=parent, rank=rank + place)
-        events = [self.names(wire.EVENTS, region) for region in lanes.regions]
+        count = int(lanes.tracks.max(initial=-1)) + 1
+        tracks = [(f"{name} {place + 1}" if place else name, rank + place) for place in range(count)]
+        events = [self.names(perfetto.EVENTS, region) for region in lanes.regions]
         details = self._details(lanes, told)
-        yield self.names.packet()
-        open_ends: list[list[int]] = [[] for _ in tracks]
-        order = np.lexsort((lanes.levels, -lanes.ends, lanes.starts)).tolist()
-        columns = (lanes.starts.tolist(), lanes.ends.tolist(), lanes.tracks.tolist(), lanes.columns.tolist())
-        for i in order:
-            start, end, track, column = (each[i] for each in columns)
-            stack = open_ends[track]
-            while stack and stack[-1] <= start:
-                yield wire.end(stack.pop(), tracks[track])
-            yield wire.begin(start, tracks[track], events[column], details(i, column))
-            # Where more ran at once than there are tracks, the last one's slices are cut to lie in one another.
-            stack.append(min(end, stack[-1]) if stack else end)
-        for track, stack in enumerate(open_ends):
-            while stack:
-                yield wire.end(stack.pop(), tracks[track])
+        order = np.lexsort((lanes.levels, -lanes.ends, lanes.starts))
+        columns = (lanes.starts, lanes.ends, lanes.tracks, np.arange(len(order)), lanes.columns)
+        rows = zip(*(column[order].tolist() for column in columns), strict=True)
+        yield from self.slices(tracks, parent, rows, lambda i, column: (events[column], details(i, column)))
 
     def _details(self, lanes: Lanes, told: tuple[Sequence[SpanRecord], Joined] | None) -> Callable[[int, int], bytes]:
         """The arguments of an execution, by its place and its region's: the region's values, or where samples resolve
         the execution, its own.
         """
         found = [self._region(region, lanes) for region in lanes.regions]
-        always, pooled = ([wire.arguments(each[side], self.names) for each in found] for side in (0, 1))
+        always, pooled = ([perfetto.arguments(each[side], self.names) for each in found] for side in (0, 1))
         if told is None:
             return lambda _, column: always[column] + pooled[column]
         spans, (busy, energy, coverage) = told
-        own = wire.arguments({names_of.SCOPE.name: "span"}, self.names)
-        failed = wire.arguments({"failed": True}, self.names)
+        own = perfetto.arguments({names_of.SCOPE.name: "span"}, self.names)
+        failed = perfetto.arguments({"failed": True}, self.names)
         keys = (names_of.BUSY_RATIO, names_of.ENERGY, names_of.COVERAGE, names_of.ITEMS)
-        a_busy, a_energy, a_coverage, an_item = (wire.ready(key.name, self.names) for key in keys)
-        # Now, for their names must be told before the first slice.
-        profiled = {i: wire.arguments(_profiled(span), self.names) for i, span in enumerate(spans) if span.attributes}
+        a_busy, a_energy, a_coverage, an_item = (perfetto.ready(key.name, self.names) for key in keys)
+        profiled = {
+            i: perfetto.arguments(_profiled(span), self.names) for i, span in enumerate(spans) if span.attributes
+        }
 
         def details(i: int, column: int) -> bytes:
             span, parts = spans[i], [always[column]]
             if isnan(busy[i]):
                 parts.append(pooled[column])
             else:
-                parts += [own, a_busy, wire.eight(busy[i]), a_coverage, wire.eight(coverage[i])]
-                parts += [] if isnan(energy[i]) else [a_energy, wire.eight(energy[i])]
+                parts += [own, a_busy, perfetto.eight(busy[i]), a_coverage, perfetto.eight(coverage[i])]
+                parts += [] if isnan(energy[i]) else [a_energy, perfetto.eight(energy[i])]
             if span.items is not None and isfinite(span.items):
-                parts += [an_item, wire.eight(span.items)]
+                parts += [an_item, perfetto.eight(span.items)]
             if i in profiled:
                 parts.append(profiled[i])
             if span.failed:
@@ -167,7 +154,7 @@ class _Trace:
         """A region's verdict, and its pooled values, as far as they are the same on all devices that are meant."""
         uses = [use for use in self.analysis.of(region) if lanes.device is None or use.summary.device == lanes.device]
         regimes = dict.fromkeys(str(use.verdict.regime) for use in uses)
-        verdict: dict[str, wire.Argument | None] = {}
+        verdict: dict[str, perfetto.Argument | None] = {}
         if len(regimes) == 1:
             verdict[names_of.REGIME.name] = next(iter(regimes))
         if len(uses) != 1:
@@ -186,15 +173,15 @@ class _Trace:
 
     def device(self, use: DeviceUse, own: Lanes | None, place: int) -> Iterator[bytes]:
         uuid = next(self.uuids)
-        yield wire.track(uuid, title(use.device, self.labels[use.device.uuid]), rank=1000 + place)
+        yield perfetto.track(uuid, title(use.device, self.labels[use.device.uuid]), rank=1000 + place)
         ranks = count(1)
         for event in self.analysis.events:
             if event.device == use.device.uuid:
                 said = {"code": event.code, "message": printable(event.message) or None}
-                name = self.names(wire.EVENTS, printable(event.kind))
-                details = wire.arguments(said, self.names)
+                name = self.names(perfetto.EVENTS, printable(event.kind))
+                details = perfetto.arguments(said, self.names)
                 yield self.names.packet()
-                yield wire.instant(event.t_ns, uuid, name, details)
+                yield perfetto.instant(event.t_ns, uuid, name, details)
         if own is not None:
             yield from self._tracks(own, "regions on the device", uuid, None, rank=next(ranks))
         yield from self._gaps(use, uuid)
@@ -203,11 +190,8 @@ class _Trace:
                 continue
             found = stretches(column, self.analysis.start_ns, self.analysis.end_ns, _EVERYTHING)
             unit, factor = shown_in(signal)
-            counter = next(self.uuids)
-            yield wire.track(counter, signal.key, parent=uuid, rank=1000 + next(ranks), counter_unit=unit)
-            yield self.names.packet()
-            for at, value in zip(found.starts.tolist(), (found.mean * factor).tolist(), strict=True):
-                yield wire.count(at, counter, value)
+            points = zip(found.starts.tolist(), (found.mean * factor).tolist(), strict=True)
+            yield from self.counter(signal.key, unit, points, parent=uuid, rank=1000 + next(ranks))
 
     def _gaps(self, use: DeviceUse, parent: int) -> Iterator[bytes]:
         """Slices where the device was not sampled: a counter would go on with its last value."""
@@ -215,19 +199,15 @@ class _Trace:
         if column is None:
             return
         gaps = stretches(column, self.analysis.start_ns, self.analysis.end_ns, _EVERYTHING).gaps
-        if not gaps:
-            return
-        track, name = next(self.uuids), self.names(wire.EVENTS, "not measured")
-        yield wire.track(track, f"gaps of {column.signal.key}", parent=parent, rank=999)
-        yield self.names.packet()
-        for start, end in gaps:
-            yield wire.begin(start, track, name)
-            yield wire.end(end, track)
+        name = self.names(perfetto.EVENTS, "not measured")
+        rows = ((start, end, 0, name, 0) for start, end in gaps)
+        tracks = [(f"gaps of {column.signal.key}", 999)] if gaps else []
+        yield from self.slices(tracks, parent, rows, lambda named, _: (named, b""))
 
 
-def _profiled(span: SpanRecord) -> dict[str, wire.Argument | None]:
+def _profiled(span: SpanRecord) -> dict[str, perfetto.Argument | None]:
     """What profilers told of an execution."""
-    told: dict[str, wire.Argument | None] = {}
+    told: dict[str, perfetto.Argument | None] = {}
     for kind in (Operation, KernelWork):
         found = kind.of_attributes(span.attributes)
         told |= {} if found is None else found.attributes()

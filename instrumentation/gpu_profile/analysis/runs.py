@@ -16,6 +16,7 @@ from gpu_profile.attribution import MOST_REGIONS, OTHER
 from gpu_profile.recording import SpanRecord
 from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
 from gpu_profile.regimes.operation import Operation, Operations
+from gpu_profile.report.table import printable
 from gpu_profile.samples import Interval
 from gpu_profile.timeline import Floats, Ints
 from gpu_profile.units import NS_PER_S
@@ -85,11 +86,6 @@ class Work:
     notes: list[str] = field(default_factory=list)
     #: Executions that name no device, by the devices that they are taken to have run on.
     homeless: Counter[tuple[str, ...]] = field(default_factory=Counter)
-
-
-def printable(text: str) -> str:
-    """`text` with escapes for what a terminal would act upon or a page could not hold."""
-    return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
 def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = ()) -> Work:

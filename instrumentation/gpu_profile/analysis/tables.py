@@ -6,24 +6,15 @@ formula has an apostrophe before it; numbers are as they are.
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterable, Mapping
-from math import isfinite
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
-from gpu_profile.analysis.runs import printable
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import Operations
+from gpu_profile.report.as_csv import Cell, csv_text
 from gpu_profile.units import NS_PER_S
-
-Cell = str | int | float | None
-_T = TypeVar("_T")
-
-#: What begins a formula in spreadsheets.
-_FORMULA: Final = ("=", "+", "-", "@")
 
 
 def _mean_s(use: RegionUse) -> float | None:
@@ -129,22 +120,3 @@ def regions_csv(analysis: Analysis) -> str:
 def devices_csv(analysis: Analysis) -> str:
     """A header and a row for each device, ended by line feeds."""
     return csv_text(_DEVICES, analysis.devices)
-
-
-def csv_text(columns: Mapping[str, Callable[[_T], Cell]], rows: Iterable[_T]) -> str:
-    """A header, and what each column reads from each of the rows, ended by line feeds."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([_cell(read(row)) for read in columns.values()])
-    return out.getvalue()
-
-
-def _cell(value: Cell) -> str | int | float:
-    if value is None or (isinstance(value, float) and not isfinite(value)):
-        return ""
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -56,10 +56,11 @@ def analyze(
     recording: Path, *, as_json: bool, html: str | None, csv: str | None, trace: str | None, devices: tuple[str, ...]
 ) -> None:
     """Print the regions, devices, energy and verdicts of a RECORDING."""
-    from gpu_profile.analysis.data import of_analysis, to_json
+    from gpu_profile.analysis.data import of_analysis
     from gpu_profile.analysis.page import render_page
     from gpu_profile.analysis.text import render
     from gpu_profile.cli.outcome import perfetto, regions_table
+    from gpu_profile.report.as_json import to_json
 
     source = _read(recording)
     found = _analysis(source, devices)
@@ -89,8 +90,9 @@ def analyze(
 def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str, ...]) -> None:
     """Judge the regions of a RECORDING anew, with other thresholds."""
     from gpu_profile.analysis import read_thresholds
-    from gpu_profile.analysis.data import of_verdicts, to_json
+    from gpu_profile.analysis.data import of_verdicts
     from gpu_profile.analysis.text import render_verdicts
+    from gpu_profile.report.as_json import to_json
 
     thresholds = read_thresholds(rules)
     found = _analysis(_read(recording), devices)
@@ -111,9 +113,10 @@ def compare(a: Path, b: Path, *, conditions: tuple[str, ...], as_json: bool, dev
     """
     from gpu_profile.analysis import Outcome, parse_gate
     from gpu_profile.analysis import compare as compare_analyses
-    from gpu_profile.analysis.data import of_comparison, to_json
+    from gpu_profile.analysis.data import of_comparison
     from gpu_profile.analysis.text import judgement, render_comparison
     from gpu_profile.cli.outcome import no_collection
+    from gpu_profile.report.as_json import to_json
 
     gates = [parse_gate(condition) for condition in conditions]
     with no_collection():

@@ -114,8 +114,8 @@ def _files(
 
 
 def _json(report: KernelReport, source: Trace, problems: list[UsageError], region: str | None, top: int) -> str:
-    from gpu_profile.analysis.data import to_json
     from gpu_profile.kernels.render.document import document
+    from gpu_profile.report.as_json import to_json
 
     found = document(report, region=region, top=top) | {"skipped": dict(source.skipped)}
     if problems:

@@ -65,7 +65,7 @@ def _text(report: KernelReport, _: Path) -> bytes:
 
 
 def _values(report: KernelReport, _: Path) -> bytes:
-    from gpu_profile.analysis.data import to_json
+    from gpu_profile.report.as_json import to_json
 
     return f"{to_json(report.to_dict())}\n".encode()
 

@@ -61,3 +61,8 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: i
         lines.append("  ".join(cells).rstrip())
     lines.insert(1, "  ".join("─" * width for width in widths))
     return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """`text` with escapes for what a terminal would act upon or a page could not hold."""
+    return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode("ascii")

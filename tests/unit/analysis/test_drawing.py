@@ -5,12 +5,14 @@ import pytest
 from analysis_support import GPU, MS, T0, Run
 from hypothesis import given
 from hypothesis import strategies as st
+from report_support import unpacked
 
 from gpu_profile.activities import Activities
-from gpu_profile.analysis.drawing import MOST_LANES, Scale, blocks, lane_numbers, stretches
-from gpu_profile.analysis.lanes import MOST_TRACKS, Lanes, on_host, pack, usable
+from gpu_profile.analysis.drawing import stretches
+from gpu_profile.analysis.lanes import on_host, usable
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER
 from gpu_profile.recording import Recording, SpanRecord
+from gpu_profile.report.blocks import MOST_LANES, MOST_TRACKS, Scale, blocks, drawn_lanes, pack, stacked
 from gpu_profile.samples import Sample
 from gpu_profile.timeline import Timeline
 
@@ -54,11 +56,15 @@ def test_more_at_once_than_there_are_lanes_are_folded_into_the_last() -> None:
     starts = np.arange(count, dtype=np.int64)
     none = np.full(count, -1, np.int64)
     tracks, levels = pack(Activities(starts, starts + 1000, none, np.zeros(count, np.int64)))
-    lanes = Lanes("Host", None, False, ("a",), starts, starts + 1000, np.zeros(count, np.int64), tracks, levels)
-    place, rows, folded = lane_numbers(lanes)
-    assert (rows, folded) == (MOST_LANES, True)
+    rows, many = stacked(tracks, levels)
     assert tracks.max() == MOST_TRACKS - 1
-    assert (place < MOST_LANES).all()
+    assert many == MOST_TRACKS
+    lanes = drawn_lanes(
+        rows, starts, starts + 1000, none + 1, Scale.of(0, 2000), most=count, marked=False, names=["a"] * many
+    )
+    assert (lanes["count"], lanes["folded"], lanes["executions"]) == (MOST_LANES, True, count)
+    assert len(lanes["names"]) == MOST_LANES
+    assert unpacked(lanes, "lane").max() == MOST_LANES - 1
 
 
 def test_a_track_is_used_again_once_nothing_runs_on_it() -> None:

@@ -8,9 +8,10 @@ from analysis_support import T0, Run
 from pytest import approx as close  # noqa: PT013 - reads better in rows of numbers
 
 from gpu_profile.analysis import Analysis, analyse
-from gpu_profile.analysis.data import of_analysis, to_json
+from gpu_profile.analysis.data import of_analysis
 from gpu_profile.analysis.text import rank_lines, render, render_regions
 from gpu_profile.recording import ProcessInfo, Recording, SpanRecord
+from gpu_profile.report.as_json import to_json
 
 MS = 1_000_000
 

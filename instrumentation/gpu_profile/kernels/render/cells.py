@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from gpu_profile.analysis.runs import printable
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.names import middle
 from gpu_profile.kernels.render.shares import idle_times
 from gpu_profile.kernels.sums import KernelSum
 from gpu_profile.regimes import Regime
-from gpu_profile.report.table import UNKNOWN
+from gpu_profile.report.table import UNKNOWN, printable
 from gpu_profile.units import percent, si
 
 #: Regions of which a table has a row; of more, those with the longest busy time.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gpu_profile.analysis.runs import printable
 from gpu_profile.kernels.counters.sums import CounterSums
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.cells import OUTSIDE, ratio, without_region
+from gpu_profile.report.table import printable
 from gpu_profile.units import si
 
 _HEAD: Final = ("region", "counter", "value", "at least", "at most", "of kernel time")

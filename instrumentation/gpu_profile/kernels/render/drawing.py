@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from gpu_profile.analysis.drawing import LEAST_ROWS, MOST_BLOCKS, Scale, blocks, packed, round_up
-from gpu_profile.analysis.runs import printable
 from gpu_profile.kernels.joining.columns import KINDS, Columns, Numbers
 from gpu_profile.kernels.joining.intervals import Cover
 from gpu_profile.kernels.memory.timeline import MemorySteps, memory_timeline
@@ -25,6 +23,17 @@ from gpu_profile.kernels.render.names import labels, middle
 from gpu_profile.kernels.render.shares import all_kernels, longest_first
 from gpu_profile.kernels.report import ReportData
 from gpu_profile.regimes import Regime
+from gpu_profile.report.blocks import (
+    MOST_BLOCKS,
+    MOST_LANES,
+    Scale,
+    Stretches,
+    drawn_chart,
+    drawn_lanes,
+    round_up,
+    stacked,
+)
+from gpu_profile.report.table import printable
 from gpu_profile.timeline import Floats
 from gpu_profile.units import NS_PER_S
 
@@ -35,11 +44,8 @@ MOST_REGIONS: Final = 2_000
 #: Letters of a region's name.
 NAME: Final = 120
 WIDTH: Final = 64
-#: Lanes of one group; what would lie on further ones is drawn on the last.
-_MOST_LANES: Final = 28
 _CELLS: Final = 1_200
 _POINTS: Final = 3_000
-_U16: Final = (1 << 16) - 1
 
 
 def timeline(report: ReportData) -> dict[str, Any] | None:
@@ -162,37 +168,19 @@ class _Entries:
 
 
 def _lanes(lanes: Sequence[Lane], scale: Scale, entries: _Entries, whole: int, *, marked: bool) -> dict[str, Any]:
-    above, names, rows = 0, [], []
+    count, names, rows = 0, [], []
     for lane in lanes:
-        heights = np.zeros(int(lane.tracks.max(initial=-1)) + 1, np.int64)
-        np.maximum.at(heights, lane.tracks, lane.levels + 1)
-        under = np.cumsum(heights) - heights
-        rows.append(above + under[lane.tracks] + lane.levels if len(lane.tracks) else lane.tracks)
-        names += [printable(lane.title), *[""] * (int(heights.sum()) - 1)]
-        above += int(heights.sum())
-    count = len(names)
-    folded = count > _MOST_LANES
-    if folded:
-        names = [*names[: _MOST_LANES - 1], f"and {count - _MOST_LANES + 1} more lanes"]
-    row = np.minimum(_joined(rows), _MOST_LANES - 1)
+        own, many = stacked(lane.tracks, lane.levels)
+        rows.append(own + count)
+        names += [printable(lane.title), *[""] * (many - 1)]
+        count += many
+    if count > MOST_LANES:
+        names = [*names[: MOST_LANES - 1], f"and {count - MOST_LANES + 1} more lanes"]
     columns = entries.report.columns
-    entry = _joined([entries.of(lane, columns, marked=marked) for lane in lanes])
     starts, ends = _joined([lane.starts for lane in lanes]), _joined([lane.ends for lane in lanes])
-    most = max(LEAST_ROWS, MOST_BLOCKS * len(starts) // whole)
-    found = blocks(row, starts, ends, entry, most)
-    return {
-        "marked": marked,
-        "names": names,
-        "count": len(names),
-        "folded": folded,
-        "executions": len(starts),
-        "lane": packed(found.lanes, "u1"),
-        "t0": packed(scale.steps(found.starts), "<u4"),
-        "t1": packed(scale.steps(found.ends), "<u4"),
-        "region": packed(found.columns, "<u2"),
-        "n": packed(np.minimum(found.counts, (1 << 32) - 1), "<u4"),
-        "fill": packed(np.rint(found.fills * 255), "u1"),
-    }
+    entry = _joined([entries.of(lane, columns, marked=marked) for lane in lanes])
+    most = MOST_BLOCKS * len(starts) // whole
+    return drawn_lanes(_joined(rows), starts, ends, entry, scale, most=most, marked=marked, names=names)
 
 
 def _joined(parts: Sequence[Numbers]) -> Numbers:
@@ -235,15 +223,4 @@ def _memory(
 
 
 def _chart(key: str, label: str, unit: str, top: float, scale: Scale, edges: Numbers, values: Floats) -> dict[str, Any]:
-    level = packed(np.rint(np.clip(values / top, 0, 1) * _U16), "<u2")
-    return {
-        "key": key,
-        "label": label,
-        "source": "",
-        "unit": unit,
-        "top": top,
-        "t0": packed(scale.steps(edges[:-1]), "<u4"),
-        "t1": packed(scale.steps(edges[1:]), "<u4"),
-        **dict.fromkeys(("low", "mean", "high"), level),
-        "gaps": "",
-    }
+    return drawn_chart(key, label, "", unit, top, scale, Stretches(edges[:-1], edges[1:], values, values, values, ()))

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_profile.activities import Activities
-from gpu_profile.analysis.lanes import pack
 from gpu_profile.kernels.joining.columns import Columns, Numbers
 from gpu_profile.kernels.joining.nesting import Nesting
+from gpu_profile.report.blocks import pack
 
 #: Streams of one device in the order of their numbers; those without a number come after them.
 _LAST: Final = 1 << 62

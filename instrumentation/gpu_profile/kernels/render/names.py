@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import Final
 
-from gpu_profile.analysis.runs import printable
+from gpu_profile.report.table import printable
 
 #: A function with such a name says what it does in its template arguments.
 _SAYS_NOTHING: Final = re.compile(r"(?:device_)?kernel_?\d*", re.IGNORECASE)

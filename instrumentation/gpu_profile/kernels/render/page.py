@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from gpu_profile.analysis import markup
-from gpu_profile.analysis.drawing import HUES
-from gpu_profile.analysis.runs import printable
 from gpu_profile.kernels.activity import Activity, evidence
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render import cells, text
@@ -18,6 +15,9 @@ from gpu_profile.kernels.render.names import labels, middle
 from gpu_profile.kernels.render.shares import Part, all_kernels, causes_known, longest_first, parts
 from gpu_profile.kernels.report import ReportData
 from gpu_profile.regimes import Regime, Verdict, classify
+from gpu_profile.report import page
+from gpu_profile.report.blocks import HUES
+from gpu_profile.report.table import printable
 from gpu_profile.units import percent
 
 _MOST_CARDS: Final = 48
@@ -65,7 +65,7 @@ def render_page(report: ReportData, *, title: str, notes: Mapping[str, int] | No
         *_section("Hardware counters", counter_table(_everything(report), one=False)),
         *_notes(report, notes or {}),
     ]
-    return markup.document(printable(title), body, by=by, drawn=drawn, script=markup.asset(__package__, "kernels.js"))
+    return page.document(printable(title), body, by=by, drawn=drawn, script=page.asset(__package__, "kernels.js"))
 
 
 def _places(report: ReportData, drawn: Mapping[str, Any] | None) -> dict[tuple[bool, str], int]:
@@ -114,19 +114,19 @@ def _tiles(report: ReportData, *, causes: bool) -> Iterator[str]:
         tiles.append(
             (cells.time(a.communication_ns), f"communication, {cells.ratio(a.overlap_ratio)} of it overlapped")
         )
-    yield markup.tiles(tiles)
+    yield page.tiles(tiles)
 
 
 def _timeline(drawn: Mapping[str, Any] | None, by: str, regimes: set[str]) -> Iterator[str]:
     if drawn is None:
         return
-    yield markup.TIMELINE
-    yield markup.toolbar(by)
+    yield page.TIMELINE
+    yield page.toolbar(by)
     for place, group in enumerate(drawn["groups"]):
         what = "execution" if group["title"] == "Host" else "operation"
         words = cells.many(sum(lanes["executions"] for lanes in group["lanes"]), what)
-        yield markup.group(place, group["title"], words)
-    yield markup.legend(regimes, _HINTS)
+        yield page.group(place, group["title"], words)
+    yield page.legend(regimes, _HINTS)
 
 
 # ---------------------------------------------------------------------- where the time went
@@ -187,8 +187,8 @@ def _regions(report: ReportData, place: Mapping[tuple[bool, str], int], *, cause
     for region in shown:
         row = cells.host_cells(region) if report.on_host else cells.region_cells(region, causes=causes)
         name = _named(_called(region), place.get((True, region.name)), region)
-        rows.append(name + "".join(markup.cell(*pair) for pair in list(zip(columns, row, strict=True))[1:]))
-    yield f"<section><h2>Regions</h2>{markup.table(columns, rows)}"
+        rows.append(name + "".join(page.cell(*pair) for pair in list(zip(columns, row, strict=True))[1:]))
+    yield f"<section><h2>Regions</h2>{page.table(columns, rows)}"
     if len(report.regions) > _MOST_ROWS:
         yield f"<p>and {len(report.regions) - _MOST_ROWS:,} more with less busy time; --json has all</p>"
     belong = "Operators belong to the region that they ran in" if report.on_host else _BELONG
@@ -251,10 +251,10 @@ def _kernels(report: ReportData, place: Mapping[tuple[bool, str], int]) -> Itera
     columns = (what, "times", "total", f"of {what} time", "mean", "longest")
     lines = [
         _named(row[0], place.get((False, row[0])), None)
-        + "".join(markup.cell(*pair) for pair in list(zip(columns, row, strict=True))[1:])
+        + "".join(page.cell(*pair) for pair in list(zip(columns, row, strict=True))[1:])
         for row in rows
     ]
-    yield f"<section><h2>{what.capitalize()}s that took longest</h2>{markup.table(columns, lines)}"
+    yield f"<section><h2>{what.capitalize()}s that took longest</h2>{page.table(columns, lines)}"
     if len(found) > _MOST_KERNELS:
         yield f"<p>and {len(found) - _MOST_KERNELS:,} more names; --csv has all</p>"
     yield "</section>"
@@ -262,8 +262,8 @@ def _kernels(report: ReportData, place: Mapping[tuple[bool, str], int]) -> Itera
 
 def _section(title: str, table: Sequence[Sequence[str]]) -> Iterator[str]:
     if table:
-        rows = ["".join(map(markup.cell, table[0], row)) for row in table[1:]]
-        yield f"<section><h2>{escape(title)}</h2>{markup.table(table[0], rows)}</section>"
+        rows = ["".join(map(page.cell, table[0], row)) for row in table[1:]]
+        yield f"<section><h2>{escape(title)}</h2>{page.table(table[0], rows)}</section>"
 
 
 def _notes(report: ReportData, more: Mapping[str, int]) -> Iterator[str]:

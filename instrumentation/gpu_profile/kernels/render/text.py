@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from gpu_profile.analysis.runs import printable
 from gpu_profile.kernels.activity import Activity, evidence
 from gpu_profile.kernels.counters.sums import Matched
 from gpu_profile.kernels.records import Kind
@@ -31,6 +30,7 @@ from gpu_profile.kernels.report import ReportData
 from gpu_profile.kernels.sums import KernelSum
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.report import text_table
+from gpu_profile.report.table import printable
 from gpu_profile.units import percent
 
 ON_HOST: Final = (

@@ -1,4 +1,4 @@
-"""The few messages of a Perfetto trace, written as protocol buffers by hand.
+"""The few messages of a Perfetto trace, written as protocol buffers by hand, and the tracks that they are about.
 
 Field numbers are those of Perfetto's `protos/perfetto/trace/` (`trace_packet.proto`, `track_event/*.proto`,
 `interned_data/interned_data.proto`), which never change their meaning.
@@ -7,7 +7,8 @@ Field numbers are those of Perfetto's `protos/perfetto/trace/` (`trace_packet.pr
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count as counting
 from typing import Final
 
 from gpu_profile.protobuf import double, message, number, string, varint
@@ -132,3 +133,56 @@ def instant(at_ns: int, on: int, name: int, details: bytes = b"") -> bytes:
 def count(at_ns: int, on: int, value: float) -> bytes:
     """A counter's value from now on."""
     return packet(number(8, at_ns) + message(11, number(9, COUNTER) + number(11, on) + double(44, value)) + _TAIL)
+
+
+class Tracks:
+    """Writes tracks packet by packet; `base_ns` is added to all times."""
+
+    def __init__(self, base_ns: int = 0) -> None:
+        self.names = Names()
+        self.uuids = counting(1)
+        self._base_ns = base_ns
+
+    def at(self, ns: int) -> int:
+        """A packet's time; what a damaged recording says happened before the epoch is drawn at it."""
+        return max(0, ns + self._base_ns)
+
+    def slices(
+        self,
+        tracks: Iterable[tuple[str, int]],
+        parent: int,
+        rows: Iterable[tuple[int, int, int, int, int]],
+        event: Callable[[int, int], tuple[int, bytes]],
+    ) -> Iterator[bytes]:
+        """Tracks, of which each has a title and a rank, and the slices on them in order of their start.
+
+        A row is a start and an end in ns, the place of its track, and the two numbers by which `event` tells the
+        number of its name and its details.
+        """
+        uuids = []
+        for title, rank in tracks:
+            uuids.append(next(self.uuids))
+            yield track(uuids[-1], title, parent=parent, rank=rank)
+        open_ends: list[list[int]] = [[] for _ in uuids]
+        for start, stop, place, first, second in rows:
+            stack, on = open_ends[place], uuids[place]
+            while stack and stack[-1] <= start:
+                yield end(self.at(stack.pop()), on)
+            name, details = event(first, second)
+            if new := self.names.packet():
+                yield new
+            yield begin(self.at(start), on, name, details)
+            # Where more ran at once than there are tracks, the last one's slices are cut to lie in one another.
+            stack.append(min(stop, stack[-1]) if stack else stop)
+        for on, stack in zip(uuids, open_ends, strict=True):
+            while stack:
+                yield end(self.at(stack.pop()), on)
+
+    def counter(
+        self, title: str, unit: str, points: Iterable[tuple[int, float]], *, parent: int = 0, rank: int = 0
+    ) -> Iterator[bytes]:
+        """A counter's track with its values: moments in ns, and what it is from then on."""
+        uuid = next(self.uuids)
+        yield track(uuid, title, parent=parent, rank=rank, counter_unit=unit)
+        for ns, value in points:
+            yield count(self.at(ns), uuid, value)

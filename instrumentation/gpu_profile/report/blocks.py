@@ -1,0 +1,231 @@
+"""What a page's timeline is drawn from: executions on lanes, in few enough blocks, and charts, as packed columns."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.activities import Activities
+from gpu_profile.timeline import Floats, Ints
+
+#: Blocks in a page, all together: 16 bytes each, a third more as text.
+MOST_BLOCKS: Final = 30_000
+LEAST_ROWS: Final = 200
+#: Colours that regions have of their own; `page.css` says which.
+HUES: Final = 10
+#: Lanes of one group; what would lie on further ones is drawn on the last.
+MOST_LANES: Final = 28
+#: Tracks that are looked through for room; more executions at once are drawn on the last one, over each other.
+MOST_TRACKS: Final = 256
+_MOST_U32: Final = (1 << 32) - 1
+_MOST_U16: Final = (1 << 16) - 1
+
+
+class Scale(NamedTuple):
+    """Moments of the recording as whole steps from its start, which fit 32 bits."""
+
+    start_ns: int
+    step_ns: int
+
+    @classmethod
+    def of(cls, start_ns: int, end_ns: int) -> Scale:
+        """The finest there is for a stretch of time."""
+        return cls(start_ns, max(1, -(-(end_ns - start_ns) // _MOST_U32)))
+
+    def steps(self, moments: Ints) -> Ints:
+        """Steps from the start; moments outside lie on its edges."""
+        return np.clip((moments - self.start_ns) // self.step_ns, 0, _MOST_U32)
+
+
+def round_up(value: float) -> float:
+    """The next round number."""
+    if value <= 0:
+        return 1.0
+    size = 10.0 ** np.floor(np.log10(value))
+    return float(next(size * part for part in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if size * part >= value * 0.999))
+
+
+class Blocks(NamedTuple):
+    """Executions, or several too short to be seen: lane, edges in ns, region, how many, and the share they fill."""
+
+    lanes: Ints
+    starts: Ints
+    ends: Ints
+    columns: Ints
+    counts: Ints
+    fills: Floats
+
+
+def blocks(lane: Ints, starts: Ints, ends: Ints, columns: Ints, most: int) -> Blocks:
+    """At most about `most` blocks: executions shorter than a stretch of time are one with their neighbours in it.
+
+    A block of several has the region that took most of its time.
+    """
+    if len(starts) <= most:
+        order = np.lexsort((starts, lane))
+        ones = np.ones(len(starts))
+        return Blocks(lane[order], starts[order], ends[order], columns[order], ones.astype(np.int64), ones)
+    length = int(ends.max() - starts.min())
+    width = max(1, length * max(1, int(lane.max()) + 1) // (4 * most))
+    while True:
+        short = ends - starts < width
+        key = (lane * (length // width + 2) + (starts - starts.min()) // width)[short]
+        cells = len(np.unique(key))
+        if len(starts) - len(key) + cells <= most or width > length:
+            break
+        width = width * 3 // 2 + 1
+    merged = _merged(key, *(column[short] for column in (lane, starts, ends, columns)))
+    long = ~short
+    ones = np.ones(int(long.sum()))
+    alone = Blocks(lane[long], starts[long], ends[long], columns[long], ones.astype(np.int64), ones)
+    both = [np.concatenate(pair) for pair in zip(alone, merged, strict=True)]
+    order = np.lexsort((both[1], both[0]))
+    return Blocks(*(column[order] for column in both))
+
+
+def _merged(key: Ints, lane: Ints, starts: Ints, ends: Ints, columns: Ints) -> Blocks:
+    if not len(key):
+        return Blocks(*(np.zeros(0, np.int64),) * 5, np.zeros(0))
+    order = np.lexsort((columns, key))
+    key, lane, starts, ends, columns = (each[order] for each in (key, lane, starts, ends, columns))
+    lengths = (ends - starts).astype(np.float64)
+    of_region = np.flatnonzero((np.diff(key, prepend=-1) != 0) | (np.diff(columns, prepend=-1) != 0))
+    time = np.add.reduceat(lengths, of_region)
+    # The region with most time comes last within its cell.
+    ranked = np.lexsort((time, key[of_region]))
+    last = np.flatnonzero(np.diff(key[of_region][ranked], append=-1) != 0)
+    first = np.flatnonzero(np.diff(key, prepend=-1) != 0)
+    begun, over = np.minimum.reduceat(starts, first), np.maximum.reduceat(ends, first)
+    counts = np.diff(np.concatenate((first, [len(key)])))
+    fills = np.minimum(np.add.reduceat(lengths, first) / np.maximum(over - begun, 1), 1.0)
+    return Blocks(lane[first], begun, over, columns[of_region][ranked][last], counts, fills)
+
+
+def pack(activities: Activities) -> tuple[Ints, Ints]:
+    """Track and level of each activity.
+
+    On one track any two lie apart, or one inside the other. Activities come in order of their start.
+    """
+    count = len(activities.starts)
+    # Of those that begin at once the longer one is around the others.
+    order = np.lexsort((-activities.ends, activities.starts)).tolist()
+    starts, ends, parents = (column.tolist() for column in activities[:3])
+    tracks, levels = [-1] * count, [0] * count
+    free = _Free()
+    open_ends = free.open_ends
+    for i in order:
+        start, end, parent = starts[i], ends[i], parents[i]
+        track = tracks[parent] if parent >= 0 else -1
+        if track >= 0 and start == end:
+            # It would stand inside whatever begins at that moment.
+            tracks[i], levels[i] = track, levels[parent] + 1
+            continue
+        if track >= 0:
+            stack = open_ends[track]
+            while stack and stack[-1] <= start:
+                stack.pop()
+            if not stack or stack[-1] < end:
+                track = -1
+        if track < 0:
+            track = free.take(start, end)
+        levels[i] = len(open_ends[track])
+        open_ends[track].append(end)
+        tracks[i] = track
+    return np.array(tracks, np.int64), np.array(levels, np.int64)
+
+
+class _Free:
+    """Tracks, each with the ends of what runs on it, outermost first, and which of them nothing runs on."""
+
+    def __init__(self) -> None:
+        self.open_ends: list[list[int]] = []
+        self._free: list[int] = []
+        self._busy: list[tuple[int, int]] = []
+
+    def take(self, start: int, end: int) -> int:
+        """The first track that is free at `start`, from now on in use until `end`."""
+        while self._busy and self._busy[0][0] <= start:
+            heappush(self._free, heappop(self._busy)[1])
+        if not self._free and len(self.open_ends) == MOST_TRACKS:
+            self.open_ends[-1].clear()
+            return MOST_TRACKS - 1
+        if self._free:
+            track = heappop(self._free)
+            self.open_ends[track].clear()
+        else:
+            track = len(self.open_ends)
+            self.open_ends.append([])
+        heappush(self._busy, (end, track))
+        return track
+
+
+def stacked(tracks: Ints, levels: Ints) -> tuple[Ints, int]:
+    """Each execution's row from the top: the levels of the first track, then the next's. With it, how many rows."""
+    heights = np.zeros(int(tracks.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(heights, tracks, levels + 1)
+    above = np.cumsum(heights) - heights
+    return above[tracks] + levels if len(tracks) else tracks, int(heights.sum())
+
+
+def drawn_lanes(
+    rows: Ints, starts: Ints, ends: Ints, entries: Ints, scale: Scale, *, most: int, marked: bool, names: Sequence[str]
+) -> dict[str, Any]:
+    """Executions on their rows, in the form that `timeline.js` takes: in at most about `most` blocks.
+
+    `entries` are places in the page's regions; `names` are those of the first rows; `marked`: times are the device's.
+    """
+    count = int(rows.max(initial=-1)) + 1
+    found = blocks(np.minimum(rows, MOST_LANES - 1), starts, ends, entries, max(LEAST_ROWS, most))
+    return {
+        "marked": marked,
+        "names": list(names[:MOST_LANES]),
+        "count": min(count, MOST_LANES),
+        "folded": count > MOST_LANES,
+        "executions": len(starts),
+        "lane": packed(found.lanes, "u1"),
+        "t0": packed(scale.steps(found.starts), "<u4"),
+        "t1": packed(scale.steps(found.ends), "<u4"),
+        "region": packed(found.columns, "<u2"),
+        "n": packed(np.minimum(found.counts, _MOST_U32), "<u4"),
+        "fill": packed(np.rint(found.fills * 255), "u1"),
+    }
+
+
+class Stretches(NamedTuple):
+    """One signal over time, in base units: rows with what they hold, and the gaps between them."""
+
+    starts: Ints
+    ends: Ints
+    low: Floats
+    mean: Floats
+    high: Floats
+    gaps: tuple[tuple[int, int], ...]
+
+
+def drawn_chart(
+    key: str, label: str, source: str, unit: str, top: float, scale: Scale, found: Stretches
+) -> dict[str, Any]:
+    """A signal in the form that `timeline.js` takes; `top` is the value at the chart's upper edge."""
+    to_16 = _MOST_U16 / top if top > 0 else 0.0
+    levels = (np.rint(np.clip(values * to_16, 0, _MOST_U16)) for values in (found.low, found.mean, found.high))
+    gaps = np.array(found.gaps, np.int64).reshape(-1, 2)
+    return {
+        "key": key,
+        "label": label,
+        "source": source,
+        "unit": unit,
+        "top": top,
+        "t0": packed(scale.steps(found.starts), "<u4"),
+        "t1": packed(scale.steps(found.ends), "<u4"),
+        **dict(zip(("low", "mean", "high"), (packed(level, "<u2") for level in levels), strict=True)),
+        "gaps": packed(scale.steps(gaps.ravel()), "<u4"),
+    }
+
+
+def packed(values: Ints | Floats, kind: str) -> str:
+    """Little-endian numbers in base 64."""
+    return base64.b64encode(np.ascontiguousarray(values).astype(kind).tobytes()).decode("ascii")
