@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.metric import Metric, label
 from gpu_profile.catalogue.metrics import DEVICE_INFO
+from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.catalogue.signals import THROTTLES, THROTTLES_SEEN
-from gpu_profile.samples import DeviceKind
 
 #: How long a rate looks back: Grafana makes it at least four scrapes, so that a rate always has two samples.
 RATE = "$__rate_interval"

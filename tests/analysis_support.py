@@ -10,9 +10,9 @@ import numpy as np
 
 from gpu_profile.analysis import Analysis, RegionUse
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import DRAM, ENERGY, GRAPHICS, SM, TENSOR
 from gpu_profile.recording import Columns, DeviceInterval, ProcessInfo, Recording, RecordingWriter, SpanRecord
-from gpu_profile.samples import Device, Sample
 
 MS = 1_000_000
 T0 = 1_767_225_600_000_000_000

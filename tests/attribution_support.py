@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from gpu_profile.samples import Device, DeviceKind, ProcessUse
+from gpu_profile.catalogue.samples import Device, DeviceKind, ProcessUse
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.attribution import Attribution
 from gpu_profile_exporter.readings import Reading

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from gpu_profile.catalogue import Signal, signal
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import UTILIZATION
-from gpu_profile.samples import Sample
-from gpu_profile.timeline import Column
+from gpu_profile.history.timeline import Column
 from gpu_profile.units import NS_PER_S
 
 MS: Final = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpu_profile.samples import Device, DeviceKind
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.units import MIB
 from gpu_profile.visible import Visible
 

@@ -16,14 +16,14 @@ import numpy as np
 
 from gpu_profile import process, region
 from gpu_profile.catalogue import SIGNALS, Signal, Tier
+from gpu_profile.catalogue.samples import Device, Event, Interval, ProcessUse, Sample
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, UTILIZATION
 from gpu_profile.driver import Capability
+from gpu_profile.history.timeline import Timeline
 from gpu_profile.join import Reading, read
-from gpu_profile.samples import Device, Event, Interval, ProcessUse, Sample
 from gpu_profile.session import Session
 from gpu_profile.summary import Judged
 from gpu_profile.testing import FakeClock
-from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 GPU = Device("GPU-long", index=0, memory_bytes=80 << 30)

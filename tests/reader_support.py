@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict
 
 from gpu_profile.catalogue import SIGNALS, Signal
-from gpu_profile.samples import Device
+from gpu_profile.catalogue.samples import Device
 from gpu_profile_exporter.reader.child import Settings
 from gpu_profile_exporter.reader.whereabouts import Where
 from gpu_profile_exporter.reader.wire import Message

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from analysis_support import GPU, MS, T0, Run
 
+from gpu_profile.catalogue.samples import Event
 from gpu_profile.recording import Recording
-from gpu_profile.samples import Event
 
 TYPES = {"t0": "<u4", "t1": "<u4", "low": "<u2", "mean": "<u2", "high": "<u2", "gaps": "<u4"} | {
     "lane": "u1",

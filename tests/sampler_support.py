@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from exporter_support import step_for
 
 from gpu_profile.catalogue import SIGNALS, Signal, Tier
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER, SM
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.sampler import DRAIN_S, Sampler
-from gpu_profile.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 

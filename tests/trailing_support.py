@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import GRAPHICS, UTILIZATION
-from gpu_profile.samples import Device, Sample
-from gpu_profile.timeline import Floats, Ints, Timeline
+from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.trailing import Readings
 from gpu_profile.units import NS_PER_S
 

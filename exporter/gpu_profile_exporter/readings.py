@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, Self
 from gpu_profile.catalogue import BUSY_SOURCES, Metric, Signal, metric_of
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue import self_metrics as own
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.signals import MEMORY_USED
 from gpu_profile.catalogue.xids import XIDS
-from gpu_profile.samples import Device, DeviceKind
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.health import (
     STATES,

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.timeline import Column, Ints
+from gpu_profile.history.timeline import Column, Ints
 
 #: Generations that are followed: a circle of parents is a caller's mistake that must not hang a service.
 MOST_DEEP: Final = 1000

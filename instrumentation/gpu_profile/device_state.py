@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver import Capability
-from gpu_profile.samples import Device
-from gpu_profile.timeline import Timeline
+from gpu_profile.history.timeline import Timeline
 from gpu_profile.tracked import Tracked, available
 
 

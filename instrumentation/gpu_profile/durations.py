@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.timeline import Ints
+from gpu_profile.history.timeline import Ints
 from gpu_profile.units import NS_PER_S
 
 #: Upper edges, in seconds, of the published histogram: 100 µs to 10 min, about three per decade.

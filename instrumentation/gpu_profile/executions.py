@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Hashable
 from typing import Final
 
+from gpu_profile.catalogue.samples import Interval
 from gpu_profile.regimes.kernel_work import AttributeValue, KernelWork
 from gpu_profile.regimes.operation import Operation
-from gpu_profile.samples import Interval
 from gpu_profile.streams import Stream
 
 #: Who waits for what a profiler's window says of an execution waits at most this long after its end.

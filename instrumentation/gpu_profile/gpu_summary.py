@@ -16,10 +16,10 @@ import numpy as np
 from gpu_profile.busy import busy_time
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Interval
+from gpu_profile.history.rows import Ints
+from gpu_profile.history.timeline import Column, Timeline
 from gpu_profile.join import Reading, read
-from gpu_profile.samples import Interval
-from gpu_profile.table import Ints
-from gpu_profile.timeline import Column, Timeline
 from gpu_profile.units import MIB, NS_PER_S, seconds
 
 R = TypeVar("R")
@@ -302,8 +302,8 @@ def draw(timeline: Timeline, interval: Interval, traces: Mapping[Signal, Means] 
     if trace is not None and oldest_ns is not None and oldest_ns > interval.start_ns:
         ratios: Sequence[float | None] = trace(edges.tolist())
     else:
-        means, known = column.means(edges[:-1], edges[1:])
-        ratios = [mean if there else None for mean, there in zip(means.tolist(), known.tolist(), strict=True)]
+        means, covered = column.means(edges[:-1], edges[1:])
+        ratios = [mean if ns else None for mean, ns in zip(means.tolist(), covered.tolist(), strict=True)]
     if all(ratio is None for ratio in ratios):
         return ""
     last = len(HEIGHTS) - 1

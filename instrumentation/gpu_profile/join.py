@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import Kind, Signal
-from gpu_profile.histogram import Histogram
-from gpu_profile.samples import Interval
-from gpu_profile.timeline import Column
+from gpu_profile.catalogue.samples import Interval
+from gpu_profile.history.histogram import Histogram
+from gpu_profile.history.timeline import Column
 from gpu_profile.units import NS_PER_S
 
 #: A window wider than this share of the interval dilutes it by more than the edges can excuse: the interval's own

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from gpu_profile.active_time import ActiveTime
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.sensor import LONGEST_LAG_NS, Sensor, shapes
 from gpu_profile.sensor_search import Search, Windows, design_of
-from gpu_profile.timeline import Floats, Ints, Timeline
 from gpu_profile.units import NS_PER_S
 from gpu_profile.unmix import Z95, Fit, Rate, Unmixer
 

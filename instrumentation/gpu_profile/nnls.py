@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpu_profile.timeline import Floats
+from gpu_profile.history.timeline import Floats
 
 
 def bounded(gram: Floats, moment: Floats, most: float) -> Floats:

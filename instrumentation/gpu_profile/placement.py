@@ -8,8 +8,8 @@ import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.errors import UsageError
-from gpu_profile.samples import Device, DeviceKind
 from gpu_profile.visible import VARIABLE, Spec, Visible, rank
 
 _log = logging.getLogger("gpu_profile")

@@ -17,9 +17,9 @@ from gpu_profile.activities import Activities, Activity, Named
 from gpu_profile.attribution import OTHER, Attribution
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.mixture import FAMILIES, PATIENCE_NS, SUPERSEDED, Mixture
 from gpu_profile.sensor import Sensor
-from gpu_profile.timeline import Floats, Timeline
 from gpu_profile.units import NS_PER_S
 from gpu_profile.unmix import Rate
 

@@ -11,10 +11,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
+from gpu_profile.catalogue.samples import Device, Event, Interval, Sample
 from gpu_profile.errors import RecordingError
 from gpu_profile.executions import AWAIT_S, Execution
 from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord
-from gpu_profile.samples import Device, Event, Interval, Sample
 from gpu_profile.session import Session
 from gpu_profile.units import NS_PER_S
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from gpu_profile.catalogue import Signal, Tier
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import DeviceLost, GpuBackendError, GpuProfileError
-from gpu_profile.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.tracked import Tracked
 from gpu_profile.units import NS_PER_S, nanoseconds
 

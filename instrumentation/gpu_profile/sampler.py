@@ -6,9 +6,11 @@ import logging
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
 
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Alarm, Clock
 from gpu_profile.device_state import DeviceState
 from gpu_profile.driver import Driver
+from gpu_profile.history.timeline import Timeline
 from gpu_profile.rounds import (
     ASKED_SLOW_S,
     DEVICES_S,
@@ -20,8 +22,6 @@ from gpu_profile.rounds import (
     Rounds,
     SamplerStats,
 )
-from gpu_profile.samples import Device, Sample
-from gpu_profile.timeline import Timeline
 
 __all__ = [
     "ASKED_SLOW_S",

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue import signals as rows
-from gpu_profile.timeline import Floats, Ints
+from gpu_profile.history.timeline import Floats, Ints
 
 _MS: Final = 1_000_000
 #: Steps of the grid, coarse to fine.

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from gpu_profile.active_time import ActiveTime, SampledTime
 from gpu_profile.catalogue import Kind, Signal
+from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.sensor import (
     FINE_STEPS_NS,
     IN_STEP,
@@ -25,7 +26,6 @@ from gpu_profile.sensor import (
     shapes,
     unsteadiness_ns,
 )
-from gpu_profile.timeline import Floats, Ints
 from gpu_profile.units import NS_PER_S
 from gpu_profile.unmix import Z95, Unmixer
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpu_profile.catalogue import Signal, Tier
+from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.driver import Capability, Driver
-from gpu_profile.samples import Device, Event, ProcessUse, Sample
 
 
 class Keeper(Protocol):

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.table import Bools
-from gpu_profile.timeline import Floats, Ints
+from gpu_profile.history.rows import Bools
+from gpu_profile.history.timeline import Floats, Ints
 
 #: Stamps are whole microseconds.
 _STAMP_NS: Final = 1_000.0

@@ -17,8 +17,8 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.nnls import bounded
-from gpu_profile.timeline import Floats, Ints
 
 #: 97.5 % quantile of the normal distribution: half-widths are of 95 % intervals.
 Z95: Final = 1.959964

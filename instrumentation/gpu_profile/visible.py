@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import Final, Protocol, SupportsIndex, TypeAlias
 
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.errors import UsageError
-from gpu_profile.samples import Device, DeviceKind
 
 VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 ORDER: Final = "CUDA_DEVICE_ORDER"

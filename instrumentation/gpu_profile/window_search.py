@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.table import Bools
-from gpu_profile.timeline import Column, Floats, Ints
+from gpu_profile.history.rows import Bools
+from gpu_profile.history.timeline import Column, Floats, Ints
 from gpu_profile.trailing import Readings
 from gpu_profile.units import NS_PER_S
 

@@ -23,6 +23,7 @@ if __name__ == "__main__":
 
 from benchmarks.rows import Row
 from gpu_profile.busy import busy_time, settled
+from gpu_profile.catalogue.samples import Interval
 from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
@@ -30,10 +31,9 @@ from gpu_profile.driver.nvml.queries import RATES
 from gpu_profile.driver.nvml.readers import READERS
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.driver.simulated.models import MODELS
+from gpu_profile.history.timeline import Timeline
 from gpu_profile.sampler import Sampler
-from gpu_profile.samples import Interval
 from gpu_profile.testing import START_NS, FakeClock
-from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 Kind = Literal["busy", "idle", "bursty"]

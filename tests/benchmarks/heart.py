@@ -1,17 +1,16 @@
-"""The heart: the timeline and its joins, quantiles, unmixing and regimes, each against what people use instead."""
+"""The heart: the timeline and its joins, unmixing and regimes, each against what people use instead."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks import joins, quantiles, regimes, unmixing
+from benchmarks import joins, regimes, unmixing
 from benchmarks.rows import Row
 
 
 def rows() -> Iterator[Row]:
     """The heart's rows."""
     yield from joins.rows()
-    yield from quantiles.rows()
     yield from unmixing.rows()
     yield from regimes.rows()
     yield from regimes.real_traces()

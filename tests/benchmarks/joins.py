@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import tracemalloc
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ if __name__ == "__main__":
 
 from benchmarks.rows import Row, best
 from gpu_profile.catalogue import Kind, Signal
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
     DRAM,
@@ -31,8 +32,7 @@ from gpu_profile.catalogue.signals import (
     TENSOR,
     UTILIZATION,
 )
-from gpu_profile.samples import Device, Sample
-from gpu_profile.timeline import HOT_ROWS, Column, Ints, Timeline
+from gpu_profile.history.timeline import HOT_ROWS, Column, Ints, Timeline
 from gpu_profile.units import NS_PER_S
 
 _MS: Final = 1_000_000
@@ -58,7 +58,6 @@ def rows() -> Iterator[Row]:
     """The rows of storage and joins."""
     yield from memory()
     yield from exact()
-    yield from streaming()
 
 
 # ---------------------------------------------------------------------- a device that is hard to compress
@@ -252,60 +251,8 @@ def _error(ends: Ints, values: Ints, a: Ints, b: Ints, masses: Ints) -> int:
     return max(abs(up_to(hi) - up_to(lo) - int(found)) for lo, hi, found in asked)
 
 
-# ---------------------------------------------------------------------- spans as they end
-
-
-def streaming(batches: int = 20, size: int = 500) -> Iterator[Row]:
-    """Batches of spans that have just ended, on a device that is read at 100 Hz, 12 signals."""
-    stamps, values = _load(60_000)
-    timeline = Timeline(Device("GPU-bench"), _SIGNALS, capacity=60_000)
-    _feed(timeline, stamps, values)
-    rng = np.random.default_rng(11)
-    newest = int(stamps[-1])
-    # A batch is what ended within a second.
-    arrived = [np.sort(rng.integers(newest - NS_PER_S, newest, size)) for _ in range(batches)]
-    work = {length: [(ends - length, ends) for ends in arrived] for length in (5 * _MS, 10 * NS_PER_S)}
-    times: dict[int, list[float]] = {length: [] for length in work}
-    # Short bursts that take turns: what else the machine does meets both, and leaves the best of some alone.
-    for _ in range(20):
-        for i in range(batches):
-            for length, asked in work.items():
-                times[length].append(best(lambda: timeline.integrals(_SIGNALS, *asked[i]), 2))  # noqa: B023 - runs now
-    short, long = (min(found) / size * 1e6 for found in times.values())
-    ratio = long / short
-    moments, levels = stamps.tolist(), [v.tolist() for v in values.values()]
-    few = 40
-    far, near = ([part[:few].tolist() for part in work[length][0]] for length in (10 * NS_PER_S, 5 * _MS))
-    walk = best(lambda: _walk(moments, levels, *far), 3) / few * 1e6
-    walk_short = best(lambda: _walk(moments, levels, *near), 3) / few * 1e6
-    yield Row(
-        "streaming join, 12 signals in batches of 500",
-        f"{short:.3f} us per span of 5 ms, {long:.3f} of 10 s ({ratio:.2f}x)",
-        f"Python walk per span {walk_short:.1f} us, {walk:,.0f} us",
-        f"{walk_short / short:.0f}x, {walk / long:,.0f}x",
-        "<=0.3 us, 10 s <=1.3x 5 ms",
-        max(short, long) <= 0.3 and ratio <= 1.3,
-    )
-
-
-def _walk(moments: list[int], levels: list[list[int]], starts: Sequence[int], ends: Sequence[int]) -> list[float]:
-    """A look for the first row, and then one after the other, for every span and signal."""
-    means = []
-    for a, b in zip(starts, ends, strict=True):
-        for level in levels:
-            i = bisect_right(moments, a)
-            total, at = 0, a
-            while i < len(moments) and at < b:
-                until = min(moments[i], b)
-                total += level[i] * (until - at)
-                at = until
-                i += 1
-            means.append(total / (b - a))
-    return means
-
-
 if __name__ == "__main__":
-    for part in (memory, exact, streaming):
+    for part in (memory, exact):
         if part.__name__ in (sys.argv[1:] or [part.__name__]):
             for row in part():
                 print(row, flush=True)

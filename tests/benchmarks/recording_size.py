@@ -15,8 +15,8 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.recording import RecordingWriter, read_recording
-from gpu_profile.samples import Device, Sample
 
 SIGNALS: tuple[Signal, ...] = (
     rows.UTILIZATION,

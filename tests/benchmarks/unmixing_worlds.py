@@ -16,10 +16,10 @@ import numpy as np
 
 from gpu_profile.activities import Activity
 from gpu_profile.catalogue import Kind, Signal
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE
+from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.pooling import Pool
-from gpu_profile.samples import Device, Sample
-from gpu_profile.timeline import Floats, Ints, Timeline
 from gpu_profile.units import NS_PER_S
 from gpu_profile.unmix import WIDEST_HALF_WIDTH, Z95
 

@@ -12,9 +12,9 @@ from typing import Any
 from unittest import mock
 
 from gpu_profile.catalogue import signal
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord
 from gpu_profile.recording.format import frame
-from gpu_profile.samples import Device, DeviceKind, Event, Sample
 
 T = 1_700_000_000_000_000_000
 MS = 1_000_000

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pytest
 
 from gpu_profile.catalogue import ALL_GROUPS, SIGNALS, Kind, Tier, signal
+from gpu_profile.catalogue.samples import Device, DeviceKind, Sample
 from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver import simulated
 from gpu_profile.driver.nvml import NvmlDriver
-from gpu_profile.samples import Device, DeviceKind, Sample
 from gpu_profile.testing import FakeClock
 
 

@@ -17,11 +17,11 @@ from nvml_stub.build import SONAME, CannotBuildError, Stub, build, child_environ
 
 from gpu_profile.catalogue import ALL_GROUPS, Tier, signal
 from gpu_profile.catalogue.memory import ECC_COUNTS, ECC_KINDS
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, SM, THROTTLES_SEEN, UTILIZATION
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.errors import DeviceLost
 from gpu_profile.sampler import Sampler
-from gpu_profile.samples import Device, Sample
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S
 

@@ -35,8 +35,8 @@ from attribution_support import (
 )
 from exporter_process import environment
 
+from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import SYSTEM_CLOCK
-from gpu_profile.samples import ProcessUse
 from gpu_profile_exporter.attribution import Attribution
 from gpu_profile_exporter.attribution import kubelet as client
 from gpu_profile_exporter.readings import Reading
@@ -313,7 +313,7 @@ if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 from pathlib import Path
 from gpu_profile_exporter.attribution import Attribution
-from gpu_profile.samples import Device
+from gpu_profile.catalogue.samples import Device
 states = dict(g=DeviceState.of(Device("g"), dict(), 1))
 path = Path({str(tmp_path / "d" / "k.sock")!r})
 running = Attribution(lambda: states, pods="on", containers=False, kubelet_socket=path)
@@ -387,7 +387,7 @@ import sys
 from pathlib import Path
 from gpu_profile_exporter.attribution import Attribution
 from gpu_profile.device_state import DeviceState
-from gpu_profile.samples import Device
+from gpu_profile.catalogue.samples import Device
 states = dict(g=DeviceState.of(Device("g"), dict(), 1))
 running = Attribution(lambda: states, containers=True, processes=True, kubelet_socket=Path({str(tmp_path / "none")!r}))
 running.refresh()

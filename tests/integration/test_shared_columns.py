@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu_profile import buffer as buffers
 from gpu_profile.catalogue.signals import GRAPHICS, UTILIZATION
-from gpu_profile.column import Column, sums
 from gpu_profile.errors import TimelineError
+from gpu_profile.history import buffer as buffers
+from gpu_profile.history.column import Column
 
 PACKAGES = str(Path(__file__).parents[2] / "instrumentation")
 CAPACITY = 64
@@ -27,8 +27,8 @@ CAPACITY = 64
 WRITER = """
 import mmap, sys
 from gpu_profile.catalogue.signals import GRAPHICS, UTILIZATION
-from gpu_profile.column import Column
-from gpu_profile.samples import Sample
+from gpu_profile.history.column import Column
+from gpu_profile.catalogue.samples import Sample
 capacity, total = int(sys.argv[2]), int(sys.argv[3])
 with open(sys.argv[1], "r+b") as file:
     memory = memoryview(mmap.mmap(file.fileno(), 0))
@@ -118,21 +118,6 @@ def test_readers_never_see_torn_rows_while_the_writer_appends_and_moves_as_fast_
     assert [len(column) for column in columns] == [CAPACITY, CAPACITY]
 
 
-def test_a_batch_over_two_columns_is_of_one_moment_for_each(tmp_path: Path) -> None:
-    total = 10_000
-    columns = opened(mapped(tmp_path / "columns"))
-    with writing(WRITER, str(tmp_path / "columns"), total) as process:
-        mark = 0
-        while mark < 10 * total:
-            assert process.poll() is None
-            mark = columns[1].watermark_ns or 0
-            starts = np.arange(max(0, mark - 200), mark, 17)
-            ends = np.full_like(starts, mark)
-            for (masses, covered), values in zip(sums(columns, starts, ends), (97, 89), strict=True):
-                for found, time in zip(masses.tolist(), covered.tolist(), strict=True):
-                    assert found == mass(values, mark - time, mark)
-
-
 def test_columns_live_in_named_shared_memory_as_well() -> None:
     memory = SharedMemory(create=True, size=2 * Column.size(CAPACITY))
     try:
@@ -170,7 +155,7 @@ def test_a_reader_of_a_writer_that_died_while_it_moved_rows_is_told_and_does_not
     for ask in (
         lambda: columns[0].integral(0, 100),
         lambda: columns[0].watermark_ns,
-        lambda: sums(columns, np.array([0]), np.array([9])),
+        lambda: columns[0].integrals(np.array([0]), np.array([9])),
     ):
         with pytest.raises(TimelineError, match="utilization: its rows have been moving for too long"):
             ask()

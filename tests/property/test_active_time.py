@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_profile.active_time import ActiveTime, concurrency
 from gpu_profile.activities import Activities, Activity, Pieces, pieces
-from gpu_profile.timeline import Floats
+from gpu_profile.history.timeline import Floats
 
 #: Three columns of time alone, and as many of shared time.
 COLUMNS = 7

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpu_profile.activities import Activities, Activity, exclusive, pieces, segments
 from gpu_profile.catalogue import Signal, signal
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import UTILIZATION
-from gpu_profile.samples import Sample
-from gpu_profile.timeline import Column
+from gpu_profile.history.timeline import Column
 
 THROTTLE = signal("throttle_hw_thermal")
 

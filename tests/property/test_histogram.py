@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.histogram import MOST_BINS, Histogram
+from gpu_profile.history.histogram import MOST_BINS, Histogram
 
 Held = list[tuple[int, int]]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from gpu_profile.history.timeline import Floats
 from gpu_profile.nnls import bounded, nnls
-from gpu_profile.timeline import Floats
 
 
 class Problem:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import SIGNALS
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording import DeviceInterval, Recording, RecordingWriter, SpanRecord, read_recording, repair
-from gpu_profile.samples import Device, DeviceKind, Event, Sample
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 text = st.text(max_size=8)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import Kind, Signal, signal
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import MEMORY_USED, POWER, UTILIZATION
-from gpu_profile.samples import Sample
-from gpu_profile.timeline import LONGEST_HOLD_NS, Column, Cumulative, wrap
+from gpu_profile.history.timeline import LONGEST_HOLD_NS, Column, Cumulative, wrap
 from gpu_profile.units import NS_PER_S
 
 THROTTLE = signal("throttle_hw_thermal")
@@ -173,26 +173,6 @@ def test_a_batch_of_maxima_equals_one_at_a_time(data: st.DataObject, history: Hi
         peak = column.extent(a, b).peak
         assert known == (peak is not None)
         assert peak is None or highest == peak * scale
-
-
-@given(st.data(), window_means())
-def test_a_batch_of_quantiles_equals_one_at_a_time(data: st.DataObject, history: History) -> None:
-    column = history.column
-    moments = data.draw(cuts(history))
-    pairs = [(a, b) for a in moments for b in moments if a <= b]
-    starts, ends = (np.array(part, np.int64) for part in zip(*pairs, strict=True))
-    values, known = column.quantiles(starts, ends, [0.0, 0.5, 1.0])
-    for a, b, row, is_known in zip(starts.tolist(), ends.tolist(), values.tolist(), known.tolist(), strict=True):
-        rows = column.rows(a, b)
-        weighed = sorted((int(v), int(w)) for v, w in zip(rows.values, rows.weights, strict=True) if w > 0)
-        assert is_known == bool(weighed)
-        if weighed:
-            total, reached, middle = sum(w for _, w in weighed), 0, None
-            for value, weight in weighed:
-                reached += weight
-                if middle is None and 2 * reached >= total:
-                    middle = value
-            assert row == [column.signal.base(v) for v in (weighed[0][0], middle or 0, weighed[-1][0])]
 
 
 @given(st.data(), window_means(), st.integers(0, 40))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.errors import UsageError
-from gpu_profile.samples import Device, DeviceKind
 from gpu_profile.visible import Visible
 
 #: Short UUIDs from few letters, so that beginnings are shared.

@@ -12,7 +12,7 @@ from column_support import T0, THROTTLE, reading, window
 from gpu_profile.catalogue.signals import (
     UTILIZATION,
 )
-from gpu_profile.timeline import Column, Cumulative
+from gpu_profile.history.timeline import Column, Cumulative
 
 # ---------------------------------------------------------------------- eviction, readers, buffers
 
@@ -70,8 +70,8 @@ def test_between_any_two_writes_of_the_writer_a_reader_sees_whole_rows_or_waits(
 WRITER = """
 import mmap, sys
 from gpu_profile.catalogue.signals import UTILIZATION
-from gpu_profile.samples import Sample
-from gpu_profile.timeline import Column
+from gpu_profile.catalogue.samples import Sample
+from gpu_profile.history.timeline import Column
 with open(sys.argv[1], "r+b") as file:
     column = Column(UTILIZATION, 6, mmap.mmap(file.fileno(), 0))
 for i in range(int(sys.argv[2])):

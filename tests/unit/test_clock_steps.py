@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from column_support import MS, T0, THROTTLE, column, reading, window
 
+from gpu_profile.catalogue.samples import Interval
 from gpu_profile.catalogue.signals import (
     UTILIZATION,
 )
+from gpu_profile.history.timeline import Column, Cumulative
 from gpu_profile.join import read
-from gpu_profile.samples import Interval
-from gpu_profile.timeline import Column, Cumulative
 from gpu_profile.units import NS_PER_S
 
 # ---------------------------------------------------------------------- the clock is set

@@ -7,6 +7,7 @@ import pytest
 from column_support import MS, T0, THROTTLE, column, reading, window
 
 from gpu_profile.catalogue import Signal, signal
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
     ECC_CORRECTED,
@@ -17,8 +18,7 @@ from gpu_profile.catalogue.signals import (
     POWER,
     UTILIZATION,
 )
-from gpu_profile.samples import Sample
-from gpu_profile.timeline import LONGEST_HOLD_NS, Column, Cumulative
+from gpu_profile.history.timeline import LONGEST_HOLD_NS, Column, Cumulative
 from gpu_profile.units import NS_PER_S
 
 # ---------------------------------------------------------------------- nothing, and the edges of what is known
@@ -104,7 +104,7 @@ def test_a_batch_cuts_intervals_that_could_overflow_and_gives_python_ints_where_
 )
 def test_a_batch_refuses_edges_that_are_not_pairs_of_whole_nanoseconds(starts: list[Any], ends: list[Any]) -> None:
     held = Column(POWER, 4)
-    for ask in (held.integrals, held.maxima, lambda a, b: held.quantiles(a, b, 0.5)):
+    for ask in (held.integrals, held.maxima):
         with pytest.raises(ValueError, match="two arrays of whole ns, of the same length"):
             ask(np.array(starts), np.array(ends))
 

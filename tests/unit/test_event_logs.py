@@ -15,8 +15,8 @@ from opentelemetry.trace import format_trace_id
 from region_support import Stage
 
 from gpu_profile import process, region
+from gpu_profile.catalogue.samples import Event
 from gpu_profile.event_logs import LOOK_BACK_S, leave_events, log_events
-from gpu_profile.samples import Event
 
 
 class Logged:

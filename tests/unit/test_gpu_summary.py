@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
     ENERGY,
@@ -26,8 +27,7 @@ from gpu_profile.gpu_summary import (
     samples_of,
     summarise_run,
 )
-from gpu_profile.samples import Device, Interval, Sample
-from gpu_profile.timeline import Timeline
+from gpu_profile.history.timeline import Timeline
 from gpu_profile.units import MIB, NS_PER_S, nanoseconds
 
 T0 = 1_767_225_600 * NS_PER_S

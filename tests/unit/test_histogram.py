@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_profile.histogram import Bin, Histogram
+from gpu_profile.history.histogram import Bin, Histogram
 
 
 def histogram(**times: int) -> Histogram:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.history import History, decode, encode, pack, pack_moments, unpack, unpack_moments
-from gpu_profile.table import Cumulative, Ints, Table, joined, wrap
+from gpu_profile.history.archive import History, decode, encode, pack, pack_moments, unpack, unpack_moments
+from gpu_profile.history.rows import Cumulative, Ints, Table, joined, wrap
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 moments = st.integers(-(1 << 61), 1 << 61)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER, UTILIZATION
-from gpu_profile.column import Column
-from gpu_profile.ledger import Ledger, Recent, Totals
-from gpu_profile.samples import Device, Sample
-from gpu_profile.timeline import Timeline
+from gpu_profile.history.column import Column
+from gpu_profile.history.ledger import Ledger, Recent, Totals
+from gpu_profile.history.timeline import Timeline
 
 ROOT = Path(__file__).parents[2]
 ROWS = (ENERGY, PCIE_RX, POWER, MEMORY_USED, GRAPHICS, UTILIZATION)

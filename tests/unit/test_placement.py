@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.placement import Placement
-from gpu_profile.samples import Device, DeviceKind
 from gpu_profile.visible import Spec
 
 A, B = (Device(f"GPU-{name}", index=i, name="H100", pci_bus_id=f"0000:0{i}:00.0") for i, name in enumerate("ab"))

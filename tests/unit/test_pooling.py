@@ -9,6 +9,7 @@ from pooling_world import BUSY, DEVICE, MS, NAMES, T0, WATTS, World, known
 from gpu_profile.activities import Activity
 from gpu_profile.attribution import MOST_REGIONS, OTHER
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import (
     DRAM,
     ENERGY,
@@ -19,9 +20,8 @@ from gpu_profile.catalogue.signals import (
     SM,
     UTILIZATION,
 )
+from gpu_profile.history.timeline import Timeline
 from gpu_profile.pooling import Pool
-from gpu_profile.samples import Sample
-from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
 
 

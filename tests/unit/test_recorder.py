@@ -10,6 +10,7 @@ from kernel_work_support import HUNGRY, TALKING
 from operation_support import BLANK, PRODUCT
 from sampler_support import FakeDriver
 
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import RecordingError
 from gpu_profile.executions import AWAIT_S, Execution
@@ -17,7 +18,6 @@ from gpu_profile.recorder import RECORD_VARIABLE, SAMPLED_VARIABLE, Recorder, re
 from gpu_profile.recording import DeviceInterval, Recording, read_recording
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regimes.operation import Operation
-from gpu_profile.samples import Device, Sample
 from gpu_profile.session import Session
 from gpu_profile.testing import START_NS, FakeClock
 

@@ -11,9 +11,9 @@ from gpu_profile.active_time import ActiveTime
 from gpu_profile.activities import Pieces
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_AVERAGE
+from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.sensor import Sensor
 from gpu_profile.sensor_search import Found, Search, Windows, design_of
-from gpu_profile.timeline import Floats, Ints
 from gpu_profile.units import NS_PER_S
 from gpu_profile.unmix import Unmixer
 

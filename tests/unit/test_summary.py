@@ -7,6 +7,7 @@ import pytest
 
 from gpu_profile.activities import Activity
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
     DRAM,
@@ -23,10 +24,9 @@ from gpu_profile.catalogue.signals import (
     THROTTLES,
     UTILIZATION,
 )
+from gpu_profile.history.timeline import Timeline
 from gpu_profile.pooling import Pool
-from gpu_profile.samples import Device, Interval, Sample
 from gpu_profile.summary import Durations, read_span, span_evidence, summarise
-from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

@@ -7,6 +7,7 @@ import pytest
 from column_support import MS, T0, THROTTLE, reading, window
 
 from gpu_profile.catalogue import Kind, Signal
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
     ENERGY,
@@ -15,9 +16,7 @@ from gpu_profile.catalogue.signals import (
     POWER,
     UTILIZATION,
 )
-from gpu_profile.join import quantile
-from gpu_profile.samples import Device, Interval, Sample
-from gpu_profile.timeline import SLOW_ROWS, Column, Cumulative, Timeline
+from gpu_profile.history.timeline import SLOW_ROWS, Column, Cumulative, Timeline
 from gpu_profile.units import NS_PER_S
 
 STEP = 100 * MS
@@ -65,22 +64,6 @@ def test_a_large_batch_equals_one_interval_at_a_time(row: Signal, shape: str, or
         assert (int(masses[i]), int(covered[i])) == extent[:2]
         assert known[i] == (extent.peak is not None)
         assert extent.peak is None or highest[i] == extent.peak * scale
-
-
-def test_the_quantiles_of_recent_intervals_are_exact_and_older_ones_within_one_per_cent_of_the_range() -> None:
-    held, rng = Column(GRAPHICS, 1000, older=100_000), np.random.default_rng(2)
-    for i, value in enumerate(rng.integers(0, 10_001, 70_000).tolist()):
-        held.append(window(T0 + i * STEP, T0 + (i + 1) * STEP, value, GRAPHICS))
-    newest = held.watermark_ns or 0
-    for since, tolerance in ((900, 0.0), (69_000, 0.01)):
-        starts = newest - rng.integers(100, since, 50) * STEP - 7
-        ends = starts + 100 * STEP
-        ends[0], starts[0] = newest, newest - since * STEP
-        values, known = held.quantiles(starts, ends, [0.5, 0.95])
-        assert known.all()
-        for a, b, found in zip(starts.tolist(), ends.tolist(), values.tolist(), strict=True):
-            true = [quantile(held, Interval(a, b), q) for q in (0.5, 0.95)]
-            assert found == pytest.approx(true, abs=max(tolerance, 1e-12))
 
 
 # ---------------------------------------------------------------------- timelines
@@ -165,25 +148,6 @@ def test_columns_with_the_same_stamps_share_them_and_a_missed_sample_unshares_on
     assert len(shared) > 10
     assert shared.count(2) == 1
     assert shared.count(1) == len(shared) - 1
-
-
-def test_intervals_of_many_signals_at_once_equal_each_columns_own() -> None:
-    timeline = full(16, 200, 300, missed=250)
-    timeline.append([window(T0, T0 + 7, 5)])
-    rng = np.random.default_rng(1)
-    starts = T0 + rng.integers(-100, 301, 300) * STEP // 2
-    ends = starts + rng.integers(0, 100 * STEP, 300)
-    found = timeline.integrals([GRAPHICS, CLOCK_SM, POWER, THROTTLE, UTILIZATION], starts, ends)
-    assert [part.signal for part in found] == [GRAPHICS, POWER, THROTTLE, UTILIZATION]
-    for part in found:
-        held = timeline.columns[part.signal]
-        one = [held.integral(a, b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        assert [*zip(part.masses.tolist(), part.covered_ns.tolist(), strict=True)] == one
-        means, known = part.means()
-        assert known.tolist() == [c.covered_ns > 0 for c in one]
-        for mean, each, is_known in zip(means, one, known, strict=True):
-            per = NS_PER_S if part.signal is THROTTLE else 1
-            assert not is_known or mean == pytest.approx(part.signal.base(each.mass) * per / each.covered_ns)
 
 
 def test_the_best_source_is_the_first_that_the_device_has() -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from gpu_profile.timeline import Floats, Ints
+from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.unmix import WORST_CONDITION, Z95, Rate, Unmixer
 
 WINDOW_MS = 100.0

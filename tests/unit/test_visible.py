@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from device_support import GPUS, MIXED, MIXED_MODELS, UUIDS, gpu, slices, visible
 
+from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver import simulated
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.errors import UsageError
-from gpu_profile.samples import Device
 from gpu_profile.testing import FakeClock
 from gpu_profile.visible import Rank, Visible, rank
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
+from gpu_profile.catalogue.samples import Device, ProcessUse
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
-from gpu_profile.samples import Device, ProcessUse
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.attribution import allocation, kubelet, mapping, podresources
 from gpu_profile_exporter.attribution.allocation import LABELS, Allocation

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from gpu_profile.samples import Device, DeviceKind
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile_exporter.attribution.sources import LeftOut
 
 _UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)

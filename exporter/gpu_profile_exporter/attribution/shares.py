@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from gpu_profile.samples import ProcessUse
+from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile_exporter.attribution.sources import LeftOut, Source, Tally
 
 #: The driver tells utilisation in whole per cents, and does not say how it rounds.

@@ -13,7 +13,7 @@ from gpu_profile.catalogue.allocation import (
     PROCESS_MEMORY,
     PROCESS_UTILIZATION,
 )
-from gpu_profile.samples import Device, ProcessUse
+from gpu_profile.catalogue.samples import Device, ProcessUse
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.attribution.allocation import Allocation
 from gpu_profile_exporter.attribution.shares import Share

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gpu_profile import event_text
+from gpu_profile.catalogue import event_text
 from gpu_profile.catalogue.events import TRACE_IDS
-from gpu_profile.samples import Event
+from gpu_profile.catalogue.samples import Event
 from gpu_profile_exporter.push import wire
 from gpu_profile_exporter.push.batch import Batch, Envelope
 

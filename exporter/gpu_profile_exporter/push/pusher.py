@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from gpu_profile.catalogue import push as rows
+from gpu_profile.catalogue.samples import Event
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.samples import Event
 from gpu_profile.units import MIB, NS_PER_S, nanoseconds
 from gpu_profile_exporter.push.batch import Batch, Envelope
 from gpu_profile_exporter.push.logs import Active, LogEncoder, none_active

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from gpu_profile.catalogue import SIGNALS, signal
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.clock import Clock
 from gpu_profile.driver import Capability
-from gpu_profile.ledger import Ledger
+from gpu_profile.history.ledger import Ledger
 from gpu_profile.rounds import MOST_EVENTS, SamplerStats
-from gpu_profile.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.tracked import Tracked, available
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.wire import Message

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from gpu_profile.catalogue import Signal, Tier
+from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.clock import Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import GpuProfileError
-from gpu_profile.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader.whereabouts import DRIVER, ELSEWHERE, EVENTS, Whereabouts
 

@@ -21,7 +21,7 @@ import numpy as np
 from gpu_profile.analysis.account import Analysis, RegionUse
 from gpu_profile.analysis.runs import Runs
 from gpu_profile.errors import UsageError
-from gpu_profile.timeline import Floats
+from gpu_profile.history.timeline import Floats
 from gpu_profile.units import NS_PER_S
 from gpu_profile.unmix import Z95
 

@@ -16,6 +16,8 @@ from gpu_profile.analysis.lanes import REGIONS, Lanes
 from gpu_profile.analysis.text import events, labels
 from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Device
+from gpu_profile.history.timeline import Column, Floats, Ints
 from gpu_profile.report.blocks import (
     LEAST_ROWS,
     MOST_BLOCKS,
@@ -26,8 +28,6 @@ from gpu_profile.report.blocks import (
     round_up,
     stacked,
 )
-from gpu_profile.samples import Device
-from gpu_profile.timeline import Column, Floats, Ints
 from gpu_profile.units import NS_PER_S, percent, si
 
 #: Rows in a page, all together: 14 bytes each, a third more as text.

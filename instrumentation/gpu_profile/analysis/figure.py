@@ -12,8 +12,8 @@ from gpu_profile.analysis.drawing import CHARTS, Chart, stretches, title
 from gpu_profile.analysis.lanes import by_region
 from gpu_profile.analysis.text import labels
 from gpu_profile.errors import UsageError
+from gpu_profile.history.timeline import Floats
 from gpu_profile.report.blocks import blocks, round_up
-from gpu_profile.timeline import Floats
 from gpu_profile.units import NS_PER_S, si
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from gpu_profile.analysis.text import (
     region_cells,
     region_columns,
 )
+from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.recording import Recording
 from gpu_profile.regimes import Regime
 from gpu_profile.report import page
 from gpu_profile.report.blocks import HUES
-from gpu_profile.samples import DeviceKind
 from gpu_profile.units import NS_PER_S, percent, si
 
 #: Cards and lines beyond these are left to the tables and to `--json`.

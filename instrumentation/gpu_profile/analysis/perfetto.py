@@ -20,6 +20,7 @@ from gpu_profile.analysis.lanes import Lanes, by_rank, on_devices, on_host, usab
 from gpu_profile.analysis.text import labels
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, Signal
 from gpu_profile.catalogue import attributes as names_of
+from gpu_profile.history.timeline import Timeline
 from gpu_profile.join import WIDEST_WINDOW
 from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.regimes import Regime
@@ -28,7 +29,6 @@ from gpu_profile.regimes.operation import Operation
 from gpu_profile.report import perfetto
 from gpu_profile.report.table import printable
 from gpu_profile.summary import LEAST_COVERAGE
-from gpu_profile.timeline import Timeline
 from gpu_profile.units import NS_PER_S
 
 #: What a signal is shown in, by its unit in the catalogue: name and factor.
@@ -261,12 +261,11 @@ def _own(
     column = timeline.best(sources)
     if column is None or column.watermark_ns is None:
         return None
-    (sums,) = timeline.integrals([column.signal], starts, ends)
-    means, known = sums.means()
+    means, covered_ns = column.means(starts, ends)
     lengths = (ends - starts).astype(np.float64)
-    covered = sums.covered_ns / lengths
+    covered = covered_ns / lengths
     _, edges, _ = column.edges(0, _EVERYTHING)
     usual = float(np.median(np.diff(edges))) if len(edges) > 1 else 0.0
     widest = max(column.signal.window_ns, column.signal.refresh_ns, usual)
-    fine = known & (covered >= LEAST_COVERAGE) & (widest <= WIDEST_WINDOW * lengths)
+    fine = (covered >= LEAST_COVERAGE) & (widest <= WIDEST_WINDOW * lengths)
     return np.where(fine, means, np.nan), np.minimum(covered, 1.0)

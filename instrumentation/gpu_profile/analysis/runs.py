@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from gpu_profile.activities import Activities
 from gpu_profile.attribution import MOST_REGIONS, OTHER
+from gpu_profile.catalogue.samples import Interval
+from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.recording import SpanRecord
 from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
 from gpu_profile.regimes.operation import Operation, Operations
 from gpu_profile.report.table import printable
-from gpu_profile.samples import Interval
-from gpu_profile.timeline import Floats, Ints
 from gpu_profile.units import NS_PER_S
 
 #: Times from here on (the year 2116) are damage, and would not leave room to add them.

@@ -10,12 +10,12 @@ from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
 from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import Operations
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
 from gpu_profile.report.table import UNKNOWN, printable
-from gpu_profile.samples import Device, DeviceKind
 from gpu_profile.units import NS_PER_S, percent, si
 
 DEVICE_COLUMNS: Final = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from gpu_profile.samples import Device
+    from gpu_profile.catalogue.samples import Device
 
 device_option = click.option(
     "--device",
@@ -48,6 +48,6 @@ def chooser(
 
 def label(device: Device) -> int | str:
     """What a device is called for people: a GPU's index, a MIG instance's UUID."""
-    from gpu_profile.samples import DeviceKind
+    from gpu_profile.catalogue.samples import DeviceKind
 
     return device.uuid if device.index is None or device.kind is DeviceKind.MIG else device.index

@@ -12,8 +12,8 @@ from gpu_profile.cli.finding import NO_DRIVER, Finding, State
 from gpu_profile.errors import GpuProfileError
 
 if TYPE_CHECKING:
+    from gpu_profile.catalogue.samples import Device
     from gpu_profile.driver import Driver
-    from gpu_profile.samples import Device
 
 #: How reasons begin that say nothing about the device: nobody asked for the signal, or a better one takes its place.
 _LEFT_OUT: Final = ("not read:", "not needed:")

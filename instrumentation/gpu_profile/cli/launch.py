@@ -137,8 +137,8 @@ def run(
         end_ns = time.time_ns()
         watch.finish()
         try:
+            from gpu_profile.catalogue.samples import Interval
             from gpu_profile.cli.outcome import Outcome
-            from gpu_profile.samples import Interval
 
             found = Outcome(
                 command,

@@ -14,7 +14,7 @@ from gpu_profile.units import percent, si
 if TYPE_CHECKING:
     from gpu_profile.catalogue import Signal
     from gpu_profile.cli.watch import Watch
-    from gpu_profile.timeline import Timeline
+    from gpu_profile.history.timeline import Timeline
 
 #: How often the line is drawn anew.
 PERIOD_S: Final = 1.0
@@ -138,8 +138,8 @@ def _several(timelines: list[Timeline], down: int) -> str:
 def _now(timeline: Timeline) -> tuple[float | None, float | None, float | None, float | None]:
     """Utilisation (0-1) and watts lately, bytes in use, and joules since the first reading."""
     from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, signals
+    from gpu_profile.catalogue.samples import Interval
     from gpu_profile.join import read
-    from gpu_profile.samples import Interval
 
     def lately(*sources: Signal) -> float | None:
         column = timeline.best(sources)

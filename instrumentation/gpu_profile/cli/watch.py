@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from gpu_profile.errors import GpuBackendError, GpuProfileError, RecordingError, UsageError
 
 if TYPE_CHECKING:
+    from gpu_profile.catalogue.samples import Device, Sample
     from gpu_profile.device_state import DeviceState
     from gpu_profile.driver import Driver
     from gpu_profile.recorder import Recorder
     from gpu_profile.sampler import Sampler
-    from gpu_profile.samples import Device, Sample
 
 #: A driver that could not be opened is tried again this often.
 RETRY_S: Final = 1.0

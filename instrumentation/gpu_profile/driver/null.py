@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpu_profile.catalogue import SIGNALS, Signal, Tier
+from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.driver.protocol import Capability
-from gpu_profile.samples import Device, Event, ProcessUse, Sample
 
 
 class NullDriver:

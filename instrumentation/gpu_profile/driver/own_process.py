@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver.protocol import Driver
-from gpu_profile.samples import Device
 
 #: `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`: the namespace that the host's numbers belong to.
 _HOST_NAMESPACE: Final = "pid:[4026531836]"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpu_profile.catalogue import Signal, Tier
-from gpu_profile.samples import Device, Event, ProcessUse, Sample
+from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 
 
 @dataclass(frozen=True, slots=True)

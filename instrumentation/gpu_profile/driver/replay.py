@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue import signal as signal_row
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import UsageError
 from gpu_profile.recording import Columns, Recording, read_recording
-from gpu_profile.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.units import NS_PER_S
 
 

@@ -13,10 +13,10 @@ from typing import Final
 
 from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
-from gpu_profile.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.units import MIB, NS_PER_S
 
 #: Runs a command for at most so many seconds; raises what `subprocess.run` does.

@@ -8,7 +8,7 @@ from math import inf
 from types import EllipsisType
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
-from gpu_profile.samples import Device
+from gpu_profile.catalogue.samples import Device
 
 #: What waits for the work that was launched; `auto` finds the one of the framework that is loaded. The documents' own
 #: placeholder, `...`, stands for none.

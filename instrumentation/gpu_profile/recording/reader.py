@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from gpu_profile.catalogue import signal as signal_row
+from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording.columns import Block, Column, decode_blocks
 from gpu_profile.recording.format import HEADER_SIZE, SUFFIX, Record, RecordType, frames, header_problem, inflate
 from gpu_profile.recording.records import ProcessInfo, SpanRecord, from_fields
-from gpu_profile.samples import Device, Event
 from gpu_profile.units import NS_PER_S
 
 _T = TypeVar("_T")

@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from gpu_profile.samples import Device, DeviceKind, Event
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event
 
 _T = TypeVar("_T")
 

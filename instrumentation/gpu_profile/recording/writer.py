@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording.columns import encode_blocks
 from gpu_profile.recording.format import MAX_PAYLOAD, SUFFIX, RecordType, frame, header, to_json
 from gpu_profile.recording.records import ProcessInfo, SpanRecord, to_fields
-from gpu_profile.samples import Device, Event, Sample
 from gpu_profile.units import NS_PER_S
 from gpu_profile.visible import Rank, rank
 

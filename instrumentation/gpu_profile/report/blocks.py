@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from gpu_profile.activities import Activities
-from gpu_profile.timeline import Floats, Ints
+from gpu_profile.history.timeline import Floats, Ints
 
 #: Blocks in a page, all together: 16 bytes each, a third more as text.
 MOST_BLOCKS: Final = 30_000

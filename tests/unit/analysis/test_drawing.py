@@ -10,11 +10,11 @@ from report_support import unpacked
 from gpu_profile.activities import Activities
 from gpu_profile.analysis.drawing import stretches
 from gpu_profile.analysis.lanes import on_host, usable
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER
+from gpu_profile.history.timeline import Timeline
 from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.report.blocks import MOST_LANES, MOST_TRACKS, Scale, blocks, drawn_lanes, pack, stacked
-from gpu_profile.samples import Sample
-from gpu_profile.timeline import Timeline
 
 TREES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40), st.integers(-1, 20)), min_size=1, max_size=24)
 

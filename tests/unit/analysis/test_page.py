@@ -13,9 +13,9 @@ from gpu_profile.analysis import analyse
 from gpu_profile.analysis.page import render_page
 from gpu_profile.analysis.perfetto import perfetto_packets
 from gpu_profile.analysis.tables import regions_csv
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import CLOCK_SM, MEMORY_USED
 from gpu_profile.recording import DeviceInterval, ProcessInfo, Recording, SpanRecord
-from gpu_profile.samples import Sample
 
 
 def test_the_page_is_one_file_that_loads_nothing() -> None:

@@ -13,9 +13,9 @@ from report_support import EVIL, hostile, with_gap
 
 from gpu_profile.analysis import Analysis, analyse
 from gpu_profile.analysis.perfetto import perfetto_packets, perfetto_trace
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import CLOCK_SM, GRAPHICS, MEMORY_USED
 from gpu_profile.recording import ProcessInfo, Recording, SpanRecord
-from gpu_profile.samples import Sample
 
 protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4

@@ -10,7 +10,7 @@ from report_support import hostile
 
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.tables import devices_csv, regions_csv
-from gpu_profile.samples import Device
+from gpu_profile.catalogue.samples import Device
 
 
 def rows(text: str) -> list[dict[str, str]]:

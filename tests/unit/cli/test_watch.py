@@ -9,14 +9,14 @@ import pytest
 from prometheus_support import until
 
 from gpu_profile.catalogue import Group
+from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.catalogue.signals import THROTTLES
 from gpu_profile.cli import watch as module
 from gpu_profile.cli.watch import Watch
 from gpu_profile.driver import Driver, grammar, simulated
 from gpu_profile.errors import GpuBackendError, UsageError
+from gpu_profile.history.timeline import Column
 from gpu_profile.join import read
-from gpu_profile.samples import Device, Interval
-from gpu_profile.timeline import Column
 
 NODE = '[[device]]\nmodel = "A10G"\n'
 

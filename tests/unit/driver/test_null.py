@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from gpu_profile.catalogue import SIGNALS, Tier
+from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver import Driver
 from gpu_profile.driver.null import NullDriver
-from gpu_profile.samples import Device
 
 GPU = Device("GPU-1")
 

@@ -12,12 +12,12 @@ import pytest
 from exporter_process import environment
 from sampler_support import FakeDriver
 
+from gpu_profile.catalogue.samples import Device, DeviceKind, ProcessUse
 from gpu_profile.driver import simulated
 from gpu_profile.driver.null import NullDriver
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.own_process import FIRST_S, LAST_S, OwnIds, own_ids, pause_s, runs, uses
 from gpu_profile.driver.simulated import SimulatedQueue, Work
-from gpu_profile.samples import Device, DeviceKind, ProcessUse
 from gpu_profile.testing import FakeClock
 from gpu_profile.visible import Visible
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gpu_profile.catalogue import Tier
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.driver import Driver
 from gpu_profile.driver.replay import ReplayDriver
 from gpu_profile.errors import RecordingError, UsageError
 from gpu_profile.recording import RecordingWriter
-from gpu_profile.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.testing import START_NS, FakeClock
 
 T = 1_700_000_000_000_000_000

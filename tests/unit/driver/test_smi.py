@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gpu_profile.catalogue import SIGNALS, Tier
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver import Driver
 from gpu_profile.driver.smi import SmiDriver, parse_table
 from gpu_profile.errors import DeviceLost, GpuBackendError
-from gpu_profile.samples import Device
 from gpu_profile.testing import START_NS, FakeClock
 
 MS = 1_000_000

@@ -10,7 +10,7 @@ from attribution_support import DEVICES, GPU0, GPU1, MIG0, MIG1, claim, devices,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.samples import Device, DeviceKind
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile_exporter.attribution import mapping, podresources
 from gpu_profile_exporter.attribution.devices import DeviceNames, Match
 from gpu_profile_exporter.attribution.podresources import ClaimedDevice, Holder, PluginDevice

@@ -10,7 +10,7 @@ from attribution_support import CONTAINER, GIB, IN_POD, POD_UID, FakeProc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.samples import ProcessUse
+from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile_exporter.attribution import processes
 from gpu_profile_exporter.attribution.processes import Process, Uptime, look_up, require_host_pids
 from gpu_profile_exporter.attribution.shares import ROUNDING, shares

@@ -19,9 +19,9 @@ from attribution_support import (
 )
 
 from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
+from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import Waitable
 from gpu_profile.errors import UsageError
-from gpu_profile.samples import ProcessUse
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.attribution import Attribution, kubelet
 

@@ -8,9 +8,9 @@ from dcgm_support import CORE, DATA, GPU, IDENTITY, MIG, TEMPERATURE, dcgm, ever
 
 from gpu_profile.catalogue import METRICS, metric_of, signal
 from gpu_profile.catalogue import metrics as m
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST
 from gpu_profile.errors import UsageError
-from gpu_profile.samples import Device, DeviceKind
 from gpu_profile_exporter.naming.dcgm import Dcgm
 from gpu_profile_exporter.naming.dcgm_csv import parse_counters
 from gpu_profile_exporter.naming.dcgm_fields import (

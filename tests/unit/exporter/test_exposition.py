@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from gpu_profile.catalogue import METRICS, SIGNALS, Kind, Signal, Tier, metric_of
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue.group import DEFAULT_GROUPS
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
@@ -26,7 +27,6 @@ from gpu_profile.catalogue.signals import (
 )
 from gpu_profile.rounds import RARE_S
 from gpu_profile.sampler import Sampler
-from gpu_profile.samples import Device, DeviceKind
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.exposition import Exposition
 from gpu_profile_exporter.health import lifetime_ns

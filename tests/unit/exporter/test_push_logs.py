@@ -7,7 +7,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 from push_support import ENVELOPE, RESOURCE, attributes, records_of
 
-from gpu_profile.samples import Event
+from gpu_profile.catalogue.samples import Event
 from gpu_profile.testing import START_NS
 from gpu_profile_exporter.push.logs import LogEncoder
 

@@ -12,8 +12,8 @@ from push_support import RESOURCE, Answer, HttpEndpoint, attributes, http_endpoi
 
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue.push import PUSH_METRICS
+from gpu_profile.catalogue.samples import Event
 from gpu_profile.errors import UsageError
-from gpu_profile.samples import Event
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.push import Endpoint, Pusher

@@ -10,10 +10,10 @@ import pytest
 from exporter_support import FakeDriver
 
 from gpu_profile.catalogue import SIGNALS
+from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.catalogue.signals import ENERGY, POWER, TEMPERATURE
 from gpu_profile.driver import Driver
 from gpu_profile.errors import GpuBackendError, StaleLibraryError
-from gpu_profile.samples import Device, Event
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader import child

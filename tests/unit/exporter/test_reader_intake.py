@@ -4,8 +4,8 @@ import pytest
 from reader_support import FakeProcess, Time, a_round, about, state
 
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event
 from gpu_profile.catalogue.signals import ENERGY, POWER
-from gpu_profile.samples import Device, DeviceKind, Event
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile_exporter.reader.child import Settings
 from gpu_profile_exporter.reader.intake import Intake

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from reader_support import FakeProcess, Time, a_round, about, state
 
+from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import ENERGY
-from gpu_profile.samples import Device
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.reader import readers as module
 from gpu_profile_exporter.reader.child import Settings

@@ -9,9 +9,9 @@ import pytest
 from exporter_support import FakeDriver
 
 from gpu_profile.catalogue import Tier
+from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import DeviceLost
-from gpu_profile.samples import Device, Event, Sample
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.reader.marked import LIST_S, OPEN_S, READ_S, REOPEN_S, START_S, Marked
 from gpu_profile_exporter.reader.whereabouts import DRIVER, ELSEWHERE, EVENTS, Whereabouts

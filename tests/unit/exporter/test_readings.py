@@ -7,6 +7,7 @@ from exporter_support import IDENTITY, FakeDriver, read_all, step_for
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.metrics import BUSY, DEVICE_INFO, DRIVER_INFO, STATUS
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.self_metrics import LAG, ROUNDS, SELF_METRICS, STALE, XID_ERRORS, XID_LAST, XID_LAST_TIME
 from gpu_profile.catalogue.signals import (
     ECC_UNCORRECTED,
@@ -21,7 +22,6 @@ from gpu_profile.catalogue.signals import (
 )
 from gpu_profile.catalogue.xids import XIDS, Tier
 from gpu_profile.sampler import Sampler
-from gpu_profile.samples import Device, DeviceKind
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.readings import Identity, Reading, readings
 

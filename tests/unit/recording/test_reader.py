@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording import (
     Columns,
@@ -22,7 +23,6 @@ from gpu_profile.recording import (
     read_recording,
     repair,
 )
-from gpu_profile.samples import Device, Sample
 
 T = 1_750_000_000_000_000_000
 GPU = Device("GPU-1", index=0, name="A100", pci_bus_id="00000000:07:00.0", memory_bytes=40 << 30)

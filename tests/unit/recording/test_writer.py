@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording import (
     Columns,
@@ -20,7 +21,6 @@ from gpu_profile.recording import (
     SpanRecord,
     read_recording,
 )
-from gpu_profile.samples import Device, DeviceKind, Event, Sample
 
 T = 1_750_000_000_000_000_000
 SECOND = 1_000_000_000

@@ -6,10 +6,10 @@ import ctypes
 import struct
 from typing import Any, Final
 
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.nvml.fields import decoders
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.driver.nvml.readers import Reader
-from gpu_profile.samples import Sample
 from gpu_profile.units import NS_PER_S
 
 #: `nvmlSample_t`: time stamp (µs since the epoch), value.

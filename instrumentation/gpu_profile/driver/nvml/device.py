@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, Group, Kind, Signal, Tier
+from gpu_profile.catalogue.samples import DeviceKind, Sample
 from gpu_profile.catalogue.signals import THROTTLES
 from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.buffers import Buffer
@@ -29,7 +30,6 @@ from gpu_profile.driver.nvml.readers import READERS, TIERS, Reader
 from gpu_profile.driver.nvml.throttling import Throttling
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost
-from gpu_profile.samples import DeviceKind, Sample
 from gpu_profile.units import NS_PER_S
 
 #: A driver's time stamp further from the clock than this is not used.

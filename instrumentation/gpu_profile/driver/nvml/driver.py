@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from gpu_profile.catalogue import DEFAULT_GROUPS, SIGNALS, Group, Signal, Tier
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.nvml.device import OpenDevice
 from gpu_profile.driver.nvml.enumeration import Found, find_devices, handle_of
@@ -16,7 +17,6 @@ from gpu_profile.driver.nvml.library import Library
 from gpu_profile.driver.nvml.processes import Processes
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
-from gpu_profile.samples import Device, DeviceKind, Event, ProcessUse, Sample
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.errors import DeviceLost, GpuBackendError
-from gpu_profile.samples import Device, DeviceKind
 
 T = TypeVar("T")
 

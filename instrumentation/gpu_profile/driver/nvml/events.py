@@ -6,10 +6,10 @@ import ctypes
 from contextlib import suppress
 from typing import Any, Final
 
+from gpu_profile.catalogue.samples import Event
 from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.errors import DeviceLost
-from gpu_profile.samples import Event
 
 #: Events handled in one poll; the rest wait for the next, so that a storm cannot hold the sampler up.
 _MOST: Final = 64

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.errors import NEVER
 from gpu_profile.driver.nvml.library import Library
-from gpu_profile.samples import Sample
 
 #: Quanta, and of the limit: rounding in the driver's own arithmetic may pass 0 or 100 % by a little, more is not a
 #: measurement.

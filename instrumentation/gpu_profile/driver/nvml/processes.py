@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Final
 
+from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.enumeration import Found
 from gpu_profile.driver.nvml.errors import NEVER
 from gpu_profile.driver.nvml.library import Library
-from gpu_profile.samples import ProcessUse
 from gpu_profile.units import NS_PER_S
 
 #: Each lists processes of its kind; one that computes and draws is in two of them, with all its memory in both.

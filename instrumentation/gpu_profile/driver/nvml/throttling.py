@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.samples import Sample
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.units import NS_PER_S
 
 #: Between two readings further apart than this, what happened is not known, and not counted.

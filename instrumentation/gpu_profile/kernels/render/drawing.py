@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from gpu_profile.history.timeline import Floats
 from gpu_profile.kernels.joining.columns import KINDS, Columns, Numbers
 from gpu_profile.kernels.joining.intervals import Cover
 from gpu_profile.kernels.memory.timeline import MemorySteps, memory_timeline
@@ -34,7 +35,6 @@ from gpu_profile.report.blocks import (
     stacked,
 )
 from gpu_profile.report.table import printable
-from gpu_profile.timeline import Floats
 from gpu_profile.units import NS_PER_S
 
 #: Names that have an entry of their own; what else ran is one entry for each kind.

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import Tier, signal
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.nvml import NvmlDriver
-from gpu_profile.samples import Sample
 from gpu_profile.testing import START_NS, FakeClock
 
 UTIL = pynvml.NVML_GPU_UTILIZATION_SAMPLES

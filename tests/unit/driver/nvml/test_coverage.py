@@ -9,9 +9,9 @@ import pynvml
 import pytest
 
 from gpu_profile.catalogue import Kind, Tier, signal
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import POWER, UTILIZATION
 from gpu_profile.driver.nvml import NvmlDriver
-from gpu_profile.samples import Sample
 from gpu_profile.testing import FakeClock
 
 MS = 1_000_000

@@ -13,11 +13,11 @@ import pynvml
 import pytest
 
 from gpu_profile.catalogue import DEFAULT_GROUPS, SIGNALS, Tier, signal
+from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.driver import Driver
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.nvml.errors import RULES, Action, Errors
 from gpu_profile.errors import DeviceLost, GpuBackendError
-from gpu_profile.samples import DeviceKind
 from gpu_profile.testing import FakeClock
 
 XID = pynvml.nvmlEventTypeXidCriticalError

@@ -7,8 +7,8 @@ from typing import Any
 import pynvml
 import pytest
 
+from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.driver.nvml import NvmlDriver
-from gpu_profile.samples import ProcessUse
 from gpu_profile.testing import FakeClock
 
 GIB = 1 << 30

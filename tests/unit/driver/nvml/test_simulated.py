@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpu_profile.catalogue import Tier, signal
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.driver import simulated
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.simulated import SimulatedQueue, Work
 from gpu_profile.errors import DeviceLost, GpuBackendError
-from gpu_profile.samples import Device, Sample
 from gpu_profile.testing import FakeClock
 
 S = 1_000_000_000

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from gpu_profile.catalogue import ALL_GROUPS, DEFAULT_GROUPS, SIGNALS, Group, Kind, Tier, signal
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.simulated import SimulatedQueue, Work
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.driver.simulated.nvml_board import THRESHOLDS
-from gpu_profile.samples import Device, Sample
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import MIB
 

@@ -7,20 +7,18 @@ Sums are int64 that wrap on purpose: differences stay exact as long as one inter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.buffer import Buffer, State, together
 from gpu_profile.catalogue import Kind, Signal
-from gpu_profile.histogram import Histogram
-from gpu_profile.history import History, Piece
-from gpu_profile.ledger import FARTHEST, Account
-from gpu_profile.quantiles import OrderIndex
-from gpu_profile.samples import Sample
-from gpu_profile.table import (
+from gpu_profile.catalogue.samples import Sample
+from gpu_profile.history.archive import History, Piece
+from gpu_profile.history.buffer import Buffer, State
+from gpu_profile.history.histogram import Histogram
+from gpu_profile.history.ledger import FARTHEST, Account
+from gpu_profile.history.rows import (
     BATCH,
     Bools,
     Cumulative,
@@ -40,7 +38,7 @@ from gpu_profile.units import NS_PER_S
 class Column(Buffer, Account):
     """One signal's rows: `Buffer` says where they lie, and what `capacity`, `memory` and the options mean."""
 
-    __slots__ = ("_astray", "_highest", "_last_raw", "_longest_ns", "_lowest", "_order", "dropped", "signal")
+    __slots__ = ("_astray", "_highest", "_last_raw", "_longest_ns", "_lowest", "dropped", "signal")
 
     def __init__(
         self,
@@ -55,7 +53,6 @@ class Column(Buffer, Account):
         super().__init__(signal.key, capacity, memory, counter=counter, older=older, retention_ns=retention_ns)
         self._open(signal)
         self._longest_ns = signal.longest_exact_ns
-        self._order: tuple[tuple[Any, ...], OrderIndex] | None = None
 
     # ------------------------------------------------------------------ one interval
 
@@ -167,14 +164,33 @@ class Column(Buffer, Account):
 
         Masses are int64; where one does not fit, all are Python ints (dtype object).
         """
-        return sums([self], starts, ends)[0]
+        starts, ends = moments(starts, ends)
+        if not len(starts):
+            return starts, ends
+        return self.consistent(lambda hot, history: self._integrals(starts, ends, hot, history))
 
-    def means(self, starts: Ints, ends: Ints) -> tuple[Floats, Bools]:
-        """Time-weighted means in base units (a counter's growth per second), and where they are known."""
+    def _integrals(self, starts: Ints, ends: Ints, hot: Table, history: History) -> tuple[npt.NDArray[Any], Ints]:
+        if len(starts) > BATCH and history.worth_cutting(starts, ends, BATCH):
+            # Few blocks at a time stay in the processor's cache.
+            cuts = (slice(lo, lo + BATCH) for lo in range(0, len(starts), BATCH))
+            parts = [self._integrals(starts[cut], ends[cut], hot, history) for cut in cuts]
+            masses, covered = (np.concatenate(part) for part in zip(*parts, strict=True))
+            return masses, covered
+        earliest, latest = int(starts.min()), int(ends.max())
+        if earliest < -FARTHEST or latest > FARTHEST:
+            starts, ends = (np.clip(part, -FARTHEST, FARTHEST) for part in (starts, ends))
+            earliest, latest = int(starts.min()), int(ends.max())
+        table = hot if earliest >= history.end_ns else _view(hot, history, starts, ends)
+        masses, covered = integrals(table, starts, ends)
+        # An upper bound of the lengths does here: those that are too long are found one by one.
+        cut = latest - earliest > self._longest_ns
+        return self._cut(masses, starts, ends, (hot, history)) if cut else masses, covered
+
+    def means(self, starts: Ints, ends: Ints) -> tuple[Floats, Ints]:
+        """Time-weighted means in base units (a counter's growth per second), and covered ns: 0 where none is known."""
         masses, covered = self.integrals(starts, ends)
         unit = NS_PER_S if self._counter else 1
-        known = covered > 0
-        return masses.astype(np.float64) * (self.signal.quantum * unit) / np.maximum(covered, 1), known
+        return masses.astype(np.float64) * (self.signal.quantum * unit) / np.maximum(covered, 1), covered
 
     def maxima(self, starts: Ints, ends: Ints) -> tuple[Floats, Bools]:
         """The highest values in base units (a counter's: of its rows' growth per second), and where there are any."""
@@ -191,64 +207,6 @@ class Column(Buffer, Account):
             return highest * scale, known
 
         return self.consistent(read)
-
-    def quantiles(self, starts: Ints, ends: Ints, q: float | Sequence[float]) -> tuple[Floats, Bools]:
-        """Time-weighted quantiles in base units, a column per `q` if it is a sequence, and where they are known.
-
-        `OrderIndex` says how exact they are. The index is kept until rows change.
-        """
-        if self._counter:
-            raise ValueError(f"{self.signal.key}: a counter has growth, not quantiles")
-        starts, ends = moments(starts, ends)
-        index = self._ordered(int(starts.min()) if len(starts) else FARTHEST)
-        values, known = index.quantiles(starts, ends, q)
-        return np.multiply(values, self.signal.quantum, dtype=np.float64), known
-
-    def _ordered(self, since_ns: int) -> OrderIndex:
-        """The order of the values in the buffer, and of all older ones if `since_ns` lies among them."""
-
-        def read(hot: Table, history: History) -> tuple[tuple[Any, ...], OrderIndex]:
-            older = history.tables(-FARTHEST, FARTHEST) if since_ns < history.end_ns else []
-            key = (self.generation, len(hot.ends), bool(older))
-            if self._order is not None and self._order[0] == key:
-                return self._order
-            table = joined([*older, hot])
-            held = table.ends > table.starts
-            return key, OrderIndex(table.starts[held], table.ends[held], table.values[held])
-
-        self._order = self.consistent(read)
-        return self._order[1]
-
-
-def sums(columns: Sequence[Column], starts: Ints, ends: Ints) -> list[tuple[npt.NDArray[Any], Ints]]:
-    """`Column.integrals` of several columns, with one search for all whose rows have the same edges."""
-    starts, ends = moments(starts, ends)
-    if not len(starts):
-        return [(starts, ends) for _ in columns]
-    return together(columns, lambda states: _sums(columns, states, starts, ends))
-
-
-def _sums(
-    columns: Sequence[Column], states: Sequence[State], starts: Ints, ends: Ints
-) -> list[tuple[npt.NDArray[Any], Ints]]:
-    if len(starts) > BATCH and any(older.worth_cutting(starts, ends, BATCH) for _, older in states):
-        # Few blocks at a time stay in the processor's cache.
-        cuts = (slice(lo, lo + BATCH) for lo in range(0, len(starts), BATCH))
-        parts = [_sums(columns, states, starts[cut], ends[cut]) for cut in cuts]
-        whole = (zip(*found, strict=True) for found in zip(*parts, strict=True))
-        return [(np.concatenate(masses), np.concatenate(covered)) for masses, covered in whole]
-    earliest, latest = int(starts.min()), int(ends.max())
-    if earliest < -FARTHEST or latest > FARTHEST:
-        starts, ends = (np.clip(part, -FARTHEST, FARTHEST) for part in (starts, ends))
-        earliest, latest = int(starts.min()), int(ends.max())
-    tables = [hot if earliest >= older.end_ns else _view(hot, older, starts, ends) for hot, older in states]
-    found = integrals(tables, starts, ends, earliest, latest)
-    result: list[tuple[npt.NDArray[Any], Ints]] = []
-    for column, state, (masses, covered) in zip(columns, states, found, strict=True):
-        # An upper bound of the lengths does here: those that are too long are found one by one.
-        cut = latest - earliest > column._longest_ns
-        result.append((column._cut(masses, starts, ends, state) if cut else masses, covered))
-    return result
 
 
 def _view(hot: Table, history: History, starts: Ints, ends: Ints) -> Table:

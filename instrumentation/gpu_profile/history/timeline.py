@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
-from gpu_profile.anchors import AnchoredColumn
-from gpu_profile.catalogue import Kind, Signal, Tier
-from gpu_profile.column import Column, sums
-from gpu_profile.history import Shared
-from gpu_profile.ledger import CLOCK_STEP_NS, CLOCK_STEP_SAMPLES, LONGEST_HOLD_NS
-from gpu_profile.samples import Device, Sample
-from gpu_profile.table import Bools, Cumulative, Extent, Floats, Ints, Rows, wrap
-from gpu_profile.units import NS_PER_S
+from gpu_profile.catalogue import Signal, Tier
+from gpu_profile.catalogue.samples import Device, Sample
+from gpu_profile.history.anchors import AnchoredColumn
+from gpu_profile.history.archive import Shared
+from gpu_profile.history.column import Column
+from gpu_profile.history.ledger import CLOCK_STEP_NS, CLOCK_STEP_SAMPLES, LONGEST_HOLD_NS
+from gpu_profile.history.rows import Cumulative, Extent, Floats, Ints, Rows, wrap
 
 __all__ = [
     "CLOCK_STEP_NS",
@@ -33,7 +29,6 @@ __all__ = [
     "Floats",
     "Ints",
     "Rows",
-    "Sums",
     "Timeline",
     "wrap",
 ]
@@ -42,23 +37,6 @@ __all__ = [
 HOT_ROWS: Final = 1_400
 #: As many for a signal that is read once a second or less: a buffer is there whole once its first row is.
 SLOW_ROWS: Final = 64
-
-
-class Sums(NamedTuple):
-    """What one signal did during each of many intervals.
-
-    `masses` are quanta·ns (a counter's growth: quanta), int64, or Python ints where one does not fit; `covered_ns` is
-    how much of the interval rows cover: where that is 0, nothing is known.
-    """
-
-    signal: Signal
-    masses: npt.NDArray[Any]
-    covered_ns: Ints
-
-    def means(self) -> tuple[Floats, Bools]:
-        """Time-weighted means in base units (a counter's growth per second), and where they are known."""
-        scale = self.signal.quantum * (NS_PER_S if self.signal.kind is Kind.COUNTER else 1)
-        return self.masses.astype(np.float64) * scale / np.maximum(self.covered_ns, 1), self.covered_ns > 0
 
 
 class Timeline:
@@ -150,17 +128,6 @@ class Timeline:
         """The first of `sources` that this device has readings of, or else the first that it should have."""
         held = [c for s in sources if (c := self._columns.get(s)) is not None]
         return next((c for c in held if c.watermark_ns is not None), held[0] if held else None)
-
-    def integrals(self, signals: Iterable[Signal], starts: Ints, ends: Ints) -> list[Sums]:
-        """Exact sums of every interval `(start, end]`, any length, for those of `signals` that this device has.
-
-        Signals whose rows have the same edges share one search. Raises ValueError if an interval ends before it starts.
-        """
-        columns: Sequence[Column] = [c for s in signals if (c := self._columns.get(s)) is not None]
-        found = sums(columns, starts, ends)
-        return [Sums(column.signal, *pair) for column, pair in zip(columns, found, strict=True)]
-
-    # ------------------------------------------------------------------ regions that may outlive the history
 
     def anchor(self, start_ns: int) -> None:
         """Keep what rows after `start_ns` say once they are let go of, for an interval that starts right there.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import events as names
+from gpu_profile.catalogue.samples import Event
 from gpu_profile.catalogue.xids import XIDS, Tier
-from gpu_profile.samples import Event
 
 
 class Severity(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.table import Cumulative, Extent, Floats, Ints, Table
+from gpu_profile.history.rows import Cumulative, Extent, Floats, Ints, Table
 
 _PACKED: Final = struct.Struct("<qQQ")
 _LINE: Final = struct.Struct("<qQd")

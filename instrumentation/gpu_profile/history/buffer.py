@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from gpu_profile.errors import TimelineError
-from gpu_profile.history import History, Shared
-from gpu_profile.table import Ints, Table, wrap
+from gpu_profile.history.archive import History, Shared
+from gpu_profile.history.rows import Ints, Table, wrap
 
 T = TypeVar("T")
 #: The rows in a buffer, and older ones.
@@ -270,28 +270,3 @@ class Buffer:
 
 def _newest(hot: Table, _: History) -> tuple[int, int, int] | None:
     return (int(hot.starts[-1]), int(hot.ends[-1]), int(hot.values[-1])) if len(hot.ends) else None
-
-
-def together(buffers: Sequence[Buffer], read: Callable[[list[State]], T]) -> T:
-    """`read` the rows of several buffers without any of them moving meanwhile."""
-    headers = [buffer._header for buffer in buffers]
-    for _ in range(TORN):
-        # Waits for a writer that is moving rows just now.
-        before = [header.item(_GENERATION) for header in headers]
-        if [generation for generation in before if generation & 1]:
-            for buffer in buffers:
-                buffer.consistent(_nothing)
-            continue
-        try:
-            result = read([(buffer._hot(), buffer._history) for buffer in buffers])
-        except (IndexError, ValueError):
-            if before == [header.item(_GENERATION) for header in headers]:
-                raise
-        else:
-            if before == [header.item(_GENERATION) for header in headers]:
-                return result
-    raise buffers[0]._stuck()
-
-
-def _nothing(_: Table, __: History) -> None:
-    pass

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.column import Column, check_order
-from gpu_profile.histogram import Histogram
-from gpu_profile.history import History
-from gpu_profile.table import Extent, Ints, Rows, Table
+from gpu_profile.history.archive import History
+from gpu_profile.history.column import Column, check_order
+from gpu_profile.history.histogram import Histogram
+from gpu_profile.history.rows import Extent, Ints, Rows, Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from operator import index
 from typing import TYPE_CHECKING, Final
 
 from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
-from gpu_profile.samples import Sample
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.units import NS_PER_S
 
 #: An instant (memory in use, a clock) is taken to hold for at most this long before its reading.

@@ -155,8 +155,8 @@ def joined(tables: Sequence[Table]) -> Table:
 class _Places(NamedTuple):
     """Where the moments of a batch lie among rows: in which, and how much of it comes before and after the moment.
 
-    `covered` is the covered ns before the moments, from wherever: only differences mean anything. What follows is only
-    there for counters: the rows before, the lengths of the rows, and the most of `inside`.
+    `covered` is the covered ns before the moments, from wherever: only differences mean anything. What follows is for
+    counters: the rows before, the lengths of the rows, and the most of `inside`.
     """
 
     rows: npt.NDArray[np.intp]
@@ -195,19 +195,22 @@ def _find(ends: Ints, moments: Ints) -> npt.NDArray[np.intp]:
     return ends.searchsorted(moments)
 
 
-def _places(group: _Group, moments: Ints, *, counters: bool) -> _Places:
-    table = group.lead
-    rows = _find(table.ends[group.lo : group.hi], moments)
-    rows += group.lo
+def _places(table: Table, within: slice, moments: Ints) -> _Places:
+    """Where moments lie among the rows of `within`, the first of which starts before them and the last ends after."""
+    starts, ends = table.starts[within], table.ends[within]
+    rows = _find(ends, moments)
+    rows += within.start
+    # Whether every row starts where the one before it ends.
+    steady = starts[1:].tobytes() == ends[:-1].tobytes()
     # What of the row lies after the moment is taken off the sum at its end: fewer look-ups than from its start.
     after = table.ends.take(rows)
-    if group.steady and not counters:
+    if steady and not table.counter:
         after -= moments
         return _Places(rows, after, after, moments, rows, after, 0)
     lengths = after - table.starts.take(rows)
     after -= moments
     covered = moments
-    if not group.steady:
+    if not steady:
         np.minimum(after, lengths, out=after)
         covered = table.covered.take(rows)
         covered -= after
@@ -249,84 +252,25 @@ def _share(growth: Ints, places: _Places) -> Ints:
     return result
 
 
-class _Group(NamedTuple):
-    """Tables whose rows from `lo` to `hi` have the same edges, with their places; `lead` is the first of them.
-
-    `steady`: every row starts where the one before it ends. `first` is where the first row starts, `last` where the
-    last one ends, and `span` the time from the end of the first to there.
-    """
-
-    lo: int
-    hi: int
-    lead: Table
-    ends: bytes
-    steady: bool
-    first: int
-    last: int
-    span: int
-    members: list[tuple[int, Table]]
-
-    def fits(self, table: Table, latest: int) -> bool:
-        """Whether the moments of the batch lie in the same rows of `table`."""
-        lo, hi, rows = self.lo, self.hi, len(table.ends)
-        if hi > rows or (hi < rows and latest > self.last) or table.ends[lo:hi].tobytes() != self.ends:
-            return False
-        if not self.steady:
-            return table.starts[lo:hi].tobytes() == self.lead.starts[lo:hi].tobytes()
-        # Rows with the same ends leave gaps if and only if they cover less.
-        covered = table.covered.item(hi - 1) - table.covered.item(lo)
-        return covered == self.span and table.starts.item(lo) == self.first
-
-
-def _groups(tables: Sequence[Table], earliest: int, latest: int) -> list[_Group]:
-    """`tables`, by the edges of their rows from before the one that holds `earliest` to the one that holds `latest`."""
-    groups: list[_Group] = []
-    for i, table in enumerate(tables):
-        if not len(table.ends):
-            continue
-        for group in groups:
-            if group.fits(table, latest):
-                group.members.append((i, table))
-                break
-        else:
-            # One row more at the beginning: that it ends before `earliest` then holds for the others too.
-            lo = max(0, int(table.ends.searchsorted(earliest)) - 1)
-            hi = min(len(table.ends), int(table.ends.searchsorted(latest)) + 1)
-            starts, ends = table.starts[lo:hi], table.ends[lo:hi]
-            steady = starts[1:].tobytes() == ends[:-1].tobytes()
-            first, last = starts.item(0), ends.item(-1)
-            span = last - ends.item(0)
-            groups.append(_Group(lo, hi, table, ends.tobytes(), steady, first, last, span, [(i, table)]))
-    return groups
-
-
-def integrals(tables: Sequence[Table], starts: Ints, ends: Ints, earliest: int, latest: int) -> list[tuple[Ints, Ints]]:
-    """Masses, wrapped to int64, and covered ns of every interval in every table.
-
-    There is at least one interval; `earliest` is the first start, `latest` the last end. Tables that have the same
-    edges share one search. Fastest where intervals come in the order of their ends.
-    """
-    size = len(starts)
+def integrals(table: Table, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Masses, wrapped to int64, and covered ns of every interval; fastest in the order of their ends."""
+    size, many = len(starts), len(table.ends)
     if size > BATCH:
-        parts = [slice(lo, lo + BATCH) for lo in range(0, size, BATCH)]
-        found = [integrals(tables, a, b, int(a.min()), int(b.max())) for a, b in ((starts[p], ends[p]) for p in parts)]
-        return [
-            (np.concatenate([masses for masses, _ in row]), np.concatenate([covered for _, covered in row]))
-            for row in zip(*found, strict=True)
-        ]
-    nothing = np.zeros(size, np.int64)
-    result = [(nothing, nothing)] * len(tables)
-    both = np.concatenate((starts, ends))
-    for group in _groups(tables, earliest, latest):
-        moments = both
-        if earliest < group.first or latest > group.last:
-            moments = np.minimum(np.maximum(both, group.first), group.last)
-        places = _places(group, moments, counters=any(table.counter for _, table in group.members))
-        covered = places.covered[size:] - places.covered[:size]
-        for i, table in group.members:
-            masses = _masses(table, places, first=not group.lo)
-            result[i] = (masses[size:] - masses[:size], covered)
-    return result
+        cuts = (slice(lo, lo + BATCH) for lo in range(0, size, BATCH))
+        masses, covered = zip(*(integrals(table, starts[cut], ends[cut]) for cut in cuts), strict=True)
+        return np.concatenate(masses), np.concatenate(covered)
+    if not size or not many:
+        return np.zeros(size, np.int64), np.zeros(size, np.int64)
+    earliest, latest = int(starts.min()), int(ends.max())
+    lo = min(int(table.ends.searchsorted(earliest)), many - 1)
+    within = slice(lo, min(many, int(table.ends.searchsorted(latest)) + 1))
+    first, last = table.starts.item(lo), table.ends.item(within.stop - 1)
+    moments = np.concatenate((starts, ends))
+    if earliest < first or latest > last:
+        np.clip(moments, first, last, out=moments)
+    places = _places(table, within, moments)
+    found = _masses(table, places, first=not lo)
+    return found[size:] - found[:size], places.covered[size:] - places.covered[:size]
 
 
 def highest(values: npt.NDArray[Any], lo: npt.NDArray[np.intp], hi: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
