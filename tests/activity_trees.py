@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from gpu_profile.activities import Activity
+from gpu_profile.join.unmixing.activities import Activity
 
 #: Ticks that are looked at; activities begin and end before, in and after them.
 SPAN = 40

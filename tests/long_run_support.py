@@ -20,9 +20,9 @@ from gpu_profile.catalogue.samples import Device, Event, Interval, ProcessUse, S
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, UTILIZATION
 from gpu_profile.driver import Capability
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join import Reading, read
+from gpu_profile.join.reading import Reading, read
+from gpu_profile.join.summary import Judged
 from gpu_profile.session import Session
-from gpu_profile.summary import Judged
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import NS_PER_S, nanoseconds
 

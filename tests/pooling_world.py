@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_profile.activities import Activity
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.pooling import Pool
+from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

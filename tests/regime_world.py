@@ -16,7 +16,6 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.activities import Activity
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample
@@ -27,10 +26,11 @@ from gpu_profile.driver.simulated.physics import WIDTH, Column, limited, rates
 from gpu_profile.driver.simulated.sensors import Sensors
 from gpu_profile.driver.simulated.worklog import RECORD, RecordKind
 from gpu_profile.history.timeline import Floats, Timeline
-from gpu_profile.pooling import Pool
+from gpu_profile.join.summary import Durations, summarise
+from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.regimes.evidence import Evidence
-from gpu_profile.summary import Durations, summarise
 from gpu_profile.units import NS_PER_S
 
 MS: Final = 1_000_000

@@ -10,7 +10,7 @@ import numpy as np
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import GRAPHICS, UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints, Timeline
-from gpu_profile.trailing import Readings
+from gpu_profile.join.trailing import Readings
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

@@ -13,13 +13,13 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from gpu_profile.busy import busy_time
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.history.rows import Ints
 from gpu_profile.history.timeline import Column, Timeline
-from gpu_profile.join import Reading, read
+from gpu_profile.join.busy import busy_time
+from gpu_profile.join.reading import Reading, read
 from gpu_profile.units import MIB, NS_PER_S, seconds
 
 R = TypeVar("R")

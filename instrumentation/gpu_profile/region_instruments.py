@@ -18,11 +18,11 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvid
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from gpu_profile import process
-from gpu_profile.attribution import OTHER
 from gpu_profile.catalogue import Metric
 from gpu_profile.catalogue import metrics as rows
-from gpu_profile.durations import BUCKETS_S
 from gpu_profile.executions import Execution
+from gpu_profile.join.durations import BUCKETS_S
+from gpu_profile.join.unmixing.region_columns import OTHER
 from gpu_profile.session import Session
 from gpu_profile.units import NS_PER_S
 

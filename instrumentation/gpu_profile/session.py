@@ -20,11 +20,11 @@ from gpu_profile.driver import Driver, own_process
 from gpu_profile.entrance import Entrance, StreamSetting
 from gpu_profile.executions import Execution
 from gpu_profile.history.timeline import Timeline
+from gpu_profile.join.summary import Judged
+from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.placement import Placement
-from gpu_profile.pooling import Pool
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.sampler import Sampler, Sink
-from gpu_profile.summary import Judged
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile.verdicts import Verdicts
 from gpu_profile.visible import Spec

@@ -22,7 +22,6 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.rows import Row
-from gpu_profile.busy import busy_time, settled
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.driver import simulated
@@ -32,6 +31,7 @@ from gpu_profile.driver.nvml.readers import READERS
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Timeline
+from gpu_profile.join.busy import busy_time, settled
 from gpu_profile.sampler import Sampler
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S, nanoseconds

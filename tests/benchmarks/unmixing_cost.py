@@ -11,12 +11,12 @@ import numpy as np
 
 from benchmarks.rows import Row
 from benchmarks.unmixing_worlds import MS, ORIGIN_NS, Feed, World, activities, bytes_held, bytes_of_arrays, sensor_of
-from gpu_profile.activities import Activities
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.pooling import Pool
+from gpu_profile.join.unmixing.activities import Activities
+from gpu_profile.join.unmixing.pooling import Pool
 
 _KIB: Final = 1024
 

@@ -14,14 +14,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from gpu_profile.activities import Activity
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE
 from gpu_profile.history.timeline import Floats, Ints, Timeline
-from gpu_profile.pooling import Pool
+from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.unmix import WIDEST_HALF_WIDTH, Z95
 from gpu_profile.units import NS_PER_S
-from gpu_profile.unmix import WIDEST_HALF_WIDTH, Z95
 
 MS: Final = 1_000_000
 ORIGIN_NS: Final = 1_700_000_000 * NS_PER_S

@@ -24,7 +24,7 @@ from gpu_profile.catalogue import Instrument
 from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
-from gpu_profile.durations import BUCKETS_S
+from gpu_profile.join.durations import BUCKETS_S
 from gpu_profile.regimes.operation import Operation
 
 

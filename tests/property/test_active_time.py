@@ -8,9 +8,9 @@ from activity_trees import SPAN, cuts, forests, shared_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.active_time import ActiveTime, concurrency
-from gpu_profile.activities import Activities, Activity, Pieces, pieces
 from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.active_time import ActiveTime, concurrency
+from gpu_profile.join.unmixing.activities import Activities, Activity, Pieces, pieces
 
 #: Three columns of time alone, and as many of shared time.
 COLUMNS = 7

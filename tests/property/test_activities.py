@@ -8,11 +8,11 @@ from activity_trees import SPAN, ancestors, cuts, forests, innermost_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.activities import Activities, Activity, exclusive, pieces, segments
 from gpu_profile.catalogue import Signal, signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.history.timeline import Column
+from gpu_profile.join.unmixing.activities import Activities, Activity, exclusive, pieces, segments
 
 THROTTLE = signal("throttle_hw_thermal")
 

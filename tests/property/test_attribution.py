@@ -10,9 +10,9 @@ from activity_trees import SPAN, ancestors, cuts, forests, runs_at, shared_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile import attribution as module
-from gpu_profile.activities import Activities, Activity, Named
-from gpu_profile.attribution import OTHER, Attribution
+from gpu_profile.join.unmixing import region_columns as module
+from gpu_profile.join.unmixing.activities import Activities, Activity, Named
+from gpu_profile.join.unmixing.region_columns import OTHER, Attribution
 from gpu_profile.units import NS_PER_S
 
 ALL = 1_000_000

@@ -8,7 +8,7 @@ from gpu_profile.catalogue import Signal, signal
 from gpu_profile.catalogue.samples import Interval, Sample
 from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.history.timeline import Column
-from gpu_profile.join import quantile, read
+from gpu_profile.join.reading import quantile, read
 from gpu_profile.units import NS_PER_S
 
 THROTTLE = signal("throttle_hw_thermal")

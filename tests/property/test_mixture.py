@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pooling_world import DEVICE, MS, T0, known
 
-from gpu_profile.activities import Activity
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, PCIE_RX
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.mixture import Shares
-from gpu_profile.pooling import Pool
+from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.mixture import Shares
+from gpu_profile.join.unmixing.pooling import Pool
 
 few = settings(max_examples=25, deadline=None)
 

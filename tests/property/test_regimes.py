@@ -7,9 +7,9 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_profile.join.summary import ACTIVITIES
 from gpu_profile.regimes import BEST_CONFIDENCE, Regime, Verdict, classify
 from gpu_profile.regimes.evidence import Basis, Evidence
-from gpu_profile.summary import ACTIVITIES
 
 OPERATION = ["compute", "memory", "growth"]
 TRACED = ["work", "communication", "transfer", "host_wait", "launch", "other_wait"]

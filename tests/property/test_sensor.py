@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_profile.active_time import ActiveTime
-from gpu_profile.activities import Pieces
 from gpu_profile.catalogue.signals import GRAPHICS, POWER_AVERAGE
 from gpu_profile.history.timeline import Ints
-from gpu_profile.sensor import FINE_STEPS_NS, STEP_NS, Sensor, lagging, renewing, shapes
-from gpu_profile.sensor_search import Windows, design_of
+from gpu_profile.join.unmixing.active_time import ActiveTime
+from gpu_profile.join.unmixing.activities import Pieces
+from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, STEP_NS, Sensor, lagging, renewing, shapes
+from gpu_profile.join.unmixing.timing_search import Windows, design_of
 
 MS = 1_000_000
 few = settings(max_examples=60, deadline=None)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trailing_support import MS, QUANTUM, T0, Load, at, every, polled, timeline
 
-from gpu_profile.busy import busy_time, settled
 from gpu_profile.catalogue.samples import Interval, Sample
 from gpu_profile.catalogue.signals import UTILIZATION
-from gpu_profile.trailing import Bounds, Readings, busy_between
-from gpu_profile.window_search import WindowFinder
+from gpu_profile.join.busy import busy_time, settled
+from gpu_profile.join.trailing import Bounds, Readings, busy_between
+from gpu_profile.join.window_search import WindowFinder
 
 #: What stamps and a search that stops at a nanosecond leave open, ns.
 SLACK = 10_000

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_profile.active_time import ActiveTime, concurrency
-from gpu_profile.activities import Pieces
 from gpu_profile.history.timeline import Ints
+from gpu_profile.join.unmixing.active_time import ActiveTime, concurrency
+from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.units import NS_PER_S
 
 T0 = 1_700_000_000 * NS_PER_S

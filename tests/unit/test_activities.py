@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_profile.activities import MOST_DEEP, Activities, Activity, Segment, exclusive, pieces, segments
 from gpu_profile.catalogue import signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.history.timeline import Column
+from gpu_profile.join.unmixing.activities import MOST_DEEP, Activities, Activity, Segment, exclusive, pieces, segments
 from gpu_profile.units import NS_PER_S
 
 T0 = 1_700_000_000 * NS_PER_S

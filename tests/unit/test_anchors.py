@@ -9,7 +9,7 @@ from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER, UTILIZATION
 from gpu_profile.history.timeline import Column, Ints, Timeline
-from gpu_profile.join import Reading, quantile, read
+from gpu_profile.join.reading import Reading, quantile, read
 from gpu_profile.units import NS_PER_S
 
 DEVICE = Device("GPU-a")

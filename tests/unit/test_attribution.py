@@ -6,12 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gpu_profile.activities import Activities, Activity, Named
-from gpu_profile.attribution import MOST_REGIONS, OTHER, Attribution
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import GRAPHICS
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.pooling import Pool
+from gpu_profile.join.unmixing.activities import Activities, Activity, Named
+from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER, Attribution
 from gpu_profile.units import NS_PER_S
 
 ALL = 1_000_000

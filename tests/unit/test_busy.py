@@ -6,11 +6,11 @@ import weakref
 import pytest
 from trailing_support import MS, T0, Load, at, every, polled, stamped, tiles, timeline
 
-from gpu_profile.busy import Busy, busy_time, settled
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import GRAPHICS, POWER, UTILIZATION
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join import read
+from gpu_profile.join.busy import Busy, busy_time, settled
+from gpu_profile.join.reading import read
 
 #: A process's first seconds of work, and then a region of 500 ms on its own.
 LOAD = Load.steps((3013, 5047), (8000, 8500))

@@ -9,7 +9,7 @@ from gpu_profile.catalogue.signals import (
     UTILIZATION,
 )
 from gpu_profile.history.timeline import Column, Cumulative
-from gpu_profile.join import read
+from gpu_profile.join.reading import read
 from gpu_profile.units import NS_PER_S
 
 # ---------------------------------------------------------------------- the clock is set

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.durations import BUCKETS_S, DurationStats
+from gpu_profile.join.durations import BUCKETS_S, DurationStats
 from gpu_profile.units import NS_PER_S
 
 durations_ns = st.one_of(st.integers(0, 100), st.integers(0, 10**9), st.integers(0, 10**14))

@@ -6,7 +6,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Interval, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER_AVERAGE, UTILIZATION
 from gpu_profile.history.timeline import Column
-from gpu_profile.join import Reading, quantile, read
+from gpu_profile.join.reading import Reading, quantile, read
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from pooling_world import BUSY, DEVICE, LATE, LATE_BUSY, MS, NAMES, T0, WATTS, World, known
 
-from gpu_profile.activities import Activity
-from gpu_profile.attribution import Attribution
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, PCIE_RX, POWER_AVERAGE, SM, TENSOR
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.mixture import Mixture
-from gpu_profile.pooling import Pool
-from gpu_profile.sensor import FINE_STEPS_NS, lagging, renewing, shapes
+from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.mixture import Mixture
+from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.region_columns import Attribution
+from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, lagging, renewing, shapes
 from gpu_profile.units import NS_PER_S
 
 

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from pooling_world import BUSY, DEVICE, MS, NAMES, T0, WATTS, World, known
 
-from gpu_profile.activities import Activity
-from gpu_profile.attribution import MOST_REGIONS, OTHER
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import (
@@ -21,7 +19,9 @@ from gpu_profile.catalogue.signals import (
     UTILIZATION,
 )
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.pooling import Pool
+from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
 from gpu_profile.units import NS_PER_S
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from pooling_world import BUSY, DEVICE, MS, NAMES, T0, World, known
 
-from gpu_profile.activities import Activities, Activity
-from gpu_profile.attribution import MOST_REGIONS, OTHER
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, UTILIZATION
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.pooling import Pool
+from gpu_profile.join.unmixing.activities import Activities, Activity
+from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
 from gpu_profile.units import NS_PER_S
 
 # ---------------------------------------------------------------------- clocks

@@ -22,7 +22,7 @@ from region_support import Stage
 from gpu_profile import RegionCollector, process, providers, region, region_instruments
 from gpu_profile.catalogue import Instrument
 from gpu_profile.catalogue import metrics as rows
-from gpu_profile.durations import BUCKETS_S
+from gpu_profile.join.durations import BUCKETS_S
 from gpu_profile.region_instruments import instrument_regions, leave_regions
 
 

@@ -19,8 +19,8 @@ from region_support import Stage
 
 from gpu_profile import RegionCollector, process, region, region_metrics, serve_metrics
 from gpu_profile.catalogue import metrics as rows
-from gpu_profile.durations import BUCKETS_S
 from gpu_profile.errors import UsageError
+from gpu_profile.join.durations import BUCKETS_S
 from gpu_profile.session import Session
 
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from gpu_profile.catalogue.samples import Device
+from gpu_profile.join.summary import Durations, RegionSummary
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
 from gpu_profile.report.table import UNKNOWN
-from gpu_profile.summary import Durations, RegionSummary
 
 NOTHING = Evidence("coarse", {}, 0, 0.0)
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from gpu_profile.activities import Activity
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS
 from gpu_profile.history.timeline import Ints, Timeline
-from gpu_profile.pooling import Pool
-from gpu_profile.sensor import Sensor, following, renews_faster, shown_period_ns
+from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.sensor import Sensor, following, renews_faster, shown_period_ns
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

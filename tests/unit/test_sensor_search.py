@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from benchmarks.unmixing_worlds import MS, ORIGIN_NS, World
 
-from gpu_profile import sensor_search
-from gpu_profile.active_time import ActiveTime
-from gpu_profile.activities import Pieces
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_AVERAGE
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.sensor import Sensor
-from gpu_profile.sensor_search import Found, Search, Windows, design_of
+from gpu_profile.join.unmixing import timing_search
+from gpu_profile.join.unmixing.active_time import ActiveTime
+from gpu_profile.join.unmixing.activities import Pieces
+from gpu_profile.join.unmixing.sensor import Sensor
+from gpu_profile.join.unmixing.timing_search import Found, Search, Windows, design_of
+from gpu_profile.join.unmixing.unmix import Unmixer
 from gpu_profile.units import NS_PER_S
-from gpu_profile.unmix import Unmixer
 
 
 def windows_of(world: World) -> Windows:
@@ -140,10 +140,10 @@ def test_many_short_pieces_are_searched_by_the_half_millisecond_and_find_nearly_
     starts = (world.starts[:, None] + steps).ravel() + ORIGIN_NS
     ends = starts + ((world.ends - world.starts) // 21).repeat(20)
     active = ActiveTime.of(Pieces(columns.astype(np.int64), starts, ends), columns, columns)
-    assert len(starts) > sensor_search._MANY_PIECES
+    assert len(starts) > timing_search._MANY_PIECES
     windows = windows_of(world)
     coarse = Search(ENERGY, windows, active, world.regions + 1, np.inf)
-    monkeypatch.setattr(sensor_search, "_MANY_PIECES", len(starts))
+    monkeypatch.setattr(timing_search, "_MANY_PIECES", len(starts))
     fine = Search(ENERGY, windows, active, world.regions + 1, np.inf)
     found, wanted = coarse.run(), fine.run()
     assert fine.residual(found.sensor) <= 1.02 * wanted.residual

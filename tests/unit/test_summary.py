@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpu_profile.activities import Activity
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import (
@@ -25,8 +24,9 @@ from gpu_profile.catalogue.signals import (
     UTILIZATION,
 )
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.pooling import Pool
-from gpu_profile.summary import Durations, read_span, span_evidence, summarise
+from gpu_profile.join.summary import Durations, read_span, span_evidence, summarise
+from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from trailing_support import MS, QUANTUM, Load, at, every
 
-from gpu_profile.trailing import Bounds, Readings, busy_between, hull, merged
+from gpu_profile.join.trailing import Bounds, Readings, busy_between, hull, merged
 
 WINDOW = 1000 * MS
 #: Half a per cent of a window of 1 s, and what stamps leave open.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.unmix import WORST_CONDITION, Z95, Rate, Unmixer
+from gpu_profile.join.unmixing.unmix import WORST_CONDITION, Z95, Rate, Unmixer
 
 WINDOW_MS = 100.0
 K = 6

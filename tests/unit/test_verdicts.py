@@ -7,8 +7,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from kernel_work_support import HUNGRY, NOTHING, TALKING
 from operation_support import BLANK, PRODUCT, SUM
 
-from gpu_profile.attribution import OTHER
 from gpu_profile.executions import Execution
+from gpu_profile.join.unmixing.region_columns import OTHER
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.regimes.operation import Operation
 from gpu_profile.verdicts import MOST_NAMES, Verdicts

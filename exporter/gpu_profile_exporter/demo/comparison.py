@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpu_profile.activities import Activity, segments
 from gpu_profile.executions import Execution
-from gpu_profile.pooling import Pool, Pooled
+from gpu_profile.join.unmixing.activities import Activity, segments
+from gpu_profile.join.unmixing.pooling import Pool, Pooled
 from gpu_profile.session import Session
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from gpu_profile import GpuSpanProcessor, configure, region, serve_metrics
 from gpu_profile import process as gpu_process
 from gpu_profile.errors import GpuProfileError
+from gpu_profile.join.summary import Judged
 from gpu_profile.report import region_row
 from gpu_profile.session import Session
-from gpu_profile.summary import Judged
 from gpu_profile_exporter.demo.comparison import Comparison, HostTwin, compare
 from gpu_profile_exporter.demo.workload import Workload, open_workload
 

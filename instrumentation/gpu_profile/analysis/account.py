@@ -9,21 +9,21 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.activities import Activities
 from gpu_profile.analysis.ranks import RegionRanks, by_rank, missing
 from gpu_profile.analysis.runs import LATEST_NS, DeviceWork, Runs, Work, gather
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.errors import UsageError
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.pooling import Pool
+from gpu_profile.join.summary import Durations, RegionSummary, summarise
+from gpu_profile.join.unmixing.activities import Activities
+from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.recording import Columns, ProcessInfo, Recording
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, Thresholds, Verdict, classify
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import Operations
 from gpu_profile.report.table import printable
-from gpu_profile.summary import Durations, RegionSummary, summarise
 from gpu_profile.units import NS_PER_S
 
 #: Executions that reach further than a day from a device's samples, or a month from the middle one where it has none,

@@ -22,8 +22,8 @@ from gpu_profile.analysis.account import Analysis, RegionUse
 from gpu_profile.analysis.runs import Runs
 from gpu_profile.errors import UsageError
 from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.unmix import Z95
 from gpu_profile.units import NS_PER_S
-from gpu_profile.unmix import Z95
 
 #: What is compared, and its unit (1: a share). `x/item` is x per unit of work.
 QUANTITIES: Final = {

@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.activities import Activities
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.runs import LATEST_NS, gather
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.history.timeline import Ints
+from gpu_profile.join.unmixing.activities import Activities
 from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.report.blocks import pack
 

@@ -21,14 +21,14 @@ from gpu_profile.analysis.text import labels
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, Signal
 from gpu_profile.catalogue import attributes as names_of
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join import WIDEST_WINDOW
+from gpu_profile.join.reading import WIDEST_WINDOW
+from gpu_profile.join.summary import LEAST_COVERAGE
 from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.regimes import Regime
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regimes.operation import Operation
 from gpu_profile.report import perfetto
 from gpu_profile.report.table import printable
-from gpu_profile.summary import LEAST_COVERAGE
 from gpu_profile.units import NS_PER_S
 
 #: What a signal is shown in, by its unit in the catalogue: name and factor.

@@ -139,7 +139,7 @@ def _now(timeline: Timeline) -> tuple[float | None, float | None, float | None, 
     """Utilisation (0-1) and watts lately, bytes in use, and joules since the first reading."""
     from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, signals
     from gpu_profile.catalogue.samples import Interval
-    from gpu_profile.join import read
+    from gpu_profile.join.reading import read
 
     def lately(*sources: Signal) -> float | None:
         column = timeline.best(sources)

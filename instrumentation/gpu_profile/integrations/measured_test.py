@@ -10,10 +10,10 @@ from gpu_profile.catalogue import signal
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.gpu_summary import GpuSummary
 from gpu_profile.integrations.budgets import Measured, show
+from gpu_profile.join.summary import LEAST_COVERAGE, read_span, span_evidence
 from gpu_profile.monitor import GpuMonitor
 from gpu_profile.regimes import classify
 from gpu_profile.report.table import UNKNOWN, text_table
-from gpu_profile.summary import LEAST_COVERAGE, read_span, span_evidence
 from gpu_profile.units import MIB, percent, seconds, si
 
 #: Counters are read this often while a test runs: its edges are known that well.

@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from gpu_profile import process
-from gpu_profile.busy import settled
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Interval, Sample
 from gpu_profile.errors import GpuBackendError, GpuProfileError
 from gpu_profile.frameworks import current_device, find_sync
 from gpu_profile.gpu_summary import GpuSample, GpuSummary, join_notes, samples_of, summarise_run
 from gpu_profile.history.timeline import Timeline
+from gpu_profile.join.busy import settled
 from gpu_profile.monitor.holds import Hold, hold
 from gpu_profile.monitor.options import Options
 from gpu_profile.monitor.pauses import Pauses

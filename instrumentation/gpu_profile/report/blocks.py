@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.activities import Activities
 from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.activities import Activities
 
 #: Blocks in a page, all together: 16 bytes each, a third more as text.
 MOST_BLOCKS: Final = 30_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from gpu_profile.join.summary import RegionSummary
 from gpu_profile.regimes import Regime, Verdict
-from gpu_profile.summary import RegionSummary
 from gpu_profile.units import percent, si
 
 #: What is not known.

@@ -9,10 +9,10 @@ from analysis_support import EMPTY, GPU, ITEMS, RATES, T0, B, Run, one, to_colum
 
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.text import reasons, render
-from gpu_profile.attribution import MOST_REGIONS, OTHER
 from gpu_profile.catalogue.samples import Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, TEMPERATURE
 from gpu_profile.errors import RecordingError, UsageError
+from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
 from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord, read_recording
 from gpu_profile.regimes import Regime, Thresholds
 

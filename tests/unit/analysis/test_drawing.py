@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_support import unpacked
 
-from gpu_profile.activities import Activities
 from gpu_profile.analysis.drawing import stretches
 from gpu_profile.analysis.lanes import on_host, usable
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER
 from gpu_profile.history.timeline import Timeline
+from gpu_profile.join.unmixing.activities import Activities
 from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.report.blocks import MOST_LANES, MOST_TRACKS, Scale, blocks, drawn_lanes, pack, stacked
 

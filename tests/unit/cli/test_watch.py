@@ -16,7 +16,7 @@ from gpu_profile.cli.watch import Watch
 from gpu_profile.driver import Driver, grammar, simulated
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.history.timeline import Column
-from gpu_profile.join import read
+from gpu_profile.join.reading import read
 
 NODE = '[[device]]\nmodel = "A10G"\n'
 

@@ -15,7 +15,7 @@ from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.executions import Execution
-from gpu_profile.pooling import Pool
+from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.sampler import Sampler
 from gpu_profile.session import Session
 from gpu_profile.testing import FakeClock

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.active_time import ActiveTime, SampledTime
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.sensor import (
+from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
+from gpu_profile.join.unmixing.sensor import (
     FINE_STEPS_NS,
     IN_STEP,
     JITTERS_NS,
@@ -26,8 +26,8 @@ from gpu_profile.sensor import (
     shapes,
     unsteadiness_ns,
 )
+from gpu_profile.join.unmixing.unmix import Z95, Unmixer
 from gpu_profile.units import NS_PER_S
-from gpu_profile.unmix import Z95, Unmixer
 
 #: The coarse grid is tried on the newest windows alone...
 _COARSE: Final = 500

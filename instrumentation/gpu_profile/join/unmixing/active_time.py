@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.activities import Pieces
 from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.activities import Pieces
 
 #: Numbers of columns: two bytes each, as there are many pieces.
 Columns = npt.NDArray[np.integer[Any]]

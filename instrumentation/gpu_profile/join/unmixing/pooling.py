@@ -13,15 +13,15 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.activities import Activities, Activity, Named
-from gpu_profile.attribution import OTHER, Attribution
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Timeline
-from gpu_profile.mixture import FAMILIES, PATIENCE_NS, SUPERSEDED, Mixture
-from gpu_profile.sensor import Sensor
+from gpu_profile.join.unmixing.activities import Activities, Activity, Named
+from gpu_profile.join.unmixing.mixture import FAMILIES, PATIENCE_NS, SUPERSEDED, Mixture
+from gpu_profile.join.unmixing.region_columns import OTHER, Attribution
+from gpu_profile.join.unmixing.sensor import Sensor
+from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.units import NS_PER_S
-from gpu_profile.unmix import Rate
 
 #: Pieces of active time that are kept while timings are looked for; with more, the oldest windows are let go.
 MOST_PIECES: Final = 20_000

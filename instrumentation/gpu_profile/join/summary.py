@@ -14,12 +14,12 @@ from gpu_profile.catalogue import BUSY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join import WIDEST_WINDOW, Reading, read
-from gpu_profile.pooling import Pool, Pooled
+from gpu_profile.join.reading import WIDEST_WINDOW, Reading, read
+from gpu_profile.join.unmixing.pooling import Pool, Pooled
+from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.regimes import Verdict
 from gpu_profile.regimes.evidence import Basis, Evidence
 from gpu_profile.units import NS_PER_S
-from gpu_profile.unmix import Rate
 
 #: Shares of a device's ceilings that evidence is made of, and the signal behind each.
 ACTIVITIES: Final[Mapping[str, Signal]] = {

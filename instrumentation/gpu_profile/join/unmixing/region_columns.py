@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.active_time import ActiveTime, Columns
-from gpu_profile.activities import Activities, Named, Pieces, pieces
 from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.active_time import ActiveTime, Columns
+from gpu_profile.join.unmixing.activities import Activities, Named, Pieces, pieces
 from gpu_profile.units import NS_PER_S
 
 #: At most this many regions per device have equations of their own; the rest are pooled under `OTHER`.

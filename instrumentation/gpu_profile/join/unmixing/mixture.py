@@ -14,14 +14,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.active_time import ActiveTime
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Ints, Timeline
-from gpu_profile.sensor import LONGEST_LAG_NS, Sensor, shapes
-from gpu_profile.sensor_search import Search, Windows, design_of
+from gpu_profile.join.unmixing.active_time import ActiveTime
+from gpu_profile.join.unmixing.sensor import LONGEST_LAG_NS, Sensor, shapes
+from gpu_profile.join.unmixing.timing_search import Search, Windows, design_of
+from gpu_profile.join.unmixing.unmix import Z95, Fit, Rate, Unmixer
 from gpu_profile.units import NS_PER_S
-from gpu_profile.unmix import Z95, Fit, Rate, Unmixer
 
 #: Windows after which a timing is locked if it has no phase, nothing comes near it, and its lag is known this well, and
 #: otherwise: 30 and 100 s at 10 Hz.

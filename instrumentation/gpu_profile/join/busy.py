@@ -9,10 +9,20 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.catalogue.signals import GRAPHICS, UTILIZATION
 from gpu_profile.history.timeline import Column, Timeline
-from gpu_profile.join import read
-from gpu_profile.trailing import WINDOWS_AFTER, WINDOWS_BEFORE, Bounds, Fit, Readings, busy_between, fit, hull, merged
+from gpu_profile.join.reading import read
+from gpu_profile.join.trailing import (
+    WINDOWS_AFTER,
+    WINDOWS_BEFORE,
+    Bounds,
+    Fit,
+    Readings,
+    busy_between,
+    fit,
+    hull,
+    merged,
+)
+from gpu_profile.join.window_search import LATE_NS, LONGEST_NS, Found, WindowFinder, readings_of, renewals, with_window
 from gpu_profile.units import NS_PER_S
-from gpu_profile.window_search import LATE_NS, LONGEST_NS, Found, WindowFinder, readings_of, renewals, with_window
 
 #: A busy time whose half-width is above this share of its interval is flagged.
 WIDEST_DOUBT: Final = 0.1

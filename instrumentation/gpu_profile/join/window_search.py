@@ -18,7 +18,7 @@ import numpy as np
 from gpu_profile.catalogue import Signal
 from gpu_profile.history.rows import Bools
 from gpu_profile.history.timeline import Column, Floats, Ints
-from gpu_profile.trailing import Readings
+from gpu_profile.join.trailing import Readings
 from gpu_profile.units import NS_PER_S
 
 _MS: Final = 1_000_000

@@ -1,0 +1,16 @@
+"""The rates of regions that are shorter than a sensor's window, from many of their executions. Pure.
+
+A reading is a mixture: its value is the sum, over regions, of the share of its window in which each was active times
+the region's own rate. Over many windows these are linear equations. Read in this order:
+
+- `activities`: executions on a device, and the stretches in which each was the innermost.
+- `active_time`: exclusive active time per region as a function of time.
+- `region_columns`: the columns of the equations: which regions have one of their own.
+- `sensor`: which stretch of time a reading describes.
+- `unmix`: the equations, their solution, confidence intervals and refusals.
+- `timing_search`: the sensor's lag and window, found in the readings.
+- `mixture`: one family of signals with the same windows; `pooling`: all of a device's, region by region.
+
+Imports the history and the catalogue. Nothing outside `join` needs more of this package than `pooling.Pool`, the
+activities that are put into it, and `unmix.Rate`.
+"""
