@@ -1,7 +1,7 @@
 """CUDA's contexts, streams and events as its documentation has them, on a clock that the test moves.
 
-`FakeCuda` stands in for `gpu_profile.frameworks.libcuda.Cuda`; `torch_on`, `cupy_on`, `numba_on` and `jax_on` make
-modules of the frameworks that use it. A device's own clock may drift. Any wait is counted.
+`FakeCuda` stands in for `gpu_profile.regions.frameworks.libcuda.Cuda`; `torch_on`, `cupy_on`, `numba_on` and `jax_on`
+make modules of the frameworks that use it. A device's own clock may drift. Any wait is counted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from gpu_profile import frameworks
-from gpu_profile.frameworks import find_stream, libcuda
-from gpu_profile.frameworks.libcuda import CudaError
+from gpu_profile.regions import frameworks
+from gpu_profile.regions.frameworks import find_stream, libcuda
+from gpu_profile.regions.frameworks.libcuda import CudaError
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpu_profile.catalogue.samples import Device, DeviceKind
+from gpu_profile.driver.visible import Visible
 from gpu_profile.units import MIB
-from gpu_profile.visible import Visible
 
 UUIDS = [
     "GPU-9e8d35e3-0000-4000-8000-000000000000",

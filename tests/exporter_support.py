@@ -9,7 +9,7 @@ from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.driver import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.exposition import Exposition

@@ -12,13 +12,14 @@ from opentelemetry.sdk.trace import Span
 from opentelemetry.trace import SpanKind
 from region_support import Stage
 
-from gpu_profile import foreign, process
-from gpu_profile.foreign import ForeignRule, ForeignSpans
-from gpu_profile.running import begun, innermost
+from gpu_profile.regions.running import begun, innermost
+from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry import server_spans
+from gpu_profile.regions.telemetry.server_spans import ForeignRule, ForeignSpans
 
 
 def watch(
-    monkeypatch: pytest.MonkeyPatch, rule: ForeignRule | None = None, *, most_live: int = foreign.MOST_LIVE
+    monkeypatch: pytest.MonkeyPatch, rule: ForeignRule | None = None, *, most_live: int = server_spans.MOST_LIVE
 ) -> ForeignSpans:
     """Watch foreign spans from now on."""
     spans = ForeignSpans(
@@ -27,7 +28,7 @@ def watch(
         innermost=lambda: innermost(begun.get()),
         most_live=most_live,
     )
-    monkeypatch.setattr(foreign, "current", spans)
+    monkeypatch.setattr(server_spans, "current", spans)
     process.session().watch_spans()
     return spans
 

@@ -14,7 +14,7 @@ from itertools import repeat
 
 import numpy as np
 
-from gpu_profile import process, region
+from gpu_profile import region
 from gpu_profile.catalogue import SIGNALS, Signal, Tier
 from gpu_profile.catalogue.samples import Device, Event, Interval, ProcessUse, Sample
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, UTILIZATION
@@ -22,7 +22,8 @@ from gpu_profile.driver import Capability
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.reading import Reading, read
 from gpu_profile.join.summary import Judged
-from gpu_profile.session import Session
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import NS_PER_S, nanoseconds
 

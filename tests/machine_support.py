@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cuda_support import FakeCuda
 
-from gpu_profile.frameworks import libcuda
+from gpu_profile.regions.frameworks import libcuda
 from gpu_profile.roofline.machines import cupy_machine, host_machine, torch_machine
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import MIB, NS_PER_S

@@ -6,12 +6,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gpu_profile import process
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
-from gpu_profile.executions import Execution
-from gpu_profile.gpu_summary import GpuSummary
 from gpu_profile.monitor import GpuMonitor
+from gpu_profile.monitor.gpu_summary import GpuSummary
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import NS_PER_S, nanoseconds
 

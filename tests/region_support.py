@@ -14,11 +14,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Sampler as TraceSampler
 
-from gpu_profile import GpuSpanProcessor, process, running
+from gpu_profile import GpuSpanProcessor
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
-from gpu_profile.executions import Execution
-from gpu_profile.session import STEP_S
+from gpu_profile.regions import running
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import STEP_S
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import NS_PER_S, nanoseconds
 

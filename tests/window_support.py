@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from gpu_profile import process
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.kernels.records import Call, Kind, Operation, Record
 from gpu_profile.kernels.sources.source import WrongThreadError
-from gpu_profile.session import Session
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import FakeClock
 
 

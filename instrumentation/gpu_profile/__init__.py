@@ -8,15 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from gpu_profile.driver.visible import Visible
     from gpu_profile.errors import GpuBackendError, GpuProfileError
-    from gpu_profile.gpu_summary import GpuSample, GpuSummary, ProfiledResult
     from gpu_profile.monitor import GpuMonitor, gpu_profile
-    from gpu_profile.process import configure, use_stream
-    from gpu_profile.providers import join_spans, leave_spans
-    from gpu_profile.region_instruments import instrument_regions
-    from gpu_profile.region_metrics import RegionCollector, serve_metrics
-    from gpu_profile.regions import region
-    from gpu_profile.spans import GpuSpanProcessor
+    from gpu_profile.monitor.gpu_summary import GpuSample, GpuSummary, ProfiledResult
+    from gpu_profile.regions.region import region
+    from gpu_profile.regions.session.process import configure, session, stop, use_stream
+    from gpu_profile.regions.telemetry.instruments import instrument_regions
+    from gpu_profile.regions.telemetry.log_records import log_events
+    from gpu_profile.regions.telemetry.prometheus import RegionCollector, serve_metrics
+    from gpu_profile.regions.telemetry.providers import join_spans, leave_spans
+    from gpu_profile.regions.telemetry.spans import GpuSpanProcessor
 
 __version__ = "0.1.0"
 __all__ = [
@@ -28,13 +30,17 @@ __all__ = [
     "GpuSummary",
     "ProfiledResult",
     "RegionCollector",
+    "Visible",
     "configure",
     "gpu_profile",
     "instrument_regions",
     "join_spans",
     "leave_spans",
+    "log_events",
     "region",
     "serve_metrics",
+    "session",
+    "stop",
     "use_stream",
 ]
 
@@ -42,20 +48,25 @@ _HOMES: Final = {
     "GpuBackendError": "errors",
     "GpuMonitor": "monitor",
     "GpuProfileError": "errors",
-    "GpuSample": "gpu_summary",
-    "GpuSpanProcessor": "spans",
-    "GpuSummary": "gpu_summary",
-    "ProfiledResult": "gpu_summary",
-    "RegionCollector": "region_metrics",
-    "configure": "process",
+    "GpuSample": "monitor.gpu_summary",
+    "GpuSpanProcessor": "regions.telemetry.spans",
+    "GpuSummary": "monitor.gpu_summary",
+    "ProfiledResult": "monitor.gpu_summary",
+    "RegionCollector": "regions.telemetry.prometheus",
+    "Visible": "driver.visible",
+    "configure": "regions.session.process",
     "gpu_profile": "monitor",
-    "instrument_regions": "region_instruments",
-    "join_spans": "providers",
-    "leave_spans": "providers",
+    "instrument_regions": "regions.telemetry.instruments",
+    "join_spans": "regions.telemetry.providers",
+    "leave_spans": "regions.telemetry.providers",
     "load_ipython_extension": "integrations.jupyter",
-    "region": "regions",
-    "serve_metrics": "region_metrics",
-    "use_stream": "process",
+    "log_events": "regions.telemetry.log_records",
+    "process": "regions.session.process",
+    "region": "regions.region",
+    "serve_metrics": "regions.telemetry.prometheus",
+    "session": "regions.session.process",
+    "stop": "regions.session.process",
+    "use_stream": "regions.session.process",
 }
 
 
@@ -65,7 +76,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"{__name__}.{home}"), name)
+    value = import_module(f"{__name__}.{home}")
+    if name != "process":  # a module, whose functions have names of their own here by now
+        value = getattr(value, name)
     globals()[name] = value
     return value
 

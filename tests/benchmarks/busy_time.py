@@ -32,7 +32,7 @@ from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.busy import busy_time, settled
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S, nanoseconds
 

@@ -29,7 +29,7 @@ from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.simulated import Truth
 from gpu_profile.driver.simulated.models import MODELS
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S, nanoseconds
 

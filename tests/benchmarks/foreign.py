@@ -9,8 +9,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
 
 from benchmarks.rows import Row, best
-from gpu_profile.foreign import ForeignRule, ForeignSpans
-from gpu_profile.session import Session
+from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.telemetry.server_spans import ForeignRule, ForeignSpans
 
 #: Spans in one burst.
 _SPANS: Final = 2_000

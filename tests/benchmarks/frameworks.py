@@ -15,10 +15,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.rows import Row, best
-from gpu_profile import configure, process, region
+from gpu_profile import configure, region
 from gpu_profile.clock import SYSTEM_CLOCK
-from gpu_profile.frameworks.events import EventStream, Mark
-from gpu_profile.frameworks.libcuda import Cuda
+from gpu_profile.regions.frameworks.events import EventStream, Mark
+from gpu_profile.regions.frameworks.libcuda import Cuda
+from gpu_profile.regions.session import process
 
 _STUB: Final = Path(__file__).parents[1] / "data" / "libcuda_stub.c"
 _TIMES: Final = 5_000

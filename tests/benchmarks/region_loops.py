@@ -19,7 +19,9 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from gpu_profile import GpuSpanProcessor, configure, process, region, running
+from gpu_profile import GpuSpanProcessor, configure, region
+from gpu_profile.regions import running
+from gpu_profile.regions.session import process
 
 
 def burst(function: Callable[[], object], calls: int = 400) -> float:

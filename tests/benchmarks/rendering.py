@@ -24,7 +24,7 @@ from benchmarks.rows import Row, best
 from gpu_profile.catalogue import SIGNALS, Instrument, Metric
 from gpu_profile.catalogue.group import DEFAULT_GROUPS
 from gpu_profile.catalogue.samples import Device
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.app import GZIP_LEVEL
 from gpu_profile_exporter.exposition import Exposition

@@ -122,7 +122,7 @@ def _bare(hz: float, *, keep: bool = False) -> Callable[[float], None]:
     import pynvml as nv
 
     from gpu_profile.catalogue import Tier
-    from gpu_profile.rounds import DRAIN_S, RARE_S, SLOW_S
+    from gpu_profile.sampling.rounds import DRAIN_S, RARE_S, SLOW_S
 
     nv.nvmlInit()
     handles = [nv.nvmlDeviceGetHandleByIndex(i) for i in range(nv.nvmlDeviceGetCount())]
@@ -245,7 +245,7 @@ def _paced(actions: Sequence[tuple[float, Callable[[], None]]]) -> Callable[[flo
 
 def _sampler(hz: float) -> Callable[[float], None]:
     from gpu_profile.driver.nvml import NvmlDriver
-    from gpu_profile.sampler import Sampler
+    from gpu_profile.sampling.sampler import Sampler
 
     sampler = Sampler(NvmlDriver, interval_s=1 / hz)
     sampler.start()

@@ -12,8 +12,9 @@ from typing import Any, Final
 import pandas
 
 from benchmarks.rows import Row, best
-from gpu_profile import configure, process, region
+from gpu_profile import configure, region
 from gpu_profile.kernels import Recording, record
+from gpu_profile.regions.session import process
 
 _STEPS: Final = 40
 _REGIONS: Final = 2_000

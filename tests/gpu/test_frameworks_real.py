@@ -17,8 +17,8 @@ pytestmark = pytest.mark.gpu
 TORCH = """
 import threading, time
 import torch
-from gpu_profile.frameworks import current_device, find_stream, find_sync
-from gpu_profile.frameworks.events import UNMARKED
+from gpu_profile.regions.frameworks import current_device, find_stream, find_sync
+from gpu_profile.regions.frameworks.events import UNMARKED
 assert (find_stream(), find_sync(), current_device()) == (None, None, None)
 size = 8192
 matrix = torch.randn(size, size, device="cuda")
@@ -167,7 +167,7 @@ def test_other_frameworks_have_marks(needs: str, begin: str, work: str) -> None:
     before = f"""
 import time
 {begin}
-from gpu_profile.frameworks import current_device, find_stream, find_sync
+from gpu_profile.regions.frameworks import current_device, find_stream, find_sync
 """
     run(
         f"""

@@ -20,7 +20,7 @@ from prometheus_support import Prometheus
 
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 
 SCRAPE_S = 15

@@ -16,7 +16,7 @@ from prometheus_support import Prometheus, until
 from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile_exporter.exposition import Exposition
 from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_FIELDS, measured
 from gpu_profile_exporter.naming.schemes import choose

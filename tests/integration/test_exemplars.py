@@ -13,7 +13,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import format_span_id
 from prometheus_support import Prometheus, until
 
-from gpu_profile import configure, process, region, region_metrics, running, serve_metrics
+from gpu_profile import configure, region, serve_metrics
+from gpu_profile.regions import running
+from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry import prometheus as region_metrics
 
 CONFIG = """
 global: {{scrape_interval: 1s}}

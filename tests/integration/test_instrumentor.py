@@ -18,11 +18,13 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.util._once import Once
 from region_support import Stage
 
-from gpu_profile import GpuSpanProcessor, foreign, process, providers, region, region_instruments
+from gpu_profile import GpuSpanProcessor, region
 from gpu_profile.catalogue.metrics import REGION_FLOPS, REGION_KERNEL_METRICS, REGION_METRICS, REGION_TRAFFIC
 from gpu_profile.driver import simulated
 from gpu_profile.errors import UsageError
 from gpu_profile.integrations.opentelemetry import GpuProfileInstrumentor
+from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry import instruments, providers, server_spans
 
 BUSY_GPU = """
 [[device]]
@@ -219,9 +221,9 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
     monkeypatch.setattr(providers, "_wanted", None)
-    monkeypatch.setattr(region_instruments, "_instrumented", {})
+    monkeypatch.setattr(instruments, "_instrumented", {})
     monkeypatch.setattr(process, "_on_start", [])
-    monkeypatch.setattr(foreign, "current", None)
+    monkeypatch.setattr(server_spans, "current", None)
     with Stage(tmp_path, monkeypatch, on_device=False, joined=False) as stage:
         yield stage
         if GpuProfileInstrumentor().is_instrumented_by_opentelemetry:
@@ -250,7 +252,7 @@ def test_program_switches_on_and_off_by_itself(service: Stage) -> None:
     assert service.calls("GET /") == 1
     assert service.attributes("GET /") == {}
     assert "device.ids" not in service.attributes("step")
-    assert foreign.current is None
+    assert server_spans.current is None
     data = reader.get_metrics_data()
     names = [m.name for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics] if data else []
     assert "gpu_profile.region.calls" not in names
@@ -275,7 +277,7 @@ def test_regions_without_spans_find_the_span_around_them(service: Stage, when: s
 def test_words_in_code_that_are_no_rule_are_a_usage_error(service: Stage) -> None:
     with pytest.raises(UsageError, match="'servers' does not say which spans"):
         GpuProfileInstrumentor().instrument(spans="servers")
-    assert foreign.current is None
+    assert server_spans.current is None
 
 
 def test_it_works_where_opentelemetry_instrumentation_is_not_installed(tmp_path: Path) -> None:

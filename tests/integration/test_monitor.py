@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from exporter_process import environment
 
-from gpu_profile import configure, process
+from gpu_profile import configure
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
-from gpu_profile.gpu_summary import GpuSummary
 from gpu_profile.monitor import GpuMonitor, gpu_profile
+from gpu_profile.monitor.gpu_summary import GpuSummary
+from gpu_profile.regions.session import process
 
 #: Busy time in windows of 105 ms, and in trailing windows of longer than that.
 MODELS = ["H200 SXM", "A10G"]

@@ -21,7 +21,7 @@ from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, SM, THROTTLES_SEEN, UTILIZATION
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.errors import DeviceLost
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S
 

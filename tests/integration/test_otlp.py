@@ -17,10 +17,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_support import until
 
-from gpu_profile import GpuSpanProcessor, configure, process, region, running
+from gpu_profile import GpuSpanProcessor, configure, region
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.regimes import Regime
+from gpu_profile.regions import running
+from gpu_profile.regions.session import process
 
 
 @pytest.fixture

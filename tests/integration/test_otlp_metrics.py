@@ -19,13 +19,16 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from prometheus_support import until
 
-from gpu_profile import configure, process, region, region_instruments, running
+from gpu_profile import configure, region
 from gpu_profile.catalogue import Instrument
 from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.join.durations import BUCKETS_S
 from gpu_profile.regimes.operation import Operation
+from gpu_profile.regions import running
+from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry import instruments
 
 
 @pytest.fixture
@@ -63,10 +66,10 @@ def test_region_metrics_arrive_with_every_execution_at_1_per_cent_of_traces(
     traces = TracerProvider(sampler=TraceIdRatioBased(0.01), shutdown_on_exit=False)
     monkeypatch.setattr(running, "tracer", traces.get_tracer("gpu_profile"))
     monkeypatch.setattr(process, "_on_start", [])
-    monkeypatch.setattr(region_instruments, "_instrumented", {})
+    monkeypatch.setattr(instruments, "_instrumented", {})
     with SimulatedQueue(node) as queue:
         configure(backend=f"simulated:{node}", stream=queue)
-        region_instruments.instrument_regions(meters)
+        instruments.instrument_regions(meters)
         try:
             with region("warm up", strict=True):
                 queue.launch(Work(seconds=0.3, flops=1e12))

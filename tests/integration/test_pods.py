@@ -305,7 +305,7 @@ def test_a_socket_that_belongs_to_root_is_denied_to_others_and_nothing_crashes(t
     """In a process of its own: permissions do not bind root, who may be running this."""
     program = f"""
 import os, sys
-from gpu_profile.device_state import DeviceState
+from gpu_profile.sampling.sampler import DeviceState
 if os.geteuid() == 0:
     import grpc, google.protobuf.message_factory, google.protobuf.descriptor_pb2
     from gpu_profile_exporter.attribution import Attribution
@@ -386,7 +386,7 @@ def test_grpc_is_not_loaded_where_no_kubelet_is(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from gpu_profile_exporter.attribution import Attribution
-from gpu_profile.device_state import DeviceState
+from gpu_profile.sampling.sampler import DeviceState
 from gpu_profile.catalogue.samples import Device
 states = dict(g=DeviceState.of(Device("g"), dict(), 1))
 running = Attribution(lambda: states, containers=True, processes=True, kubelet_socket=Path({str(tmp_path / "none")!r}))

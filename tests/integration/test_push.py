@@ -18,7 +18,7 @@ from gpu_profile.catalogue.self_metrics import SELF_METRICS
 from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile_exporter.exposition import Exposition
 from gpu_profile_exporter.push import Pusher, endpoint_settings, resource_attributes
 from gpu_profile_exporter.readings import Reading, readings

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from exporter_process import environment
 
-from gpu_profile import process
 from gpu_profile.analysis import analyse
 from gpu_profile.driver import simulated
 from gpu_profile.recording import DeviceInterval, read_recording
-from gpu_profile.regions import region
+from gpu_profile.regions.region import region
+from gpu_profile.regions.session import process
 
 #: Records into its second argument, if there is one, else where the environment says; tells what it did.
 SERVICE = """

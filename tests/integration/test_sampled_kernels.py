@@ -12,9 +12,9 @@ from window_support import FakeSource
 from gpu_profile import RegionCollector, region
 from gpu_profile.analysis import analyse
 from gpu_profile.kernels.windows.sampling import Sampling
-from gpu_profile.recorder import record_session
 from gpu_profile.recording import read_recording
 from gpu_profile.regimes import Regime
+from gpu_profile.regions.session.recorder import record_session
 
 #: The kernel of each step, in ns: of 20 ms on the host, so that the GPU starves.
 KERNEL_NS = 2_000_000

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER, UTILIZATION
-from gpu_profile.gpu_summary import HEIGHTS, TRACE, GpuSummary, samples_of, summarise_run
 from gpu_profile.history.timeline import Timeline
+from gpu_profile.monitor.gpu_summary import HEIGHTS, TRACE, GpuSummary, samples_of, summarise_run
 from gpu_profile.monitor.trace import MOST_STEPS, Trace
 from gpu_profile.units import NS_PER_S, nanoseconds
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue.samples import Device, DeviceKind
+from gpu_profile.driver.visible import Visible
 from gpu_profile.errors import UsageError
-from gpu_profile.visible import Visible
 
 #: Short UUIDs from few letters, so that beginnings are shared.
 BODIES = st.text("ab0", min_size=1, max_size=4)

@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 
 from gpu_profile import GpuSpanProcessor, RegionCollector, configure, region, serve_metrics, use_stream
 from gpu_profile.driver.simulated import SimulatedQueue
-from gpu_profile.region_metrics import MetricsServer
-from gpu_profile.regions import Region
+from gpu_profile.regions.region import Region
+from gpu_profile.regions.telemetry.prometheus import MetricsServer
 
 T = TypeVar("T")
 

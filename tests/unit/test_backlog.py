@@ -5,8 +5,8 @@ from collections.abc import Hashable
 
 import pytest
 
-from gpu_profile.backlog import MOST_DEEP, Backlog
-from gpu_profile.executions import Execution
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.backlog import MOST_DEEP, Backlog
 
 
 class Marks:

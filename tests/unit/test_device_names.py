@@ -6,8 +6,8 @@ import pytest
 from device_support import GPUS, MIXED, MIXED_MODELS, UUIDS, visible
 
 from gpu_profile.catalogue.samples import Device
+from gpu_profile.driver.visible import Visible
 from gpu_profile.errors import UsageError
-from gpu_profile.visible import Visible
 
 # ---------------------------------------------------------------------- what a user means
 

@@ -23,12 +23,12 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 import gpu_profile
-from gpu_profile import process
 from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Instrument
 from gpu_profile.catalogue.attributes import KERNEL_ATTRIBUTES, KERNEL_EVENT
 from gpu_profile.catalogue.events import EVENT_ATTRIBUTES, EVENT_NAMES
 from gpu_profile.catalogue.metric import label
 from gpu_profile.cli import commands
+from gpu_profile.regions.session import process
 from gpu_profile_exporter.cli import exporter
 from gpu_profile_exporter.config import load
 

@@ -14,9 +14,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import format_trace_id
 from region_support import Stage
 
-from gpu_profile import process, region
+from gpu_profile import region
 from gpu_profile.catalogue.samples import Event
-from gpu_profile.event_logs import LOOK_BACK_S, leave_events, log_events
+from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry.log_records import LOOK_BACK_S, leave_events, log_events
 
 
 class Logged:

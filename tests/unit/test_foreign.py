@@ -17,11 +17,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from region_support import Stage
 
-from gpu_profile import GpuSpanProcessor, foreign, process, region
+from gpu_profile import GpuSpanProcessor, region
 from gpu_profile.errors import UsageError
-from gpu_profile.executions import Execution
-from gpu_profile.foreign import ForeignRule, parse_rule
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.telemetry import server_spans
+from gpu_profile.regions.telemetry.server_spans import ForeignRule, parse_rule
 
 INTERNAL, SERVER, CONSUMER, CLIENT = SpanKind.INTERNAL, SpanKind.SERVER, SpanKind.CONSUMER, SpanKind.CLIENT
 
@@ -91,9 +93,9 @@ def test_rule_with_a_kind_that_is_none_is_a_usage_error() -> None:
 
 
 def test_rule_that_no_span_fits_watches_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "current", None)
-    assert foreign.watch(parse_rule("none"), session=process.session, innermost=lambda: None) is None
-    assert foreign.current is None
+    monkeypatch.setattr(server_spans, "current", None)
+    assert server_spans.watch(parse_rule("none"), session=process.session, innermost=lambda: None) is None
+    assert server_spans.current is None
 
 
 # ------------------------------------------------------------------ which spans
@@ -383,7 +385,7 @@ def test_leaving_ends_what_runs_and_watches_no_more(stage: Stage, monkeypatch: p
     watch(monkeypatch)
     with foreign_span(stage, "GET /", SERVER):
         stage.run(0.2)
-        foreign.leave()
+        server_spans.leave()
         stage.run(0.2)
     with foreign_span(stage, "GET /", SERVER):
         pass

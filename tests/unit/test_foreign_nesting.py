@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind
 from region_support import Stage
 
 from gpu_profile import region
-from gpu_profile.foreign import parse_rule
+from gpu_profile.regions.telemetry.server_spans import parse_rule
 
 SERVER, CONSUMER = SpanKind.SERVER, SpanKind.CONSUMER
 

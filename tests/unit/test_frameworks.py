@@ -19,7 +19,7 @@ from cuda_support import (
     stream_now,
 )
 
-from gpu_profile.frameworks import current_device, find_stream, find_sync, libcuda
+from gpu_profile.regions.frameworks import current_device, find_stream, find_sync, libcuda
 from gpu_profile.testing import FakeClock
 
 MICROSECOND = 1_000

@@ -16,7 +16,7 @@ STUB = Path(__file__).parents[1] / "data" / "libcuda_stub.c"
 BEFORE = """
 import ctypes, sys, threading, time
 from types import ModuleType, SimpleNamespace
-from gpu_profile.frameworks import current_device, find_stream, find_sync, libcuda
+from gpu_profile.regions.frameworks import current_device, find_stream, find_sync, libcuda
 assert libcuda.loaded() is None and find_stream() is None
 stub = ctypes.CDLL(sys.argv[1])
 stub.stub_launch.argtypes = ctypes.c_void_p, ctypes.c_int64

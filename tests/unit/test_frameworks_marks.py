@@ -20,10 +20,11 @@ from cuda_support import (
 )
 from region_support import Stage
 
-from gpu_profile import process, region
-from gpu_profile.executions import Execution
-from gpu_profile.frameworks import current_device, events, find_stream, libcuda
-from gpu_profile.frameworks.events import UNMARKED
+from gpu_profile import region
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.frameworks import current_device, events, find_stream, libcuda
+from gpu_profile.regions.frameworks.events import UNMARKED
+from gpu_profile.regions.session import process
 from gpu_profile.testing import FakeClock
 
 MICROSECOND = 1_000

@@ -19,15 +19,8 @@ from gpu_profile.catalogue.signals import (
     TEMPERATURE,
     UTILIZATION,
 )
-from gpu_profile.gpu_summary import (
-    HEIGHTS,
-    GpuSample,
-    GpuSummary,
-    ProfiledResult,
-    samples_of,
-    summarise_run,
-)
 from gpu_profile.history.timeline import Timeline
+from gpu_profile.monitor.gpu_summary import HEIGHTS, GpuSample, GpuSummary, ProfiledResult, samples_of, summarise_run
 from gpu_profile.units import MIB, NS_PER_S, nanoseconds
 
 T0 = 1_767_225_600 * NS_PER_S

@@ -8,10 +8,10 @@ from kernel_work_support import ALL_REDUCE, GEMM, HUNGRY, NOTHING, RELU, TALKING
 
 from gpu_profile.catalogue import metrics as rows
 from gpu_profile.catalogue.attributes import ATTRIBUTES, KERNEL_ATTRIBUTES
-from gpu_profile.executions import Execution
 from gpu_profile.regimes import Regime, classify
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import MOST_TOP, KernelWork, KernelWorks
+from gpu_profile.regions.execution import Execution
 
 OWN = "gpu_profile.kernels."
 KINDS = {"int": int, "double": float, "string": str}

@@ -9,11 +9,12 @@ import pytest
 from monitor_support import Scene
 from sampler_support import A, FakeDriver, wait_for
 
-from gpu_profile import GpuBackendError, configure, process
+from gpu_profile import GpuBackendError, configure
 from gpu_profile.errors import UnknownBackendError
 from gpu_profile.monitor import GpuMonitor, holds
 from gpu_profile.monitor.holds import hold
-from gpu_profile.sampler import Sampler
+from gpu_profile.regions.session import process
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 
 

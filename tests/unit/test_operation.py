@@ -6,9 +6,9 @@ import pytest
 from operation_support import BLANK, PRODUCT, SUM
 
 from gpu_profile.catalogue.attributes import ATTRIBUTES
-from gpu_profile.executions import Execution
 from gpu_profile.regimes import Regime, classify
 from gpu_profile.regimes.operation import LEAST_SHARE, Operation, Operations
+from gpu_profile.regions.execution import Execution
 from gpu_profile.units import NS_PER_S
 
 OWN = "gpu_profile.operation."

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from gpu_profile.catalogue.samples import Device, DeviceKind
-from gpu_profile.placement import Placement
-from gpu_profile.visible import Spec
+from gpu_profile.driver.visible import Spec
+from gpu_profile.regions.session.placement import Placement
 
 A, B = (Device(f"GPU-{name}", index=i, name="H100", pci_bus_id=f"0000:0{i}:00.0") for i, name in enumerate("ab"))
 SLICE = Device("MIG-1", parent="GPU-a", kind=DeviceKind.MIG, index=0, name="H100 MIG 1g.10gb")

@@ -12,10 +12,11 @@ from types import FrameType
 import pytest
 from region_support import Stage
 
-from gpu_profile import GpuBackendError, configure, process, region, use_stream
+from gpu_profile import GpuBackendError, configure, region, use_stream
 from gpu_profile.catalogue import LIBRARY_GROUPS
 from gpu_profile.driver import simulated
-from gpu_profile.session import Session
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
 
 ROOT = Path(__file__).parents[2]
 
@@ -271,7 +272,7 @@ def test_forked_child_starts_a_session_of_its_own_with_threads(clean: None) -> N
 
 FORK = """
 import multiprocessing, sys
-from gpu_profile import configure, region, process
+from gpu_profile import configure, process, region
 from gpu_profile.driver.simulated import SimulatedQueue, Work
 
 configure(backend=f"simulated:{sys.argv[1]}")
@@ -359,7 +360,7 @@ def test_program_without_a_driver_hears_of_it_once_and_runs(tmp_path: Path) -> N
     code = """
 import logging, sys, time
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-from gpu_profile import region, process
+from gpu_profile import process, region
 for _ in range(3):
     with region("step", span=False):
         time.sleep(0.05)

@@ -17,8 +17,10 @@ from opentelemetry.trace import set_tracer_provider
 from opentelemetry.util._once import Once
 from region_support import Stage
 
-from gpu_profile import GpuSpanProcessor, process, providers, region
-from gpu_profile.providers import auto, join_spans, leave_spans
+from gpu_profile import GpuSpanProcessor, region
+from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry import providers
+from gpu_profile.regions.telemetry.providers import auto, join_spans, leave_spans
 
 
 @pytest.fixture

@@ -19,13 +19,17 @@ NAMES = [
     "GpuSummary",
     "ProfiledResult",
     "RegionCollector",
+    "Visible",
     "configure",
     "gpu_profile",
     "instrument_regions",
     "join_spans",
     "leave_spans",
+    "log_events",
     "region",
     "serve_metrics",
+    "session",
+    "stop",
     "use_stream",
 ]
 
@@ -64,6 +68,11 @@ def test_every_public_name_is_there_documented_and_found_once(name: str) -> None
     assert found is getattr(gpu_profile, name)
     assert found.__doc__
     assert name in dir(gpu_profile)
+
+
+def test_the_module_of_the_process_keeps_its_name() -> None:
+    code = "from gpu_profile import configure, process, stop\nconfigure(backend='none')\nprint(process.stop is stop)"
+    assert python(code) == "True\n"
 
 
 def test_star_import_gives_the_public_names() -> None:

@@ -13,12 +13,12 @@ from sampler_support import FakeDriver
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import RecordingError
-from gpu_profile.executions import AWAIT_S, Execution
-from gpu_profile.recorder import RECORD_VARIABLE, SAMPLED_VARIABLE, Recorder, record_session
 from gpu_profile.recording import DeviceInterval, Recording, read_recording
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regimes.operation import Operation
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import AWAIT_S, Execution
+from gpu_profile.regions.session.recorder import RECORD_VARIABLE, SAMPLED_VARIABLE, Recorder, record_session
+from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import START_NS, FakeClock
 
 GPU = Device("GPU-A", index=0, name="A100")

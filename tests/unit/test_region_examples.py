@@ -14,14 +14,16 @@ from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.samples import Exemplar
 from region_support import Stage
 
-from gpu_profile import RegionCollector, process, region, region_metrics, serve_metrics
+from gpu_profile import RegionCollector, region, serve_metrics
+from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry import prometheus
 from gpu_profile.units import NS_PER_S
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """No execution has been remembered yet, and nobody has asked for that."""
-    monkeypatch.setattr(region_metrics, "_examples", region_metrics._Examples())
+    monkeypatch.setattr(prometheus, "_examples", prometheus._Examples())
     monkeypatch.setattr(process, "_on_start", [])
 
 

@@ -9,8 +9,10 @@ import pytest
 from opentelemetry import trace
 from region_support import Stage
 
-from gpu_profile import GpuBackendError, process, region, running
-from gpu_profile.regions import current_name
+from gpu_profile import GpuBackendError, region
+from gpu_profile.regions import running
+from gpu_profile.regions.region import current_name
+from gpu_profile.regions.session import process
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from region_support import Stage
 
 from gpu_profile import region
-from gpu_profile.executions import Execution
-from gpu_profile.regions import current_name
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.region import current_name
 
 
 @pytest.fixture

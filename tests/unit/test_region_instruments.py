@@ -19,17 +19,19 @@ from operation_support import PRODUCT
 from prometheus_client import CollectorRegistry, generate_latest
 from region_support import Stage
 
-from gpu_profile import RegionCollector, process, providers, region, region_instruments
+from gpu_profile import RegionCollector, region
 from gpu_profile.catalogue import Instrument
 from gpu_profile.catalogue import metrics as rows
 from gpu_profile.join.durations import BUCKETS_S
-from gpu_profile.region_instruments import instrument_regions, leave_regions
+from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry import instruments, providers
+from gpu_profile.regions.telemetry.instruments import instrument_regions, leave_regions
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """No meter provider is known yet, and hooks of this test end with it."""
-    monkeypatch.setattr(region_instruments, "_instrumented", {})
+    monkeypatch.setattr(instruments, "_instrumented", {})
     monkeypatch.setattr(process, "_on_start", [])
     monkeypatch.setattr(metrics_internal, "_METER_PROVIDER", None)
     monkeypatch.setattr(metrics_internal, "_METER_PROVIDER_SET_ONCE", Once())
@@ -145,7 +147,7 @@ def test_every_execution_counts_at_any_sampling_of_traces(
     for sampled in (1.0, ratio):
         with Stage(tmp_path / str(sampled), monkeypatch, sampler=TraceIdRatioBased(sampled)) as stage:
             reader = Reader()
-            region_instruments._instrumented.clear()
+            instruments._instrumented.clear()
             instrument_regions(reader.provider)
             stage.run(0.5)
             for _ in range(2_000):

@@ -17,11 +17,13 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from region_support import Stage
 
-from gpu_profile import RegionCollector, process, region, region_metrics, serve_metrics
+from gpu_profile import RegionCollector, region, serve_metrics
 from gpu_profile.catalogue import metrics as rows
 from gpu_profile.errors import UsageError
 from gpu_profile.join.durations import BUCKETS_S
-from gpu_profile.session import Session
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.telemetry import prometheus
 
 
 @pytest.fixture
@@ -179,7 +181,7 @@ def test_label_values_are_escaped(stage: Stage) -> None:
 
 def test_scrape_keeps_the_join_out_while_it_reads(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     busy_service(stage)
-    families, could_join = region_metrics.families, []
+    families, could_join = prometheus.families, []
 
     def probe(session: Session) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
         other = threading.Thread(target=lambda: could_join.append(session.lock.acquire(blocking=False)))
@@ -187,7 +189,7 @@ def test_scrape_keeps_the_join_out_while_it_reads(stage: Stage, monkeypatch: pyt
         other.join()
         yield from families(session)
 
-    monkeypatch.setattr(region_metrics, "families", probe)
+    monkeypatch.setattr(prometheus, "families", probe)
     assert "gpu_profile_region_calls_total" in exposition()
     assert could_join == [False]
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from region_support import Stage
 
-from gpu_profile import configure, process, region
-from gpu_profile.regions import current_name
+from gpu_profile import configure, region
+from gpu_profile.regions.region import current_name
+from gpu_profile.regions.session import process
 
 
 @pytest.fixture

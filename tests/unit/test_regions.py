@@ -12,7 +12,7 @@ from opentelemetry.trace import StatusCode
 from region_support import Stage
 
 from gpu_profile import region
-from gpu_profile.regions import Region, current_name
+from gpu_profile.regions.region import Region, current_name
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER
 from gpu_profile.errors import GpuBackendError
-from gpu_profile.rounds import RARE_S, Rounds
+from gpu_profile.sampling.rounds import RARE_S, Rounds
+from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.testing import FakeClock
-from gpu_profile.tracked import Tracked
 
 
 @dataclass

@@ -8,7 +8,7 @@ from sampler_support import SLICE, A, B, World
 from gpu_profile.catalogue import Tier
 from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER, SM
-from gpu_profile.sampler import DEVICES_S, DRAIN_S, GPM_S, MOST_EVENTS, SLOW_S
+from gpu_profile.sampling.rounds import DEVICES_S, DRAIN_S, GPM_S, MOST_EVENTS, SLOW_S
 from gpu_profile.units import nanoseconds
 
 

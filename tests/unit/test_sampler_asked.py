@@ -10,7 +10,8 @@ import pytest
 from sampler_support import A, B, World, wait_for
 
 from gpu_profile.catalogue import Tier
-from gpu_profile.sampler import ASKED_SLOW_S, DRAIN_S, Sampler
+from gpu_profile.sampling.rounds import ASKED_SLOW_S, DRAIN_S
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.units import nanoseconds
 
 

@@ -10,7 +10,8 @@ from gpu_profile.catalogue import SIGNALS, Tier
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.driver import Driver
 from gpu_profile.errors import GpuBackendError
-from gpu_profile.sampler import DEVICES_S, RETRY_S, Sampler
+from gpu_profile.sampling.rounds import DEVICES_S, RETRY_S
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.units import nanoseconds
 
 

@@ -9,7 +9,7 @@ from sampler_support import A, World, wait_for
 
 from gpu_profile.catalogue import Tier
 from gpu_profile.driver import Driver
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_a_thread_that_was_left_behind_ends_even_if_another_was_started(running:
 def test_a_defect_in_a_driver_is_counted_and_does_not_end_the_thread(
     running: list[Sampler], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gpu_profile.sampler.RETRY_S", 0.001)
+    monkeypatch.setattr("gpu_profile.sampling.rounds.RETRY_S", 0.001)
     world = World(A)
     sampler = Sampler(world.open, interval_s=0.001)
     running.append(sampler)

@@ -21,8 +21,8 @@ from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from gpu_profile import configure, process, region
-from gpu_profile.providers import join_spans, leave_spans
-from gpu_profile.region_instruments import instrument_regions
+from gpu_profile.regions.telemetry.providers import join_spans, leave_spans
+from gpu_profile.regions.telemetry.instruments import instrument_regions
 
 configure(backend="none")
 assert not join_spans()

@@ -17,9 +17,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 import gpu_profile
-from gpu_profile import GpuBackendError, configure, monitor, process
+from gpu_profile import GpuBackendError, configure, monitor
 from gpu_profile.driver.grammar import check_spec
 from gpu_profile.monitor import GpuMonitor, GpuSample, GpuSummary, ProfiledResult
+from gpu_profile.regions.session import process
 
 NEVER = threading.Event()
 PAGES = Path(__file__).parents[1] / "data" / "seed"

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from region_support import ONE_GPU, Stage
 
-from gpu_profile import process, region, session, verdicts
+from gpu_profile import region
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import Work
-from gpu_profile.executions import Execution
 from gpu_profile.join.unmixing.region_columns import OTHER
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process, session, verdicts
+from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import NS_PER_S
 

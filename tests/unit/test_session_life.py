@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import pytest
 from prometheus_support import until
 
-from gpu_profile import process, region
+from gpu_profile import region
 from gpu_profile.clock import Waitable
 from gpu_profile.driver.null import NullDriver
 from gpu_profile.errors import GpuBackendError
-from gpu_profile.session import Session
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import START_NS, FakeClock
 
 

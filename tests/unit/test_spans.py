@@ -19,10 +19,13 @@ from opentelemetry.sdk.trace.sampling import Sampler as TraceSampler
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from region_support import Stage
 
-from gpu_profile import GpuSpanProcessor, process, region, running, spans
-from gpu_profile.enrichment import Enricher
-from gpu_profile.executions import AWAIT_S
+from gpu_profile import GpuSpanProcessor, region
 from gpu_profile.regimes.operation import Operation
+from gpu_profile.regions import running
+from gpu_profile.regions.execution import AWAIT_S
+from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry import spans
+from gpu_profile.regions.telemetry.enrichment import Enricher
 
 
 class Recorder(SpanProcessor):
@@ -347,7 +350,7 @@ def test_dead_exporter_holds_the_last_flush_up_for_a_few_seconds_at_most(
             return False
 
     clock = [0.0]
-    monkeypatch.setattr("gpu_profile.spans.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("gpu_profile.regions.telemetry.spans.time.monotonic", lambda: clock[0])
     inner = Dead()
     with Stage(tmp_path, monkeypatch, on_device=False, inner=inner):
         for _ in range(2_000):

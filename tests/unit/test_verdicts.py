@@ -7,11 +7,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from kernel_work_support import HUNGRY, NOTHING, TALKING
 from operation_support import BLANK, PRODUCT, SUM
 
-from gpu_profile.executions import Execution
 from gpu_profile.join.unmixing.region_columns import OTHER
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.regimes.operation import Operation
-from gpu_profile.verdicts import MOST_NAMES, Verdicts
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.verdicts import MOST_NAMES, Verdicts
 
 NOWHERE: Mapping[Hashable, Sequence[str]] = {None: ()}
 

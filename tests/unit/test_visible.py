@@ -10,9 +10,10 @@ from device_support import GPUS, MIXED, MIXED_MODELS, UUIDS, gpu, slices, visibl
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver import simulated
 from gpu_profile.driver.nvml import NvmlDriver
+from gpu_profile.driver.visible import Visible
 from gpu_profile.errors import UsageError
+from gpu_profile.recording.rank import Rank, rank
 from gpu_profile.testing import FakeClock
-from gpu_profile.visible import Rank, Visible, rank
 
 
 def seen(devices: Sequence[Device], value: str | None, **more: str) -> list[str]:

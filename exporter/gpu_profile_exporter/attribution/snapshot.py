@@ -47,7 +47,7 @@ LEFT_OUT_OF: Final = {
 
 
 class Observed(Protocol):
-    """What is used of the sampler's state of a device (`gpu_profile.device_state.DeviceState`)."""
+    """What is used of the sampler's state of a device (`gpu_profile.sampling.sampler.DeviceState`)."""
 
     @property
     def device(self) -> Device:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpu_profile.executions import Execution
 from gpu_profile.join.unmixing.activities import Activity, segments
 from gpu_profile.join.unmixing.pooling import Pool, Pooled
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.session import Session
 
 if TYPE_CHECKING:
     from gpu_profile.driver.simulated import Truth

@@ -29,11 +29,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from gpu_profile import GpuSpanProcessor, configure, region, serve_metrics
-from gpu_profile import process as gpu_process
 from gpu_profile.errors import GpuProfileError
 from gpu_profile.join.summary import Judged
+from gpu_profile.regions.session import process as gpu_process
+from gpu_profile.regions.session.session import Session
 from gpu_profile.report import region_row
-from gpu_profile.session import Session
 from gpu_profile_exporter.demo.comparison import Comparison, HostTwin, compare
 from gpu_profile_exporter.demo.workload import Workload, open_workload
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpu_profile.frameworks import find_stream
-from gpu_profile.streams import Stream
+from gpu_profile.regions.frameworks import find_stream
+from gpu_profile.regions.streams import Stream
 
 if TYPE_CHECKING:
     from gpu_profile.driver.simulated import Truth

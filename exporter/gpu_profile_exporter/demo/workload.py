@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gpu_profile.streams import Stream
+from gpu_profile.regions.streams import Stream
 
 if TYPE_CHECKING:
     from gpu_profile.driver.simulated import Truth
@@ -72,7 +72,7 @@ class SimulatedWorkload:
         time.sleep(seconds)
 
     def _tag(self) -> str:
-        from gpu_profile.regions import current_name
+        from gpu_profile.regions.region import current_name
 
         return current_name() or "other"
 

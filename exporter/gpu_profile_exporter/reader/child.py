@@ -23,8 +23,8 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.errors import StaleLibraryError
-from gpu_profile.rounds import Rounds
-from gpu_profile.tracked import Tracked
+from gpu_profile.sampling.rounds import Rounds
+from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader.marked import LIST_S, OPEN_S, READ_S, START_S, Marked
 from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts

@@ -14,8 +14,8 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse,
 from gpu_profile.clock import Clock
 from gpu_profile.driver import Capability
 from gpu_profile.history.ledger import Ledger
-from gpu_profile.rounds import MOST_EVENTS, SamplerStats
-from gpu_profile.tracked import Tracked, available
+from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
+from gpu_profile.sampling.tracked import Tracked, available
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.wire import Message
 

@@ -31,8 +31,8 @@ def chooser(
     environment = os.environ if environ is None else environ
 
     def choose(devices: Sequence[Device]) -> Sequence[Device]:
+        from gpu_profile.driver.visible import VARIABLE, Visible
         from gpu_profile.errors import UsageError
-        from gpu_profile.visible import VARIABLE, Visible
 
         seen = Visible(devices, environment)
         if specs:

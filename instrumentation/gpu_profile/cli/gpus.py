@@ -101,7 +101,7 @@ def _nvml_version(found: Driver) -> str:
 
 
 def _visible(devices: Sequence[Device]) -> Iterator[Finding]:
-    from gpu_profile.visible import ORDER, VARIABLE, Visible
+    from gpu_profile.driver.visible import ORDER, VARIABLE, Visible
 
     seen = Visible(devices, os.environ)
     value = os.environ.get(VARIABLE)

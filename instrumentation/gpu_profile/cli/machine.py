@@ -203,7 +203,7 @@ def frameworks() -> Iterator[Finding]:
 
 def settings() -> Iterator[Finding]:
     """The settings of gpu-profile in the environment, and what a launcher said."""
-    from gpu_profile.visible import rank
+    from gpu_profile.recording.rank import rank
 
     found = {name: value for name, value in sorted(os.environ.items()) if name.startswith("GPU_PROFILE_")}
     said = ", ".join(f"{name}={value}" for name, value in found.items())

@@ -169,7 +169,7 @@ def _recorded(directory: Path | None, profiler: GPUProfiler) -> Iterator[None]:
     if directory is None:
         yield
         return
-    from gpu_profile import process
+    from gpu_profile.regions.session import process
 
     # Of the processor no driver knows anything.
     none = profiler.machine.region_device is None and BACKEND_VARIABLE not in os.environ

@@ -16,7 +16,7 @@ from gpu_profile.analysis.text import render_regions
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.cli.devices import label
 from gpu_profile.errors import GpuProfileError, UsageError
-from gpu_profile.gpu_summary import GpuSummary, summarise_run
+from gpu_profile.monitor.gpu_summary import GpuSummary, summarise_run
 from gpu_profile.recording import Recording, read_recording
 from gpu_profile.report.as_json import to_json
 from gpu_profile.units import seconds, si

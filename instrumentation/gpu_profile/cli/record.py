@@ -19,7 +19,7 @@ from gpu_profile.errors import RecordingError, UsageError
 from gpu_profile.units import si
 
 if TYPE_CHECKING:
-    from gpu_profile.recorder import Recorder
+    from gpu_profile.regions.session.recorder import Recorder
 
 #: How often the command looks whether it should end.
 _LOOK_S: Final = 0.1

@@ -14,10 +14,9 @@ from gpu_profile.errors import GpuBackendError, GpuProfileError, RecordingError,
 
 if TYPE_CHECKING:
     from gpu_profile.catalogue.samples import Device, Sample
-    from gpu_profile.device_state import DeviceState
     from gpu_profile.driver import Driver
-    from gpu_profile.recorder import Recorder
-    from gpu_profile.sampler import Sampler
+    from gpu_profile.regions.session.recorder import Recorder
+    from gpu_profile.sampling.sampler import DeviceState, Sampler
 
 #: A driver that could not be opened is tried again this often.
 RETRY_S: Final = 1.0
@@ -151,7 +150,7 @@ class Watch:
     def _open(self) -> None:
         from gpu_profile.catalogue import LIBRARY_GROUPS
         from gpu_profile.driver.grammar import open_driver
-        from gpu_profile.sampler import Sampler
+        from gpu_profile.sampling.sampler import Sampler
 
         groups = LIBRARY_GROUPS if self._groups is None else self._groups
         driver = open_driver(self._spec, groups=groups)
@@ -188,7 +187,7 @@ class Watch:
         if self._directory is None or self.recorder is not None:
             return
         from gpu_profile.clock import SYSTEM_CLOCK
-        from gpu_profile.recorder import Recorder
+        from gpu_profile.regions.session.recorder import Recorder
 
         name, version = driver.name, driver.version
         self.recorder = Recorder(

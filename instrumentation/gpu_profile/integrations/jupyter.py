@@ -22,16 +22,16 @@ import IPython.display
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 
-from gpu_profile import process
 from gpu_profile.analysis import Analysis, analyse
 from gpu_profile.analysis.text import labels, reasons, region_cells, region_columns, render_regions
 from gpu_profile.errors import GpuProfileError
-from gpu_profile.gpu_summary import GpuSummary
 from gpu_profile.monitor import GpuMonitor
-from gpu_profile.recorder import Recorder
+from gpu_profile.monitor.gpu_summary import GpuSummary
 from gpu_profile.recording import read_recording
-from gpu_profile.regions import region
-from gpu_profile.session import Session
+from gpu_profile.regions.region import region
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.recorder import Recorder
+from gpu_profile.regions.session.session import Session
 
 #: Shows a value under the cell.
 display: Callable[[object], object] = IPython.display.display

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gpu_profile.integrations.open_regions import OpenRegions
 from gpu_profile.integrations.torch import BACKWARD, FORWARD, OPTIMIZER, Instrumentation, instrument
-from gpu_profile.regions import region
+from gpu_profile.regions.region import region
 
 try:
     if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:

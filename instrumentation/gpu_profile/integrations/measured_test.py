@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpu_profile import process
 from gpu_profile.catalogue import signal
 from gpu_profile.catalogue.samples import Interval
-from gpu_profile.gpu_summary import GpuSummary
 from gpu_profile.integrations.budgets import Measured, show
 from gpu_profile.join.summary import LEAST_COVERAGE, read_span, span_evidence
 from gpu_profile.monitor import GpuMonitor
+from gpu_profile.monitor.gpu_summary import GpuSummary
 from gpu_profile.regimes import classify
+from gpu_profile.regions.session import process
 from gpu_profile.report.table import UNKNOWN, text_table
 from gpu_profile.units import MIB, percent, seconds, si
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from types import FrameType
 from typing import Any
 
-from gpu_profile.regions import Region, region
+from gpu_profile.regions.region import Region, region
 
 #: What it is known by, the region, and the call that is to end it, if there is such a call. A plain tuple: this is most
 #: of what a hook costs.

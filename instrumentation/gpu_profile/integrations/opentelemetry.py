@@ -7,14 +7,15 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from gpu_profile import event_logs, foreign, process, providers, region_instruments
 from gpu_profile.errors import UsageError
-from gpu_profile.foreign import VARIABLE, ForeignRule, parse_rule
-from gpu_profile.running import begun, innermost
+from gpu_profile.regions.running import begun, innermost
+from gpu_profile.regions.session import process
+from gpu_profile.regions.telemetry import instruments, log_records, providers, server_spans
+from gpu_profile.regions.telemetry.server_spans import VARIABLE, ForeignRule, parse_rule
 
 if TYPE_CHECKING:
-    from gpu_profile.executions import Execution
-    from gpu_profile.session import Session
+    from gpu_profile.regions.execution import Execution
+    from gpu_profile.regions.session.session import Session
 
     class BaseInstrumentor:
         """OpenTelemetry's, which is not everywhere."""
@@ -70,18 +71,18 @@ class GpuProfileInstrumentor(BaseInstrumentor):
         rule = _rule() if spans is None else parse_rule(spans) if isinstance(spans, str) else spans
         if process.disabled:
             return
-        foreign.watch(rule, session=process.session, innermost=_innermost)
+        server_spans.watch(rule, session=process.session, innermost=_innermost)
         process.on_start(_tell_regions)
         providers.join_spans(options.get("tracer_provider"))
-        region_instruments.instrument_regions(options.get("meter_provider"))
-        event_logs.log_events(options.get("logger_provider"))
+        instruments.instrument_regions(options.get("meter_provider"))
+        log_records.log_events(options.get("logger_provider"))
 
     def _uninstrument(self, **_: Any) -> None:
         process.off_start(_tell_regions)
-        foreign.leave()
+        server_spans.leave()
         providers.leave_spans()
-        region_instruments.leave_regions()
-        event_logs.leave_events()
+        instruments.leave_regions()
+        log_records.leave_events()
 
 
 def _rule() -> ForeignRule:
@@ -96,7 +97,7 @@ def _rule() -> ForeignRule:
 
 def _tell_regions(session: Session) -> None:
     """Regions look for foreign spans around them from now on, also those without a span of their own."""
-    if foreign.current is not None:
+    if server_spans.current is not None:
         session.watch_spans()
 
 

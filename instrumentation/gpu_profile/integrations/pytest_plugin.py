@@ -89,7 +89,7 @@ class _Measuring:
     def end(self) -> None:
         """Stop sampling, and leave the environment as it was."""
         if self._measured:
-            from gpu_profile import process
+            from gpu_profile.regions.session import process
 
             process.stop()
         if self._backend and self._backend_before is None:

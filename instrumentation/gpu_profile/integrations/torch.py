@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from gpu_profile.errors import UsageError
 from gpu_profile.integrations.open_regions import OpenRegions
-from gpu_profile.regions import region
+from gpu_profile.regions.region import region
 
 try:
     import torch

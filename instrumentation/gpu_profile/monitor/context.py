@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gpu_profile.errors import UsageError
-from gpu_profile.gpu_summary import GpuSample, GpuSummary
+from gpu_profile.monitor.gpu_summary import GpuSample, GpuSummary
 from gpu_profile.monitor.options import SyncFn, options
 from gpu_profile.monitor.pauses import await_through, sleep_through
 from gpu_profile.monitor.run import Run

@@ -8,11 +8,11 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
-from gpu_profile import process
-from gpu_profile.gpu_summary import GpuSummary, ProfiledResult
+from gpu_profile.monitor.gpu_summary import GpuSummary, ProfiledResult
 from gpu_profile.monitor.options import Options, SyncFn, options
 from gpu_profile.monitor.pauses import await_through, sleep_through
 from gpu_profile.monitor.run import Run
+from gpu_profile.regions.session import process
 
 P = ParamSpec("P")
 R = TypeVar("R")

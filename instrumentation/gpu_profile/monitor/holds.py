@@ -9,12 +9,12 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from gpu_profile import process
 from gpu_profile.catalogue import LIBRARY_GROUPS
 from gpu_profile.driver.grammar import check_spec, open_driver
 from gpu_profile.errors import GpuBackendError
-from gpu_profile.sampler import Sampler
-from gpu_profile.session import IDLE_S, Session
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import IDLE_S, Session
+from gpu_profile.sampling.sampler import Sampler
 
 _NOT_HERE: Final = "this process does not sample"
 

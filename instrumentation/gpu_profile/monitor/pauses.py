@@ -8,8 +8,8 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import Final, TypeAlias
 
-from gpu_profile import process
 from gpu_profile.clock import SYSTEM_CLOCK
+from gpu_profile.regions.session import process
 
 Pauses: TypeAlias = Generator[float, None, None]
 

@@ -13,23 +13,23 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
-from gpu_profile import process
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Interval, Sample
+from gpu_profile.driver.visible import VARIABLE, Visible
 from gpu_profile.errors import GpuBackendError, GpuProfileError
-from gpu_profile.frameworks import current_device, find_sync
-from gpu_profile.gpu_summary import GpuSample, GpuSummary, join_notes, samples_of, summarise_run
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.busy import settled
+from gpu_profile.monitor.gpu_summary import GpuSample, GpuSummary, join_notes, samples_of, summarise_run
 from gpu_profile.monitor.holds import Hold, hold
 from gpu_profile.monitor.options import Options
 from gpu_profile.monitor.pauses import Pauses
 from gpu_profile.monitor.trace import Trace
-from gpu_profile.regions import region
-from gpu_profile.sampler import Sampler
-from gpu_profile.session import DRIVER_S
+from gpu_profile.regions.frameworks import current_device, find_sync
+from gpu_profile.regions.region import region
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import DRIVER_S
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.units import nanoseconds, seconds
-from gpu_profile.visible import VARIABLE, Visible
 
 _log = logging.getLogger("gpu_profile")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from gpu_profile.gpu_summary import TRACE
+from gpu_profile.monitor.gpu_summary import TRACE
 
 #: Steps that a trace keeps at most, and how long they are at first.
 MOST_STEPS: Final = 8 * TRACE

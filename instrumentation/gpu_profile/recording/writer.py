@@ -21,9 +21,9 @@ from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording.columns import encode_blocks
 from gpu_profile.recording.format import MAX_PAYLOAD, SUFFIX, RecordType, frame, header, to_json
+from gpu_profile.recording.rank import Rank, rank
 from gpu_profile.recording.records import ProcessInfo, SpanRecord, to_fields
 from gpu_profile.units import NS_PER_S
-from gpu_profile.visible import Rank, rank
 
 _FLUSH_EVERY_NS: Final = NS_PER_S
 #: A writer that nobody flushes flushes itself here, which bounds its memory and the size of a record.

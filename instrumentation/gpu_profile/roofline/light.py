@@ -11,7 +11,7 @@ from weakref import ref
 
 from gpu_profile.regimes import Regime, Thresholds
 from gpu_profile.regimes.operation import Operation
-from gpu_profile.regions import region
+from gpu_profile.regions.region import region
 from gpu_profile.roofline import counting
 from gpu_profile.roofline.call import Call, name_of, undone
 from gpu_profile.roofline.ceilings import Ceilings

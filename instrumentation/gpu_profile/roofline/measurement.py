@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds, Verdict, classify
 from gpu_profile.regimes.operation import Operation
-from gpu_profile.regions import region
+from gpu_profile.regions.region import region
 from gpu_profile.roofline import counting, doubling
 from gpu_profile.roofline.call import Call, not_counted, undone
 from gpu_profile.roofline.ceilings import Ceilings

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from exporter_process import environment
 
-from gpu_profile import process, recorder
 from gpu_profile.cli import commands, run
 from gpu_profile.cli.launch import BACKEND_VARIABLE, RECORD_VARIABLE, SAMPLED_VARIABLE
+from gpu_profile.regions.session import process, recorder
 
 Found = list[dict[str, Any]]
 

@@ -18,8 +18,8 @@ from gpu_profile.driver.null import NullDriver
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.own_process import FIRST_S, LAST_S, OwnIds, own_ids, pause_s, runs, uses
 from gpu_profile.driver.simulated import SimulatedQueue, Work
+from gpu_profile.driver.visible import Visible
 from gpu_profile.testing import FakeClock
-from gpu_profile.visible import Visible
 
 A, B = Device("GPU-A"), Device("GPU-B")
 SLICE, OTHER_SLICE = (Device(f"MIG-{n}", parent="GPU-B", kind=DeviceKind.MIG) for n in range(2))

@@ -8,7 +8,7 @@ from exporter_support import IDENTITY, FakeDriver, step_for
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import GRAPHICS, MEMORY_USED, POWER, TEMPERATURE
 from gpu_profile.errors import GpuBackendError
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.app import Request, Response, respond
 from gpu_profile_exporter.health import Health, health

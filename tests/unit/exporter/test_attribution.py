@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue.samples import Device, ProcessUse
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.attribution import LABELS, Attribution
 from gpu_profile_exporter.attribution.allocation import Allocation, labels, within

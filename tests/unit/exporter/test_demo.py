@@ -14,10 +14,10 @@ from exporter_support import step_for
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
-from gpu_profile.executions import Execution
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.sampler import Sampler
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.session import Session
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.demo import command

@@ -25,8 +25,8 @@ from gpu_profile.catalogue.signals import (
     TEMPERATURE,
     UTILIZATION,
 )
-from gpu_profile.rounds import RARE_S
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.rounds import RARE_S
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.exposition import Exposition
 from gpu_profile_exporter.health import lifetime_ns

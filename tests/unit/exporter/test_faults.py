@@ -8,7 +8,7 @@ from exporter_support import of, scrape, series, step_for
 
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 
 LEFT_OF_A_LOST_DEVICE = {

@@ -7,7 +7,7 @@ from exporter_support import step_for
 
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.exposition import Exposition
 from gpu_profile_exporter.readings import Identity, readings

@@ -21,7 +21,7 @@ from gpu_profile.catalogue.signals import (
     UTILIZATION,
 )
 from gpu_profile.catalogue.xids import XIDS, Tier
-from gpu_profile.sampler import Sampler
+from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.readings import Identity, Reading, readings
 

@@ -11,11 +11,12 @@ pytest.importorskip("IPython")
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from gpu_profile import configure, process
+from gpu_profile import configure
 from gpu_profile.analysis import Analysis
 from gpu_profile.driver import simulated
 from gpu_profile.integrations import jupyter
 from gpu_profile.integrations.jupyter import CellReport
+from gpu_profile.regions.session import process
 
 ONE_GPU = '[[device]]\nmodel = "H200 SXM"\n'
 #: Long enough that the driver's windows of 100 ms tell something.

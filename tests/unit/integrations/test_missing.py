@@ -49,7 +49,7 @@ def last_line(module: str, missing: str) -> str:
 def test_frameworks_are_looked_for_without_loading_any() -> None:
     script = """
 import sys
-from gpu_profile.frameworks import current_device, find_stream, find_sync
+from gpu_profile.regions.frameworks import current_device, find_stream, find_sync
 assert (find_stream(), find_sync(), current_device()) == (None, None, None)
 assert not {"torch", "cupy", "numba", "jax", "numpy", "pynvml"} & sys.modules.keys()
 """

@@ -21,7 +21,7 @@ TRAIN, COMPILE, LIGHTNING, TRANSFORMERS = re.findall(r"^```python\n(.*?)^```", P
 AFTER = """
 import runpy
 names = runpy.run_path("train.py", run_name="__main__")
-from gpu_profile import process
+from gpu_profile.regions.session import process
 session = process.session()
 session.flush()
 print(*{judged.summary.region for judged in session.regions()}, sep=",")

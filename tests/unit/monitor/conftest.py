@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from monitor_support import Scene
 
-from gpu_profile import configure, process
+from gpu_profile import configure
 from gpu_profile.monitor import run as running
+from gpu_profile.regions.session import process
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from monitor_support import Scene
 
 from gpu_profile import configure
-from gpu_profile.gpu_summary import GpuSummary, ProfiledResult
 from gpu_profile.monitor import gpu_profile
+from gpu_profile.monitor.gpu_summary import GpuSummary, ProfiledResult
 
 # ---------------------------------------------------------------------- the decorator
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from monitor_support import Scene, measured
 
-from gpu_profile import process
 from gpu_profile.errors import UsageError
-from gpu_profile.executions import Execution
 from gpu_profile.monitor import GpuMonitor, gpu_profile
 from gpu_profile.monitor import run as running
 from gpu_profile.monitor.run import SETTLE_S
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process
 from gpu_profile.units import nanoseconds
 
 # ---------------------------------------------------------------------- right numbers

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from monitor_support import Scene, measured
 
-from gpu_profile import GpuBackendError, configure, process
+from gpu_profile import GpuBackendError, configure
 from gpu_profile.errors import UnknownBackendError, UsageError
-from gpu_profile.gpu_summary import GpuSummary
 from gpu_profile.monitor import GpuMonitor, gpu_profile
 from gpu_profile.monitor import run as running
+from gpu_profile.monitor.gpu_summary import GpuSummary
+from gpu_profile.regions.session import process
 from gpu_profile.units import nanoseconds
 
 # ---------------------------------------------------------------------- drivers

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from monitor_support import Scene, measured
 
-from gpu_profile.gpu_summary import GpuSummary
 from gpu_profile.monitor import GpuMonitor, gpu_profile
 from gpu_profile.monitor import run as running
+from gpu_profile.monitor.gpu_summary import GpuSummary
 from gpu_profile.units import nanoseconds
 
 # ---------------------------------------------------------------------- sync_fn

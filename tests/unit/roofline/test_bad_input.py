@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from roofline_support import CEILINGS
 
-from gpu_profile import configure, regions
+from gpu_profile import configure
 from gpu_profile.errors import UsageError
+from gpu_profile.regions import region as region_module
 from gpu_profile.roofline import GPUProfiler
 
 torch: Any = pytest.importorskip("torch")
@@ -37,7 +38,7 @@ def nothing_left_behind() -> Iterator[None]:
     yield
     assert torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
     assert torch.is_grad_enabled()
-    assert regions.current_name() is None
+    assert region_module.current_name() is None
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roofline_support import CEILINGS, FakeMachine
 
-from gpu_profile import configure, process
+from gpu_profile import configure
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
+from gpu_profile.regions.session import process
 from gpu_profile.roofline import call, counting, light
 from gpu_profile.roofline.light import Light
 from gpu_profile.roofline.machines.machine import Timing

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from roofline_support import CEILINGS, FakeMachine
 
-from gpu_profile import configure, process
+from gpu_profile import configure
+from gpu_profile.regions.session import process
 from gpu_profile.roofline import doubling
 from gpu_profile.roofline.call import Call, name_of
 from gpu_profile.roofline.machines.machine import Timing

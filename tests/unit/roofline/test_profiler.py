@@ -18,9 +18,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from roofline_support import CEILINGS, FakeMachine
 
-from gpu_profile import configure, running
+from gpu_profile import configure
 from gpu_profile.errors import UsageError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
+from gpu_profile.regions import running
 from gpu_profile.roofline import GPUProfiler, machines
 from gpu_profile.roofline.call import Call
 from gpu_profile.roofline.ceilings import cache, calibration

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from gpu_profile import process
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.kernels.gmp.results import ProfileType, Results
 from gpu_profile.kernels.gmp.totals import Totals
@@ -22,6 +21,7 @@ from gpu_profile.kernels.sources.opening import check_spec, open_source
 from gpu_profile.kernels.sources.source import Source
 from gpu_profile.kernels.sources.torch_source import TorchSource
 from gpu_profile.kernels.windows.window import Taken, Window
+from gpu_profile.regions.session import process
 from gpu_profile.units import nanoseconds
 
 #: A window that is this many times as old as it should be closes although ranges of other threads run.

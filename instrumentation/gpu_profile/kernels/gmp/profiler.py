@@ -18,13 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from gpu_profile import process
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.kernels.gmp import results as shown
 from gpu_profile.kernels.gmp.collecting import Collecting, Settings
 from gpu_profile.kernels.gmp.ranges import ProfiledRange, decorate, pop, push
 from gpu_profile.kernels.gmp.results import ProfileType, Reduction, Results, one_of
 from gpu_profile.kernels.sources.opening import open_source
+from gpu_profile.regions.session import process
 
 P = ParamSpec("P")
 R = TypeVar("R")

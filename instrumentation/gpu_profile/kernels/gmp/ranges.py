@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
 
-from gpu_profile import process
 from gpu_profile.errors import UsageError
-from gpu_profile.executions import Execution
-from gpu_profile.generators import async_generator, generator
 from gpu_profile.kernels.gmp.results import ProfileType
-from gpu_profile.regions import Region, region
-from gpu_profile.running import Running
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.generators import async_generator, generator
+from gpu_profile.regions.region import Region, region
+from gpu_profile.regions.running import Running
+from gpu_profile.regions.session import process
 
 P = ParamSpec("P")
 R = TypeVar("R")

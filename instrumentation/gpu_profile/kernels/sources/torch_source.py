@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpu_profile.errors import GpuBackendError, UsageError
-from gpu_profile.frameworks import libcuda
 from gpu_profile.kernels.records import Allocation, Call, Operation, Operator, Range, Record
 from gpu_profile.kernels.sources.source import ENDERS, WrongThreadError, has_driver
 from gpu_profile.kernels.trace import Trace
+from gpu_profile.regions.frameworks import libcuda
 
 #: Newer releases of Kineto write a line on stderr at every start and stop; only this variable's highest level ends it.
 LOG_VARIABLE: Final = "KINETO_LOG_LEVEL"

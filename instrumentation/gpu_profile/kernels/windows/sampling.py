@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from gpu_profile import process
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
-from gpu_profile.executions import Execution
 from gpu_profile.kernels.sources.opening import check_spec, open_source
 from gpu_profile.kernels.sources.source import Source, WrongThreadError
 from gpu_profile.kernels.sources.torch_source import TorchSource, waits_for_gpu
 from gpu_profile.kernels.windows import window as windows
 from gpu_profile.kernels.windows.window import Taken, Window
-from gpu_profile.running import Running
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.running import Running
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
-from gpu_profile import process
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import GpuProfileError, UsageError
-from gpu_profile.executions import Execution
 from gpu_profile.kernels.records import Call, Range, Record
 from gpu_profile.kernels.sources.opening import open_source
 from gpu_profile.kernels.sources.source import Source, WrongThreadError
 from gpu_profile.kernels.views import KernelReport, report_of
-from gpu_profile.running import Running, begun, innermost
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.running import Running, begun, innermost
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
 
 _log = logging.getLogger("gpu_profile")
 

@@ -138,7 +138,7 @@ class CupyDevice:
 
 def _uuid(ordinal: int) -> str | None:
     """As NVML has it, from the CUDA driver that CuPy has loaded."""
-    from gpu_profile.frameworks import libcuda
+    from gpu_profile.regions.frameworks import libcuda
 
     driver = libcuda.loaded()
     try:

@@ -245,7 +245,7 @@ def _versions(torch: Any) -> dict[str, str]:
 
 def _nvidia_uuid(ordinal: int, properties: Any) -> str | None:
     """As NVML has it. The CUDA driver tells a MIG instance from its GPU; PyTorch gives the number without a prefix."""
-    from gpu_profile.frameworks import libcuda
+    from gpu_profile.regions.frameworks import libcuda
 
     driver = libcuda.loaded()
     if driver is not None:

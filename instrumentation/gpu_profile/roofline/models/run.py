@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gpu_profile.errors import UsageError
-from gpu_profile.regions import region
+from gpu_profile.regions.region import region
 from gpu_profile.roofline.measurement import Runs, judge
 from gpu_profile.roofline.models.hooks import Submodule, submodules, watched
 from gpu_profile.roofline.models.module_work import NEEDS, ModuleCounter, work_without_running

@@ -13,7 +13,7 @@ from profiler_support import FakeGpu, kernels
 from gpu_profile import region
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.gmp.profiler import GmpProfiler, create_profiler
-from gpu_profile.regions import current_name
+from gpu_profile.regions.region import current_name
 
 
 def test_kernels_belong_to_the_range_that_launched_them_and_to_those_around_it(

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from profiler_support import FakeGpu
 
-from gpu_profile import process
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.gmp import profiler
 from gpu_profile.kernels.gmp.profiler import GmpProfiler, create_profiler
+from gpu_profile.regions.session import process
 
 #: What the original tells of an allocation.
 RECORD = {

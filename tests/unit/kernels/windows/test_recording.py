@@ -9,7 +9,7 @@ from window_support import FakeSource, regions
 from gpu_profile import region
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.kernels.windows.window import Recording, Window, record
-from gpu_profile.session import Session
+from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import FakeClock
 
 

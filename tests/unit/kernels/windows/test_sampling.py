@@ -14,15 +14,16 @@ import pytest
 from exporter_process import environment
 from window_support import FakeSource, new_session, regions
 
-from gpu_profile import process, region
+from gpu_profile import region
 from gpu_profile.errors import GpuBackendError, UsageError
-from gpu_profile.executions import Execution
 from gpu_profile.kernels.records import Operator
 from gpu_profile.kernels.windows import sampling as module
 from gpu_profile.kernels.windows import window as windows
 from gpu_profile.kernels.windows.sampling import LONGEST_S, MOST_FAILURES, Sampling, sample_regions
 from gpu_profile.kernels.windows.window import Window
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import FakeClock
 
 

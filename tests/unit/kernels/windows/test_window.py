@@ -15,7 +15,7 @@ from gpu_profile.kernels.records import Call, Range
 from gpu_profile.kernels.sources.source import WrongThreadError
 from gpu_profile.kernels.windows import window as windows
 from gpu_profile.kernels.windows.window import Taken, Window
-from gpu_profile.session import Session
+from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import START_NS, FakeClock
 
 

@@ -10,7 +10,7 @@ from cuda_support import FakeCuda
 from machine_support import L2_BYTES, Accelerator, cupy_with, failing, fake_clock, fake_cuda
 
 from gpu_profile.errors import UsageError
-from gpu_profile.frameworks import libcuda
+from gpu_profile.regions.frameworks import libcuda
 from gpu_profile.roofline.machines.cupy_machine import CupyDevice
 from gpu_profile.roofline.machines.machine import Machine, Memory
 

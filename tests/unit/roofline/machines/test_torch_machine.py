@@ -15,7 +15,7 @@ from machine_support import L2_BYTES, Accelerator, Buffer, failing, fake_clock, 
 
 from gpu_profile.driver import simulated
 from gpu_profile.errors import UsageError
-from gpu_profile.frameworks import libcuda
+from gpu_profile.regions.frameworks import libcuda
 from gpu_profile.roofline.machines import torch_machine
 from gpu_profile.roofline.machines.machine import Machine, Memory, Timing
 from gpu_profile.roofline.machines.nvml_facts import nvml_facts

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 from gpu_profile.errors import GpuBackendError
-from gpu_profile.frameworks import libcuda
 from gpu_profile.kernels.counters.permissions import explain
 from gpu_profile.kernels.records import Record
 from gpu_profile.kernels.sources.cupti import rows as r
@@ -20,6 +19,7 @@ from gpu_profile.kernels.sources.cupti.decoding import CUSTOM2, decode, external
 from gpu_profile.kernels.sources.cupti.names import call_names
 from gpu_profile.kernels.sources.cupti.obstacles import hindrance, other_user
 from gpu_profile.kernels.sources.source import ENDERS
+from gpu_profile.regions.frameworks import libcuda
 
 #: CUPTI recommends 1 to 10 MB; a large buffer comes back seldom.
 BUFFER_BYTES: Final = 8 << 20

@@ -13,11 +13,11 @@ from cupti_support import FakeCupti, install, real
 from exporter_process import environment
 
 from gpu_profile.errors import GpuBackendError
-from gpu_profile.frameworks import libcuda
 from gpu_profile.kernels.records import Call, Launched, Operation, Record
 from gpu_profile.kernels.sources.cupti import CuptiSource
 from gpu_profile.kernels.sources.cupti import rows as r
 from gpu_profile.kernels.sources.cupti import source as source_module
+from gpu_profile.regions.frameworks import libcuda
 
 
 @pytest.fixture

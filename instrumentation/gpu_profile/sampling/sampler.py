@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Alarm, Clock
-from gpu_profile.device_state import DeviceState
-from gpu_profile.driver import Driver
+from gpu_profile.driver import Capability, Driver
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.rounds import (
-    ASKED_SLOW_S,
-    DEVICES_S,
-    DRAIN_S,
-    GPM_S,
-    MOST_EVENTS,
-    RETRY_S,
-    SLOW_S,
-    Rounds,
-    SamplerStats,
-)
-
-__all__ = [
-    "ASKED_SLOW_S",
-    "DEVICES_S",
-    "DRAIN_S",
-    "GPM_S",
-    "MOST_EVENTS",
-    "RETRY_S",
-    "SLOW_S",
-    "Sampler",
-    "SamplerStats",
-    "Sink",
-]
+from gpu_profile.sampling.rounds import RETRY_S, Rounds
+from gpu_profile.sampling.tracked import Tracked, available
 
 _log = logging.getLogger("gpu_profile")
 
 #: Called in the sampler's thread with what was just read.
 Sink = Callable[[Device, Sequence[Sample]], None]
+
+
+@dataclass(slots=True)
+class DeviceState(Tracked):
+    """What the sampler knows of one device: its history, beside what its rounds keep of it."""
+
+    timeline: Timeline
+
+    @classmethod
+    def of(cls, device: Device, capabilities: Mapping[Signal, Capability], capacity: int) -> DeviceState:
+        """A device that is met for the first time; its timeline has room for `capacity` readings a signal."""
+        return cls(device, Timeline(device, available(capabilities), capacity=capacity), capabilities)
 
 
 class Sampler(Rounds[DeviceState]):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gpu_profile.clock import Clock
-from gpu_profile.frameworks.libcuda import Cuda, CudaError
+from gpu_profile.regions.frameworks.libcuda import Cuda, CudaError
 from gpu_profile.units import NS_PER_S
 
 _log = logging.getLogger("gpu_profile")
@@ -76,7 +76,7 @@ UNMARKED: Final = Unmarked()
 
 
 class EventStream:
-    """The calling thread's current stream on one device, as `gpu_profile.streams.Stream`.
+    """The calling thread's current stream on one device, as `gpu_profile.regions.streams.Stream`.
 
     `stream_of(ordinal)` is the handle of that stream, None where it cannot be told. `record` costs the host the event's
     record and one question (about 3 µs); it gives `UNMARKED` inside a CUDA graph's capture, without a base to count

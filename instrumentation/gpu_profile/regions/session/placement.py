@@ -9,8 +9,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from gpu_profile.catalogue.samples import Device, DeviceKind
+from gpu_profile.driver.visible import VARIABLE, Spec, Visible
 from gpu_profile.errors import UsageError
-from gpu_profile.visible import VARIABLE, Spec, Visible, rank
+from gpu_profile.recording.rank import rank
 
 _log = logging.getLogger("gpu_profile")
 

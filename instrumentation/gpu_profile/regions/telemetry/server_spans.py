@@ -21,8 +21,8 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from gpu_profile.errors import UsageError
-from gpu_profile.executions import Execution
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.session import Session
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, Span

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.executions import Execution
-from gpu_profile.frameworks import find_stream
-from gpu_profile.streams import Stream
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.frameworks import find_stream
+from gpu_profile.regions.streams import Stream
 
 #: Where device intervals come from: see `Entrance.use_stream`.
 StreamSetting = Stream | Callable[[], Stream | None] | Literal["auto"] | None

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import metrics, trace
 
-from gpu_profile import process
-from gpu_profile.session import Session
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
-    from gpu_profile.spans import GpuSpanProcessor
+    from gpu_profile.regions.telemetry.spans import GpuSpanProcessor
 
 _log = logging.getLogger("gpu_profile")
 #: The attribute of a function of ours that names the one in whose place it is.
@@ -55,7 +55,7 @@ class _Joined:
 
     def renew(self) -> None:
         """Wrap what is not wrapped yet."""
-        from gpu_profile.spans import GpuSpanProcessor
+        from gpu_profile.regions.telemetry.spans import GpuSpanProcessor
 
         # Outside the lock, which the SDK holds for a moment only.
         wrapped = {
@@ -162,7 +162,7 @@ def _meter() -> None:
     """Publish region metrics as soon as there is somewhere to publish them."""
     kinds = _sdks("metrics", "MeterProvider")
     if kinds and isinstance(metrics.get_meter_provider(), kinds):
-        from gpu_profile.region_instruments import instrument_regions
+        from gpu_profile.regions.telemetry.instruments import instrument_regions
 
         instrument_regions()
 
@@ -199,7 +199,7 @@ def _join(provider: Any) -> bool:
         why = "is not the OpenTelemetry SDK's"
     else:
         try:
-            from gpu_profile.spans import GpuSpanProcessor
+            from gpu_profile.regions.telemetry.spans import GpuSpanProcessor
 
             if not isinstance(provider._active_span_processor, GpuSpanProcessor):  # one before all, by the user
                 _joined.append(_Joined(provider))

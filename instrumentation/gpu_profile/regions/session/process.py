@@ -17,11 +17,11 @@ from gpu_profile.catalogue import LIBRARY_GROUPS
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver
 from gpu_profile.driver.grammar import check_spec, open_driver
-from gpu_profile.entrance import StreamSetting
+from gpu_profile.driver.visible import Spec
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
-from gpu_profile.session import Session
-from gpu_profile.visible import Spec
+from gpu_profile.regions.session.entrance import StreamSetting
+from gpu_profile.regions.session.session import Session
 
 _log = logging.getLogger("gpu_profile")
 
@@ -177,7 +177,7 @@ def _make() -> Session:
         hook(made)
     record = _settings.record or os.environ.get(RECORD_VARIABLE)
     if record:
-        from gpu_profile.recorder import record_session
+        from gpu_profile.regions.session.recorder import record_session
 
         record_session(made, Path(record))
     return made

@@ -8,7 +8,7 @@ from typing import Final
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.regimes.kernel_work import AttributeValue, KernelWork
 from gpu_profile.regimes.operation import Operation
-from gpu_profile.streams import Stream
+from gpu_profile.regions.streams import Stream
 
 #: Who waits for what a profiler's window says of an execution waits at most this long after its end.
 AWAIT_S: Final = 10.0

@@ -19,11 +19,12 @@ from weakref import WeakSet
 
 from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor
 
-from gpu_profile import foreign, process
 from gpu_profile.catalogue import attributes as names
-from gpu_profile.enrichment import AttributeValues, Enricher
-from gpu_profile.executions import AWAIT_S, Execution
-from gpu_profile.session import DEADLINE_S, Session
+from gpu_profile.regions.execution import AWAIT_S, Execution
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import DEADLINE_S, Session
+from gpu_profile.regions.telemetry import server_spans
+from gpu_profile.regions.telemetry.enrichment import AttributeValues, Enricher
 from gpu_profile.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class GpuSpanProcessor(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Pass through."""
-        others = foreign.current
+        others = server_spans.current
         if others is not None:
             others.started(span)
         self.inner.on_start(span, parent_context=parent_context)
@@ -102,7 +103,7 @@ class GpuSpanProcessor(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Hold a region's span until its samples are there; pass any other on."""
-        session, others, execution = self._session, foreign.current, None
+        session, others, execution = self._session, server_spans.current, None
         if session is not None and span.context is not None:
             execution = session.ending.get(span.context.span_id)
         if execution is None and others is not None:

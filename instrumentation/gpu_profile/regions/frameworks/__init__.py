@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Final
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.frameworks import libcuda
-from gpu_profile.frameworks.events import EventStream
-from gpu_profile.frameworks.libraries import LIBRARIES, Library
-from gpu_profile.streams import Stream
+from gpu_profile.regions.frameworks import libcuda
+from gpu_profile.regions.frameworks.events import EventStream
+from gpu_profile.regions.frameworks.libraries import LIBRARIES, Library
+from gpu_profile.regions.streams import Stream
 from gpu_profile.units import NS_PER_S
 
 __all__ = ["current_device", "find_stream", "find_sync"]

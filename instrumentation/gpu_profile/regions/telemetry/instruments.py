@@ -17,13 +17,13 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from gpu_profile import process
 from gpu_profile.catalogue import Metric
 from gpu_profile.catalogue import metrics as rows
-from gpu_profile.executions import Execution
 from gpu_profile.join.durations import BUCKETS_S
 from gpu_profile.join.unmixing.region_columns import OTHER
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
 from gpu_profile.units import NS_PER_S
 
 #: The value of every series of one metric, by the values of the metric's labels.

@@ -10,14 +10,14 @@ from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval
-from gpu_profile.executions import Execution
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.busy import Busy, busy_time, widest_window_ns
 from gpu_profile.join.reading import WIDEST_WINDOW
 from gpu_profile.join.summary import Judged, SpanReading, read_span, span_evidence
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS
 from gpu_profile.regimes import Regime, Verdict, classify
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.session import Session
 from gpu_profile.units import NS_PER_S
 
 AttributeValues = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]

@@ -18,13 +18,13 @@ from opentelemetry._logs import SeverityNumber, get_logger
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from gpu_profile import process
 from gpu_profile.catalogue import event_text
 from gpu_profile.catalogue.events import TRACE_IDS
 from gpu_profile.catalogue.samples import Event
-from gpu_profile.executions import Execution
-from gpu_profile.sampler import SLOW_S
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
+from gpu_profile.sampling.rounds import SLOW_S
 from gpu_profile.units import nanoseconds
 
 _log = logging.getLogger("gpu_profile")

@@ -10,8 +10,8 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from gpu_profile.executions import Execution
-from gpu_profile.running import Running, begun
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.running import Running, begun
 
 
 class _Body:

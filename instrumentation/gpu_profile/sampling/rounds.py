@@ -18,7 +18,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import DeviceLost, GpuBackendError, GpuProfileError
-from gpu_profile.tracked import Tracked
+from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")

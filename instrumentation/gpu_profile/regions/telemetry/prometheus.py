@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opentelemetry.trace import format_span_id, format_trace_id
 
-from gpu_profile import process
 from gpu_profile.catalogue import Metric
 from gpu_profile.catalogue import metrics as rows
 from gpu_profile.catalogue.metric import label
 from gpu_profile.errors import UsageError
-from gpu_profile.executions import Execution
 from gpu_profile.join.durations import BUCKETS_S, DurationStats
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
 from gpu_profile.units import NS_PER_S
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
-from gpu_profile.executions import Execution
 from gpu_profile.join.durations import DurationStats
 from gpu_profile.join.summary import Durations, Judged, summarise
 from gpu_profile.join.unmixing.pooling import Pool
@@ -14,6 +13,7 @@ from gpu_profile.join.unmixing.region_columns import OTHER
 from gpu_profile.regimes import Regime, Thresholds, Verdict, classify
 from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
 from gpu_profile.regimes.operation import Operations
+from gpu_profile.regions.execution import Execution
 from gpu_profile.units import NS_PER_S
 
 #: Names that are counted apart; more, as when a program puts a request's id into the name, are counted as `other`.

@@ -11,11 +11,12 @@ import inspect
 from collections.abc import Callable, Hashable
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
-from gpu_profile import process, providers
-from gpu_profile.executions import Execution
-from gpu_profile.generators import async_generator, generator
-from gpu_profile.running import Running, amount, begun, innermost
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.generators import async_generator, generator
+from gpu_profile.regions.running import Running, amount, begun, innermost
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.telemetry import providers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,7 +24,7 @@ T = TypeVar("T", bound=Running)
 
 # Of an imported name, Python 3.11 makes a bound method anew for every call.
 _get, _set = begun.get, begun.set
-#: What names devices: see `gpu_profile.visible.Visible.resolve`.
+#: What names devices: see `gpu_profile.driver.visible.Visible.resolve`.
 DeviceSpec = Any
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, Protocol
 
-from gpu_profile.frameworks import libcuda
+from gpu_profile.regions.frameworks import libcuda
 
 #: The handle of CUDA's default stream for each thread; 0 is the one that all threads share.
 _PER_THREAD: Final = 2

@@ -13,9 +13,9 @@ from typing import Final
 
 from gpu_profile.catalogue.samples import Device, Event, Interval, Sample
 from gpu_profile.errors import RecordingError
-from gpu_profile.executions import AWAIT_S, Execution
 from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import AWAIT_S, Execution
+from gpu_profile.regions.session.session import Session
 from gpu_profile.units import NS_PER_S
 
 _log = logging.getLogger("gpu_profile")

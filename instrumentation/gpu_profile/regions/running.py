@@ -13,11 +13,12 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode, Tracer
 
-from gpu_profile import foreign, process
 from gpu_profile.catalogue import attributes as names
-from gpu_profile.entrance import Watcher
-from gpu_profile.executions import Execution
-from gpu_profile.session import Session
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.entrance import Watcher
+from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.telemetry import server_spans
 
 _log = logging.getLogger("gpu_profile")
 
@@ -97,7 +98,7 @@ class Running(Execution):
     def show(self, session: Session, *, nested: bool, span: bool) -> None:
         """Look which spans are around it, mark the stream and, if asked to, start the span."""
         self.session = session
-        spans = foreign.current
+        spans = server_spans.current
         if spans is not None:
             self.parent = spans.around(self.parent)
         stream = session.stream

@@ -13,21 +13,21 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
-from gpu_profile.backlog import Backlog
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver, own_process
-from gpu_profile.entrance import Entrance, StreamSetting
-from gpu_profile.executions import Execution
+from gpu_profile.driver.visible import Spec
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Judged
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.placement import Placement
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
-from gpu_profile.sampler import Sampler, Sink
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.backlog import Backlog
+from gpu_profile.regions.session.entrance import Entrance, StreamSetting
+from gpu_profile.regions.session.placement import Placement
+from gpu_profile.regions.session.verdicts import Verdicts
+from gpu_profile.sampling.sampler import Sampler, Sink
 from gpu_profile.units import NS_PER_S, nanoseconds
-from gpu_profile.verdicts import Verdicts
-from gpu_profile.visible import Spec
 
 _log = logging.getLogger("gpu_profile")
 

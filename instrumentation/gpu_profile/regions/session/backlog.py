@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.executions import Execution
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.activities import Named
+from gpu_profile.regions.execution import Execution
 
 #: Executions that begin inside one another, each outliving the one before it, hold on to at most this many.
 MOST_DEEP: Final = 1_000

@@ -1,0 +1,14 @@
+"""The join at work in one process: executions come in, samples cover them, verdicts come out.
+
+Read in this order:
+
+- `entrance`: what a region touches of a session, and the queue that it leaves its execution in.
+- `placement`: which devices a region runs on.
+- `backlog`: executions from their beginning until every pool has taken them in.
+- `verdicts`: what is known of each region: counts, durations, the newest verdict.
+- `session`: all of it, driven by a thread of its own beside the sampler.
+- `process`: the one session of this process, its settings, `configure`, forks and the exit.
+- `recorder`: writes what a session sees into a recording.
+
+Nothing here imports OpenTelemetry: `telemetry/` asks a session.
+"""
