@@ -203,7 +203,7 @@ def _retry_after_s(header: str | None) -> float | None:
     """Seconds, or a date; None for what is neither."""
     if not header:
         return None
-    if header.strip().isdigit() and len(header) < 20:
+    if header.isascii() and header.strip().isdigit() and len(header) < 20:
         return float(header)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())

@@ -103,7 +103,16 @@ def test_a_status_is_tried_again_if_the_specification_says_so(
 
 @pytest.mark.parametrize(
     ("header", "after_s"),
-    [("7", 7.0), ("0", 0.0), ("86400", MOST_PATIENCE_S), ("9" * 400, None), ("soon", None), ("-1", None), ("", None)],
+    [
+        ("7", 7.0),
+        ("0", 0.0),
+        ("86400", MOST_PATIENCE_S),
+        ("9" * 400, None),
+        ("soon", None),
+        ("-1", None),
+        ("¹", None),
+        ("", None),
+    ],
 )
 def test_a_server_that_says_how_long_is_understood(endpoint: HttpEndpoint, header: str, after_s: float | None) -> None:
     endpoint.answer = Answer(503, b"", {"Retry-After": header})
