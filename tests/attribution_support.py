@@ -14,7 +14,7 @@ import grpc
 from gpu_profile.catalogue.samples import Device, DeviceKind, ProcessUse
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.attribution import Attribution
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 GIB = 1 << 30
 GPU0, GPU1 = "GPU-0aaaaaaa-0000-4000-8000-000000000000", "GPU-1aaaaaaa-0000-4000-8000-000000000001"

@@ -12,7 +12,7 @@ from gpu_profile.catalogue.xids import XIDS
 from gpu_profile_exporter.naming.dcgm import Dcgm
 from gpu_profile_exporter.naming.series import Naming, Series
 from gpu_profile_exporter.naming.sums import totals
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 DATA = Path(__file__).parent / "data" / "dcgm"
 GPU = {

@@ -12,8 +12,8 @@ from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
-from gpu_profile_exporter.exposition import Exposition
-from gpu_profile_exporter.readings import Identity, Reading, readings
+from gpu_profile_exporter.exposition.exposition import Exposition
+from gpu_profile_exporter.readings.readings import Identity, Reading, readings
 
 IDENTITY = Identity("fake", "1.2.3", "0.1.0")
 

@@ -21,7 +21,7 @@ from exporter_process import Exporter, exporter
 from faults_support import ALL, GPUS, Fault
 from nvml_stub.build import SONAME, child_environment
 
-from gpu_profile_exporter.release import ask
+from gpu_profile_exporter.operating.release import ask
 
 SCRAPE_EVERY_S: Final = 0.2
 #: A scrape during the fault takes no longer; the worst of all is told beside it.

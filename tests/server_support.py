@@ -15,12 +15,12 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from gpu_profile_exporter.app import Request, Response
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server import Limits, Server
 from gpu_profile_exporter.server.answers import Answers
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.guard import Guard
+from gpu_profile_exporter.server.routes import Request, Response
 from gpu_profile_exporter.server.settings import Web
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"

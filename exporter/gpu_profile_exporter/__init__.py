@@ -1,4 +1,17 @@
-"""The exporter: reads every GPU of a node and serves what it finds to Prometheus."""
+"""The exporter: reads every GPU of a node and publishes what it finds to Prometheus and OTLP.
+
+The way of the data, from a driver to a scrape:
+
+- `reader/`: processes that call the driver, what they send, and their keeper, which restarts those that hang.
+- `readings/`: what the node has to say at a moment, in the catalogue's terms.
+- `attribution/`: who holds each device: pods, containers, jobs, processes.
+- `naming/`: how each reading is called: OpenTelemetry's names, dcgm-exporter's, or both.
+- `exposition/`: readings as Prometheus' text; `push/`: readings over OTLP.
+- `server/`: the listener, its routes and the landing page.
+
+Around it: `config/` (settings), `operating/` (signals, systemd, health checks, letting go of GPUs), `demo/`. `node`
+assembles all of it; `cli` is the command. The exporter imports the library, never the reverse.
+"""
 
 from __future__ import annotations
 

@@ -16,9 +16,10 @@ from typing import Any, Final, NoReturn
 import click
 
 from gpu_profile.errors import GpuProfileError, UsageError
-from gpu_profile_exporter import logs, options, systemd, version
-from gpu_profile_exporter.config import SETTINGS, Config, Loaded, load, printed
-from gpu_profile_exporter.control import Action, signals
+from gpu_profile_exporter import version
+from gpu_profile_exporter.config import SETTINGS, Config, Loaded, load, options, printed
+from gpu_profile_exporter.operating import logs, systemd
+from gpu_profile_exporter.operating.control import Action, signals
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -32,11 +33,11 @@ _COMMANDS: Final = {
         "Compare what is served, metric by metric, with a running dcgm-exporter.",
     ),
     "release": (
-        "gpu_profile_exporter.release",
+        "gpu_profile_exporter.operating.release",
         "release",
         "Let go of the GPUs for a while, so that they can be reset.",
     ),
-    "healthcheck": ("gpu_profile_exporter.healthcheck", "healthcheck", "Ask a running exporter how it is."),
+    "healthcheck": ("gpu_profile_exporter.operating.healthcheck", "healthcheck", "Ask a running exporter how it is."),
 }
 
 

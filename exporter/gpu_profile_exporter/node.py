@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -18,19 +18,19 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.grammar import check_spec
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile_exporter import version
-from gpu_profile_exporter.app import Request, Response, respond
 from gpu_profile_exporter.attribution.labelling import labelled
 from gpu_profile_exporter.config import Config
-from gpu_profile_exporter.exposition import Exposition
-from gpu_profile_exporter.health import Health, health
+from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.series import Naming
 from gpu_profile_exporter.naming.sums import totals
-from gpu_profile_exporter.page import PageData, describe
+from gpu_profile_exporter.operating.release import Door
 from gpu_profile_exporter.reader.readers import Readers
-from gpu_profile_exporter.readings import Identity, Reading, readings
-from gpu_profile_exporter.release import Door
+from gpu_profile_exporter.readings.health import Health, health
+from gpu_profile_exporter.readings.node_readings import NodeReadings
 from gpu_profile_exporter.server import Server
+from gpu_profile_exporter.server.page import PageData, describe
+from gpu_profile_exporter.server.routes import Routes
 
 if TYPE_CHECKING:
     from gpu_profile_exporter.attribution import Attribution
@@ -66,12 +66,15 @@ class Node:
             processes=config.processes or config.attribution.containers,
             clock=clock,
         )
-        self._attribution = self._attribute()
+        attribution = self._attribution = self._attribute()
+        label = None
+        if attribution is not None and config.attribution.labels:
+            label = partial(labelled, labels_for=attribution.labels_for)
+        read = self.readings = NodeReadings(self.readers, config.driver, version(), clock=clock, label=label)
         self._pusher = self._push()
+        read.reporters += [part for part in (attribution, self._pusher) if part is not None]
         self._exposition = Exposition(
-            self.readings if config.names == "semconv" else lambda: totals(self.readings()),
-            naming,
-            budget=config.series_budget,
+            read if config.names == "semconv" else lambda: totals(read()), naming, budget=config.series_budget
         )
         self._server: Server | None = None
         self._door: Door | None = None
@@ -127,7 +130,9 @@ class Node:
 
     def start(self) -> None:
         """Serve, then read. UsageError for an address, a driver's name or a file that cannot be used."""
-        self._server = Server(self.config.listen, self.respond, web_config=self.config.web_config_file)
+        routes = Routes(self._exposition.render, self.health, self.page)
+        self._server = Server(self.config.listen, routes.respond, web_config=self.config.web_config_file)
+        self.readings.reporters.append(self._server)
         self._server.start()
         self.readers.start()
         if not _waits_for_hardware(self.config.driver):
@@ -182,20 +187,6 @@ class Node:
     # ------------------------------------------------------------------ what it says
 
     @property
-    def identity(self) -> Identity:
-        """Who is being read by whom."""
-        driver = self.readers.driver
-        if driver is None:
-            return Identity(self.config.driver, "", version())
-        return Identity(driver.name, driver.version, version(), tuple(sorted(driver.versions.items())))
-
-    @property
-    def simulated(self) -> bool:
-        """Whether the devices are not real, or were not when they were recorded."""
-        driver = self.readers.driver
-        return (driver.origin if driver is not None else self.config.driver).partition(":")[0] == "simulated"
-
-    @property
     def url(self) -> str:
         """Where it serves, with the port that was really chosen."""
         return self._server.url if self._server is not None else f"http://{self.config.listen}"
@@ -207,28 +198,9 @@ class Node:
             what = f"not ready ({self.health().reason})"
         else:
             n = len(self.readers.states)
-            what = f"{n} {'device' if n == 1 else 'devices'} through {self.identity.driver}"
-        mark = " (SIMULATED)" if self.simulated else ""
-        return f"gpu-profile-exporter {self.identity.version}: {what}{mark} on {self.url}/metrics"
-
-    def respond(self, request: Request) -> Response:
-        """Answer one request."""
-        return respond(self, request)
-
-    def readings(self) -> Iterator[Reading]:
-        """What is known now."""
-        now_ns = self.clock.now_ns()
-        of_devices = readings(self.readers, self.identity, now_ns)
-        if self._attribution is not None and self.config.attribution.labels:
-            of_devices = labelled(of_devices, self._attribution.labels_for)
-        yield from of_devices
-        for source in (self.readers, self._attribution, self._pusher, self._server):
-            if source is not None:
-                yield from source.readings(now_ns)
-
-    def metrics(self, accept: str) -> tuple[bytes, str]:
-        """The exposition and its content type."""
-        return self._exposition.render(accept)
+            what = f"{n} {'device' if n == 1 else 'devices'} through {self.readings.identity.driver}"
+        mark = " (SIMULATED)" if self.readings.simulated else ""
+        return f"gpu-profile-exporter {self.readings.identity.version}: {what}{mark} on {self.url}/metrics"
 
     def health(self) -> Health:
         """The exporter's state."""
@@ -236,7 +208,8 @@ class Node:
 
     def page(self) -> PageData:
         """What the landing page and /api/devices tell."""
-        return describe(self.readers, self.identity, self.clock.now_ns(), simulated=self.simulated)
+        told = self.readings
+        return describe(self.readers, told.identity, self.clock.now_ns(), simulated=told.simulated)
 
 
 def _naming(config: Config) -> tuple[Naming, frozenset[Group]]:

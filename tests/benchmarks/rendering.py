@@ -26,10 +26,10 @@ from gpu_profile.catalogue.group import DEFAULT_GROUPS
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.app import GZIP_LEVEL
-from gpu_profile_exporter.exposition import Exposition
+from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.schemes import NAMES, choose
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.server.routes import GZIP_LEVEL
 
 LINES: Final = 4_080
 OPENMETRICS: Final = "application/openmetrics-text;version=1.0.0"

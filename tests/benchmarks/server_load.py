@@ -22,10 +22,10 @@ from benchmarks.exporter_children import memory, tree
 from benchmarks.rows import Row
 from gpu_profile.driver import simulated
 from gpu_profile_exporter import node
-from gpu_profile_exporter.app import Request
 from gpu_profile_exporter.config import Config, parse_listen
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 from gpu_profile_exporter.server.answers import Respond
+from gpu_profile_exporter.server.routes import Request
 
 SCRAPERS, SLOW = 200, 50
 OPEN_S, CLOSED_S = 15.0, 5.0

@@ -17,11 +17,11 @@ from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.sampling.sampler import Sampler
-from gpu_profile_exporter.exposition import Exposition
+from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_FIELDS, measured
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.sums import totals
-from gpu_profile_exporter.readings import Identity, Reading, readings
+from gpu_profile_exporter.readings.readings import Identity, Reading, readings
 
 pytestmark = [
     pytest.mark.debian,

@@ -10,8 +10,8 @@ import pytest
 from prometheus_support import Prometheus, until
 
 from gpu_profile.catalogue import Instrument, Metric
-from gpu_profile_exporter.exposition import Exposition
-from gpu_profile_exporter.readings import Exemplar, ExemplarReading, Reading
+from gpu_profile_exporter.exposition.exposition import Exposition
+from gpu_profile_exporter.readings.readings import Exemplar, ExemplarReading, Reading
 
 pytestmark = pytest.mark.debian
 

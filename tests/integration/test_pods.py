@@ -39,7 +39,7 @@ from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile_exporter.attribution import Attribution
 from gpu_profile_exporter.attribution import kubelet as client
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 GPU = "nvidia.com/gpu"
 BOTH_DOWN = ("kubelet", "dra")

@@ -19,9 +19,9 @@ from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.sampling.sampler import Sampler
-from gpu_profile_exporter.exposition import Exposition
+from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.push import Pusher, endpoint_settings, resource_attributes
-from gpu_profile_exporter.readings import Reading, readings
+from gpu_profile_exporter.readings.readings import Reading, readings
 
 #: The series that the exposition adds about itself.
 OF_THE_SCRAPE = "gpu_profile_series"

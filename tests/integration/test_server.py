@@ -18,9 +18,9 @@ import trustme
 from server_support import GET, Gate, answer, ask, closed, connect, echo, rejected, serving, until_counted, value
 
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter.app import Request, Response
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server import Limits, Server
+from gpu_profile_exporter.server.routes import Request, Response, Routes
 
 # "secret"
 ALICE = "$2b$04$hYSuf45icwxDc2Jg/62M2O6cL2mn6SHs3.8WmUC/0z5Zo0U9GDdv2"
@@ -434,13 +434,11 @@ def _no_thread_stays() -> Iterator[None]:
 
 
 def test_gzip_is_negotiated_through_the_routes() -> None:
-    from gpu_profile_exporter import app
+    def metrics(accept: str) -> tuple[bytes, str]:
+        return f"{accept}\n".encode() * 1000, "text/plain; version=0.0.4"
 
-    class Source:
-        def metrics(self, accept: str) -> tuple[bytes, str]:
-            return f"{accept}\n".encode() * 1000, "text/plain; version=0.0.4"
-
-    with serving(lambda request: app.respond(Source(), request)) as server:  # type: ignore[arg-type]
+    routes = Routes(metrics, health=pytest.fail, page=pytest.fail)
+    with serving(routes.respond) as server:
         _, headers, body = ask(server, Accept="text/plain", Accept_Encoding="gzip")
         assert headers["content-encoding"] == "gzip"
         assert gzip.decompress(body) == b"text/plain\n" * 1000

@@ -19,7 +19,7 @@ import yaml
 from gpu_profile_exporter.cli import exporter
 from gpu_profile_exporter.config import load as load_settings
 from gpu_profile_exporter.config.toml import DEFAULT_FILE
-from gpu_profile_exporter.healthcheck import candidates
+from gpu_profile_exporter.operating.healthcheck import candidates
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

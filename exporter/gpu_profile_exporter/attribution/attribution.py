@@ -20,7 +20,7 @@ from gpu_profile_exporter.attribution.processes import Process, Uptime, look_up,
 from gpu_profile_exporter.attribution.shares import shares
 from gpu_profile_exporter.attribution.snapshot import Held, Observed, Snapshot, is_listed
 from gpu_profile_exporter.attribution.sources import Reason, Source, Tally, Unavailable
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 _log = logging.getLogger("gpu_profile_exporter")
 

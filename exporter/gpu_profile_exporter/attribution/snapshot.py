@@ -18,7 +18,7 @@ from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.attribution.allocation import Allocation
 from gpu_profile_exporter.attribution.shares import Share
 from gpu_profile_exporter.attribution.sources import LeftOut, Reason, Source
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 #: The driver's list of processes is renewed every second; one that is older than this is no longer true.
 _OLDEST_LIST_NS: Final = 10 * NS_PER_S

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.catalogue import Group
-from gpu_profile_exporter.budget import SERIES_BUDGET
 from gpu_profile_exporter.config.address import Address
 from gpu_profile_exporter.config.groups import chosen_groups, known_words
 from gpu_profile_exporter.config.kinds import Choice, File, Headers, Listen, Number, Switch, Text, Words
 from gpu_profile_exporter.config.setting import Alias, Setting, check, milliseconds, setting, settings_of
+from gpu_profile_exporter.exposition.budget import SERIES_BUDGET
 
 if TYPE_CHECKING:
     from gpu_profile_exporter.push.settings import Endpoints

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import Metric
 from gpu_profile.catalogue import self_metrics as m
-from gpu_profile_exporter.budget import SERIES_BUDGET
-from gpu_profile_exporter.format import Format, negotiate
-from gpu_profile_exporter.layout import Attributes, Layout, Line, Lines
+from gpu_profile_exporter.exposition.budget import SERIES_BUDGET
+from gpu_profile_exporter.exposition.format import Format, negotiate
+from gpu_profile_exporter.exposition.layout import Attributes, Layout, Line, Lines
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.series import Naming
-from gpu_profile_exporter.readings import Exemplar, ExemplarReading, Reading
-from gpu_profile_exporter.usage import PROCESS, process_values
+from gpu_profile_exporter.reader.usage import PROCESS, process_values
+from gpu_profile_exporter.readings.readings import Exemplar, ExemplarReading, Reading
 
 _log = logging.getLogger("gpu_profile_exporter")
 

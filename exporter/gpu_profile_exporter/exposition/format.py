@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from gpu_profile_exporter.naming.series import Family, Series
-from gpu_profile_exporter.readings import Exemplar
+from gpu_profile_exporter.readings.readings import Exemplar
 
 #: Characters of a label's value that are kept; the rest is cut off and an ellipsis put in its place.
 LONGEST_VALUE: Final = 1024

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import METRICS, Metric
 from gpu_profile.catalogue import metrics as m
-from gpu_profile_exporter.budget import Candidate, Rank, left_out, rank
-from gpu_profile_exporter.format import (
+from gpu_profile_exporter.exposition.budget import Candidate, Rank, left_out, rank
+from gpu_profile_exporter.exposition.format import (
     Format,
     exemplar_text,
     family_lines,
@@ -26,7 +26,7 @@ from gpu_profile_exporter.format import (
     takes_exemplars,
 )
 from gpu_profile_exporter.naming.series import Family, Naming, Series
-from gpu_profile_exporter.readings import Exemplar
+from gpu_profile_exporter.readings.readings import Exemplar
 
 Attributes = Mapping[str, str]
 #: Pieces of text that are joined at once.

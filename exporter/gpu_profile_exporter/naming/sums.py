@@ -8,7 +8,7 @@ from typing import Final
 
 from gpu_profile.catalogue import Instrument, Metric
 from gpu_profile_exporter.naming.dcgm_fields import NVLINK_PARTS, NVLINK_TOTAL
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 _DIRECTION: Final = "network.io.direction"
 _DIRECTIONS: Final = ("receive", "transmit")

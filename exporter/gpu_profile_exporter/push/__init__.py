@@ -1,4 +1,15 @@
-"""Push over OTLP: the readings that a scrape shows as metrics, and what happens to devices as log records."""
+"""Push over OTLP: the readings that a scrape shows as metrics, and what happens to devices as log records.
+
+Read in this order:
+
+- `settings`: endpoints, headers and certificates, from OpenTelemetry's variables or the exporter's own settings.
+- `metrics`, `logs`: readings and events as OTLP messages, written by `wire`.
+- `batch`, `sender`: a bounded queue for each signal and the thread that sends it; `outcome`: what an answer means.
+- `http_client`, `grpc_client`: the two transports.
+- `pusher`: all of it, started and stopped by `node`.
+
+Imports the readings, the naming's rules for units, and the library's catalogue and protobuf writer.
+"""
 
 from gpu_profile_exporter.push.pusher import Pusher
 from gpu_profile_exporter.push.settings import Endpoint, Endpoints, endpoint_settings, resource_attributes

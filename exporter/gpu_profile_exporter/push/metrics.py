@@ -16,7 +16,7 @@ from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.push import wire
 from gpu_profile_exporter.push.batch import Batch, Envelope
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 #: Collectors take 4 MiB over gRPC unless told otherwise; a request is closed well before.
 MOST_BYTES: Final = 1 << 20

@@ -19,7 +19,7 @@ from gpu_profile_exporter.push.metrics import MetricEncoder
 from gpu_profile_exporter.push.outcome import REASONS, Client
 from gpu_profile_exporter.push.sender import GIVEN_UP, Sender
 from gpu_profile_exporter.push.settings import Endpoint
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 _log = logging.getLogger("gpu_profile_exporter")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
@@ -18,20 +18,11 @@ from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
 from gpu_profile.sampling.tracked import Tracked, available
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.wire import Message
+from gpu_profile_exporter.readings.readings import DriverFacts
 
 #: The problem before a reader has said anything.
 NOT_STARTED: Final = "not started"
 _log = logging.getLogger("gpu_profile_exporter")
-
-
-class Opened(NamedTuple):
-    """A driver: its name and version, the name of the one whose recording it replays (else its own), and `versions` by
-    the attributes of `gpu_profile.driver.info`."""
-
-    name: str
-    version: str
-    origin: str
-    versions: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -54,7 +45,7 @@ class Intake:
         #: Called in the keeper's thread with every event.
         self.event_sinks: list[Callable[[Event], None]] = []
         #: The driver, once one has answered.
-        self.driver: Opened | None = None
+        self.driver: DriverFacts | None = None
         #: The devices that are down because a call to them hangs: their reader cannot tell.
         self.hanging: set[str] = set()
 
@@ -78,7 +69,7 @@ class Intake:
             case "open":
                 process.stale_since = None
                 if process.only is None:
-                    self.driver, self.problem = Opened(*rest), ""
+                    self.driver, self.problem = DriverFacts(*rest), ""
             case "problem":
                 process.stale_since = (process.stale_since or time.monotonic()) if rest[1] else None
                 self._no_driver_for(process, rest[0])

@@ -24,10 +24,10 @@ from gpu_profile_exporter.reader.child import Settings
 from gpu_profile_exporter.reader.intake import Intake
 from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
 from gpu_profile_exporter.reader.process import Process
+from gpu_profile_exporter.reader.usage import ended_cpu_s, total
 from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS
 from gpu_profile_exporter.reader.wire import WireError
-from gpu_profile_exporter.readings import Reading
-from gpu_profile_exporter.usage import ended_cpu_s, total
+from gpu_profile_exporter.readings.readings import Reading
 
 _log = logging.getLogger("gpu_profile_exporter")
 

@@ -19,7 +19,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.signals import MEMORY_USED
 from gpu_profile.catalogue.xids import XIDS
 from gpu_profile.units import NS_PER_S
-from gpu_profile_exporter.health import (
+from gpu_profile_exporter.readings.health import (
     STATES,
     Column,
     Sampling,
@@ -72,6 +72,17 @@ class ExemplarReading(Reading):
         made = cls(*reading)
         made.exemplar = exemplar
         return made
+
+
+class DriverFacts(NamedTuple):
+    """A driver: its name and version, the name of the one whose recording it replays (else its own), and `versions` by
+    the attributes of `gpu_profile.driver.info`.
+    """
+
+    name: str
+    version: str
+    origin: str
+    versions: Mapping[str, str]
 
 
 class Identity(NamedTuple):

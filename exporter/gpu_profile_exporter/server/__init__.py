@@ -1,4 +1,15 @@
-"""The listener: uvicorn's protocol under deadlines, in a thread of its own. It carries requests, and knows no GPU."""
+"""The listener: uvicorn's protocol under deadlines, in a thread of its own.
+
+Read in this order:
+
+- `listener`: the server's life. `settings` and `web_config` are what it was given; `limits` its bounds.
+- `guard`: connections that are slow, silent or too many; `tls`, `auth`: who may ask.
+- `answers`: requests one by one: deadlines, one rendering for all that wait (`worker`), what is counted (`counts`).
+- `routes`: paths and what they answer; `page/`: the landing page and the JSON that keeps it fresh.
+
+All but `routes` and `page/` carry requests and know no GPU. Imports the configuration and the readings. A new path is a
+case in `routes.Routes` and an entry of `routes.ROUTES`.
+"""
 
 from gpu_profile_exporter.server.limits import Limits
 from gpu_profile_exporter.server.listener import Server

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, MutableMapping
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Final
 
-from gpu_profile_exporter.app import ROUTES, Request, Response
 from gpu_profile_exporter.server.auth import Busy
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
+from gpu_profile_exporter.server.routes import ROUTES, Request, Response
 from gpu_profile_exporter.server.settings import Settings, Web
 from gpu_profile_exporter.server.worker import Worker
 

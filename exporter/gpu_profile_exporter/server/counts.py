@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpu_profile.catalogue import http as m
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 #: Why a connection or a request is turned away. Published from 0 on, so that the first one is seen by increase().
 REASONS: Final = (

@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 from gpu_profile_exporter.server.answers import Answers, Respond
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.guard import Guard

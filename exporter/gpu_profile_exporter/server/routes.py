@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
-from gpu_profile_exporter.health import Health
-from gpu_profile_exporter.page import PageData, render
+from gpu_profile_exporter.readings.health import Health
+from gpu_profile_exporter.server.page import PageData, render
 
 _TEXT: Final = "text/plain; charset=utf-8"
 _HTML: Final = "text/html; charset=utf-8"
@@ -45,54 +45,49 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Source(Protocol):
-    """What the routes serve."""
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """What the listener's answers are made of.
 
-    def health(self) -> Health:
-        """The exporter's state."""
-        ...
+    `metrics` gives the exposition and its content type for an `Accept` header, `health` the exporter's state, `page`
+    what the landing page and /api/devices tell.
+    """
 
-    def metrics(self, accept: str) -> tuple[bytes, str]:
-        """The exposition and its content type."""
-        ...
+    metrics: Callable[[str], tuple[bytes, str]]
+    health: Callable[[], Health]
+    page: Callable[[], PageData]
 
-    def page(self) -> PageData:
-        """What the landing page and /api/devices tell."""
-        ...
+    def respond(self, request: Request) -> Response:
+        """Answer one request."""
+        if request.method not in ("GET", "HEAD"):
+            return _line(405, f"{request.method} is not possible here", ("Allow", "GET, HEAD"))
+        response = self._route(request)
+        wants_gzip = _accepts_gzip(request.headers.get("accept-encoding", ""))
+        if wants_gzip and len(response.body) >= _COMPRESS_FROM:
+            packed = gzip.compress(response.body, compresslevel=GZIP_LEVEL, mtime=0)
+            response = replace(response, body=packed, headers=(*response.headers, ("Content-Encoding", "gzip")))
+        return replace(response, headers=(*response.headers, ("Vary", "Accept, Accept-Encoding")))
 
-
-def respond(source: Source, request: Request) -> Response:
-    """Answer one request."""
-    if request.method not in ("GET", "HEAD"):
-        return _line(405, f"{request.method} is not possible here", ("Allow", "GET, HEAD"))
-    response = _route(source, request)
-    wants_gzip = _accepts_gzip(request.headers.get("accept-encoding", ""))
-    if wants_gzip and len(response.body) >= _COMPRESS_FROM:
-        packed = gzip.compress(response.body, compresslevel=GZIP_LEVEL, mtime=0)
-        response = replace(response, body=packed, headers=(*response.headers, ("Content-Encoding", "gzip")))
-    return replace(response, headers=(*response.headers, ("Vary", "Accept, Accept-Encoding")))
-
-
-def _route(source: Source, request: Request) -> Response:
-    match request.path:
-        case "/metrics":
-            body, content_type = source.metrics(request.headers.get("accept", ""))
-            return Response(200, body, content_type)
-        case "/-/healthy":
-            health = source.health()
-            note = f": {health.reason}" if health.reason else ""
-            return _line(200, f"healthy{note}") if health.alive else _line(503, f"not healthy{note}")
-        case "/-/ready":
-            health = source.health()
-            return _line(200, "ready") if health.ready else _line(503, f"not ready: {health.reason}")
-        case "/api/devices":
-            body = json.dumps(source.page(), ensure_ascii=False, allow_nan=False).encode()
-            return Response(200, body, _JSON, (("Cache-Control", "no-store"),))
-        case "/":
-            headers = (("Content-Security-Policy", _PAGE_POLICY), ("Cache-Control", "no-store"))
-            return Response(200, render(source.page()).encode(), _HTML, headers)
-        case _:
-            return _line(404, f"not found: try {', '.join(ROUTES[:-1])} or {ROUTES[-1]}")
+    def _route(self, request: Request) -> Response:
+        match request.path:
+            case "/metrics":
+                body, content_type = self.metrics(request.headers.get("accept", ""))
+                return Response(200, body, content_type)
+            case "/-/healthy":
+                health = self.health()
+                note = f": {health.reason}" if health.reason else ""
+                return _line(200, f"healthy{note}") if health.alive else _line(503, f"not healthy{note}")
+            case "/-/ready":
+                health = self.health()
+                return _line(200, "ready") if health.ready else _line(503, f"not ready: {health.reason}")
+            case "/api/devices":
+                body = json.dumps(self.page(), ensure_ascii=False, allow_nan=False).encode()
+                return Response(200, body, _JSON, (("Cache-Control", "no-store"),))
+            case "/":
+                headers = (("Content-Security-Policy", _PAGE_POLICY), ("Cache-Control", "no-store"))
+                return Response(200, render(self.page()).encode(), _HTML, headers)
+            case _:
+                return _line(404, f"not found: try {', '.join(ROUTES[:-1])} or {ROUTES[-1]}")
 
 
 def _line(status: int, text: str, *headers: tuple[str, str]) -> Response:

@@ -10,9 +10,9 @@ from gpu_profile.catalogue.signals import GRAPHICS, MEMORY_USED, POWER, TEMPERAT
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.app import Request, Response, respond
-from gpu_profile_exporter.health import Health, health
-from gpu_profile_exporter.page import PageData, describe, render
+from gpu_profile_exporter.readings.health import Health, health
+from gpu_profile_exporter.server.page import PageData, describe, render
+from gpu_profile_exporter.server.routes import Request, Response, Routes
 
 EVIL = '</script><script>alert("x")</script>&$driver'
 A = Device("GPU-a", index=0, name="NVIDIA A", memory_bytes=80 << 30)
@@ -53,7 +53,9 @@ def world(seconds: float = 2.0) -> tuple[Sampler, FakeClock, FakeDriver]:
 
 
 def get(path: str, source: Source | None = None, method: str = "GET", **headers: str) -> Response:
-    return respond(source or Source(), Request(method, path, {k.replace("_", "-"): v for k, v in headers.items()}))
+    source = source or Source()
+    routes = Routes(source.metrics, source.health, source.page)
+    return routes.respond(Request(method, path, {k.replace("_", "-"): v for k, v in headers.items()}))
 
 
 def test_metrics_hands_the_accept_header_on_and_the_content_type_back() -> None:

@@ -5,7 +5,7 @@ from gpu_profile.catalogue.metrics import BUILD_INFO
 from gpu_profile.catalogue.signals import POWER
 from gpu_profile_exporter.attribution.labelling import labelled
 from gpu_profile_exporter.naming.schemes import choose
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 WATTS = Reading(metric_of(POWER), {"hw.id": "GPU-1", "hw.type": "gpu"}, 71.0)
 OTHER = Reading(metric_of(POWER), {"hw.id": "GPU-2", "hw.type": "gpu"}, 72.0)

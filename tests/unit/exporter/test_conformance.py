@@ -15,13 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile_exporter.cli import run as main
-from gpu_profile_exporter.exposition import Exposition
+from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.comparison import Verdict, compare
 from gpu_profile_exporter.naming.conformance import conformance
 from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_FIELDS, measured
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.series import Naming
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 LABELS = 'gpu="3",UUID="GPU-11",device="nvidia3",modelName="H100",Hostname="node-7",DCGM_FI_DRIVER_VERSION="570"'
 

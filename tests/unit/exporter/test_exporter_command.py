@@ -22,9 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter import cli, control, logs, systemd
+from gpu_profile_exporter import cli
 from gpu_profile_exporter.config import SETTINGS, Config, Log
-from gpu_profile_exporter.options import SettingOption, options
+from gpu_profile_exporter.config.options import SettingOption, options
+from gpu_profile_exporter.operating import control, logs, systemd
 
 
 @contextmanager

@@ -28,10 +28,10 @@ from gpu_profile.catalogue.signals import (
 from gpu_profile.sampling.rounds import RARE_S
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.exposition import Exposition
-from gpu_profile_exporter.health import lifetime_ns
+from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.schemes import NAMES, choose
-from gpu_profile_exporter.readings import base
+from gpu_profile_exporter.readings.health import lifetime_ns
+from gpu_profile_exporter.readings.readings import base
 
 A = Device("GPU-a", index=0, name='NVIDIA "A"', pci_bus_id="00000000:01:00.0", memory_bytes=80 << 30)
 B = Device("GPU-b", index=1, name="NVIDIA B", memory_bytes=24 << 30)

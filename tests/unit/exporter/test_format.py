@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from gpu_profile_exporter.format import (
+from gpu_profile_exporter.exposition.format import (
     LONGEST_VALUE,
     Format,
     exemplar_text,
@@ -16,7 +16,7 @@ from gpu_profile_exporter.format import (
     series_text,
 )
 from gpu_profile_exporter.naming.series import Family, Series
-from gpu_profile_exporter.readings import Exemplar
+from gpu_profile_exporter.readings.readings import Exemplar
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

@@ -9,8 +9,8 @@ from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.exposition import Exposition
-from gpu_profile_exporter.readings import Identity, readings
+from gpu_profile_exporter.exposition.exposition import Exposition
+from gpu_profile_exporter.readings.readings import Identity, readings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics-simulated.txt"
 VERSIONS = (("cuda.version", "12.8"), ("hw.driver_version", "570.124.06"), ("nvml.version", "12.570.124.06"))

@@ -14,7 +14,7 @@ import trustme
 from config_support import run
 
 from gpu_profile_exporter.config import Address, Config
-from gpu_profile_exporter.healthcheck import candidates
+from gpu_profile_exporter.operating.healthcheck import candidates
 
 
 @contextmanager

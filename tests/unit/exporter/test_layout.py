@@ -19,11 +19,11 @@ from gpu_profile.catalogue.allocation import ALLOCATION_INFO, PROCESS_MEMORY
 from gpu_profile.catalogue.links import NVLINK_LINKS
 from gpu_profile.catalogue.metrics import metric_of
 from gpu_profile.catalogue.signals import POWER, UTILIZATION
-from gpu_profile_exporter.budget import Candidate, Rank, left_out, rank
-from gpu_profile_exporter.exposition import Exposition
+from gpu_profile_exporter.exposition.budget import Candidate, Rank, left_out, rank
+from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.naming.series import Family, Naming, Series
-from gpu_profile_exporter.readings import Exemplar, ExemplarReading, Reading
+from gpu_profile_exporter.readings.readings import Exemplar, ExemplarReading, Reading
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 GAUGE = Metric("gpu_profile.test.gauge", "", Instrument.GAUGE, "A gauge", ("hw.id", "which"))
@@ -323,12 +323,21 @@ def test_renderings_from_many_threads_while_series_come_and_go_are_each_whole() 
 # ---------------------------------------------------------------------- memory
 
 HEAVY = ("numpy", "prometheus_client", "importlib.metadata", "email", "ssl", "asyncio")
-SCRAPED = ("attribution", "budget", "config", "exposition", "format", "layout", "naming.dcgm", "naming.semconv", "push")
+SCRAPED = (
+    "attribution",
+    "config",
+    "exposition.exposition",
+    "naming.dcgm",
+    "naming.semconv",
+    "push",
+    "reader.usage",
+    "readings.node_readings",
+)
 
 
 @pytest.mark.parametrize(
     ("modules", "heavy"),
-    [((*SCRAPED, "health", "readings", "usage"), HEAVY), (("cli", "node", "server"), HEAVY[:2])],
+    [(SCRAPED, HEAVY), (("cli", "node", "server"), HEAVY[:2])],
     ids=["a scrape", "the exporter"],
 )
 def test_what_takes_much_memory_is_not_imported_for(modules: tuple[str, ...], heavy: tuple[str, ...]) -> None:

@@ -19,12 +19,12 @@ from gpu_profile.catalogue.self_metrics import SERIES, SERIES_DROPPED
 from gpu_profile.catalogue.signals import ENERGY, UTILIZATION
 from gpu_profile.testing import START_NS
 from gpu_profile.units import NS_PER_S
-from gpu_profile_exporter.exposition import Exposition
+from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.push import metrics as push_metrics
 from gpu_profile_exporter.push import wire
 from gpu_profile_exporter.push.batch import SCHEMA_URL, SCOPE
 from gpu_profile_exporter.push.metrics import FORGET_NS, MetricEncoder
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 ENERGY_METRIC = m.metric_of(ENERGY)
 UTILIZATION_METRIC = m.metric_of(UTILIZATION)

@@ -17,7 +17,7 @@ from gpu_profile.errors import UsageError
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.push import Endpoint, Pusher
-from gpu_profile_exporter.readings import Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 TRACE, SPAN = bytes(range(16)), bytes(range(8))
 

@@ -23,7 +23,7 @@ from gpu_profile.catalogue.signals import (
 from gpu_profile.catalogue.xids import XIDS, Tier
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.readings import Identity, Reading, readings
+from gpu_profile_exporter.readings.readings import Identity, Reading, readings
 
 A = Device("GPU-a", index=0, name="NVIDIA A", memory_bytes=80 << 30)
 MIG = Device("MIG-c", parent="GPU-a", kind=DeviceKind.MIG, index=0, name="NVIDIA A MIG 1g", memory_bytes=10 << 30)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter.release import Door, ask, release, socket_paths
+from gpu_profile_exporter.operating.release import Door, ask, release, socket_paths
 
 PORT = 19_400
 
@@ -222,7 +222,7 @@ def test_without_any_directory_there_is_no_door_and_nobody_to_ask(monkeypatch: p
 
     for variable in ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("gpu_profile_exporter.release.SERVICE_DIRECTORY", "/nowhere")
+    monkeypatch.setattr("gpu_profile_exporter.operating.release.SERVICE_DIRECTORY", "/nowhere")
     monkeypatch.setattr("tempfile.gettempdir", none)
     assert Door.open(PORT, lambda _: True) is None
     with pytest.raises(UsageError, match="no directory for its socket"):
@@ -235,7 +235,7 @@ def test_the_services_own_directory_is_looked_into(runtime: Path, monkeypatch: p
     assert opened is not None
     try:
         monkeypatch.delenv("XDG_RUNTIME_DIR")
-        monkeypatch.setattr("gpu_profile_exporter.release.SERVICE_DIRECTORY", str(runtime))
+        monkeypatch.setattr("gpu_profile_exporter.operating.release.SERVICE_DIRECTORY", str(runtime))
         assert ask(PORT, 1) == "released"
     finally:
         opened.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_profile_exporter import systemd
+from gpu_profile_exporter.operating import systemd
 
 UNIT = Path(__file__).parents[3] / "docker" / "systemd" / "gpu-profile-exporter.service"
 

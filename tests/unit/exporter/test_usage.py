@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_profile_exporter import usage
-from gpu_profile_exporter.exposition import Exposition
+from gpu_profile_exporter.exposition.exposition import Exposition
+from gpu_profile_exporter.reader import usage
 from gpu_profile_exporter.reader.readers import Readers
 
 

@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from gpu_profile_exporter.page.devices import DeviceData, PageData
+from gpu_profile_exporter.server.page.devices import DeviceData, PageData
 
 _GIB = 1 << 30
 
