@@ -11,7 +11,7 @@ from typing import Final
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from counter_support import flop, flop_of, twin
+from support.traces import flop, flop_of, twin
 
 from benchmarks.rows import Row
 from gpu_profile.kernels.counters.sums import Counters

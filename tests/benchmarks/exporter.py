@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from nvml_stub.build import CannotBuildError
+from support.nvml_stub.build import CannotBuildError
 
 from benchmarks import (
     exporter_aliasing,

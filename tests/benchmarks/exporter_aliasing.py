@@ -20,7 +20,7 @@ from unittest.mock import patch
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from exporter_support import read_all, step_for
+from support.exporter import read_all, step_for
 
 from benchmarks.busy_time import _SILENT
 from benchmarks.rows import Row

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from exporter_process import ROOT, Exporter, environment, exporter
-from nvml_stub.build import build
+from support.nvml_stub.build import build
+from support.programs import ROOT, Exporter, environment, exporter
 
 #: `stub.h` and `counts.c` say what it does.
 _COUNT_SIGNAL: Final = signal.SIGRTMIN + 3

@@ -1,4 +1,4 @@
-"""Faults of the driver under a real exporter: every one in `faults_support.FAULTS`, and what came of it.
+"""Faults of the driver under a real exporter: every one in `benchmarks.fault_scripts.FAULTS`, and what came of it.
 
 `python tests/benchmarks/exporter_faults.py --write docs/faults.md` runs them all and writes the page.
 """
@@ -16,10 +16,10 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fault_runs import SCRAPE_S, Outcome, judge, run
-from faults_support import FAULTS, GAP_S, GPUS, RECOVERY_S, TOLD_S, Fault
-from nvml_stub.build import CannotBuildError, build
+from support.nvml_stub.build import CannotBuildError, build
 
+from benchmarks.fault_runs import SCRAPE_S, Outcome, judge, run
+from benchmarks.fault_scripts import FAULTS, GAP_S, GPUS, RECOVERY_S, TOLD_S, Fault
 from benchmarks.rows import HEADER, Row
 
 #: Exporters at a time: each has a process and readers, and they must not be judged by each other's load.

@@ -25,7 +25,7 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[2]
     sys.path[:0] = [str(root / "tests"), str(root / "instrumentation"), str(root / "exporter")]
 
-from exporter_process import Exporter, environment
+from support.programs import Exporter, environment
 
 from benchmarks.exporter_children import Bench, Memory, bench, memory, tree
 from benchmarks.exporter_cost import Scraper
@@ -164,7 +164,7 @@ def _hour(minutes: tuple[int, ...] = (10, 20, 40, 70)) -> dict[int, float]:
     """MiB of this process after so many minutes of the node's time."""
     import marshal
 
-    from nvml_stub.build import build, installed
+    from support.nvml_stub.build import build, installed
 
     from gpu_profile.catalogue import DEFAULT_GROUPS
     from gpu_profile.testing import START_NS, FakeClock

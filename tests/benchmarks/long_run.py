@@ -17,8 +17,7 @@ if __name__ == "__main__":
     _TESTS = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(_TESTS), str(_TESTS.parent / "instrumentation")]
 
-from long_run_support import run
-
+from benchmarks.long_run_worlds import run
 from benchmarks.rows import Row
 
 _FLAT_MIB: Final = 3.0

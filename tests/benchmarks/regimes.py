@@ -13,8 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from regime_world import Case, case
-
+from benchmarks.regime_worlds import Case, case
 from benchmarks.rows import Row
 from gpu_profile.kernels import Trace, evidence, measure
 from gpu_profile.regimes import Regime, Verdict, classify

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from nvml_stub.build import build, child_environment
+from support.nvml_stub.build import build, child_environment
 
 from benchmarks.rows import Row
 

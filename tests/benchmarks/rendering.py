@@ -11,7 +11,6 @@ from functools import partial
 from itertools import cycle
 from typing import Final
 
-from exporter_support import FakeDriver, read_all, step_for
 from prometheus_client import CollectorRegistry
 from prometheus_client import Metric as ClientFamily
 from prometheus_client.exposition import generate_latest
@@ -19,6 +18,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
+from support.exporter import FakeDriver, read_all, step_for
 
 from benchmarks.rows import Row, best
 from gpu_profile.catalogue import SIGNALS, Instrument, Metric

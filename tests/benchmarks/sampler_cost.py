@@ -63,7 +63,7 @@ class _Run:
 
 def rows(seconds: float = 10.0) -> Iterator[Row]:
     """The rows of sampling."""
-    from nvml_stub.build import CannotBuildError, build, child_environment
+    from support.nvml_stub.build import CannotBuildError, build, child_environment
 
     with tempfile.TemporaryDirectory() as directory:
         try:
@@ -254,7 +254,7 @@ def _sampler(hz: float) -> Callable[[float], None]:
 
 def _child(what: str, hz: float, seconds: float) -> None:
     import pynvml
-    from nvml_stub.build import Stub
+    from support.nvml_stub.build import Stub
 
     go = {"forgets": _bare, "keeps": _keeps, "five": _five, "sampler": _sampler}[what](hz)
     go(1.5)  # opening, probing and the first drain of what the driver had buffered before

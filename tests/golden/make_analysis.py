@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from analysis_support import Run
+from support.analysis import Run
 
 from gpu_profile.analysis import Analysis, analyse, compare
 from gpu_profile.analysis.text import render, render_comparison

@@ -10,7 +10,7 @@ import sys
 import textwrap
 
 import pytest
-from exporter_process import environment
+from support.programs import environment
 
 pytestmark = pytest.mark.gpu
 

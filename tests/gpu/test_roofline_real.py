@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from exporter_process import environment
+from support.programs import environment
 
 pytestmark = pytest.mark.gpu
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from exporter_support import read_all, scrape, series, step_for
-from prometheus_support import Prometheus
+from support.exporter import read_all, scrape, series, step_for
+from support.programs import Prometheus
 
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exporter_process import environment
+from support.programs import environment
 
 from gpu_profile.driver.simulated import Truth
 

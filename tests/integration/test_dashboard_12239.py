@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answering_support import answering
-from prometheus_support import Prometheus, until
+from support.programs import Prometheus, until
+from support.servers import answering
 
 from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver import simulated

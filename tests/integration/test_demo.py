@@ -16,8 +16,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from exporter_process import command, environment
-from prometheus_support import until
+from support.programs import command, environment, until
 
 REGIONS = ["request", "data_loading", "tokenize", "prefill", "decode", "postprocess"]
 

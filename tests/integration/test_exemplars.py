@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import format_span_id
-from prometheus_support import Prometheus, until
+from support.programs import Prometheus, until
 
 from gpu_profile import configure, region, serve_metrics
 from gpu_profile.regions import running

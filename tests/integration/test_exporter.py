@@ -7,10 +7,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from exporter_process import exporter, fails
-from exporter_support import series
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_support import until
+from support.exporter import series
+from support.programs import exporter, fails, until
 
 from gpu_profile.driver import simulated
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from exporter_process import Exporter, command, environment, exporter, fails
+from support.programs import Exporter, command, environment, exporter, fails
 
 
 def said(running: Exporter, word: str) -> list[str]:

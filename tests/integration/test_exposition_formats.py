@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from prometheus_support import Prometheus, until
+from support.programs import Prometheus, until
 
 from gpu_profile.catalogue import Instrument, Metric
 from gpu_profile_exporter.exposition.exposition import Exposition

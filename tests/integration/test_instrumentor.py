@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exporter_process import environment
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.trace import SpanKind
 from opentelemetry.util._once import Once
-from region_support import Stage
+from support.programs import environment
+from support.regions import Stage
 
 from gpu_profile import GpuSpanProcessor, region
 from gpu_profile.catalogue.metrics import REGION_FLOPS, REGION_KERNEL_METRICS, REGION_METRICS, REGION_TRAFFIC

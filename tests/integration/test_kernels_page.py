@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_support import found_in
-from kernel_report_support import EVIL, counted, hostile, on_cpu, operation, report, steps
+from integration.browser import found_in
+from support.kernels import EVIL, counted, hostile, on_cpu, operation, report, steps
 
 from gpu_profile.kernels.records import Kind, Range
 from gpu_profile.kernels.render.page import render_page

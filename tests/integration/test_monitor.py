@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from exporter_process import environment
+from support.programs import environment
 
 from gpu_profile import configure
 from gpu_profile.driver import simulated

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from nvml_stub.build import SONAME, CannotBuildError, Stub, build, child_environment, installed
+from support.nvml_stub.build import SONAME, CannotBuildError, Stub, build, child_environment, installed
 
 from gpu_profile.catalogue import ALL_GROUPS, Tier, signal
 from gpu_profile.catalogue.memory import ECC_COUNTS, ECC_KINDS

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exporter_process import environment
-from exporter_support import series
-from operation_support import PRODUCT
+from support.exporter import series
+from support.programs import environment
+from support.regions import PRODUCT
 
 from gpu_profile.analysis import analyse
 from gpu_profile.catalogue.attributes import ATTRIBUTES

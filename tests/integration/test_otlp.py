@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import collector_support
 import pytest
+from integration import collector as otlp_collector
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from prometheus_support import until
+from support.programs import until
 
 from gpu_profile import GpuSpanProcessor, configure, region
 from gpu_profile.driver import simulated
@@ -35,14 +35,14 @@ def arrived() -> Iterator[tuple[list[Span], int]]:
             for scope in resource.scope_spans:
                 spans.extend(scope.spans)
 
-    with collector_support.sink(take) as port:
+    with otlp_collector.sink(take) as port:
         yield spans, port
 
 
 @pytest.fixture
 def collector(arrived: tuple[list[Span], int], tmp_path: Path) -> Iterator[str]:
     """Where a running collector takes spans over HTTP; it passes them on to the sink."""
-    with collector_support.collector(arrived[1], tmp_path) as urls:
+    with otlp_collector.collector(arrived[1], tmp_path) as urls:
         yield f"{urls['http/protobuf']}/v1/traces"
 
 

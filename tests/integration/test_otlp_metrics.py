@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import collector_support
 import pytest
-from kernel_work_support import HUNGRY
+from integration import collector as otlp_collector
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -17,7 +16,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
-from prometheus_support import until
+from support.programs import until
+from support.regions import HUNGRY
 
 from gpu_profile import configure, region
 from gpu_profile.catalogue import Instrument
@@ -41,14 +41,14 @@ def arrived() -> Iterator[tuple[dict[str, Metric], int]]:
             for scope in resource.scope_metrics:
                 metrics.update({metric.name: metric for metric in scope.metrics})
 
-    with collector_support.sink(take) as port:
+    with otlp_collector.sink(take) as port:
         yield metrics, port
 
 
 @pytest.fixture
 def collector(arrived: tuple[dict[str, Metric], int], tmp_path: Path) -> Iterator[str]:
     """Where a running collector takes metrics over HTTP; it passes them on to the sink."""
-    with collector_support.collector(arrived[1], tmp_path) as urls:
+    with otlp_collector.collector(arrived[1], tmp_path) as urls:
         yield f"{urls['http/protobuf']}/v1/metrics"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from exporter_process import Exporter, exporter
+from support.programs import Exporter, exporter
 
 from gpu_profile.driver.simulated import create
 

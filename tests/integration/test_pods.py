@@ -13,7 +13,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from attribution_support import (
+from support.exporter import (
     CONTAINER,
     GIB,
     GPU0,
@@ -33,7 +33,7 @@ from attribution_support import (
     states_of,
     status,
 )
-from exporter_process import environment
+from support.programs import environment
 
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import SYSTEM_CLOCK

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from exporter_process import Exporter, exporter
-from prometheus_support import Prometheus, until
+from support.programs import Exporter, Prometheus, exporter, until
 
 from gpu_profile.catalogue import ALL_GROUPS, DEFAULT_GROUPS, METRICS, Metric
 from gpu_profile.catalogue.allocation import ALLOCATION_METRICS

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import collector_support
 import pytest
-from exporter_support import IDENTITY, series
+from integration import collector as otlp_collector
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from prometheus_support import free_port, until
-from push_support import attributes, points_of
+from support.exporter import IDENTITY, series
+from support.programs import free_port, until
+from support.push import attributes, points_of
 
 from gpu_profile.catalogue import METRICS
 from gpu_profile.catalogue.push import PUSH_METRICS
@@ -32,14 +32,14 @@ ROWS = {row.otel: row for row in (*METRICS, *SELF_METRICS, *PUSH_METRICS)}
 def arrived() -> Iterator[tuple[list[ExportMetricsServiceRequest], int]]:
     """What came out of the collector, and the port that the sink listens on."""
     requests: list[ExportMetricsServiceRequest] = []
-    with collector_support.sink(lambda body: requests.append(ExportMetricsServiceRequest.FromString(body))) as port:
+    with otlp_collector.sink(lambda body: requests.append(ExportMetricsServiceRequest.FromString(body))) as port:
         yield requests, port
 
 
 @pytest.fixture
 def collector(arrived: tuple[list[ExportMetricsServiceRequest], int], tmp_path: Path) -> Iterator[dict[str, str]]:
     """Where a running collector listens, by protocol; it passes on to the sink."""
-    with collector_support.collector(arrived[1], tmp_path) as urls:
+    with otlp_collector.collector(arrived[1], tmp_path) as urls:
         yield urls
 
 

@@ -1,12 +1,12 @@
-"""Some of the faults in `faults_support.py` under the real exporter; `exporter_faults.py` runs them all."""
+"""Some of the faults in `benchmarks.fault_scripts` under the real exporter; `exporter_faults.py` runs them all."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fault_runs import judge, run
-from faults_support import FAULTS, Fault
-from nvml_stub.build import CannotBuildError, build
+from benchmarks.fault_runs import judge, run
+from benchmarks.fault_scripts import FAULTS, Fault
+from support.nvml_stub.build import CannotBuildError, build
 
 CHOSEN = (
     "a GPU is lost, and comes back",

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from exporter_process import environment, exporter
-from exporter_support import series
-from prometheus_support import until
+from support.exporter import series
+from support.programs import environment, exporter, until
 
 from gpu_profile.driver import simulated
 from gpu_profile.recording import Recording, read_recording

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from exporter_process import environment
+from support.programs import environment
 
 from gpu_profile.analysis import analyse
 from gpu_profile.driver import simulated

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_support import GPU, Run, two_devices
-from browser_support import found_in
-from report_support import EVIL, hostile, with_gap
+from integration.browser import found_in
+from support.analysis import EVIL, GPU, Run, hostile, two_devices, with_gap
 
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.page import render_page

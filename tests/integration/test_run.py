@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from exporter_process import environment
-from run_support import command, last_line, profile, start
+from integration.running import command, last_line, profile, start
+from support.programs import environment
 
 from gpu_profile.driver import simulated
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_support import last_line, profile
+from integration.running import last_line, profile
 
 from gpu_profile.driver import simulated
 from gpu_profile.recording import read_recording

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from exporter_process import environment
-from run_support import Terminal, command
+from integration.running import Terminal, command
+from support.programs import environment
 
 from gpu_profile.driver import simulated
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from region_support import Stage
-from window_support import FakeSource
+from support.kernels import FakeSource
+from support.regions import Stage
 
 from gpu_profile import RegionCollector, region
 from gpu_profile.analysis import analyse

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from server_support import GET, Gate, answer, ask, closed, connect, echo, rejected, serving, until_counted, value
+from support.servers import GET, Gate, answer, ask, closed, connect, echo, rejected, serving, until_counted, value
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address

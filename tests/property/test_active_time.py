@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from activity_trees import SPAN, cuts, forests, shared_at
 from hypothesis import given
 from hypothesis import strategies as st
+from property.activity_trees import SPAN, cuts, forests, shared_at
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.active_time import ActiveTime, concurrency

@@ -4,9 +4,9 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
-from activity_trees import SPAN, ancestors, cuts, forests, innermost_at
 from hypothesis import given
 from hypothesis import strategies as st
+from property.activity_trees import SPAN, ancestors, cuts, forests, innermost_at
 
 from gpu_profile.catalogue import Signal, signal
 from gpu_profile.catalogue.samples import Sample

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
-from analysis_support import GPU, Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.analysis import GPU, Run
 
 from gpu_profile.analysis import Gate, analyse, parse_gate, parse_thresholds
 from gpu_profile.analysis.data import of_analysis

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from activity_trees import SPAN, ancestors, cuts, forests, runs_at, shared_at
 from hypothesis import given
 from hypothesis import strategies as st
+from property.activity_trees import SPAN, ancestors, cuts, forests, runs_at, shared_at
 
 from gpu_profile.join.unmixing import region_columns as module
 from gpu_profile.join.unmixing.activities import Activities, Activity, Named

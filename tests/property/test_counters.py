@@ -6,9 +6,9 @@ import random
 from collections import defaultdict
 
 import pytest
-from counter_support import TIME
 from hypothesis import given
 from hypothesis import strategies as st
+from support.traces import TIME
 
 from gpu_profile.kernels.counters.sums import Counters, CounterSums
 from gpu_profile.kernels.records import Counted

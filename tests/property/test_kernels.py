@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trace_support import US, Program
+from support.traces import US, Program
 
 from gpu_profile.kernels.activity import Activity, evidence, measure
 from gpu_profile.kernels.records import Call, Kind, Operation

@@ -4,9 +4,9 @@ import sys
 from itertools import pairwise
 
 import numpy as np
-from allocator_support import Torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.kernels import Torch
 
 from gpu_profile.kernels.joining.columns import Columns
 from gpu_profile.kernels.memory.allocator import AllocatorInterval, AllocatorMeter, AllocatorUse

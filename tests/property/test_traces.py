@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_support import US, Program, write
+from support.traces import US, Program, write
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels import stream

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from trailing_support import MS, QUANTUM, T0, Load, at, every, polled, timeline
+from support.worlds import MS, QUANTUM, T0, Load, at, every, polled, timeline
 
 from gpu_profile.catalogue.samples import Interval, Sample
 from gpu_profile.catalogue.signals import UTILIZATION

@@ -18,9 +18,9 @@ import click
 import promql_parser
 import pytest
 import yaml
-from exporter_process import environment
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from support.programs import environment
 
 import gpu_profile
 from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Instrument

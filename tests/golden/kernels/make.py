@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kernel_report_support import counted, on_cpu, report
+from support.kernels import counted, on_cpu, report
 
 from gpu_profile.kernels.render.document import document
 from gpu_profile.kernels.render.table_file import kernels_csv

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis_support import EMPTY, GPU, ITEMS, RATES, T0, B, Run, one, to_columns, two_devices
+from support.analysis import EMPTY, GPU, ITEMS, RATES, T0, B, Run, one, to_columns, two_devices
 
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.text import reasons, render

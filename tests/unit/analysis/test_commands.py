@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_support import Run
+from support.analysis import Run
 
 from gpu_profile.cli import run
 from gpu_profile.recording import VERSION, RecordingWriter, SpanRecord

@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 import numpy as np
 import pytest
-from analysis_support import GPU, T0, Run
+from support.analysis import GPU, T0, Run
 
 from gpu_profile.analysis import Comparison, Difference, Outcome, analyse, compare, parse_gate
 from gpu_profile.analysis.comparison import LEAST_CALLS, LEAST_FOR_P95, _intervals, _Known, _quantile_draws

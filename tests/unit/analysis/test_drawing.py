@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from analysis_support import GPU, MS, T0, Run
 from hypothesis import given
 from hypothesis import strategies as st
-from report_support import unpacked
+from support.analysis import GPU, MS, T0, Run, unpacked
 
 from gpu_profile.analysis.drawing import stretches
 from gpu_profile.analysis.lanes import on_host, usable

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_support import EMPTY, GPU, B, Run
-from report_support import hostile, with_gap
+from support.analysis import EMPTY, GPU, B, Run, hostile, with_gap
 
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.figure import draw

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_support import EMPTY, MS, T0, Run, one
-from kernel_work_support import ALL_REDUCE, GEMM, HUNGRY, NOTHING, RELU, TALKING
-from operation_support import PRODUCT
-from report_support import parsed
+from support.analysis import EMPTY, MS, T0, Run, one, parsed
+from support.regions import ALL_REDUCE, GEMM, HUNGRY, NOTHING, PRODUCT, RELU, TALKING
 
 from gpu_profile.analysis import Analysis, analyse
 from gpu_profile.analysis.data import of_analysis

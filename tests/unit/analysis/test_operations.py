@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_support import EMPTY, GPU, MS, T0, Run, one
-from operation_support import BLANK, PRODUCT, SUM
-from report_support import parsed
+from support.analysis import EMPTY, GPU, MS, T0, Run, one, parsed
+from support.regions import BLANK, PRODUCT, SUM
 
 from gpu_profile.analysis import Analysis, analyse
 from gpu_profile.analysis.data import of_analysis

@@ -4,10 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from analysis_support import EMPTY, GPU, T0, B, Run, to_columns, two_devices
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_support import EVIL, GAP, drawn, hostile, parsed, unpacked, with_gap
+from support.analysis import (
+    EMPTY,
+    EVIL,
+    GAP,
+    GPU,
+    T0,
+    B,
+    Run,
+    drawn,
+    hostile,
+    parsed,
+    to_columns,
+    two_devices,
+    unpacked,
+    with_gap,
+)
 
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.page import render_page

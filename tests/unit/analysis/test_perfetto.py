@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from analysis_support import EMPTY, GPU, ITEMS, MS, T0, B, Run, one, to_columns, two_devices
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_support import EVIL, hostile, with_gap
+from support.analysis import EMPTY, EVIL, GPU, ITEMS, MS, T0, B, Run, hostile, one, to_columns, two_devices, with_gap
 
 from gpu_profile.analysis import Analysis, analyse
 from gpu_profile.analysis.perfetto import perfetto_packets, perfetto_trace

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import numpy as np
-from analysis_support import T0, Run
 from pytest import approx as close  # noqa: PT013 - reads better in rows of numbers
+from support.analysis import T0, Run
 
 from gpu_profile.analysis import Analysis, analyse
 from gpu_profile.analysis.data import of_analysis

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from analysis_support import EMPTY, GPU, MS, T0, B, Run, one, two_devices
+from support.analysis import EMPTY, GPU, MS, T0, B, Run, one, two_devices
 
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.runs import _parents

@@ -5,8 +5,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from analysis_support import EMPTY, ITEMS, T0, Run, one, two_devices
-from report_support import hostile
+from support.analysis import EMPTY, ITEMS, T0, Run, hostile, one, two_devices
 
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.tables import devices_csv, regions_csv

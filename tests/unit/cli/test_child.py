@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from exporter_process import environment
+from support.programs import environment
 
 #: Takes in orphans as process 1 does, by Linux' leave (PR_SET_CHILD_SUBREAPER), and says whether one is left unburied.
 FIRST = """

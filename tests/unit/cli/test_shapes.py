@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from exporter_process import environment
+from support.programs import environment
 
 from gpu_profile.cli import commands, run
 from gpu_profile.cli.launch import BACKEND_VARIABLE, RECORD_VARIABLE, SAMPLED_VARIABLE

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from prometheus_support import until
+from support.programs import until
 
 from gpu_profile.catalogue import Group
 from gpu_profile.catalogue.samples import Device, Interval

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from exporter_process import environment
-from sampler_support import FakeDriver
+from support.drivers import FakeDriver
+from support.programs import environment
 
 from gpu_profile.catalogue.samples import Device, DeviceKind, ProcessUse
 from gpu_profile.driver import simulated

@@ -16,10 +16,10 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from config_support import complaint, run
-from exporter_process import environment
 from hypothesis import given
 from hypothesis import strategies as st
+from support.programs import environment
+from unit.exporter.settings import complaint, run
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter import cli

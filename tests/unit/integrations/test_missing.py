@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from exporter_process import environment
+from support.programs import environment
 
 
 @pytest.mark.parametrize(

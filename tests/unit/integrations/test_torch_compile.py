@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from region_support import Stage
+from support.regions import Stage
 
 from gpu_profile.errors import UsageError
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch_support import Block, Net, batch, count, torch_stage  # noqa: E402
+from unit.integrations.modules import Block, Net, batch, count, torch_stage  # noqa: E402
 
 from gpu_profile.integrations.torch import instrument  # noqa: E402
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from region_support import Stage
+from support.regions import Stage
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
-from torch_support import batch, count, torch_stage  # noqa: E402
+from unit.integrations.modules import batch, count, torch_stage  # noqa: E402
 
 from gpu_profile.integrations.torch import instrument, waiting  # noqa: E402
 

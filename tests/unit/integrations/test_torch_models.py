@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from region_support import Stage
+from support.regions import Stage
 
 from gpu_profile import region
 
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-from torch_support import Block, Net, batch, count, torch_stage  # noqa: E402
+from unit.integrations.modules import Block, Net, batch, count, torch_stage  # noqa: E402
 
 from gpu_profile.integrations.torch import instrument  # noqa: E402
 

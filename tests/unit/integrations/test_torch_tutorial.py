@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from exporter_process import environment
+from support.programs import environment
 
 from gpu_profile.driver import simulated
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from region_support import Stage
+from support.regions import Stage
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from trace_support import MS, US, Program
+from support.traces import MS, US, Program
 
 from gpu_profile.kernels import Activity, Call, Idle, Kind, Operation, evidence, measure
 from gpu_profile.kernels.joining.idle import KERNEL_WAIT_NS, PER_LAUNCH_NS

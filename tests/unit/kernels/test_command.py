@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exporter_process import environment
-from kernel_report_support import ADD, GEMM, INSTRUCTIONS, counted, on_cpu, steps
-from trace_support import MS, TRACES, US, Program, write
+from support.kernels import ADD, GEMM, INSTRUCTIONS, counted, on_cpu, steps
+from support.programs import environment
+from support.traces import MS, TRACES, US, Program, write
 
 from gpu_profile.cli import run
 from gpu_profile.kernels.records import Kind, Operation

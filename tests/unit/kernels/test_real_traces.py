@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from trace_support import TRACES, US
+from support.traces import TRACES, US
 
 from gpu_profile.kernels import Activity, KernelReport, Kind, Operation, Trace, evidence, measure, report_of
 from gpu_profile.kernels.records import Counted, Range

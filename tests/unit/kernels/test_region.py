@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from launch_support import MAIN, MS, US, WORKER, launch, report
+from support.traces import MAIN, MS, US, WORKER, launch, report
 
 from gpu_profile.kernels.joining.idle import Idle
 from gpu_profile.kernels.records import Allocation, Call, Kind, Operation, Operator, Range, Record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from launch_support import MAIN, launch, report
+from support.traces import MAIN, launch, report
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.records import Allocation, Operator, Range, Record

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trace_support import US, write
+from support.traces import US, write
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.records import Call, Kind, Operation, Operator, Record

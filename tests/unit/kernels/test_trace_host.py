@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trace_support import US
+from support.traces import US
 
 from gpu_profile.kernels.records import HOST, Allocation, Counted, Operator, Range, Record
 from gpu_profile.kernels.trace import Trace

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import pytest
-from trace_support import TRACES
+from support.traces import TRACES
 
 from gpu_profile.kernels.records import HOST, Allocation, Call, Counted, Operation, Operator, Range, Record
 from gpu_profile.kernels.trace import Trace

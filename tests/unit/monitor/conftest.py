@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from monitor_support import Scene
+from unit.monitor.scene import Scene
 
 from gpu_profile import configure
 from gpu_profile.monitor import run as running

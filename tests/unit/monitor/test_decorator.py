@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from monitor_support import Scene
+from unit.monitor.scene import Scene
 
 from gpu_profile import configure
 from gpu_profile.monitor import gpu_profile

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from monitor_support import Scene, measured
+from unit.monitor.scene import Scene, measured
 
 from gpu_profile.errors import UsageError
 from gpu_profile.monitor import GpuMonitor, gpu_profile

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roofline_support import CEILINGS
+from support.roofline import CEILINGS
 
 from gpu_profile import configure
 from gpu_profile.errors import UsageError

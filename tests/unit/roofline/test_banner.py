@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from roofline_support import CEILINGS, FakeMachine
+from support.roofline import CEILINGS, FakeMachine
 
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.roofline import banner

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from exporter_process import environment
-from roofline_support import CEILINGS
+from support.programs import environment
+from support.roofline import CEILINGS
 
 from gpu_profile.roofline import machines
 from gpu_profile.roofline.ceilings import Ceilings, cache

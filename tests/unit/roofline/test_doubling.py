@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roofline_support import FakeMachine
+from support.roofline import FakeMachine
 
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.doubling import choices, doubled, growth

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roofline_support import CEILINGS, FakeMachine
+from support.roofline import CEILINGS, FakeMachine
 
 from gpu_profile import configure
 from gpu_profile.regimes import DEFAULT_THRESHOLDS

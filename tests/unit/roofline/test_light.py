@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roofline_support import CEILINGS, FakeMachine
+from support.roofline import CEILINGS, FakeMachine
 
 from gpu_profile import configure
 from gpu_profile.regimes import DEFAULT_THRESHOLDS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from roofline_support import CEILINGS, FakeMachine
+from support.roofline import CEILINGS, FakeMachine
 
 from gpu_profile import configure
 from gpu_profile.regions.session import process

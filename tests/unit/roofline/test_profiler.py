@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exporter_process import environment
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from roofline_support import CEILINGS, FakeMachine
+from support.programs import environment
+from support.roofline import CEILINGS, FakeMachine
 
 from gpu_profile import configure
 from gpu_profile.errors import UsageError
@@ -262,7 +262,7 @@ class Missing:
         if name.partition(".")[0] in ("torch", "cupy", "matplotlib"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
-from roofline_support import CEILINGS
+from support.roofline import CEILINGS
 from gpu_profile import configure
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline import GPUProfiler, create_performance_plots, profile_model
@@ -294,7 +294,7 @@ def test_without_pytorch_plain_functions_are_profiled_and_all_else_says_what_to_
 
 FORKED = """
 import os, torch
-from roofline_support import CEILINGS
+from support.roofline import CEILINGS
 from gpu_profile import configure
 from gpu_profile.roofline import GPUProfiler, machines
 from gpu_profile.roofline.call import Call

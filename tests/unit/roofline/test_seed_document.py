@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exporter_process import environment
-from roofline_support import CEILINGS
+from support.programs import environment
+from support.roofline import CEILINGS
 
 from gpu_profile import configure
 from gpu_profile.cli import run

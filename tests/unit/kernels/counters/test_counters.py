@@ -6,8 +6,7 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from counter_support import CYCLES, DRAM, FMA, INST, PCT, counted, flop, flop_of, joined, kernels, twin
-from trace_support import TRACES
+from support.traces import CYCLES, DRAM, FMA, INST, PCT, TRACES, counted, flop, flop_of, joined, kernels, twin
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.counters.sums import Counters, CounterSums

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from counter_support import PCT, counted, joined, kernels
+from support.traces import PCT, counted, joined, kernels
 
 from gpu_profile.kernels.counters.formulas import adds_up
 from gpu_profile.kernels.records import Counted

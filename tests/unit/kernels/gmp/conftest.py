@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from profiler_support import FakeGpu
+from unit.kernels.gmp.profilers import FakeGpu
 
 from gpu_profile import configure
 from gpu_profile.kernels.gmp import collecting, profiler

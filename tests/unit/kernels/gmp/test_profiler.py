@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from profiler_support import FakeGpu, kernels
+from unit.kernels.gmp.profilers import FakeGpu, kernels
 
 from gpu_profile import region
 from gpu_profile.errors import UsageError

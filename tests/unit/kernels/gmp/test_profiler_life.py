@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from profiler_support import FakeGpu, kernels
+from unit.kernels.gmp.profilers import FakeGpu, kernels
 
 from gpu_profile import configure
 from gpu_profile.errors import UsageError

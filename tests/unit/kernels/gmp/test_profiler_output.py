@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from profiler_support import FakeGpu
+from unit.kernels.gmp.profilers import FakeGpu
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.gmp import profiler

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exporter_process import environment
+from support.programs import environment
 
 import gpu_profile.kernels as gmp_python
 from gpu_profile import configure

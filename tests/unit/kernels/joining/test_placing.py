@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launch_support import MAIN, WORKER, launch, report
+from support.traces import MAIN, WORKER, launch, report
 
 from gpu_profile.kernels.records import Call, Kind, Launched, Operation, Operator, Range
 

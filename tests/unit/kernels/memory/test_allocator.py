@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
-from allocator_support import BLOCK, Torch
+from support.kernels import BLOCK, Torch
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.memory.allocator import AllocatorInterval, AllocatorMeter, AllocatorUse, snapshot

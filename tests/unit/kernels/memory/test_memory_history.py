@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from allocator_support import Torch
+from support.kernels import Torch
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.memory.history import recording_history

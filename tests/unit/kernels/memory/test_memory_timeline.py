@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from trace_support import TRACES
+from support.traces import TRACES
 
 from gpu_profile.kernels.joining.columns import Allocations, Columns
 from gpu_profile.kernels.memory.region import levels, region_memory

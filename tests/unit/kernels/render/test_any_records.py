@@ -5,7 +5,7 @@ from math import isfinite
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from report_support import drawn, parsed, unpacked
+from support.analysis import drawn, parsed, unpacked
 
 from gpu_profile.kernels.records import Allocation, Call, Counted, Kind, Operation, Operator, Range, Record
 from gpu_profile.kernels.render.document import document

@@ -5,7 +5,7 @@ from math import isfinite
 from typing import Any
 
 import pytest
-from kernel_report_support import ADD, FILL, GEMM, INSTRUCTIONS, MIB, REDUCE, counted, hostile, on_cpu, report, steps
+from support.kernels import ADD, FILL, GEMM, INSTRUCTIONS, MIB, REDUCE, counted, hostile, on_cpu, report, steps
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.records import Call, Counted, Range

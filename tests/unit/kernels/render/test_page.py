@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_report_support import EVIL, GEMM, MS, REDUCE, counted, hostile, on_cpu, operation, report, steps
-from report_support import drawn, parsed, unpacked
+from support.analysis import drawn, parsed, unpacked
+from support.kernels import EVIL, GEMM, MS, REDUCE, counted, hostile, on_cpu, operation, report, steps
 
 from gpu_profile.kernels.records import Call, Kind, Range, Record
 from gpu_profile.kernels.render.page import render_page

@@ -7,20 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_report_support import (
-    ADD,
-    COPY,
-    EVIL,
-    FILL,
-    GEMM,
-    MAIN,
-    MIB,
-    MS,
-    hostile,
-    on_cpu,
-    operation,
-    report,
-)  # fmt: skip
+from support.kernels import ADD, COPY, EVIL, FILL, GEMM, MAIN, MIB, MS, hostile, on_cpu, operation, report  # fmt: skip
 
 from gpu_profile.kernels.records import Kind, Range, Record
 from gpu_profile.kernels.render.perfetto import perfetto_packets, perfetto_trace

@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from kernel_report_support import ADD, EVIL, FILL, GEMM, REDUCE, hostile, on_cpu, report
+from support.kernels import ADD, EVIL, FILL, GEMM, REDUCE, hostile, on_cpu, report
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.records import Call, Kind, Operation, Range, Record

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from kernel_report_support import FILL, INSTRUCTIONS, counted, hostile, on_cpu, report, steps
+from support.kernels import FILL, INSTRUCTIONS, counted, hostile, on_cpu, report, steps
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.records import Call, Counted, Range

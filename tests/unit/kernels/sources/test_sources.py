@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 
 import pytest
-from exporter_process import environment
+from support.programs import environment
 
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.kernels.sources import opening as sources

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exporter_process import environment
+from support.programs import environment
 
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.kernels.records import Allocation, Operator

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from window_support import FakeSource, regions
+from support.kernels import FakeSource, regions
 
 from gpu_profile import region
 from gpu_profile.errors import GpuBackendError, UsageError

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from exporter_process import environment
-from window_support import FakeSource, new_session, regions
+from support.kernels import FakeSource, new_session, regions
+from support.programs import environment
 
 from gpu_profile import region
 from gpu_profile.errors import GpuBackendError, UsageError

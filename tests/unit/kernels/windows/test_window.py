@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from window_support import FakeSource, new_session, regions
+from support.kernels import FakeSource, new_session, regions
 
 from gpu_profile import region
 from gpu_profile.errors import GpuBackendError, UsageError

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from calibration_support import SlowDevice, use
+from unit.roofline.ceilings.calibration import SlowDevice, use
 
 from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.ceilings.cache import MOST_AGE_S, ceilings_for, folder, load, path_of, store

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from calibration_support import GIB, MIB, SlowDevice, use
+from unit.roofline.ceilings.calibration import GIB, MIB, SlowDevice, use
 
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.ceilings import IMPOSSIBLE, calibration

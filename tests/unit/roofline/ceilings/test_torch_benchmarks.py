@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from calibration_support import SlowDevice
+from unit.roofline.ceilings.calibration import SlowDevice
 
 from gpu_profile.roofline.ceilings.calibration import calibrate
 from gpu_profile.roofline.ceilings.torch_benchmarks import TorchBenchmarks, _float32, _float32_sums

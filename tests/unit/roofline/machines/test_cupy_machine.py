@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 import pytest
-from cuda_support import FakeCuda
-from machine_support import L2_BYTES, Accelerator, cupy_with, failing, fake_clock, fake_cuda
+from support.cuda import FakeCuda
+from support.roofline import L2_BYTES, Accelerator, cupy_with, failing, fake_clock, fake_cuda
 
 from gpu_profile.errors import UsageError
 from gpu_profile.regions.frameworks import libcuda

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from machine_support import failing, fake_clock
+from support.roofline import failing, fake_clock
 
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.machines import host_machine

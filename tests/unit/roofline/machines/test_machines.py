@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cuda_support import FakeCuda
-from machine_support import Accelerator, cupy_with, fake_clock, fake_cuda, torch_with
+from support.cuda import FakeCuda
+from support.roofline import Accelerator, cupy_with, fake_clock, fake_cuda, torch_with
 
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline import machines

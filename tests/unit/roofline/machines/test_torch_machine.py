@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cuda_support import FakeCuda
-from machine_support import L2_BYTES, Accelerator, Buffer, failing, fake_clock, fake_cuda, torch_with
+from support.cuda import FakeCuda
+from support.roofline import L2_BYTES, Accelerator, Buffer, failing, fake_clock, fake_cuda, torch_with
 
 from gpu_profile.driver import simulated
 from gpu_profile.errors import UsageError
@@ -183,7 +183,7 @@ def test_an_error_that_the_device_reports_late_passes_through(
     late = RuntimeError("CUDA error: an illegal memory access was encountered")
     machine = TorchAccelerator("cuda", 0)
     machine.run(lambda: None)
-    monkeypatch.setattr("machine_support.Event.synchronize", lambda event: failing(late)())
+    monkeypatch.setattr("support.roofline.Event.synchronize", lambda event: failing(late)())
     with pytest.raises(RuntimeError) as met:
         machine.run(lambda: None)
     assert met.value is late

@@ -13,9 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from model_support import Residual, fixed, rows  # noqa: E402
-from roofline_support import CEILINGS, FakeMachine  # noqa: E402
+from support.roofline import CEILINGS, FakeMachine  # noqa: E402
 from torch import nn  # noqa: E402
+from unit.roofline.models.modules import Residual, fixed, rows  # noqa: E402
 
 from gpu_profile import configure  # noqa: E402
 from gpu_profile.errors import UsageError  # noqa: E402

@@ -10,10 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cuda_support import FakeCuda  # noqa: E402
-from machine_support import fake_clock, fake_cuda  # noqa: E402
-from stream_support import Waiting  # noqa: E402
+from support.cuda import FakeCuda  # noqa: E402
+from support.roofline import fake_clock, fake_cuda  # noqa: E402
 from torch import nn  # noqa: E402
+from unit.roofline.models.streams import Waiting  # noqa: E402
 
 from gpu_profile.errors import UsageError  # noqa: E402
 from gpu_profile.roofline.machines.cupy_machine import CupyDevice  # noqa: E402

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from cupti_support import LAUNCH, STREAM_SYNCHRONIZE, real, record, versions
+from unit.kernels.sources.cupti.records import LAUNCH, STREAM_SYNCHRONIZE, real, record, versions
 
 from gpu_profile.kernels.records import HOST, Allocation, Call, Kind, Launched, Operation, Record
 from gpu_profile.kernels.sources.cupti import rows as r

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cupti_support import FakeCupti, install, real
-from exporter_process import environment
+from support.programs import environment
+from unit.kernels.sources.cupti.records import FakeCupti, install, real
 
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.kernels.records import Call, Launched, Operation, Record
@@ -287,7 +287,7 @@ def run(script: str) -> str:
     before = """
 import os, sys, threading
 import pytest
-from cupti_support import install
+from unit.kernels.sources.cupti.records import install
 from gpu_profile.kernels.sources.cupti import CuptiSource
 monkeypatch = pytest.MonkeyPatch()
 """

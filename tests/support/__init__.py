@@ -1,0 +1,1 @@
+"""What several folders of tests share. A helper that serves one folder lies in that folder."""

@@ -1,0 +1,214 @@
+"""A made-up training run whose truth is known, as a recording; what a page was packed into, read back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from gpu_profile.analysis import Analysis, RegionUse
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Device, Event, Sample
+from gpu_profile.catalogue.signals import DRAM, ENERGY, GRAPHICS, SM, TENSOR
+from gpu_profile.recording import Columns, DeviceInterval, ProcessInfo, Recording, RecordingWriter, SpanRecord
+
+MS = 1_000_000
+T0 = 1_767_225_600_000_000_000
+GPU = Device("GPU-a", index=0, name="NVIDIA H200", clock_max_hz=1_980_000_000)
+#: Another device.
+B = Device("GPU-b", index=1, name="NVIDIA A10G")
+ITEMS = 32.0
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+EMPTY = Recording((), (), {}, (), (), ())
+#: While each region is the innermost: busy, SM, tensor and DRAM activity, and watts. "" is nobody's time.
+RATES = {
+    "": (0.0, 0.0, 0.0, 0.0, 80.0),
+    "load": (0.0, 0.0, 0.0, 0.0, 90.0),
+    "forward": (0.98, 0.95, 0.8, 0.3, 600.0),
+    "step": (0.6, 0.5, 0.1, 0.4, 300.0),
+}
+
+
+@dataclass
+class Run:
+    """`calls` of load, then step with a forward inside it; `dear` is what forward's power is multiplied by. Seeded."""
+
+    seed: int = 1
+    calls: int = 60
+    dear: float = 1.0
+    slow: float = 1.0
+    marked: bool = True
+    identified: bool = True
+    spans: list[SpanRecord] = field(default_factory=list)
+    active_s: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        self._stretches: list[tuple[str, int]] = []
+        at = T0
+        for call in range(self.calls):
+            load, before, forward, after, pause = (
+                int(rng.uniform(low, high) * MS)
+                for low, high in ((60, 140), (10, 30), (90 * self.slow, 190 * self.slow), (20, 60), (1, 20))
+            )
+            self._stretches += [("load", load), ("step", before), ("forward", forward), ("step", after), ("", pause)]
+            inner = at + load + before
+            end = inner + forward + after
+            self.spans.append(self._span("load", at, at + load, 3 * call + 1))
+            self.spans.append(self._span("forward", inner, inner + forward, 3 * call + 2, parent=3 * call + 3))
+            self.spans.append(self._span("step", at + load, end, 3 * call + 3, items=ITEMS))
+            at = end + pause
+        for name, length in self._stretches:
+            self.active_s[name] = self.active_s.get(name, 0.0) + length / 1e9
+
+    def _span(
+        self, name: str, start: int, end: int, number: int, *, parent: int = 0, items: float | None = None
+    ) -> SpanRecord:
+        return SpanRecord(
+            name,
+            start,
+            end,
+            trace_id=TRACE if self.identified else "",
+            span_id=f"{number:016x}" if self.identified else "",
+            parent_span_id=f"{parent:016x}" if parent and self.identified else None,
+            device_intervals=(DeviceInterval(GPU.uuid, 0, start, end),) if self.marked else (),
+            items=items,
+        )
+
+    def watts(self, name: str) -> float:
+        return RATES[name][4] * (self.dear if name == "forward" else 1.0)
+
+    @property
+    def samples(self) -> dict[Signal, list[Sample]]:
+        edges = np.concatenate(([0], np.cumsum([length for _, length in self._stretches]))).astype(np.float64)
+        stamps = np.arange(0, int(edges[-1]) + 1, 100 * MS)
+
+        def integral(rates: list[float]) -> np.ndarray:
+            steps = [rate * length for rate, (_, length) in zip(rates, self._stretches, strict=True)]
+            return np.interp(stamps, edges, np.concatenate(([0.0], np.cumsum(steps))))
+
+        found: dict[Signal, list[Sample]] = {}
+        for place, signal in enumerate((GRAPHICS, SM, TENSOR, DRAM)):
+            means = np.diff(integral([RATES[name][place] for name, _ in self._stretches])) / (100 * MS)
+            found[signal] = [
+                Sample(signal, T0 + int(end) - 100 * MS, T0 + int(end), signal.quanta(float(mean)))
+                for end, mean in zip(stamps[1:], means, strict=True)
+            ]
+        joules = integral([self.watts(name) for name, _ in self._stretches]) / 1e9
+        found[ENERGY] = [
+            Sample(ENERGY, T0 + int(at), T0 + int(at), ENERGY.quanta(float(total)))
+            for at, total in zip(stamps, joules, strict=True)
+        ]
+        return found
+
+    def recording(self, device: Device = GPU) -> Recording:
+        columns = {signal.key: to_columns(samples) for signal, samples in self.samples.items()}
+        process = ProcessInfo("0.1.0", "node-a", 42, T0, "nvml", "580.1", T0 + 10**11)
+        return Recording((process,), (device,), {device.uuid: columns}, tuple(self.spans), (), ())
+
+    def write(self, directory: Path) -> None:
+        """The same as files, which do not depend on where and when they were made."""
+        with (
+            mock.patch("socket.gethostname", return_value="node-a"),
+            mock.patch("os.getpid", return_value=42),
+            mock.patch("importlib.metadata.version", return_value="0.1.0"),
+            RecordingWriter(directory, now_ns=lambda: T0, driver="nvml", driver_version="580.1") as writer,
+        ):
+            writer.device(GPU)
+            for samples in self.samples.values():
+                writer.samples(GPU.uuid, samples)
+            for i, span in enumerate(self.spans):
+                if i % 60 == 0:
+                    writer.flush()
+                writer.span(span)
+
+
+def to_columns(samples: list[Sample]) -> Columns:
+    return Columns(*(np.array([sample[i] for sample in samples], np.int64) for i in (1, 2, 3)))
+
+
+def one(analysis: Analysis, region: str) -> RegionUse:
+    (use,) = analysis.of(region)
+    return use
+
+
+def two_devices(run: Run) -> Recording:
+    recording = run.recording()
+    columns = recording.samples[GPU.uuid]
+    return replace(recording, devices=(B, GPU), samples={B.uuid: columns, GPU.uuid: columns})
+
+
+TYPES = {"t0": "<u4", "t1": "<u4", "low": "<u2", "mean": "<u2", "high": "<u2", "gaps": "<u4"} | {
+    "lane": "u1",
+    "region": "<u2",
+    "n": "<u4",
+    "fill": "u1",
+}
+EVIL = "</script><script>alert(1)</script><b>\"'&\x1b[31m\ud800\n"
+#: A stretch without samples, in ns from the recording's start.
+GAP = 5_000 * MS, 9_000 * MS
+
+
+def unpacked(columns: dict[str, Any], key: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(columns[key]), TYPES[key])
+
+
+def drawn(page: str) -> dict[str, Any]:
+    """The data that the page's script draws."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+class Page(HTMLParser):
+    """What a page asks for from elsewhere, the tags that it has, and whether all that is opened is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.loads += [f"{tag} {key}={value}" for key, value in attrs if key in ("src", "href", "srcset", "action")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def parsed(text: str) -> Page:
+    page = Page()
+    page.feed(text)
+    page.close()
+    assert page.open == []
+    return page
+
+
+def with_gap(run: Run) -> Recording:
+    """The run as if nothing had been sampled for a while, and then the GPU had told an error."""
+    recording = run.recording()
+    first, last = T0 + GAP[0], T0 + GAP[1]
+    columns = {}
+    for key, column in recording.samples[GPU.uuid].items():
+        keep = (column.t_end <= first) | (column.t_end > last)
+        columns[key] = type(column)(*(each[keep] for each in column))
+    event = Event(GPU.uuid, first, "xid", 79, "GPU has fallen off the bus")
+    return replace(recording, samples={GPU.uuid: columns}, events=(event,))
+
+
+def hostile(run: Run) -> Recording:
+    """The run with names that would like to break out of wherever they are put."""
+    run.spans = [span._replace(name=EVIL if span.name == "load" else span.name) for span in run.spans]
+    recording = run.recording()
+    return replace(recording, devices=(replace(recording.devices[0], name="<b>\x07"),))

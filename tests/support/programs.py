@@ -1,0 +1,163 @@
+"""Programs of their own: the exporter as its users run it, spoken to over HTTP, and a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment with the packages on the path and no setting of the exporter."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GPU_PROFILE")}
+    paths = [str(ROOT / "instrumentation"), str(ROOT / "exporter")]
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths), **more}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "gpu_profile_exporter", *arguments]
+
+
+@dataclass
+class Exporter:
+    """A running exporter: `first_line` is what it said on standard output, `url` where it serves."""
+
+    process: subprocess.Popen[str]
+    first_line: str
+    url: str
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str, bytes]:
+        """Status, content type and body."""
+        try:
+            with urlopen(Request(self.url + path, headers=dict(headers or {})), timeout=10) as answer:
+                return answer.status, answer.headers["Content-Type"], answer.read()
+        except HTTPError as error:
+            with error:
+                return error.code, error.headers["Content-Type"], error.read()
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Send a signal; exit code and standard error."""
+        self.process.send_signal(number)
+        _, stderr = self.process.communicate(timeout=20)
+        return self.process.returncode, stderr
+
+
+@contextmanager
+def exporter(*arguments: str, **env: str) -> Iterator[Exporter]:
+    """An exporter on a port that the system chooses."""
+    process = subprocess.Popen(
+        command("--listen", "127.0.0.1:0", *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**env),
+    )
+    try:
+        assert process.stdout is not None
+        first_line = process.stdout.readline()
+        found = re.search(r" on (http://127\.0\.0\.1:\d+)/metrics$", first_line)
+        if found is None:
+            process.kill()
+            raise AssertionError(f"no address in {first_line!r}: {process.communicate()[1]}")
+        yield Exporter(process, first_line.rstrip("\n"), found[1])
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def fails(*arguments: str, **env: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of an exporter that is expected to end by itself."""
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, env=environment(**env), timeout=60, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def until(condition: Any, what: str, timeout_s: float = 30) -> Any:
+    """The first true value of `condition()`."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {timeout_s:g} s: {what}")
+
+
+class Prometheus:
+    """Prometheus over `data` with a configuration's text."""
+
+    def __init__(self, data: Path, *, config: str) -> None:
+        self.data = data
+        self.config = data.with_suffix(".yml")
+        self.config.write_text(config)
+        self.url = f"http://127.0.0.1:{free_port()}"
+
+    def __enter__(self) -> Self:
+        self.log = self.data.with_suffix(".log").open("w+")
+        self.process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={self.config}",
+                f"--storage.tsdb.path={self.data}",
+                "--storage.tsdb.retention.time=100y",
+                f"--web.listen-address={self.url.removeprefix('http://')}",
+                "--log.level=warn",
+            ],
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            until(self._ready, f"prometheus is ready: {self.data.with_suffix('.log')}")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.terminate()
+        self.process.wait(10)
+        self.log.close()
+
+    def _ready(self) -> bool:
+        assert self.process.poll() is None, self.data.with_suffix(".log").read_text()
+        try:
+            with urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False
+
+    def api(self, path: str, **parameters: str) -> Any:
+        with urlopen(f"{self.url}/api/v1/{path}?{urlencode(parameters)}", timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expression: str, *, at_s: float | None = None) -> list[dict[str, Any]]:
+        """An instant query's vector."""
+        when = {} if at_s is None else {"time": f"{at_s:.3f}"}
+        rows: list[dict[str, Any]] = self.api("query", query=expression, **when)["result"]
+        return rows

@@ -1,0 +1,304 @@
+"""A server to talk to in raw bytes, a connection of it in memory, and a small HTTP server of a test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from gpu_profile_exporter.config import Address
+from gpu_profile_exporter.server import Limits, Server
+from gpu_profile_exporter.server.answers import Answers
+from gpu_profile_exporter.server.counts import Counts
+from gpu_profile_exporter.server.guard import Guard
+from gpu_profile_exporter.server.routes import Request, Response
+from gpu_profile_exporter.server.settings import Web
+
+GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+Respond = Callable[[Request], Response]
+
+
+def echo(request: Request) -> Response:
+    """Tells the path that was asked for."""
+    return Response(200, f"{request.path}\n".encode())
+
+
+@contextmanager
+def serving(
+    respond: Respond = echo,
+    *,
+    host: str = "127.0.0.1",
+    web_config: Path | None = None,
+    limits: Limits | None = None,
+) -> Iterator[Server]:
+    server = Server(Address(host, 0), respond, web_config=web_config, limits=limits or Limits())
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def connect(server: Server, tls: ssl.SSLContext | None = None) -> socket.socket:
+    plain = socket.create_connection((server.address.host, server.address.port), timeout=10)
+    if tls is None:
+        return plain
+    try:
+        return tls.wrap_socket(plain, server_hostname="localhost")
+    except BaseException:
+        plain.close()
+        raise
+
+
+def answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers (names in lower case) and body of one answer with a Content-Length."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += received(connection)
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    while len(body) < int(headers["content-length"]):
+        body += received(connection)
+    return int(first.split(" ")[1]), headers, body
+
+
+def received(connection: socket.socket) -> bytes:
+    data = connection.recv(65536)
+    if not data:
+        raise ConnectionError("closed without an answer")
+    return data
+
+
+def ask(
+    server: Server, request: bytes = GET, tls: ssl.SSLContext | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """One request on a connection of its own."""
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items()).encode()
+    with connect(server, tls) as connection:
+        connection.sendall(request.replace(b"\r\n\r\n", b"\r\n" + lines + b"\r\n", 1))
+        return answer(connection)
+
+
+def closed(connection: socket.socket) -> bool:
+    """Read to the end; True if there is one within the socket's timeout."""
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+def until_counted(server: Server, reason: str, n: int = 1) -> None:
+    """Wait until so many were turned away for a reason."""
+    deadline = time.monotonic() + 10
+    while rejected(server, reason) < n:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{reason} was counted {rejected(server, reason)} times, not {n}")
+        time.sleep(0.01)
+
+
+def rejected(server: Server, reason: str) -> float:
+    return value(server, "gpu_profile.http.rejected", reason=reason)
+
+
+def value(server: Server, name: str, **attributes: str) -> float:
+    """The sum of the readings of a name with these attributes."""
+    found = [
+        reading.value
+        for reading in server.readings(0)
+        if reading.metric.otel == name
+        and all(reading.attributes.get(key.replace("__", ".")) == text for key, text in attributes.items())
+    ]
+    assert found, name
+    return sum(found)
+
+
+class Gate:
+    """A `respond` that waits until it is opened, and tells how often it was called."""
+
+    def __init__(self) -> None:
+        self.calls: list[Request] = []
+        self.opened = threading.Event()
+        self.entered = threading.Semaphore(0)
+
+    def __call__(self, request: Request) -> Response:
+        self.calls.append(request)
+        self.entered.release()
+        self.opened.wait(10)
+        return Response(200, f"{len(self.calls)}\n".encode())
+
+
+class MovedLoop(asyncio.SelectorEventLoop):
+    """A loop whose time jumps when it is told to."""
+
+    moved_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.moved_s
+
+    def turn(self, times: int = 3) -> None:
+        """Do what is due."""
+        for _ in range(times):
+            self.call_soon(self.stop)
+            self.run_forever()
+
+    def advance(self, seconds: float) -> None:
+        self.moved_s += seconds
+        self.turn()
+
+
+class Wire(asyncio.Transport):
+    """A transport whose other side is a list. `stuck`: the client takes nothing."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self.loop = loop
+        self.sent = b""
+        self.stuck = False
+        self.open = True
+        self.protocol: asyncio.Protocol | None = None
+        self.reading = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.sent) if self.stuck else 0
+
+    def write(self, data: Any) -> None:
+        assert self.open
+        self.sent += bytes(data)
+
+    def is_closing(self) -> bool:
+        return not self.open
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        if self.open and not self.stuck:
+            self.loop.call_soon(self._lost)
+        self.open = False
+
+    def abort(self) -> None:
+        self.open = False
+        self.loop.call_soon(self._lost)
+
+    def _lost(self) -> None:
+        if self.protocol is not None:
+            protocol, self.protocol = self.protocol, None
+            protocol.connection_lost(None)
+
+
+class InlineAnswers(Answers):
+    """Answers without a thread, so that a turn of the loop is enough."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, counts: Counts) -> None:
+        super().__init__(echo, Web(None, counts), limits, counts, loop=loop)
+        self.stop()
+        self._renderer = _Inline(loop)  # type: ignore[assignment]
+
+
+class _Inline:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def do(self, action: Callable[[], Response]) -> asyncio.Future[Response]:
+        future: asyncio.Future[Response] = self._loop.create_future()
+        future.set_result(action())
+        return future
+
+
+class Line:
+    """A guarded connection in memory. What the protocol raises, or the loop has to report, is a failure."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.loop = MovedLoop()
+        self.limits = limits or Limits()
+        self.counts = Counts()
+        self.idle: dict[Guard, None] = {}
+        self.reports: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _, context: self.reports.append(context))
+        config = Config(
+            InlineAnswers(self.loop, self.limits, self.counts),
+            http=Guard,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            h11_max_incomplete_event_size=self.limits.header_bytes,
+        )
+        self.guard = Guard(
+            config, ServerState(), loop=self.loop, limits=self.limits, counts=self.counts, idle=self.idle
+        )
+        self.wire = Wire(self.loop)
+        self.wire.protocol = self.guard
+        self.guard.connection_made(self.wire)
+
+    def send(self, data: bytes) -> None:
+        if self.wire.open:
+            self.guard.data_received(data)
+        self.loop.turn()
+
+    @property
+    def gone(self) -> bool:
+        return self.wire.protocol is None
+
+    def close(self) -> None:
+        self.wire.abort()
+        self.loop.turn()
+        self.loop.close()
+        assert not self.reports
+
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def answering(answer: Answer) -> Iterator[str]:
+    """The URL of a server that answers each GET with `answer`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(5)
+
+
+def text(body: str, kind: str = "text/plain; version=0.0.4", code: int = 200) -> Answer:
+    """Answers with a text."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(code)
+        handler.send_header("Content-Type", kind)
+        handler.end_headers()
+        handler.wfile.write(body.encode())
+
+    return answer

@@ -1,0 +1,240 @@
+"""Traces made in tests, counter records, and records of what regions launched."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from gpu_profile.kernels.counters.sums import Counters, CounterSums
+from gpu_profile.kernels.records import Allocation, Call, Counted, Kind, Launched, Operation, Operator, Range, Record
+from gpu_profile.kernels.sums import KernelSum
+from gpu_profile.kernels.views import KernelReport, report_of
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+US = 1_000
+MS = 1_000_000
+_CATEGORY = {
+    Kind.KERNEL: ("kernel", "gemm"),
+    Kind.COMMUNICATION: ("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+    Kind.TRANSFER: ("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)"),
+    Kind.COPY: ("gpu_memcpy", "Memcpy DtoD (Device -> Device)"),
+    Kind.SET: ("gpu_memset", "Memset (Device)"),
+}
+
+
+class Program:
+    """One host thread that launches work, and a GPU that runs each stream's in order, as soon as it can."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.free: dict[int, int] = {}
+        self.records: list[Operation | Call] = []
+
+    def host(self, ns: int) -> None:
+        """The host does something else."""
+        self.now += ns
+
+    def launch(
+        self, ns: int, kind: Kind = Kind.KERNEL, *, stream: int = 7, after: int | None = None, call: int = 5 * US
+    ) -> None:
+        """Launch an operation of `ns`; it waits for its stream, and for stream `after` if one is given."""
+        correlation = len(self.records) + 1
+        self.records.append(Call(correlation, self.now, self.now + call, 1))
+        self.now += call
+        waits = [self.free.get(key, 0) for key in (stream, after) if key is not None]
+        start = max(self.now + 2 * US, *waits)
+        self.free[stream] = start + ns
+        self.records.append(Operation(kind, 0, stream, start, start + ns, _CATEGORY[kind][1], correlation))
+
+    def join(self) -> None:
+        """The host waits for the GPU."""
+        self.now = max(self.now, *self.free.values())
+
+
+def event(record: Record) -> dict[str, Any]:
+    """A record as Kineto writes it today."""
+    match record:
+        case Operation():
+            return _operation(record)
+        case Call():
+            arguments: dict[str, Any] = {"External id": 1, "cbid": 211, "correlation": record.correlation}
+            if record.bytes is not None:
+                arguments["size"] = str(record.bytes)
+            return _lasting(record, "cuda_runtime", record.name or "cudaLaunchKernel", arguments)
+        case Range():
+            return _lasting(record, "user_annotation", record.name, {"External id": 1, "Ev Idx": 0})
+        case Operator():
+            arguments = {"External id": 1, "Ev Idx": 0}
+            if record.sequence is not None:
+                arguments |= {"Sequence number": record.sequence, "Fwd thread id": int(record.backward)}
+            return _lasting(record, "cpu_op", record.name, arguments)
+        case Allocation():
+            return _allocation(record)
+        case Counted():
+            found = {"ph": "X", "cat": "cuda_profiler_range", "name": record.name, "pid": record.device, "tid": 0}
+            return {**found, "ts": 0, "dur": 1, "args": dict(record.values)}
+        case Launched():
+            raise ValueError("Kineto writes no external correlations")
+
+
+def _operation(record: Operation) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"device": record.device, "context": 1, "stream": record.stream}
+    arguments["correlation"] = record.correlation
+    if record.bytes is not None:
+        arguments["bytes"] = record.bytes
+    if record.occupancy is not None:
+        arguments["est. achieved occupancy %"] = round(record.occupancy * 100)
+    if record.blocks is not None:
+        arguments["blocks per SM"] = record.blocks
+    if record.graph:
+        arguments |= {"graph id": 3, "graph node id": (3 << 32) + 1}
+    category, _ = _CATEGORY[record.kind]
+    found = {"ph": "X", "cat": category, "name": record.name, "pid": record.device, "tid": record.stream}
+    return {**found, **_times(record), "args": arguments}
+
+
+def _allocation(record: Allocation) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"Device Type": int(record.device >= 0), "Device Id": record.device}
+    arguments |= {"Bytes": record.bytes, "Addr": record.address, "Ev Idx": 0}
+    if record.total is not None:
+        arguments |= {"Total Allocated": record.total, "Total Reserved": record.total}
+    found = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": record.thread}
+    return {**found, "ts": record.time_ns / US, "args": arguments}
+
+
+def _times(record: Operation | Call | Range | Operator) -> dict[str, float]:
+    return {"ts": record.start_ns / US, "dur": (record.end_ns - record.start_ns) / US}
+
+
+def _lasting(record: Call | Range | Operator, category: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    found = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": record.thread}
+    return {**found, **_times(record), "args": arguments}
+
+
+def write(path: Path, records: Iterable[Record], **top: Any) -> Path:
+    """Write a trace file, packed if its name ends in .gz."""
+    text = json.dumps({"schemaVersion": 1, **top, "traceEvents": [event(r) for r in records]}, indent=1)
+    data = text.encode()
+    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    return path
+
+
+TIME: Final = "gpu__time_duration.sum"
+INST: Final = "smsp__inst_executed.sum"
+CYCLES: Final = "smsp__cycles_active.sum"
+DRAM: Final = "dram__bytes.sum"
+PCT: Final = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+ADD, MUL, FMA = (f"smsp__sass_thread_inst_executed_op_f{name}_pred_on.sum" for name in ("add", "mul", "fma"))
+_SHORT: Final = {"TIME": TIME, "INST": INST, "DRAM": DRAM, "PCT": PCT, "ADD": ADD, "MUL": MUL, "FMA": FMA}
+
+
+def counted(name: str, **values: float) -> Counted:
+    """One record; metrics by the names of this module's constants."""
+    return Counted(name, 0, {_SHORT[key]: value for key, value in values.items()})
+
+
+def kernels(**durations: Sequence[int]) -> dict[str, KernelSum]:
+    """Kernels by name, from their durations in ns."""
+    return {name: KernelSum(len(ns), sum(ns), max(ns)) for name, ns in durations.items()}
+
+
+def joined(records: Sequence[Counted], whole: dict[str, KernelSum], region: dict[str, KernelSum]) -> CounterSums:
+    """The counters of a region called `step`, which are there."""
+    found = Counters(records).of(whole, region, "step")
+    assert found is not None
+    return found
+
+
+class Twin(NamedTuple):
+    """Records of one run, and kernels of the other: all, and those that each innermost execution of a region launched.
+
+    `truth` is the floating-point operations of such an execution's kernels that both runs know. `order` is what comes
+    out of taking the n-th record for the n-th kernel, which pairs `wrong` records with a kernel of another name.
+    """
+
+    records: list[Counted]
+    whole: dict[str, KernelSum]
+    regions: dict[str, dict[str, KernelSum]]
+    truth: Mapping[str, float]
+    order: Mapping[str, float]
+    wrong: int
+
+
+@cache
+def twin() -> Twin:
+    """Read without the project's own reader and join.
+
+    The truth: of kernels with a name that both runs know as often, the n-th is the n-th in the other run, too, for the
+    program ran them one after the other.
+    """
+    events = _events("alexnet_a100")
+    counts = [event for event in _events("alexnet_a100_cupti_counters") if event.get("cat") == "cuda_profiler_range"]
+    counts.sort(key=lambda event: event["ts"])
+    calls = {event["args"]["correlation"]: event for event in events if event.get("cat") == "cuda_runtime"}
+    ranges = [event for event in events if event.get("cat") == "user_annotation"]
+    found = sorted((event for event in events if event.get("cat") == "kernel"), key=lambda event: event["ts"])
+    whole: dict[str, list[int]] = defaultdict(list)
+    regions: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    queues: dict[str, list[float]] = defaultdict(list)
+    for event in counts:
+        queues[event["name"]].append(flop_of(event["args"]))
+    same = {name for name, queue in queues.items() if len(queue) == sum(event["name"] == name for event in found)}
+    truth: dict[str, float] = defaultdict(float)
+    order: dict[str, float] = defaultdict(float)
+    for number, event in enumerate(found):
+        launched = calls[event["args"]["correlation"]]["ts"]
+        around = [each for each in ranges if each["ts"] <= launched < each["ts"] + each["dur"]]
+        inner = min(around, key=lambda each: each["dur"])
+        region = f"{inner['name']} at {inner['ts']}"
+        whole[event["name"]].append(event["dur"] * 1000)
+        regions[region][event["name"]].append(event["dur"] * 1000)
+        if event["name"] in same:
+            truth[region] += queues[event["name"]].pop(0)
+        if number < len(counts):
+            order[region] += flop_of(counts[number]["args"])
+    records = [Counted(event["name"], 0, event["args"]) for event in counts]
+    parts = {name: _sums(each) for name, each in regions.items()}
+    wrong = sum(one["name"] != other["name"] for one, other in zip(counts, found, strict=False))
+    return Twin(records, _sums(whole), parts, truth, order, wrong)
+
+
+def _events(name: str) -> list[dict[str, Any]]:
+    with gzip.open(TRACES / "hta" / f"{name}.json.gz", "rt") as file:
+        return list(json.load(file)["traceEvents"])
+
+
+def _sums(found: dict[str, list[int]]) -> dict[str, KernelSum]:
+    return {name: KernelSum(len(ns), sum(ns), max(ns)) for name, ns in found.items()}
+
+
+def flop_of(values: Mapping[str, float]) -> float:
+    """Floating-point operations of one record, all precisions together."""
+    return sum(value * (2 if "fma" in name else 1) for name, value in values.items())
+
+
+def flop(found: CounterSums) -> float:
+    """Floating-point operations of a region, all precisions together."""
+    return sum(found.figures()[f"flop.{precision}"].value for precision in ("fp16", "fp32", "fp64"))
+
+
+MAIN, WORKER = 100, 200
+
+
+def launch(
+    correlation: int, called: int, start: int, end: int, *, thread: int = MAIN, kind: Kind = Kind.KERNEL, **more: Any
+) -> list[Record]:
+    """A call and the operation that came of it."""
+    plain = Operation(kind, 0, 7, start, end, "gemm", correlation)
+    return [Call(correlation, called, called + 2, thread, "cudaLaunchKernel"), plain._replace(**more)]
+
+
+def report(*records: Record | Iterable[Record]) -> KernelReport:
+    flat: list[Record] = []
+    for each in records:
+        flat.extend(each if isinstance(each, list) else [each])  # type: ignore[list-item]
+    return report_of(flat, source="a trace")

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.exporter.settings import file_of, flag_of, run, served, text_of, values
+
+from gpu_profile_exporter.config import SETTINGS, Config, Otlp, load, printed
+from gpu_profile_exporter.config.toml import parse
+
+ROOT = Path(__file__).parents[4]
+EXAMPLE = ROOT / "docker" / "gpu-profile-exporter.toml"
+PAGE = ROOT / "docs" / "exporter-configuration.md"
+#: Set to 1 to write the example and the tables of the page anew.
+RENEW = os.environ.get("GPU_PROFILE_UPDATE_GOLDEN") == "1"
+
+
+def between(page: str, mark: str) -> tuple[str, str, str]:
+    """What stands before, in and after a part of the page that is made from the code."""
+    before, begin, rest = page.partition(f"<!-- {mark} -->\n")
+    part, end, after = rest.partition("<!-- end -->")
+    assert begin
+    assert end
+    return before + begin, part, end + after
+
+
+some_of_each = st.fixed_dictionaries(
+    {},
+    optional={
+        row.name: st.tuples(st.sampled_from(["file", "variable", "flag"]), values(row))
+        for row in SETTINGS
+        if row.name not in ("otlp.client_cert", "otlp.client_key")
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_of_each)
+def test_what_is_printed_is_a_file_that_gives_the_same_settings_but_for_secrets(
+    tmp_path_factory: Any, found: dict[str, Any]
+) -> None:
+    rows = {row: found[row.name] for row in SETTINGS if row.name in found}
+    file, again = (tmp_path_factory.getbasetemp() / name for name in ("printed.toml", "again.toml"))
+    file.write_text(file_of({row: value for row, (way, value) in rows.items() if way == "file"}), encoding="utf-8")
+    environ = {row.variable: text_of(row, value) for row, (way, value) in rows.items() if way == "variable"}
+    arguments = ["--config", str(file), *(flag_of(row, value) for row, (way, value) in rows.items() if way == "flag")]
+    config, ran = served(arguments, environ), run([*arguments, "--print-config"], environ)
+    assert (ran.code, ran.err, ran.config) == (0, "", None)
+    again.write_text(ran.out, encoding="utf-8")
+    reread = served(["--config", str(again)])
+    headers = {row.name: getattr(Otlp(), row.field) for row in SETTINGS if row.spec.secret}
+    assert headers == {"otlp.headers": ()}
+    assert _without_headers(reread) == _without_headers(config)
+    assert reread.otlp.headers == ()
+    for row in SETTINGS:
+        if row in rows and row.name != "otlp.headers":
+            place = {"file": f"{file}:", "variable": row.variable, "flag": row.flag}[rows[row][0]]
+            assert re.search(rf"^{row.key} = .*  # {re.escape(place)}", ran.out, re.MULTILINE)
+
+
+def _without_headers(config: Config) -> dict[str, Any]:
+    return {row.name: printed.value_of(config, row) for row in SETTINGS if not row.spec.secret}
+
+
+def test_secrets_are_named_and_not_printed(tmp_path: Path) -> None:
+    file = tmp_path / "exporter.toml"
+    file.write_text('[otlp]\nheaders = {authorization = "Bearer hunter2"}\n')
+    variable = {"GPU_PROFILE_EXPORTER_OTLP_HEADERS": "authorization=hunter2"}
+    standard = {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=hunter2"}
+    for arguments, environ in (
+        (["--config", str(file)], {}),
+        ([], variable),
+        ([], standard),
+        (["--otlp-headers", "authorization=hunter2"], {}),
+    ):
+        out = run([*arguments, "--otlp-endpoint", "http://c:4318", "--print-config"], environ).out
+        assert "hunter2" not in out
+        assert "# headers: authorization; not shown  # " in out
+
+
+def test_where_things_are_pushed_to_is_printed_when_they_are() -> None:
+    out = run(["--print-config"], {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://m:1/in"}).out
+    assert "# Metrics are pushed to http://m:1/in by http/protobuf.\n# Events are not pushed.\n" in out
+    assert "pushed to" not in run(["--print-config"]).out
+
+
+def test_a_place_with_odd_characters_stays_in_its_comment(tmp_path: Path) -> None:
+    file = tmp_path / "a\nlisten = 1\x01.toml"
+    file.write_text("interval = 1\n")
+    out = run(["--config", str(file), "--print-config"]).out
+    assert served(["--config", str(file)]).interval_s == tomllib.loads(out)["interval"] == 1
+
+
+def test_the_example_states_every_default_and_changes_nothing() -> None:
+    text = printed.example()
+    if RENEW:
+        EXAMPLE.write_text(text, encoding="utf-8")
+    assert EXAMPLE.read_text(encoding="utf-8") == text
+    layer = parse(text, "example")
+    assert {name: found.value for name, found in layer.items()} == {row.name: row.default for row in SETTINGS}
+    assert served(["--config", str(EXAMPLE)]) == served() == Config()
+
+
+def test_the_example_explains_every_setting_in_lines_of_readable_length() -> None:
+    text = printed.example()
+    assert all(row.spec.help in text for row in SETTINGS)
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("mark", "make"), [("settings of the exporter", printed.table), ("groups of signals", printed.groups)]
+)
+def test_the_tables_of_the_page_are_what_the_code_says(mark: str, make: Any) -> None:
+    before, part, after = between(PAGE.read_text(encoding="utf-8"), mark)
+    right = f"\n{make()}\n\n"
+    if RENEW:
+        PAGE.write_text(before + right + after, encoding="utf-8")
+        return
+    assert part == right, "run this test with GPU_PROFILE_UPDATE_GOLDEN=1 to renew the page"
+
+
+def test_every_setting_has_its_row_with_its_flag_its_variable_and_its_default() -> None:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    for row in SETTINGS:
+        default = row.spec.kind.toml(row.default).replace("|", "\\|")
+        (line,) = [line for line in rows if f"`{row.flag}`" in line]
+        assert line.startswith(f"| `{row.key}` | ")
+        assert f"`{row.variable}`" in line
+        assert f"| `{default}` |" in line
+
+
+def test_the_helps_are_sentences() -> None:
+    for row in SETTINGS:
+        assert re.fullmatch(r"[A-Z].*\.", row.spec.help), row.name
+        assert "`" not in row.spec.help
+
+
+def test_what_load_says_of_each_setting_is_where_it_comes_from() -> None:
+    loaded = load({}, {"GPU_PROFILE_EXPORTER_INTERVAL": "2", "DCGM_EXPORTER_LISTEN": ":1"})
+    assert loaded.places["interval"] == "GPU_PROFILE_EXPORTER_INTERVAL"
+    assert loaded.places["listen"] == "DCGM_EXPORTER_LISTEN"
+    assert loaded.places["driver"] == "default"
+    assert loaded.places.keys() == {row.name for row in SETTINGS}

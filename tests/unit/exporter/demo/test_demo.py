@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.exporter import step_for
+
+from gpu_profile.driver import simulated
+from gpu_profile.driver.grammar import open_driver
+from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
+from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.session import Session
+from gpu_profile.sampling.sampler import Sampler
+from gpu_profile.testing import FakeClock
+from gpu_profile.units import nanoseconds
+from gpu_profile_exporter.demo import command
+from gpu_profile_exporter.demo.comparison import Comparison, HostTwin, compare
+from gpu_profile_exporter.demo.service import SpanSample, Status, status
+from gpu_profile_exporter.demo.workload import HostWorkload, open_workload
+
+ROW = Comparison("decode", 2.0, 1.9, 0.02, 1000.0, 1010.0, None)
+
+
+@dataclass(eq=False)
+class Launch:
+    """An execution that launches work and is gone from the host before it runs."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    device: str
+    first_ns: int
+    last_ns: int
+    parent: None = None
+
+    def active(self) -> tuple[int, int]:
+        return self.first_ns, self.last_ns
+
+
+def session(**parts: Any) -> Session:
+    """As much of a session as the demonstration's comparison looks at."""
+    return cast("Session", SimpleNamespace(pools={}, on_end=[], **parts))
+
+
+# ---------------------------------------------------------------------- what the service says
+
+
+def test_what_the_service_says_survives_the_pipe() -> None:
+    said = Status([("decode", "1,087")], joined=True, spans=3, problem="", span={"name": "decode"}, comparison=[ROW])
+    line = said.line()
+    assert "\n" not in line
+    heard = json.loads(line)
+    assert heard == {
+        "rows": [["decode", "1,087"]],
+        "joined": True,
+        "spans": 3,
+        "problem": "",
+        "span": {"name": "decode"},
+        "comparison": [asdict(ROW)],
+    }
+    assert Comparison(**heard["comparison"][0]) == ROW
+
+
+def test_before_the_first_region_the_service_has_nothing_to_say() -> None:
+    assert status(None, SpanSample()) == Status([], joined=False, spans=0, problem="")
+
+
+# ---------------------------------------------------------------------- how far it is from the truth
+
+
+def test_the_comparison_is_a_table_of_errors() -> None:
+    rows = [ROW, Comparison("tokenize", 0.0, 0.0, 0.0981, 0.0, 12.0, None)]
+    lines = command.comparison_table([asdict(row) for row in rows]).splitlines()
+    assert [" ".join(line.split()) for line in lines[2:]] == [
+        "decode 2.00 s −5.0 % −99.0 % 1.00 kJ +1.0 % not given",
+        "tokenize 0 s exact +98.1 ms (truth: none) 0 J +12.0 J (truth: none) not given",
+    ]
+
+
+def test_device_intervals_find_the_busy_time_and_energy_that_host_intervals_miss(tmp_path: Path) -> None:
+    clock = FakeClock()
+    node = simulated.create(tmp_path / "node", '[[device]]\nmodel = "H200 SXM"\n', clock=clock)
+    queue = SimulatedQueue(node, clock=clock)
+    sampler = Sampler(lambda: open_driver(f"simulated:{node}", clock=clock), clock=clock)
+    mine = session()
+    twin = HostTwin(mine)
+    try:
+        step_for(sampler, clock, 1.0)
+        timeline = sampler.timeline(queue.device_uuid)
+        assert timeline is not None
+        pool = Pool(timeline, start_ns=clock.now_ns())
+        # One second of work follows each execution of a millisecond, and then a while of nothing. The whiles differ: in
+        # step with the sensors' periods, nobody could tell how long the work took.
+        for i in range(10):
+            start, first = clock.now_ns(), queue.record()
+            queue.launch(Work(flops=5e14, bytes=1e10, seconds=1.0), tag="matmul")
+            last = queue.record()
+            step_for(sampler, clock, 0.001)
+            end = clock.now_ns()
+            launched = Launch("matmul", start, end, queue.device_uuid, first.passed_ns, last.passed_ns)
+            for hook in mine.on_end:
+                hook(cast("Execution", launched))
+            pool.count("matmul")
+            step_for(sampler, clock, 1.5 + 0.137 * i)
+        step_for(sampler, clock, 1.0)
+        until = clock.now_ns() - nanoseconds(0.5)
+        pool.advance(twin.activities(queue.device_uuid, host=False), until, final=True)
+        mine.pools[queue.device_uuid] = pool
+        (row,) = compare(mine, twin, Truth(node, clock=clock))
+    finally:
+        sampler.stop()
+    assert twin.complete
+    assert row.region == "matmul"
+    assert row.true_busy_s == pytest.approx(10, rel=0.001)
+    assert row.true_energy_j > 10 * 70
+    assert row.device_busy_s == pytest.approx(row.true_busy_s, rel=0.03)
+    assert row.device_energy_j == pytest.approx(row.true_energy_j, rel=0.03)
+    assert row.host_busy_s is None or row.host_busy_s < 0.1 * row.true_busy_s
+    assert row.host_energy_j is None or row.host_energy_j < 0.1 * row.true_energy_j
+
+
+def test_a_demonstration_that_is_too_long_to_compare_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_profile_exporter.demo.comparison.MOST_EXECUTIONS", 2)
+    mine = session()
+    twin = HostTwin(mine)
+    for expected in (True, True, False):
+        mine.on_end[0](cast("Execution", Launch("a", 0, 1, "GPU-A", 0, 1)))
+        assert twin.complete is expected
+    assert len(twin.executions) == 2
+
+
+# ---------------------------------------------------------------------- ports and places
+
+
+def test_a_port_that_is_taken_on_any_address_is_left_to_whoever_has_it() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert command._free(port) not in (0, port)
+    assert command._free(port) == port
+
+
+def test_without_a_gpu_the_regions_run_on_the_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    work = open_workload(None)
+    assert isinstance(work, HostWorkload)
+    assert (work.pending_s, work.stream_of_thread) == (0.0, None)
+    assert work.truth() is None

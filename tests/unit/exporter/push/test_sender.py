@@ -1,0 +1,275 @@
+"""A queue and its endpoint: what is tried again, what is given up, and what the log is told."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.push import batch
+
+from gpu_profile.testing import FakeClock
+from gpu_profile_exporter.push.batch import Batch
+from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, PushFailed, Taken
+from gpu_profile_exporter.push.sender import FIRST_PAUSE_S, LONGEST_PAUSE_S, Sender
+
+AWAY = PushFailed("unreachable", "refuses the connection", retry=True)
+UNKNOWN = PushFailed("unauthenticated", "refuses the credentials", retry=False)
+
+
+class Endpoint:
+    """Answers as it is told: with `outcome`, or with what comes first in `script`."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.outcome: Taken | Exception = Taken()
+        self.script: list[Taken | Exception] = []
+        self.tries: list[tuple[bytes, float]] = []
+        self.taken: list[bytes] = []
+        self.closed = 0
+        self.takes_s = 0.0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def send(self, given: Batch, timeout_s: float) -> Taken:
+        self.tries.append((given.unpacked(), timeout_s))
+        self.clock.advance(min(self.takes_s, timeout_s))
+        self.meanwhile()
+        outcome = self.script.pop(0) if self.script else self.outcome
+        if isinstance(outcome, Exception):
+            raise outcome
+        self.taken.append(given.unpacked())
+        return outcome
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class World:
+    def __init__(self, *, most_bytes: int = 1 << 20, most_batches: int = 1_000, seed: int = 1) -> None:
+        self.clock = FakeClock()
+        self.endpoint = Endpoint(self.clock)
+        self.sender = Sender(
+            "metrics",
+            self.endpoint,
+            where="http://collector:4318",
+            timeout_s=10.0,
+            clock=self.clock,
+            most_bytes=most_bytes,
+            most_batches=most_batches,
+            rng=random.Random(seed),  # noqa: S311 - a test's
+        )
+
+    def put(self, *texts: bytes) -> None:
+        for text in texts:
+            self.sender.put(batch(text))
+
+    def run(self, seconds: float) -> None:
+        """Do everything that falls due."""
+        end = self.clock.now_ns() + int(seconds * 1e9)
+        while True:
+            delay_s = self.sender.step()
+            if self.clock.now_ns() + int(delay_s * 1e9) > end:
+                return
+            self.clock.advance(delay_s)
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    caplog.set_level(logging.INFO, "gpu_profile_exporter")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_batches_go_out_in_order_and_once_each() -> None:
+    world = World()
+    world.put(b"1", b"2", b"3")
+    world.run(1)
+    assert world.endpoint.taken == [b"1", b"2", b"3"]
+    assert len(world.endpoint.tries) == 3
+    assert world.sender.stats.sent == 3
+    assert world.sender.waiting() == (0, 0)
+    world.run(3600)
+    assert len(world.endpoint.tries) == 3
+
+
+def test_a_batch_that_could_not_be_sent_is_sent_later_before_those_after_it() -> None:
+    world = World()
+    world.endpoint.outcome = AWAY
+    world.put(b"1", b"2")
+    world.run(60)
+    world.endpoint.outcome = Taken()
+    world.run(120)
+    assert world.endpoint.taken == [b"1", b"2"]
+    assert world.sender.stats.failures["unreachable"] == len(world.endpoint.tries) - 2
+    assert not world.sender.stats.dropped.total()
+
+
+@given(st.integers(0, 2**32))
+def test_pauses_double_up_to_a_limit_and_are_drawn_at_random(seed: int) -> None:
+    world = World(seed=seed)
+    world.endpoint.outcome = AWAY
+    world.put(b"1")
+    for i in range(12):
+        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**i)
+        pause_s = world.sender.step()
+        assert longest / 2 <= pause_s <= longest
+        world.clock.advance(pause_s)
+
+
+def test_ten_thousand_nodes_do_not_come_back_in_step() -> None:
+    pauses = set()
+    for seed in range(50):
+        world = World(seed=seed)
+        world.endpoint.outcome = AWAY
+        world.put(b"1")
+        pauses.add(round(world.sender.step(), 3))
+    assert len(pauses) > 40
+
+
+@pytest.mark.parametrize("after_s", [0.0, 7.0, 100.0, 10 * MOST_PATIENCE_S])
+def test_a_server_that_says_how_long_is_not_asked_before(after_s: float) -> None:
+    world = World()
+    world.endpoint.outcome = PushFailed("throttled", "is too busy", retry=True, after_s=after_s)
+    world.put(b"1")
+    pause_s = world.sender.step()
+    assert min(after_s, MOST_PATIENCE_S) <= pause_s <= min(after_s * 1.1, MOST_PATIENCE_S)
+
+
+def test_a_pause_ends_with_the_clock_that_was_set_back() -> None:
+    world = World()
+    world.endpoint.outcome = AWAY
+    world.put(b"1")
+    world.sender.step()
+    world.clock.set_back(7200)
+    world.endpoint.outcome = Taken()
+    world.sender.step()
+    assert world.endpoint.taken == [b"1"]
+
+
+def test_a_batch_that_is_refused_for_good_is_dropped_and_the_next_is_tried() -> None:
+    world = World()
+    world.endpoint.script = [UNKNOWN]
+    world.put(b"1", b"2")
+    world.run(1)
+    assert world.endpoint.taken == [b"2"]
+    assert [text for text, _ in world.endpoint.tries] == [b"1", b"2"]
+    assert world.sender.stats.failures == {"unauthenticated": 1}
+    assert world.sender.stats.dropped["not taken"] == 1
+
+
+def test_a_defect_of_ours_costs_one_batch(told: Callable[[], list[str]]) -> None:
+    world = World()
+    world.endpoint.script = [ZeroDivisionError("oh")]
+    world.put(b"1", b"2")
+    world.run(1)
+    assert world.endpoint.taken == [b"2"]
+    assert world.sender.stats.failures == {"internal": 1}
+    assert "ZeroDivisionError" in told()[0]
+
+
+def test_items_that_are_rejected_out_of_a_batch_are_counted_and_the_batch_is_not_sent_again() -> None:
+    world = World()
+    world.endpoint.script = [Taken(2, "too old")]
+    world.put(b"1", b"2")
+    world.run(1)
+    assert world.sender.stats.rejected == 2
+    assert world.sender.stats.sent == 2
+    assert len(world.endpoint.tries) == 2
+
+
+@given(st.lists(st.binary(min_size=0, max_size=300), max_size=40), st.integers(1, 500), st.integers(1, 10))
+def test_the_queue_never_holds_more_than_it_may_and_drops_the_oldest(
+    texts: list[bytes], most_bytes: int, most_batches: int
+) -> None:
+    world = World(most_bytes=most_bytes, most_batches=most_batches)
+    for text in texts:
+        world.put(text)
+        length, size = world.sender.waiting()
+        assert length <= most_batches
+        assert size <= most_bytes
+    kept, _ = world.sender.waiting()
+    assert world.sender.stats.dropped["queue full"] == len(texts) - kept
+    world.run(1)
+    assert world.endpoint.taken == texts[len(texts) - kept :]
+
+
+def test_a_batch_that_comes_back_finds_the_queue_full_and_is_the_oldest() -> None:
+    world = World(most_batches=2)
+    world.put(b"1", b"2")
+    world.endpoint.script = [AWAY]
+    world.endpoint.meanwhile = lambda: world.put(b"3") if len(world.endpoint.tries) == 1 else None
+    world.run(100)
+    assert world.endpoint.taken == [b"2", b"3"]
+    assert world.sender.stats.dropped["queue full"] == 1
+
+
+def test_the_log_is_told_of_changes_only(told: Callable[[], list[str]]) -> None:
+    world = World(most_batches=2)
+    world.endpoint.outcome = AWAY
+    world.put(b"1", b"2", b"3", b"4")
+    world.run(600)
+    assert len(told()) == 2  # the queue is full, the endpoint is away
+    world.endpoint.outcome = UNKNOWN
+    world.run(600)
+    world.put(b"5", b"6")
+    world.run(600)
+    assert len(told()) == 3
+    world.endpoint.outcome = Taken()
+    world.put(b"7", b"8")
+    world.run(600)
+    assert len(told()) == 4
+    assert told()[1:] == [
+        "OTLP metrics: http://collector:4318 refuses the connection; the batch is tried again",
+        "OTLP metrics: http://collector:4318 refuses the credentials; the batch is dropped",
+        "OTLP metrics: http://collector:4318 takes batches again",
+    ]
+
+
+def test_a_last_try_is_made_when_it_stops_even_in_a_pause() -> None:
+    world = World()
+    world.endpoint.script = [AWAY]
+    world.put(b"1")
+    world.sender.step()
+    world.put(b"2")
+    world.sender.ask_to_stop(2.0)
+    world.sender.wait_until_stopped(2.0)
+    assert world.endpoint.taken == [b"1", b"2"]
+    assert world.endpoint.closed == 1
+    assert max(timeout_s for _, timeout_s in world.endpoint.tries[1:]) <= 2.0
+
+
+def test_an_endpoint_that_asked_for_patience_gets_it_when_it_stops_too() -> None:
+    world = World()
+    world.endpoint.outcome = PushFailed("throttled", "is too busy", retry=True, after_s=60)
+    world.put(b"1", b"2")
+    world.sender.step()
+    world.sender.ask_to_stop(2.0)
+    world.sender.wait_until_stopped(2.0)
+    assert len(world.endpoint.tries) == 1
+    assert world.sender.stats.dropped["stopped"] == 2
+
+
+def test_an_endpoint_that_is_away_or_slow_does_not_keep_it_from_stopping() -> None:
+    for outcome, takes_s in ((AWAY, 0.0), (Taken(), 1.5)):
+        world = World()
+        world.endpoint.outcome, world.endpoint.takes_s = outcome, takes_s
+        world.put(*(b"%d" % i for i in range(100)))
+        before = world.clock.now_ns()
+        world.sender.ask_to_stop(2.0)
+        world.sender.wait_until_stopped(2.0)
+        assert world.clock.now_ns() - before <= 2.0e9
+        assert len(world.endpoint.tries) <= 2
+        assert world.sender.stats.dropped["stopped"] == 100 - len(world.endpoint.taken)
+
+
+def test_its_thread_pushes_what_is_put_and_ends() -> None:
+    clock = FakeClock()
+    world = World()
+    world.sender._clock = type("Real", (), {"now_ns": clock.now_ns, "wait": lambda _, event, s: event.wait(s)})()
+    world.sender.start()
+    world.put(b"1", b"2")
+    world.sender.ask_to_stop(5.0)
+    world.sender.wait_until_stopped(5.0)
+    assert world.endpoint.taken == [b"1", b"2"]

@@ -1,0 +1,156 @@
+"""What the keeper makes of what readers say."""
+
+import pytest
+from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event
+from gpu_profile.catalogue.signals import ENERGY, POWER
+from gpu_profile.testing import START_NS, FakeClock
+from gpu_profile_exporter.reader.child import Settings
+from gpu_profile_exporter.reader.intake import Intake
+
+A, B = Device("GPU-a", index=0, name="A"), Device("GPU-b", index=1)
+SLICE = Device("MIG-b", parent="GPU-b", kind=DeviceKind.MIG, index=1)
+
+
+def reader(only: int | None = None, leave: tuple[int, ...] = ()) -> FakeProcess:
+    return FakeProcess(Settings("nvml", 0.1, (), False, -1, -1, -1, only, leave), Time())
+
+
+class Kept(Intake):
+    """An intake that knows two GPUs and one slice, and keeps what happens."""
+
+    def __init__(self) -> None:
+        super().__init__(interval_s=0.1, clock=FakeClock())
+        self.home = reader()
+        self.told: list[Event] = []
+        self.event_sinks.append(self.told.append)
+        for device in (A, B, SLICE):
+            self.say(about(device, ENERGY, POWER))
+            self.say(state(device.uuid))
+        self.say(("open", "nvml", "570", "nvml", {}))
+
+    def say(self, message: tuple[object, ...], process: FakeProcess | None = None) -> None:
+        self.take(process or self.home, message)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+def energy(value: int, t_ns: int) -> list[tuple[Signal, int, int, int]]:
+    return [(ENERGY, t_ns, t_ns, value)]
+
+
+def test_devices_are_there_in_the_order_in_which_they_were_told_with_what_they_can_do(kept: Kept) -> None:
+    assert list(kept.states) == ["GPU-a", "GPU-b", "MIG-b"]
+    found = kept.states["GPU-a"]
+    assert (found.device, found.up) == (A, True)
+    assert found.capabilities[ENERGY].available
+    assert {c.reason for c in found.capabilities.values() if not c.available} == {"not there"}
+    assert kept.home.uuids == {"GPU-a", "GPU-b", "MIG-b"}
+
+
+def test_a_device_that_is_told_again_keeps_what_was_counted(kept: Kept) -> None:
+    kept.say(a_round({"GPU-a": energy(5, START_NS)}))
+    kept.say(about(Device("GPU-a", index=3), ENERGY))
+    found = kept.states["GPU-a"]
+    assert (found.device.index, found.samples) == (3, 1)
+    assert not found.capabilities[POWER].available
+
+
+def test_a_round_s_samples_and_costs_are_added_up(kept: Kept) -> None:
+    kept.say(a_round({"GPU-a": energy(5, START_NS), "GPU-b": energy(7, START_NS)}, t_ns=77))
+    kept.say(a_round({"GPU-a": energy(6, START_NS + 10**8)}, t_ns=88))
+    assert kept.states["GPU-a"].samples == 2
+    column = kept.states["GPU-a"].timeline.columns[ENERGY]
+    assert column.last is not None
+    assert column.last.value == 6
+    assert (kept.stats.rounds, kept.stats.turned_ns, kept.stats.samples) == (2, 88, 3)
+    assert (kept.stats.busy_ns["fast"], kept.stats.errors["device lost"]) == (20, 2)
+
+
+def test_a_gpu_s_own_reader_adds_samples_and_costs_but_is_no_round_of_all(kept: Kept) -> None:
+    kept.say(a_round({"GPU-b": energy(7, START_NS)}, t_ns=99), reader(only=1))
+    assert (kept.stats.rounds, kept.stats.turned_ns, kept.stats.samples) == (0, 0, 1)
+
+
+def test_samples_and_states_of_a_device_that_nobody_has_told_of_are_left(kept: Kept) -> None:
+    kept.say(a_round({"GPU-x": energy(7, START_NS)}))
+    kept.say(state("GPU-x"))
+    kept.say(("gone", "GPU-x"))
+    assert set(kept.states) == {"GPU-a", "GPU-b", "MIG-b"}
+
+
+def test_who_uses_a_device_is_told_and_forgotten_when_it_is_down(kept: Kept) -> None:
+    kept.say(state("GPU-a", processes=[(42, 1 << 20, None)]))
+    assert [(use.pid, use.memory_bytes) for use in kept.states["GPU-a"].processes] == [(42, 1 << 20)]
+    kept.say(state("GPU-a", up=False, reason="it fell off the bus"))
+    found = kept.states["GPU-a"]
+    assert (found.up, found.reason, found.processes, found.processes_ns) == (False, "it fell off the bus", (), None)
+
+
+def test_a_slice_that_was_cut_away_goes_and_a_gpu_stays(kept: Kept) -> None:
+    kept.say(("gone", "MIG-b"))
+    kept.say(("gone", "GPU-a"))
+    assert set(kept.states) == {"GPU-a", "GPU-b"}
+    assert kept.home.uuids == {"GPU-b"}
+
+
+def test_a_slice_whose_gpu_got_a_reader_of_its_own_stays(kept: Kept) -> None:
+    kept.home.leave = frozenset({1})
+    kept.say(("gone", "MIG-b"))
+    assert "MIG-b" in kept.states
+
+
+def test_without_a_driver_every_device_of_that_reader_is_down_until_it_is_told_otherwise(kept: Kept) -> None:
+    kept.say(("problem", "not loaded", False))
+    assert (kept.driver, kept.problem) == (None, "not loaded")
+    assert {(found.up, found.reason) for found in kept.states.values()} == {(False, "not loaded")}
+    kept.say(("open", "nvml", "575", "nvml", {}))
+    kept.say(state("GPU-a"))
+    assert (kept.driver and kept.driver.version, kept.problem) == ("575", "")
+    assert [found.up for found in kept.states.values()] == [True, False, False]
+
+
+def test_a_driver_that_a_gpu_s_own_reader_cannot_open_is_that_gpu_s_trouble_alone(kept: Kept) -> None:
+    kept.say(("problem", "not loaded", True), apart := reader(only=1))
+    assert kept.driver is not None
+    assert [found.up for found in kept.states.values()] == [True, False, False]
+    assert apart.stale_since is not None
+
+
+def test_a_stale_library_is_remembered_from_its_first_mention_until_the_driver_opens(kept: Kept) -> None:
+    kept.say(("problem", "another version", True))
+    since = kept.home.stale_since
+    kept.say(("problem", "another version", True))
+    assert since is not None
+    assert kept.home.stale_since == since
+    kept.say(("open", "nvml", "575", "nvml", {}))
+    assert kept.home.stale_since is None
+
+
+def test_events_are_counted_kept_and_told_on(kept: Kept) -> None:
+    kept.say(("events", [("GPU-a", 7, "xid", 79, "XID 79"), ("GPU-a", 8, "xid", 79, ""), ("", 9, "xid", 31, "")]))
+    assert kept.states["GPU-a"].xids == {79: 2}
+    assert kept.states["GPU-a"].last_xid == (79, 8)
+    assert [event.t_ns for event in kept.told] == [event.t_ns for event in kept.events] == [7, 8, 9]
+
+
+@pytest.mark.parametrize("news", [state("GPU-b"), a_round({"GPU-b": energy(1, START_NS)})])
+def test_a_gpu_that_hung_is_lost_once_and_back_once_whatever_is_heard_of_it_first(
+    kept: Kept, news: tuple[object, ...]
+) -> None:
+    kept.hangs(kept.states["GPU-b"])
+    kept.hangs(kept.states["GPU-b"])
+    assert (kept.states["GPU-b"].up, kept.states["GPU-b"].reason) == (False, "a call to it hangs in the driver")
+    kept.say(news, reader(only=1))
+    kept.say(a_round({"GPU-b": energy(2, START_NS + 10**8)}), reader(only=1))
+    assert kept.states["GPU-b"].up
+    assert [(event.device, event.kind) for event in kept.told] == [("GPU-b", "lost"), ("GPU-b", "back")]
+
+
+def test_the_devices_of_a_gpu_are_itself_and_its_slices(kept: Kept) -> None:
+    assert [found.device.uuid for found in kept.of_gpu(1)] == ["GPU-b", "MIG-b"]

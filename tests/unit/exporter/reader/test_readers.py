@@ -1,0 +1,371 @@
+"""The keeper of readers: who is killed, who is started anew, and who gets a reader of their own."""
+
+import signal
+from collections.abc import Iterator, Sequence
+
+import pytest
+from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
+
+from gpu_profile.catalogue.samples import Device
+from gpu_profile.catalogue.signals import ENERGY
+from gpu_profile.testing import FakeClock
+from gpu_profile_exporter.reader import readers as module
+from gpu_profile_exporter.reader.child import Settings
+from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
+from gpu_profile_exporter.reader.readers import (
+    DEAF_S,
+    LONGEST_PAUSE_S,
+    PATIENCE_S,
+    PROMPT_FOR_S,
+    SILENT_S,
+    SLOW_ROUNDS,
+    STALE_S,
+    Readers,
+)
+from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Where
+from gpu_profile_exporter.reader.wire import WireError
+
+SLOW, PROMPT = 200_000_000, 1_000_000
+
+
+class Keeper:
+    """Readers over processes that are none, turned by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.time = Time()
+        monkeypatch.setattr(module, "time", self.time)
+        self.started: list[FakeProcess] = []
+        self.refuse: OSError | None = None
+        self.readers = Readers("nvml", clock=FakeClock(), spawn=self._spawn)  # type: ignore[arg-type]
+        self.turn()
+
+    def _spawn(self, settings: Settings) -> FakeProcess:
+        if self.refuse is not None:
+            raise self.refuse
+        self.started.append(FakeProcess(settings, self.time))
+        return self.started[-1]
+
+    def turn(self, times: int = 1, *, each_s: float = 0.0) -> None:
+        for _ in range(times):
+            for process in self.alive:
+                process.heard = max(process.heard, self.time.now + each_s if process.where is None else 0)
+            self.time.now += each_s
+            self.readers._tend()
+
+    def hear(self, process: FakeProcess, *messages: tuple[object, ...]) -> None:
+        process.waiting += messages
+        self.readers._hear(process)  # type: ignore[arg-type]
+
+    @property
+    def alive(self) -> list[FakeProcess]:
+        return [process for process in self.started if not process.killed and process.exit_code is None]
+
+    @property
+    def home(self) -> FakeProcess:
+        (found,) = [process for process in self.alive if process.only is None]
+        return found
+
+    def apart(self) -> Sequence[int | None]:
+        return sorted(process.only for process in self.alive if process.only is not None)
+
+    def meet(self, *indices: int, process: FakeProcess | None = None) -> None:
+        for index in indices:
+            self.hear(process or self.home, about(Device(f"GPU-{index}", index=index), ENERGY), state(f"GPU-{index}"))
+        self.hear(process or self.home, ("open", "nvml", "570", "nvml", {}))
+
+    def up(self) -> dict[str, bool]:
+        return {uuid: found.up for uuid, found in self.readers.states.items()}
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+    made = Keeper(monkeypatch)
+    yield made
+    for process in made.started:
+        if not process.closed:
+            process.close()
+
+
+def test_one_reader_reads_all_and_may_take_its_time_to_open_them(keeper: Keeper) -> None:
+    keeper.turn(5)
+    assert len(keeper.started) == 1
+    assert (keeper.home.leave, keeper.home.settings.open_s) == (frozenset(), OPEN_S)
+
+
+def test_a_gpu_that_hangs_costs_the_reader_its_life_and_gets_its_own_while_the_others_go_on(keeper: Keeper) -> None:
+    keeper.meet(0, 1, 2)
+    first = keeper.home
+    first.where = Where(1, 0.6, late=True)
+    keeper.turn(3)
+    assert first.killed
+    assert keeper.up() == {"GPU-0": True, "GPU-1": False, "GPU-2": True}
+    assert (keeper.home.leave, keeper.apart()) == (frozenset({1}), [1])
+    assert keeper.home.settings.open_s == REOPEN_S
+    assert keeper.started[1].only is None  # the others come first
+    assert keeper.readers.restarts["hung"] == 1
+
+
+def test_a_gpu_in_its_own_reader_is_waited_for_and_then_tried_anew_without_touching_the_others(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.turn(3)
+    home, own = keeper.home, keeper.alive[-1]
+    own.where = Where(1, 1.0, late=True)
+    keeper.turn()
+    assert not own.killed
+    own.where = Where(1, PATIENCE_S + 0.1, late=True)
+    keeper.turn(2)
+    assert own.killed
+    assert (keeper.apart(), keeper.home) == ([1], home)
+
+
+def test_a_gpu_that_answers_promptly_for_a_while_is_taken_home(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.turn(3)
+    own = keeper.alive[-1]
+    keeper.hear(own, about(Device("GPU-1", index=1), ENERGY), state("GPU-1"), a_round(took={"GPU-1": PROMPT}))
+    keeper.turn(4, each_s=PROMPT_FOR_S / 5)
+    keeper.hear(own, a_round(took={"GPU-1": SLOW}))
+    keeper.hear(own, a_round(took={"GPU-1": PROMPT}))
+    keeper.turn(4, each_s=PROMPT_FOR_S / 5)
+    assert keeper.apart() == [1]
+    keeper.turn(2, each_s=PROMPT_FOR_S / 5)
+    assert own.killed
+    assert (keeper.apart(), keeper.home.leave) == ([], frozenset())
+    assert keeper.up() == {"GPU-0": True, "GPU-1": True}
+
+
+def test_a_slow_gpu_gets_a_reader_of_its_own_and_nobody_is_killed(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    home = keeper.home
+    for _ in range(SLOW_ROUNDS):
+        assert keeper.apart() == []
+        keeper.hear(home, a_round(took={"GPU-0": PROMPT, "GPU-1": SLOW}))
+        keeper.turn()
+    assert (keeper.apart(), keeper.home, home.leave) == ([1], home, frozenset({1}))
+    assert sum(keeper.readers.restarts.values()) == 0
+    assert keeper.up() == {"GPU-0": True, "GPU-1": True}
+
+
+def test_slow_rounds_that_do_not_follow_each_other_mean_nothing(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    for _ in range(3 * SLOW_ROUNDS):
+        keeper.hear(keeper.home, a_round(took={"GPU-1": SLOW}), a_round(took={"GPU-1": PROMPT}))
+    keeper.turn()
+    assert keeper.apart() == []
+
+
+def test_the_only_gpu_stays_however_slow_it_is(keeper: Keeper) -> None:
+    keeper.meet(0)
+    keeper.hear(keeper.home, *[a_round(took={"GPU-0": SLOW})] * 10)
+    keeper.turn()
+    assert keeper.apart() == []
+
+
+def test_a_reader_that_dies_is_started_again_each_time_a_little_later(keeper: Keeper) -> None:
+    pauses = []
+    for _ in range(8):
+        keeper.home.exit_code = -signal.SIGKILL
+        died = keeper.time.now
+        n = len(keeper.started)
+        while len(keeper.started) == n:
+            keeper.turn(each_s=0.05)
+        pauses.append(keeper.time.now - died)
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 0.5
+    assert pauses[-1] == pytest.approx(LONGEST_PAUSE_S, abs=0.11)
+    assert keeper.readers.restarts["died"] == 8
+
+
+def test_a_reader_that_dies_after_a_long_life_is_started_again_at_once(keeper: Keeper) -> None:
+    keeper.turn(60, each_s=1.0)
+    keeper.home.exit_code = -signal.SIGKILL
+    keeper.turn(2)
+    assert len(keeper.started) == 2
+
+
+@pytest.mark.parametrize("code", [-signal.SIGSEGV, -signal.SIGABRT, 1])
+def test_a_gpu_in_whose_call_the_reader_crashed_gets_its_own(keeper: Keeper, code: int) -> None:
+    keeper.meet(0, 1)
+    keeper.home.where = Where(1, 0.0, late=False)
+    keeper.home.exit_code = code
+    keeper.turn(3)
+    assert (keeper.home.leave, keeper.apart()) == (frozenset({1}), [1])
+    assert keeper.up() == {"GPU-0": True, "GPU-1": False}
+    assert keeper.readers.restarts["died"] == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "code"), [(Where(1, 0.0, late=False), -9), (Where(DRIVER, 0.0, late=False), -11), (None, -11)]
+)
+def test_a_death_that_is_no_gpu_s_fault_sets_none_apart(keeper: Keeper, where: Where | None, code: int) -> None:
+    keeper.meet(0, 1)
+    keeper.home.where, keeper.home.exit_code = where, code
+    keeper.turn(3)
+    keeper.turn(each_s=0.5)
+    assert (keeper.home.leave, keeper.apart()) == (frozenset(), [])
+
+
+def test_a_gpu_whose_own_reader_died_is_down(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.turn(3)
+    keeper.meet(1, process=keeper.alive[-1])
+    assert keeper.up()["GPU-1"]
+    keeper.alive[-1].exit_code = -11
+    keeper.turn()
+    assert keeper.up() == {"GPU-0": True, "GPU-1": False}
+
+
+def test_a_reader_that_hung_up_is_taken_for_dead_and_not_looked_at_for_ever(keeper: Keeper) -> None:
+    home = keeper.home
+    home.hung_up = True
+    keeper.hear(home)
+    assert home.killed
+    assert keeper.readers.restarts["died"] == 1
+
+
+def test_a_reader_that_talks_garbage_is_started_again(keeper: Keeper) -> None:
+    home = keeper.home
+    home.error = WireError("a frame of 4294967295 bytes")
+    keeper.hear(home)
+    keeper.turn(each_s=1.0)
+    assert home.killed
+    assert len(keeper.started) == 2
+
+
+def test_a_reader_that_says_nothing_outside_of_the_driver_was_stopped_and_is_replaced(keeper: Keeper) -> None:
+    home = keeper.home
+    keeper.turn(each_s=0.1)
+    keeper.time.now += SILENT_S + 0.1
+    keeper.readers._tend()
+    assert home.killed
+    keeper.turn()
+    assert len(keeper.started) == 2
+
+
+def test_a_reader_may_take_its_time_to_say_its_first_word(keeper: Keeper) -> None:
+    keeper.time.now += START_S - 0.1
+    keeper.readers._tend()
+    assert len(keeper.alive) == 1
+    keeper.time.now += 0.2
+    keeper.readers._tend()
+    assert keeper.alive == []
+
+
+def test_a_reader_that_is_in_the_driver_may_be_silent_as_long_as_its_call_may_take(keeper: Keeper) -> None:
+    keeper.home.where = Where(DRIVER, 20.0, late=False)
+    keeper.time.now += 20
+    keeper.readers._tend()
+    assert len(keeper.alive) == 1
+
+
+def test_a_library_of_another_version_is_looked_up_anew_by_another_process(keeper: Keeper) -> None:
+    home = keeper.home
+    keeper.hear(home, ("problem", "different versions", True))
+    home.stale_since = keeper.time.now
+    keeper.turn(each_s=STALE_S - 0.5)
+    assert not home.killed
+    keeper.turn(each_s=1.0)
+    keeper.turn(each_s=1.0)
+    assert home.killed
+    assert keeper.readers.restarts["stale_library"] == 1
+    assert keeper.home is not home
+
+
+def test_a_driver_that_hangs_as_a_whole_takes_all_down_and_none_apart(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    home = keeper.home
+    home.where = Where(DRIVER, 30.5, late=True)
+    keeper.turn()
+    assert home.killed
+    assert keeper.up() == {"GPU-0": False, "GPU-1": False}
+    assert (keeper.readers.driver, keeper.readers.problem) == (None, "the driver has not answered for 30 s")
+    keeper.turn(each_s=1.0)
+    assert (keeper.home.leave, keeper.apart()) == (frozenset(), [])
+
+
+def test_where_waiting_for_events_hangs_the_gpus_are_read_without(keeper: Keeper) -> None:
+    keeper.meet(0)
+    keeper.home.where = Where(EVENTS, 0.6, late=True)
+    keeper.turn(2)
+    assert keeper.up() == {"GPU-0": True}
+    assert keeper.home.settings.deaf_s == pytest.approx(DEAF_S)
+    keeper.turn(each_s=DEAF_S)
+    keeper.home.exit_code = -9
+    keeper.turn(2, each_s=5.0)
+    assert keeper.home.settings.deaf_s == 0
+
+
+def test_a_reader_that_does_not_die_keeps_its_gpu_waiting_and_no_other(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    held = keeper.home
+    held.mortal, held.where = False, Where(1, 0.6, late=True)
+    keeper.turn(4, each_s=1.0)
+    assert (keeper.home.leave, keeper.apart()) == (frozenset({1}), [])
+    assert not held.closed
+    assert held.pid in keeper.readers.pids
+    held.exit_code = -9
+    keeper.turn(2)
+    assert held.closed
+    assert keeper.apart() == [1]
+
+
+def test_a_reader_that_the_driver_as_a_whole_holds_is_not_replaced_before_it_is_gone(keeper: Keeper) -> None:
+    held = keeper.home
+    held.mortal, held.where = False, Where(DRIVER, 31.0, late=True)
+    keeper.turn(5, each_s=1.0)
+    assert keeper.alive == []
+    held.exit_code = -9
+    keeper.turn(2, each_s=1.0)
+    assert keeper.home is not held
+
+
+def test_after_a_release_nothing_holds_a_gpu_until_its_time_is_over(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.turn(3)
+    with_own = list(keeper.alive)
+    keeper.time.sleep = lambda seconds: keeper.turn(each_s=seconds)  # type: ignore[method-assign]
+    assert keeper.readers.release(60)
+    assert all(process.killed for process in with_own)
+    assert keeper.readers.restarts["released"] == 2
+    assert keeper.up() == {"GPU-0": False, "GPU-1": False}
+    assert "released on request" in keeper.readers.problem
+    keeper.turn(59, each_s=1.0)
+    assert keeper.alive == []
+    assert keeper.readers.stats.turned_ns == keeper.readers.clock.now_ns()
+    keeper.turn(2, each_s=1.0)
+    assert keeper.home.leave == frozenset()
+
+
+def test_a_release_that_a_call_holds_up_says_so(keeper: Keeper) -> None:
+    keeper.home.mortal = False
+    keeper.time.sleep = lambda seconds: keeper.turn(each_s=seconds)  # type: ignore[method-assign]
+    assert not keeper.readers.release(60, timeout_s=1.0)
+
+
+def test_a_release_of_no_time_ends_the_one_before_it(keeper: Keeper) -> None:
+    keeper.time.sleep = lambda seconds: keeper.turn(each_s=seconds)  # type: ignore[method-assign]
+    assert keeper.readers.release(600)
+    assert keeper.readers.release(0)
+    keeper.turn(2)
+    assert len(keeper.alive) == 1
+
+
+def test_a_process_that_cannot_be_started_is_tried_again_and_the_reason_is_told(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    keeper.refuse = OSError(11, "Resource temporarily unavailable")
+    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.turn(4)
+    assert keeper.alive == []
+    assert "Resource temporarily unavailable" in keeper.readers.problem
+    keeper.refuse = None
+    keeper.turn(4, each_s=LONGEST_PAUSE_S)
+    assert (keeper.home.leave, keeper.apart()) == (frozenset({1}), [1])
+
+
+def test_how_often_readers_were_started_again_is_told_from_0_on(keeper: Keeper) -> None:
+    found = {reading.attributes["reason"]: reading.value for reading in keeper.readers.readings(0)}
+    assert found == {"died": 0, "hung": 0, "released": 0, "stale_library": 0}

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
+from gpu_profile.catalogue.samples import Device, Sample
+from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER, UTILIZATION
+from gpu_profile.history.column import Column
+from gpu_profile.history.ledger import Ledger, Recent, Totals
+from gpu_profile.history.timeline import Timeline
+
+ROOT = Path(__file__).parents[3]
+ROWS = (ENERGY, PCIE_RX, POWER, MEMORY_USED, GRAPHICS, UTILIZATION)
+SECOND = 1_000_000_000
+START = 1_767_225_600 * SECOND
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> list[Sample]:
+    """Readings as drivers give them, and as they never should: late, repeated, reset, wrapped, of another time."""
+    row: Signal = draw(st.sampled_from(ROWS))
+    found, now, value = [], START, 0
+    for step, change, window in draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from([0, 1, 100_000_000, SECOND, 20 * SECOND, -SECOND, -3600 * SECOND]),
+                st.integers(-(1 << 33), 1 << 34),
+                st.integers(-SECOND, 2 * SECOND),
+            ),
+            max_size=40,
+        )
+    ):
+        now, value = now + step, value + change
+        start = now - window if row.kind is Kind.WINDOW_MEAN else now
+        found.append(Sample(row, start, now, value))
+    return found
+
+
+@given(samples())
+def test_totals_are_those_of_a_column_that_keeps_every_row(given: list[Sample]) -> None:
+    for signal in {sample.signal for sample in given}:
+        column, totals = Column(signal, 64), Totals(signal)
+        for sample in given:
+            assert totals.append(sample) is column.append(sample)
+            assert totals.last == column.last
+            assert totals.watermark_ns == column.watermark_ns
+            assert (totals.total_mass, totals.total_covered_ns) == (column.total_mass, column.total_covered_ns)
+            assert totals.dropped == column.dropped
+
+
+@given(st.lists(st.tuples(st.integers(1, SECOND // 4), st.integers(0, 100)), min_size=1, max_size=40))
+def test_the_newest_second_of_a_busy_source_is_that_of_a_column(rows: list[tuple[int, int]]) -> None:
+    column, recent, now = Column(UTILIZATION, 64), Recent(UTILIZATION), START
+    for length, value in rows:
+        for holder in (column, recent):
+            holder.append(Sample(UTILIZATION, now, now + length, value))
+        now += length
+    assert recent.integral(now - SECOND // 4, now) == column.integral(now - SECOND // 4, now)
+
+
+def test_a_ledger_answers_as_a_timeline_does() -> None:
+    ledger, timeline = Ledger([ENERGY]), Timeline(Device("GPU-A"), [ENERGY], capacity=64)
+    for history in (ledger, timeline):
+        assert history.append([Sample(POWER, START, START + 5, 7), Sample(POWER, START, START + 5, 7)]) == 1
+        assert list(history.columns) == [ENERGY, POWER]
+        assert history.column(MEMORY_USED) is None
+        best = history.best([ENERGY, POWER])
+        assert best is not None
+        assert best.signal is POWER
+        assert history.best([MEMORY_USED]) is None
+    assert isinstance(Ledger(BUSY_SOURCES).column(GRAPHICS), Recent)
+
+
+def test_the_exporters_process_loads_no_numpy_to_keep_what_readers_say() -> None:
+    code = "import sys, gpu_profile_exporter.reader.readers; sys.exit('numpy' in sys.modules)"
+    paths = f"{ROOT / 'instrumentation'}:{ROOT / 'exporter'}"
+    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": paths}, check=False).returncode == 0

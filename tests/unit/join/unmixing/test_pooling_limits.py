@@ -1,0 +1,266 @@
+"""What a pool makes of a clock that jumps, of more regions than it has room for, and of streams side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from support.worlds import BUSY, DEVICE, MS, NAMES, T0, World, known
+
+from gpu_profile.catalogue.samples import Sample
+from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, UTILIZATION
+from gpu_profile.history.timeline import Timeline
+from gpu_profile.join.unmixing.activities import Activities, Activity
+from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
+from gpu_profile.units import NS_PER_S
+
+# ---------------------------------------------------------------------- clocks
+
+
+@pytest.mark.parametrize("back_s", [10, 3600])
+def test_after_the_clock_was_set_back_totals_go_on_and_rates_stay_right(back_s: int) -> None:
+    world = World(seconds=80)
+    timeline = Timeline(DEVICE, [GRAPHICS, ENERGY], capacity=10_000)
+    pool = Pool(timeline, start_ns=T0)
+    total = 0.0
+    for i in range(0, 800, 10):
+        shift = back_s * NS_PER_S if i >= 400 else 0
+        for window, energy in world.samples[i : i + 10]:
+            timeline.append(
+                sample._replace(t_start_ns=sample.t_start_ns - shift, t_end_ns=sample.t_end_ns - shift)
+                for sample in (window, energy)
+            )
+        until = world.samples[i + 9][0].t_end_ns
+        active = [
+            a._replace(start_ns=a.start_ns - shift, end_ns=(a.end_ns or 0) - shift)
+            for a in world.activities
+            if a.start_ns < until and (a.end_ns or 0) > until - NS_PER_S
+        ]
+        pool.advance(active, until - shift)
+        shares = [known(pool.pooled(name).busy_counter_s) for name in NAMES]
+        assert sum(shares) >= total - 1e-9
+        total = sum(shares)
+        assert 0 <= pool.coverage(GRAPHICS) <= 1
+        assert pool.frontier_ns == until - shift
+    assert pool.set_back == 1
+    assert pool.coverage(GRAPHICS) > 0.9
+    # The windows on either side of the jump are lost, and what ran in the second of it.
+    active_s = sum(pool.pooled(name).active_s for name in NAMES)
+    assert active_s == pytest.approx(sum((a.end_ns or 0) - a.start_ns for a in world.activities) / 1e9, abs=2.0)
+    assert sum(world.true_busy_s.values()) == pytest.approx(total + known(pool.rest(GRAPHICS)), abs=2.0)
+    for name, true in zip(NAMES, BUSY, strict=True):
+        assert pool.pooled(name).rates[GRAPHICS].value == pytest.approx(true, rel=0.03)
+
+
+def test_a_slice_that_ends_a_little_before_the_frontier_sets_no_clock_back() -> None:
+    pool = Pool(Timeline(DEVICE, [GRAPHICS]), start_ns=T0)
+    pool.advance([], T0 + 10 * NS_PER_S)
+    pool.advance([], T0 + 6 * NS_PER_S, final=True)
+    assert (pool.set_back, pool.frontier_ns) == (0, T0 + 10 * NS_PER_S)
+
+
+@pytest.mark.parametrize("years", [1, 50])
+def test_a_stamp_that_is_far_in_the_future_costs_no_more_than_a_bounded_number_of_steps(years: int) -> None:
+    pool = Pool(Timeline(DEVICE, [GRAPHICS, ENERGY], capacity=100), start_ns=T0)
+    future = T0 + years * 365 * 86_400 * NS_PER_S
+    pool.timeline.append([Sample(GRAPHICS, T0, T0 + 100 * MS, 5000), Sample(ENERGY, T0, T0, 0)])
+    steps = 0
+    take = pool.attribution.take
+
+    def counted(activities: Activities) -> None:
+        nonlocal steps
+        steps += 1
+        take(activities)
+
+    pool.attribution.take = counted  # type: ignore[method-assign]
+    pool.advance([Activity(1, None, "r", T0, None)], future)
+    assert pool.frontier_ns == future
+    assert steps <= 5001
+    # The clock comes back: nothing counts twice, and shares of time stay shares.
+    pool.advance([Activity(1, None, "r", T0, None)], T0 + 10 * NS_PER_S)
+    assert (pool.frontier_ns, pool.set_back) == (T0 + 10 * NS_PER_S, 1)
+    assert 0 <= pool.coverage(GRAPHICS) <= 1
+
+
+# ---------------------------------------------------------------------- the 64 busiest
+
+
+def crowd(pool: Pool, seconds: range, late: str, carried: int = 0) -> Iterator[Activity]:
+    """Each second 64 small regions of 5 ms each, and `late` for a third of the time, which is three times as busy."""
+    for second in seconds:
+        at = T0 + second * NS_PER_S
+        active = [
+            Activity((second, i), None, f"n{i}", at + i * 5 * MS, at + (i + 1) * 5 * MS) for i in range(MOST_REGIONS)
+        ]
+        if late:
+            active.append(Activity((second, late), None, late, at + 400 * MS, at + 700 * MS))
+        for i in range(10):
+            a = at + i * 100 * MS
+            busy = 0.3 + 0.6 * (late != "" and 4 <= i < 7)
+            if pool.timeline.column(PCIE_RX) is not None:
+                pool.timeline.append(
+                    [Sample(PCIE_RX, a + 100 * MS, a + 100 * MS, carried := carried + int(1e6 * busy))]
+                )
+                continue
+            pool.timeline.append([Sample(GRAPHICS, a, a + 100 * MS, round(10_000 * busy))])
+            pool.timeline.append([Sample(MEMORY_USED, a, a, 100 if i < 4 or not late else 900)])
+        pool.advance(active, at + NS_PER_S)
+        for activity in active:
+            pool.count(activity.region)
+        yield from active
+
+
+def everyone(pool: Pool) -> list[str]:
+    return [name for name in pool.regions if name != OTHER] + [OTHER]
+
+
+def test_a_region_that_comes_late_and_is_the_busiest_gets_its_own_equations_and_rate() -> None:
+    pool = Pool(Timeline(DEVICE, [PCIE_RX], capacity=10_000), start_ns=T0)
+    list(crowd(pool, range(40), ""))
+    assert pool.overflowed == 0
+    activities = list(crowd(pool, range(40, 80), "late", carried=400 * 300_000))
+    late = pool.pooled("late")
+    assert late.region == "late"
+    # What ran before it had a place of its own is in `other`.
+    spent = sum((a.end_ns or 0) - a.start_ns for a in activities if a.region == "late") / NS_PER_S
+    assert 0.7 * spent < late.active_s < spent
+    rate = late.rates[PCIE_RX]
+    assert rate.reason == ""
+    assert rate.value == pytest.approx(9e6 * PCIE_RX.quantum, rel=0.02)
+    assert len(everyone(pool)) <= MOST_REGIONS + 1
+
+
+@pytest.mark.parametrize("step_s", [1, 2])
+def test_whoever_leaves_is_in_other_with_everything_it_had(step_s: int) -> None:
+    pool = Pool(Timeline(DEVICE, [GRAPHICS, MEMORY_USED], capacity=10_000), start_ns=T0)
+    before: dict[str, float] = {}
+    activities: list[Activity] = []
+    swapped = False
+    # Too short for the search: with 64 regions that takes a while.
+    for second in range(0, 16, step_s):
+        activities += crowd(pool, range(second, second + step_s), "late" if second >= 6 else "")
+        names = everyone(pool)
+        pooled = {name: pool.pooled(name) for name in names}
+        spent = sum((a.end_ns or 0) - a.start_ns for a in activities) / NS_PER_S
+        assert sum(p.active_s for p in pooled.values()) == pytest.approx(spent)
+        assert sum(p.executions for p in pooled.values()) == len(activities)
+        shares = {name: known(p.busy_counter_s) for name, p in pooled.items() if p.busy_counter_s is not None}
+        measured = next(mixture.measured[0] for mixture in pool._mixtures if mixture.lead is GRAPHICS)
+        assert sum(shares.values()) + known(pool.rest(GRAPHICS)) == pytest.approx(measured)
+        gone = [name for name in before if name not in shares and name != OTHER]
+        if gone:
+            swapped = True
+            assert shares[OTHER] >= before.get(OTHER, 0.0) + sum(before[name] for name in gone) - 1e-9
+        for name, share in shares.items():
+            assert share >= before.get(name, 0.0) - 1e-9
+        before = shares
+    assert swapped
+    memory = pool.pooled(OTHER).memory_max
+    assert memory is not None
+    assert memory >= 100 << 20
+
+
+def test_a_million_names_take_a_bounded_amount_of_memory() -> None:
+    pool = Pool(Timeline(DEVICE, [GRAPHICS], capacity=100), start_ns=T0)
+    each = 10_000
+    for second in range(5):
+        at = T0 + second * NS_PER_S
+        names = [f"n{second}-{i}" for i in range(each)]
+        step = NS_PER_S // each
+        pool.advance(
+            [Activity(name, None, name, at + i * step, at + (i + 1) * step) for i, name in enumerate(names)],
+            at + NS_PER_S,
+        )
+        for name in names:
+            pool.count(name)
+        # Executions that did nothing on the device count too.
+        for i in range(each):
+            pool.count(f"idle{second}-{i}")
+    assert len(pool.regions) <= MOST_REGIONS + 1
+    assert pool.attribution.columns <= 2 * (MOST_REGIONS + 2)
+    assert sum(pool.pooled(name).executions for name in pool.regions) == 10 * each
+
+
+# ---------------------------------------------------------------------- streams side by side
+
+
+def test_two_streams_have_rates_alone_that_are_not_those_of_the_device_shared() -> None:
+    rng = np.random.default_rng(5)
+    timeline = Timeline(DEVICE, [GRAPHICS], capacity=2000)
+    pool = Pool(timeline, start_ns=T0)
+    until = 80 * NS_PER_S
+    grid = MS
+    busy = np.zeros((2, until // grid))
+    activities = []
+    for stream, name in enumerate(("a", "b")):
+        at = 0
+        while at < until // grid:
+            length, pause = int(rng.integers(5, 30)), int(rng.integers(5, 60))
+            busy[stream, at : at + length] = 1
+            end = min(at + length, until // grid)
+            activities.append(Activity((name, at), None, name, T0 + at * grid, T0 + end * grid))
+            at += length + pause
+    # Alone they keep the device busy for 0.5 and 0.3; together it is full at 0.6.
+    use = np.where(busy.all(axis=0), 0.6, busy[0] * 0.5 + busy[1] * 0.3)
+    for i in range(800):
+        value = round(10_000 * float(use[i * 100 : (i + 1) * 100].mean()))
+        timeline.append([Sample(GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, value)])
+        if i % 50 == 49:
+            end = T0 + (i + 1) * 100 * MS
+            pool.advance([a for a in activities if a.start_ns < end and (a.end_ns or 0) > pool.frontier_ns], end)
+    for name, alone in (("a", 0.5), ("b", 0.3)):
+        pooled = pool.pooled(name)
+        assert pooled.alone[GRAPHICS].reason == ""
+        assert pooled.alone[GRAPHICS].value == pytest.approx(alone, rel=0.05)
+        assert abs(pooled.rates[GRAPHICS].value - alone) > 0.01
+        mine = busy[0 if name == "a" else 1]
+        both = busy.all(axis=0).sum()
+        assert pooled.active_s == pytest.approx((mine.sum() - both / 2) / 1000)
+    assert sum(known(pool.pooled(name).busy_s) for name in ("a", "b")) == pytest.approx(use.sum() / 1000, rel=0.02)
+
+
+def test_without_company_nothing_is_said_to_be_alone() -> None:
+    assert dict(World(seconds=10).run(10).pooled("r0").alone) == {}
+
+
+# ---------------------------------------------------------------------- memory, sources
+
+
+def test_the_memory_of_a_region_that_leaves_goes_to_the_rest_and_not_to_who_comes() -> None:
+    pool = Pool(Timeline(DEVICE, [MEMORY_USED], capacity=100), start_ns=T0)
+    pool.timeline.append([Sample(MEMORY_USED, T0, T0, 5000)])
+    first = [Activity(i, None, f"n{i}", T0 + i * MS, T0 + (i + 1 + (i > 0)) * MS) for i in range(MOST_REGIONS)]
+    pool.advance(first, T0 + NS_PER_S)
+    for second in range(1, 4):
+        at = T0 + second * NS_PER_S
+        pool.timeline.append([Sample(MEMORY_USED, at, at, 7)])
+        pool.advance([Activity(f"x{second}", None, "late", at, at + 900 * MS)], at + NS_PER_S)
+    late, other = pool.pooled("late"), pool.pooled(OTHER)
+    assert late.region == "late"
+    assert late.memory_max == 7 << 20
+    assert other.memory_max == 5000 << 20
+
+
+def test_a_better_source_that_never_reads_anything_silences_nobody() -> None:
+    timeline = Timeline(DEVICE, [GRAPHICS, UTILIZATION], capacity=1000)
+    pool = Pool(timeline, start_ns=T0)
+    for i in range(50):
+        timeline.append([Sample(UTILIZATION, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, 40)])
+    pool.advance([Activity(1, None, "r", T0, None)], T0 + 5 * NS_PER_S, final=True)
+    assert pool.busy_source() is UTILIZATION
+    assert known(pool.pooled("r").busy_s) + known(pool.rest(UTILIZATION)) == pytest.approx(2.0, rel=0.15)
+
+
+def test_a_pool_of_a_long_time_takes_as_long_for_the_last_minute_as_for_the_first() -> None:
+    pool = Pool(Timeline(DEVICE, [GRAPHICS], capacity=1000), start_ns=T0)
+    sizes = []
+    for second in range(0, 1200, 10):
+        at = T0 + second * NS_PER_S
+        pool.advance(
+            [Activity((second, i), None, f"r{i % 3}", at + i * 50 * MS, at + (i + 1) * 50 * MS) for i in range(200)],
+            at + 10 * NS_PER_S,
+        )
+        sizes.append(len(pool.attribution._recent.starts) + pool.attribution.fresh)
+    assert max(sizes) <= 20_100

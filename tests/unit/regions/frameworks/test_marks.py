@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import logging
+import os
+import re
+import select
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cuda import FakeCuda, fake_clock, fake_cuda, fake_torch, in_thread, no_frameworks, stream_now
+from support.regions import Stage
+
+from gpu_profile import region
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.frameworks import current_device, events, find_stream, libcuda
+from gpu_profile.regions.frameworks.events import UNMARKED
+from gpu_profile.regions.session import process
+from gpu_profile.testing import FakeClock
+
+MICROSECOND = 1_000
+MILLISECOND = 1_000_000
+
+
+__all__ = ["fake_clock", "fake_cuda", "fake_torch", "no_frameworks"]
+
+
+# ---------------------------------------------------------------------- marks
+
+
+def test_a_mark_resolves_to_the_moment_at_which_the_stream_passed_it_and_nobody_waits(
+    torch: Any, cuda: FakeCuda, clock: FakeClock
+) -> None:
+    stream = stream_now(clock)
+    assert stream.device_uuid == "GPU-0"
+    first = stream.record()
+    done_ns = cuda.launch(0.25)
+    last = stream.record()
+    assert stream.resolve(first) == pytest.approx(clock.now_ns(), abs=20 * MICROSECOND)
+    assert stream.resolve(last) is None
+    clock.advance(0.3)
+    assert stream.resolve(last) == pytest.approx(done_ns, abs=10 * MICROSECOND)
+    assert cuda.waits == []
+
+
+def test_marks_follow_the_threads_current_stream(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
+    side = cuda.new_stream()
+    cuda.launch(1.0)
+    done_ns = cuda.launch(0.5, side)
+
+    def on_side() -> Any:
+        torch.use(0, side)
+        return stream_now(clock).record()
+
+    mark = in_thread(on_side)
+    clock.advance(0.6)
+    stream = stream_now(clock)
+    assert stream.resolve(mark) == pytest.approx(done_ns, abs=10 * MICROSECOND)
+    assert stream.resolve(stream.record()) is None  # this thread's is still at work
+
+
+def test_each_device_has_its_own_base_and_an_end_stays_on_the_device_of_its_start(
+    torch: Any, cuda: FakeCuda, clock: FakeClock
+) -> None:
+    cuda.contexts.add(1)
+    cuda.streams[1] = events_stream = type(cuda.streams[0])(1)
+    stream = stream_now(clock)
+    torch.use(1)
+    other = stream_now(clock)
+    assert (stream.device_uuid, other.device_uuid) == ("GPU-0", "GPU-1")
+    cuda.launch(5.0, 1)
+    assert events_stream.tail_ns > clock.now_ns()
+    mark, behind = stream.record(), other.record()
+    assert stream.resolve(mark) is not None
+    assert other.resolve(behind) is None
+    assert stream_now(clock) is other
+
+
+def test_a_capture_gives_no_mark_and_is_not_spoiled_by_another_thread_that_resolves(
+    torch: Any, cuda: FakeCuda, clock: FakeClock
+) -> None:
+    stream, side = stream_now(clock), cuda.new_stream()
+    before = stream.record()
+    torch.use(0, side)
+    with cuda.capture(side):
+        mark = stream.record()
+        assert in_thread(lambda: stream.resolve(before)) is not None
+        clock.advance(events.RENEW_S + 1)
+        assert in_thread(lambda: stream.resolve(in_thread(stream.record))) is not None
+    assert not cuda.spoiled
+    assert mark is UNMARKED
+    with pytest.raises(LookupError):
+        stream.resolve(mark)
+
+
+def test_no_stream_is_made_in_a_capture(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
+    side = cuda.new_stream()
+    torch.use(0, side)
+    with cuda.capture(side):
+        assert stream_now(clock) is None
+    assert not cuda.spoiled
+    assert stream_now(clock) is not None
+
+
+@pytest.mark.parametrize("drift", [1e-4, -1e-4])
+def test_over_hours_marks_stay_within_half_a_millisecond_though_the_clocks_drift(
+    drift: float, torch: Any, cuda: FakeCuda, clock: FakeClock
+) -> None:
+    cuda.drift = drift
+    worst = 0
+    for _ in range(2 * 360):
+        stream = stream_now(clock)
+        done_ns = cuda.launch(0.05)
+        mark = stream.record()
+        clock.advance(10.0)
+        worst = max(worst, abs(stream.resolve(mark) - done_ns))
+    assert worst < MILLISECOND / 2
+
+
+def test_after_a_pause_of_hours_the_first_mark_is_right(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
+    cuda.drift = 1e-4
+    stream = stream_now(clock)
+    clock.advance(7200.0)
+    done_ns = cuda.launch(0.05)
+    mark = stream.record()
+    clock.advance(0.1)
+    assert stream.resolve(mark) == pytest.approx(done_ns, abs=50 * MICROSECOND)
+
+
+def test_a_clock_that_was_set_back_makes_a_new_base(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
+    stream = stream_now(clock)
+    for event in cuda.events.values():
+        assert event.passed_ns is not None
+        event.passed_ns -= 3600 * 10**9  # the device's clock was not set back with the host's
+    clock.set_back(3600.0)
+    cuda.streams = {handle: type(queue)(queue.ordinal) for handle, queue in cuda.streams.items()}
+    done_ns = cuda.launch(0.05)
+    mark = stream.record()
+    clock.advance(0.1)
+    assert stream.resolve(mark) == pytest.approx(done_ns, abs=50 * MICROSECOND)
+
+
+def test_a_device_too_busy_for_a_base_gives_no_marks_until_it_has_one(
+    torch: Any, cuda: FakeCuda, clock: FakeClock
+) -> None:
+    cuda.one_queue = True
+    cuda.launch(3.0)
+    stream, asked_ns = stream_now(clock), clock.now_ns()
+    assert stream.record() is UNMARKED
+    assert clock.now_ns() - asked_ns < MILLISECOND  # it is not waited for
+    clock.advance(4.0)
+    mark = stream.record()
+    assert stream.resolve(mark) == pytest.approx(clock.now_ns(), abs=50 * MICROSECOND)
+
+
+# ---------------------------------------------------------------------- events are scarce
+
+
+def test_events_are_used_again(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
+    stream = stream_now(clock)
+    for _ in range(3000):
+        mark = stream.record()
+        clock.advance(0.01)
+        assert stream.resolve(mark) is not None
+    assert len(cuda.events) <= 8
+
+
+def test_a_mark_keeps_its_moment_when_its_event_is_used_again(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
+    stream = stream_now(clock)
+    mark = stream.record()
+    moment = stream.resolve(mark)
+    for _ in range(20):
+        clock.advance(1.0)
+        stream.resolve(stream.record())
+    assert stream.resolve(mark) == moment
+
+
+def test_only_so_many_are_unresolved_and_those_left_out_come_back(
+    torch: Any, cuda: FakeCuda, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MOST_EVENTS", 10)
+    stream = stream_now(clock)
+    cuda.launch(60.0)
+    marks = [stream.record() for _ in range(30)]
+    taken = [mark for mark in marks if mark is not UNMARKED]
+    assert 5 < len(taken) <= 10
+    del marks, taken
+    assert stream.record() is not UNMARKED
+    assert len(cuda.events) <= 10
+
+
+# ---------------------------------------------------------------------- failures
+
+
+def test_a_failed_kernel_leaves_regions_alone_and_ends_the_marks_with_one_warning(
+    torch: Any, cuda: FakeCuda, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = stream_now(clock)
+    marks = [stream.record() for _ in range(5)]
+    cuda.failed = True
+    with caplog.at_level(logging.WARNING, logger="gpu_profile"):
+        for mark in marks:
+            with pytest.raises(libcuda.CudaError, match="ILLEGAL_ADDRESS"):
+                stream.resolve(mark)
+        assert {stream.record() for _ in range(50)} == {UNMARKED}
+    (record,) = caplog.records
+    assert re.fullmatch(
+        r"gpu-profile: no more device intervals on GPU-0: cuEvent\w+: CUDA_ERROR_ILLEGAL_ADDRESS \(700\)",
+        record.message,
+    )
+    assert stream_now(clock) is None
+
+
+def test_a_framework_that_raises_gives_no_stream_and_no_error(torch: Any, clock: FakeClock) -> None:
+    current = find_stream(clock=clock)
+
+    def fail() -> int:
+        raise RuntimeError("CUDA error")
+
+    torch.cuda.current_device = fail
+    assert current is not None
+    assert current() is None
+    assert current_device() is None
+
+
+def test_a_forked_child_has_no_streams(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
+    assert stream_now(clock) is not None
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            cuda.contexts.clear()  # CUDA cannot be used in the child of a process that has used it
+            current = find_stream(clock=clock)
+            os.write(writer, b"none" if current is not None and current() is None else b"some")
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        assert select.select([reader], [], [], 60)[0], "the child hangs"
+        assert os.read(reader, 4) == b"none"
+    finally:
+        os.close(reader)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+# ---------------------------------------------------------------------- with regions
+
+
+def test_regions_have_the_devices_interval(
+    torch: Any, cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
+        cuda.clock = stage.clock
+        process.use_stream(find_stream(clock=stage.clock))
+        done_ns = 0
+        with region("step"):
+            done_ns = cuda.launch(0.3)
+        stage.run(0.5)
+        interval = stage.only().interval()
+    assert interval is not None
+    assert interval.source == "device"
+    assert interval.end_ns == pytest.approx(done_ns, abs=10 * MICROSECOND)
+
+
+def test_a_region_in_a_capture_has_the_hosts_interval(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
+    side = cuda.new_stream()
+    stream = stream_now(clock)
+    execution = Execution("captured", None, None, None)
+    torch.use(0, side)
+    with cuda.capture(side):
+        execution.start_ns = clock.now_ns()
+        execution.mark_start(stream)
+        clock.advance(0.1)
+        execution.end_mark = stream.record()
+        execution.end_ns = clock.now_ns()
+    assert execution.interval() == execution.host

@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.regions import ONE_GPU, Stage
+
+from gpu_profile import region
+from gpu_profile.driver import simulated
+from gpu_profile.driver.simulated import Work
+from gpu_profile.join.unmixing.region_columns import OTHER
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process, session, verdicts
+from gpu_profile.regions.session.session import Session
+from gpu_profile.testing import FakeClock
+from gpu_profile.units import NS_PER_S
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    with Stage(tmp_path, monkeypatch) as stage:
+        yield stage
+
+
+def execution(name: str, start_ns: int, end_ns: int, **fields: Any) -> Execution:
+    found = Execution(name, fields.pop("parent", None), fields.pop("items", None), fields.pop("device", None))
+    found.start_ns, found.end_ns = start_ns, end_ns
+    for key, value in fields.items():
+        setattr(found, key, value)
+    return found
+
+
+# ------------------------------------------------------------------ the join
+
+
+def test_shares_of_regions_and_the_rest_add_up_to_the_device(stage: Stage) -> None:
+    start, rng = stage.clock.now_ns(), np.random.default_rng(1)
+    truly_busy_s = 0.0
+    for _ in range(60):
+        # Lengths that vary: a loop in step with the sensor would tell nothing.
+        for name, longest_s, share in (("prefill", 0.08, 0.9), ("decode", 0.14, 0.5)):
+            length_s = rng.uniform(0.01, longest_s)
+            truly_busy_s += length_s * share
+            with region(name):
+                stage.work(length_s, name, share=share)
+        stage.run(rng.uniform(0, 0.02))
+    stage.session.flush()
+    pool = stage.session.pools[stage.uuid]
+    source = pool.energy_source()
+    assert source is not None
+    parts = [pool.pooled(name).energy_counter_j for name in ("prefill", "decode")]
+    parts.append(pool.rest(source))
+    truth = stage.truth().device(0, start, stage.clock.now_ns()).energy_j
+    assert sum(part or 0.0 for part in parts) == pytest.approx(truth, rel=0.05)
+    busy = [pool.pooled(name).busy_s or 0.0 for name in ("prefill", "decode")]
+    assert sum(busy) == pytest.approx(truly_busy_s, rel=0.05)
+
+
+def test_region_that_outlives_the_history_has_values_of_its_own_for_all_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path, monkeypatch, retention_s=5) as stage:
+        start = stage.clock.now_ns()
+        with region("train"):
+            for _ in range(60):
+                stage.work(1.0, "train", share=0.4)
+        energy_j = stage.truth().device(0, start, stage.clock.now_ns()).energy_j
+        timeline = stage.session.pools[stage.uuid].timeline
+        assert len(timeline.anchors) == 1
+        stage.flush()
+        found = stage.attributes("train")
+        assert (found["scope"], found["coverage"]) == ("span", pytest.approx(1.0, abs=0.01))
+        assert found["busy.ratio"] == pytest.approx(0.4, rel=0.02)
+        assert found["energy.joules"] == pytest.approx(energy_j, rel=0.02)
+        stage.run(session.STREAM_S + 2)
+        assert not timeline.anchors
+
+
+def test_clock_that_is_set_back_delays_no_span_and_the_join_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
+        stage.run(40)
+        with region("before"):
+            stage.work(0.2, "before")
+        stage.clock.set_back(20)
+        stage.run(1.5)
+        assert stage.names() == ["before"]
+        stage.run(6)
+        pool = stage.session.pools[stage.uuid]
+        assert stage.clock.now_ns() - pool.frontier_ns < 2 * session.DEADLINE_S * NS_PER_S
+        assert stage.session.counts["clock set back"] == pool.set_back == 1
+        assert "the clock was set back" in caplog.text
+        with region("after"):
+            stage.run(3)
+        stage.flush()
+        assert stage.attributes("after")["coverage"] > 0.95
+
+
+def test_nested_regions_are_charged_once(stage: Stage) -> None:
+    for _ in range(30):
+        with region("request"):
+            with region("model"):
+                stage.work(0.08, "model", share=0.8)
+            stage.run(0.03)
+    stage.flush()
+    pool = stage.session.pools[stage.uuid]
+    assert pool.pooled("model").busy_s == pytest.approx(30 * 0.064, rel=0.1)
+    assert pool.pooled("model").active_s == pytest.approx(30 * 0.08, rel=0.01)
+    # While its child is active on the device, a parent is not innermost.
+    assert pool.pooled("request").active_s == pytest.approx(30 * 0.03, rel=0.01)
+
+
+def test_region_that_runs_for_long_is_joined_while_it_runs(stage: Stage) -> None:
+    process.use_stream(None)
+    stage.run(0.2)
+    with region("training"):
+        stage.work(4.0, "training", share=0.9)
+        pooled = stage.session.pools[stage.uuid].pooled("training")
+        assert pooled.active_s > 3.0
+        assert pooled.busy_s is not None
+        assert pooled.busy_s > 2.5
+        assert pooled.executions == 0
+    stage.flush()
+    assert stage.session.pools[stage.uuid].pooled("training").executions == 1
+
+
+def test_executions_before_the_driver_is_open_are_joined_once_it_is(stage: Stage) -> None:
+    process.use_stream(None)
+    for _ in range(3):
+        with region("early"):
+            stage.clock.advance(0.1)
+        stage.session.settle()
+    stage.run(2.0)
+    assert stage.session.verdicts.calls == {("early", "UNKNOWN", stage.uuid): 3}
+    assert stage.session.pools[stage.uuid].pooled("early").executions == 3
+
+
+def test_executions_that_no_device_can_be_named_for_are_counted_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path, monkeypatch, backend="none", on_device=False) as stage:
+        for _ in range(5):
+            with region("step", items=1):
+                pass
+        stage.run(0.2)
+        assert stage.session.verdicts.calls == {("step", "UNKNOWN", ""): 5}
+        assert stage.session.regions() == []
+
+
+def test_stream_that_never_passes_its_marks_is_given_up_after_a_minute(stage: Stage) -> None:
+    class Stuck:
+        device_uuid = stage.uuid
+
+        def record(self) -> int:
+            return 0
+
+        def resolve(self, mark: int) -> None:
+            return None
+
+    settled: list[Execution] = []
+    stage.session.on_settled.append(settled.append)
+    process.use_stream(Stuck())
+    with region("stuck"):
+        pass
+    stage.run(0.5)
+    assert stage.calls("stuck") == 1
+    for _ in range(58):
+        stage.clock.advance(1.0)
+        stage.session.settle()
+    assert settled == []
+    for _ in range(4):
+        stage.clock.advance(1.0)
+        stage.session.settle()
+    assert [e.name for e in settled] == ["stuck"]
+
+
+def test_marks_are_given_back_once_they_are_known(stage: Stage) -> None:
+    with region("step"):
+        stage.work(0.2, "step")
+    stage.run(1.0)
+    done = stage.only()
+    interval = done.interval()
+    assert interval is not None
+    assert interval.source == "device"
+    assert (done.start_mark, done.end_mark) == (None, None)
+    assert done.interval() == interval
+
+
+def test_defect_in_one_join_is_logged_once_and_the_next_one_goes_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> bool:
+        raise ZeroDivisionError
+
+    stage.session.on_step.append(fail)
+    with region("step"):
+        pass
+    stage.session._settle_safely()
+    stage.session._settle_safely()
+    assert stage.session.counts["internal errors"] == 2
+    assert len([r for r in caplog.records if "the join failed" in r.message]) == 1
+    stage.session.on_step.remove(fail)
+    stage.flush()
+    assert stage.calls("step") == 1
+
+
+def test_names_without_end_are_counted_together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "MOST_NAMES", 10)
+    for i in range(25):
+        with region(f"request {i}", span=False):
+            pass
+    stage.session.settle(final=True)
+    assert len(stage.session.verdicts.durations) == 11
+    assert stage.calls(OTHER) == 15
+    assert stage.session.verdicts.durations[OTHER].calls == 15
+
+
+def test_executions_that_cannot_be_joined_fast_enough_are_left_out_and_counted(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MOST_PENDING", 10)
+    process.use_stream(None)
+    stage.run(0.2)
+    for _ in range(50):
+        with region("step", span=False):
+            stage.clock.advance(0.001)
+    stage.session.settle()
+    assert stage.session.counts["executions left out"] == 40
+    stage.flush()
+    assert stage.calls("step") == 50
+    assert stage.session.pools[stage.uuid].pooled("step").executions == 50
+    assert stage.session.pools[stage.uuid].pooled("step").active_s == pytest.approx(0.01)
+
+
+def test_parents_are_known_when_executions_are_let_go(stage: Stage) -> None:
+    found: dict[str, str | None] = {}
+
+    def take(execution: Execution) -> None:
+        found[execution.name] = None if execution.parent is None else execution.parent.name
+
+    stage.session.on_settled.append(take)
+    with region("request"), region("model"):
+        stage.work(0.1, "model")
+    stage.flush()
+    assert found == {"request": None, "model": "request"}
+
+
+def test_regions_tells_every_region_with_a_verdict(stage: Stage) -> None:
+    stage.run(0.5)
+    for i in range(20):
+        with region("train", items=4):
+            stage.queue.launch(Work(flops=3e13, bytes=1e9), tag="train")
+            stage.run(0.06)
+        with region("load"):
+            stage.run(0.05 + 0.01 * (i % 7))  # a loop in step with the sensor would tell nothing
+    stage.session.flush()
+    train, load = stage.session.regions()
+    assert (train.summary.region, load.summary.region) == ("train", "load")
+    assert str(train.verdict.regime) == "COMPUTE_BOUND"
+    assert train.summary.durations.calls == 20
+    assert train.summary.durations.items == 80
+    assert load.summary.interval_source == "device"
+
+
+def test_named_devices_are_the_only_ones_that_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = ONE_GPU + '[[device]]\nmodel = "A10G"\n'
+    clock = FakeClock()
+    node = simulated.create(tmp_path / "other", nodes, clock=clock)
+    uuids = simulated.Truth(node, clock=clock).uuids
+    for named in (None, uuids[1:], uuids):
+        found = Session(
+            lambda: process.Settings(backend=f"simulated:{node}", clock=clock).open_driver(), clock=clock, devices=named
+        )
+        found.sampler.step()
+        assert [device.uuid for device in found.devices()] == (uuids[:1] if named is None else named)
+        found.stop()
+
+
+def test_a_device_that_is_named_before_the_driver_has_answered_is_read_once_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path, monkeypatch, scenario=ONE_GPU + '[[device]]\nmodel = "A10G"\n', on_device=False) as stage:
+        with region("second", device=1):
+            stage.session.settle(final=True)  # nothing is listed yet
+            assert stage.session.devices() == []
+            stage.run(3.0)
+        stage.flush()
+        first, second = (device.uuid for device in stage.session.sampler.listed)
+        assert stage.attributes("second")["device.ids"] == (second,)
+        assert stage.attributes("second")["busy.ratio"] == 0
+        assert set(stage.session.sampler.states) == {first, second}
+
+
+@pytest.mark.parametrize("named", [1, "1", "nvml:1", [1], iter([1])])
+def test_the_whole_process_can_be_put_on_a_device_by_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: object
+) -> None:
+    two = ONE_GPU + '[[device]]\nmodel = "A10G"\n'
+    with Stage(tmp_path, monkeypatch, scenario=two, on_device=False, devices=named) as stage:
+        stage.run(6.0)  # the devices are listed more than once
+        with region("step"):
+            stage.run(2.0)
+        stage.flush()
+        (_, second) = (device.uuid for device in stage.session.sampler.listed)
+        assert stage.attributes("step")["device.ids"] == (second,)
+        assert set(stage.session.sampler.states) == {second}
+
+
+def test_execution_knows_when_it_was_active() -> None:
+    assert execution("a", 10, 20).active() == (10, 20)
+    running = execution("b", 12, 0)
+    assert running.active() == (12, None)
+    assert running.interval() is None
+    assert execution("c", 0, 0).active() is None

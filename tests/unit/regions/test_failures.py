@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from support.regions import Stage
+
+from gpu_profile import GpuBackendError, region
+from gpu_profile.regions import running
+from gpu_profile.regions.region import current_name
+from gpu_profile.regions.session import process
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
+        yield stage
+
+
+@pytest.mark.parametrize("name", ["", 42, None, 1.5])
+def test_name_that_is_no_name_is_a_type_error(name: Any) -> None:
+    with pytest.raises(TypeError, match="name"):
+        region(name)
+    with pytest.raises(TypeError, match="non-empty string"):
+        region.start(name)
+
+
+class Thing:
+    pass
+
+
+@pytest.mark.parametrize("thing", [Thing, property(len), staticmethod(len), classmethod(type)])
+def test_decorating_what_is_no_function_is_a_type_error(thing: Any) -> None:
+    with pytest.raises(TypeError):
+        region(thing)
+    with pytest.raises(TypeError, match="put it on the function inside"):
+        region("x")(thing)
+
+
+@pytest.mark.parametrize("items", [-1, float("nan"), float("inf"), "3"])
+def test_items_that_would_break_a_counter_are_refused(stage: Stage, items: Any) -> None:
+    with pytest.raises(ValueError, match="items is a finite number"):
+        region("x", items=items)
+    with region("x") as running, pytest.raises(ValueError, match="items is a finite number"):
+        running.add_items(items)
+
+
+def test_items_add_up_over_an_execution(stage: Stage) -> None:
+    once = region("decode", items=2)
+    with once as running:
+        running.add_items(3)
+        running.add_items(0.5)
+    with once:
+        pass
+    with region("prefill") as other:
+        other.add_items(7)
+    stage.session.settle(final=True)
+    assert [(e.name, e.items) for e in stage.ended] == [("decode", 5.5), ("decode", 2.0), ("prefill", 7.0)]
+    assert stage.session.verdicts.durations["decode"].items == 7.5
+    stage.flush()
+    assert stage.attributes("prefill")["items"] == 7.0
+
+
+# ------------------------------------------------------------------ what fails is not the user's
+
+
+def test_without_any_tracer_provider_regions_are_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "tracer", trace.NoOpTracer())
+    with region("outer"), region("inner"):
+        pass
+    stage.session.settle(final=True)
+    assert (stage.calls("outer"), stage.calls("inner")) == (1, 1)
+
+
+class Broken:
+    """A stream or tracer of which everything fails."""
+
+    device_uuid = "GPU-broken"
+
+    def __getattr__(self, name: str) -> Any:
+        def fail(*_: Any, **__: Any) -> None:
+            raise RuntimeError(f"{name} is broken")
+
+        return fail
+
+
+def _broken_stream() -> Any:
+    raise RuntimeError("no stream in this thread")
+
+
+@pytest.mark.parametrize("stream", [Broken(), _broken_stream])
+def test_stream_that_fails_leaves_the_hosts_interval(stage: Stage, stream: Any) -> None:
+    process.use_stream(stream)
+    with region("step"):
+        stage.clock.advance(0.5)
+    execution = stage.only()
+    interval = execution.interval()
+    assert interval is not None
+    assert (interval.source, interval.end_ns - interval.start_ns) == ("host", 500_000_000)
+    assert stage.session.counts["mark errors"] == 1
+
+
+@pytest.mark.parametrize("fails", ["record", "resolve"])
+def test_stream_that_fails_later_leaves_the_hosts_interval(stage: Stage, fails: str) -> None:
+    class Failing:
+        device_uuid = stage.uuid
+        marks = 0
+
+        def record(self) -> int:
+            self.marks += 1
+            if fails == "record" and self.marks > 1:
+                raise RuntimeError("the context is gone")
+            return self.marks
+
+        def resolve(self, mark: int) -> int | None:
+            if fails == "resolve":
+                raise RuntimeError("the event is gone")
+            return mark
+
+    process.use_stream(Failing())
+    with region("step"):
+        stage.clock.advance(0.5)
+    execution = stage.only()
+    assert execution.interval() == execution.host
+    assert not execution.failed
+    stage.session.settle(final=True)
+    assert stage.session.counts["internal errors"] == 0
+
+
+def test_tracer_that_fails_leaves_the_function_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(running, "tracer", Broken())
+
+    @region("step")
+    def step() -> str:
+        return "result"
+
+    with caplog.at_level(logging.WARNING):
+        assert [step(), step()] == ["result", "result"]
+    stage.session.settle(final=True)
+    assert stage.calls("step") == 2
+    assert stage.session.counts["span errors"] == 2
+    assert len(caplog.records) == 1
+
+
+def test_clock_that_is_set_back_makes_no_negative_execution(stage: Stage) -> None:
+    now = iter([2_000, 1_000])
+    stage.session.now_ns = lambda: next(now)
+    with region("step", span=False):
+        pass
+    execution = stage.only()
+    assert (execution.start_ns, execution.end_ns) == (2_000, 2_000)
+
+
+# ------------------------------------------------------------------ strict
+
+
+def without_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch, on_device=False, backend="replay:/nowhere/at/all")
+
+
+def test_without_a_driver_regions_run_and_their_spans_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with without_driver(tmp_path, monkeypatch) as stage:
+
+        @region("step")
+        def step() -> int:
+            return 7
+
+        assert step() == 7
+        stage.flush()
+        assert "/nowhere/at/all" in stage.attributes("step")["unjoined"]
+        assert not [key for key in stage.attributes("step") if key not in ("region", "unjoined")]
+        assert stage.session.verdicts.calls == {("step", "UNKNOWN", ""): 1}
+        assert stage.processor.unjoined == 1
+
+
+Use = Callable[[], object]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: region("x", strict=True).__enter__(),
+        lambda: region.start("x", strict=True),
+        region("x", strict=True)(lambda: None),
+        lambda: next(region("x", strict=True)(lambda: (yield))()),
+    ],
+    ids=["with", "start", "decorator", "generator"],
+)
+def test_strict_region_says_in_one_line_what_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Use
+) -> None:
+    with without_driver(tmp_path, monkeypatch) as stage:
+        stage.run(0.1)
+        with pytest.raises(GpuBackendError, match="/nowhere/at/all") as caught:
+            use()
+        assert "\n" not in str(caught.value)
+        assert current_name() is None
+        stage.session.settle(final=True)
+        assert not stage.session.verdicts.durations
+
+
+def test_strict_regions_run_where_a_driver_answers_even_if_it_is_lost_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.run(0.1)
+    with region("x", strict=True):
+        pass
+    monkeypatch.setattr(stage.session.sampler, "driver", None)
+    with region("x", strict=True):
+        pass
+    monkeypatch.undo()
+    stage.session.settle(final=True)
+    assert stage.calls("x") == 2

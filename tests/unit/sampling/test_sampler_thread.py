@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from support.drivers import A, World, wait_for
+
+from gpu_profile.catalogue import Tier
+from gpu_profile.driver import Driver
+from gpu_profile.sampling.sampler import Sampler
+
+
+@pytest.fixture
+def running() -> Iterator[list[Sampler]]:
+    """Samplers that are stopped at the end."""
+    samplers: list[Sampler] = []
+    yield samplers
+    for sampler in samplers:
+        sampler.stop()
+
+
+def test_flush_without_a_thread_reads_everything_here() -> None:
+    world = World(A)
+    assert world.sampler.flush()
+    assert world.sampler.stats.rounds == 1
+    assert world.sampler.flush()
+    assert world.sampler.stats.rounds == 2
+
+
+def test_flush_without_a_driver_says_so_at_once() -> None:
+    world = World(A)
+    world.refused = "no driver"
+    assert not world.sampler.flush()
+
+
+def test_flush_waits_for_a_round_that_began_after_it_was_called(running: list[Sampler]) -> None:
+    world = World(A)
+    # A thread on a fake clock would race through time: this one has nothing to do for an hour.
+    sampler = Sampler(world.open, interval_s=3600)
+    running.append(sampler)
+    sampler.start()
+    wait_for(lambda: sampler.stats.rounds)
+    calls = len(world.driver.calls)
+    assert sampler.flush(10)
+    assert Counter(called for called, _, _ in world.driver.calls[calls:])[Tier.FAST] >= 1
+
+
+def test_flush_waits_for_a_driver_that_is_still_being_opened(running: list[Sampler]) -> None:
+    world, opening, go_on = World(A), threading.Event(), threading.Event()
+
+    def open_slowly() -> Driver:
+        opening.set()
+        assert go_on.wait(10)
+        return world.open()
+
+    sampler = Sampler(open_slowly, interval_s=3600)
+    running.append(sampler)
+    sampler.start()
+    assert opening.wait(10)
+    threading.Timer(0.01, go_on.set).start()
+    assert sampler.flush(10)
+    assert sampler.stats.samples
+
+
+def test_flush_does_not_wait_for_a_driver_that_there_is_none_of(running: list[Sampler]) -> None:
+    world = World(A)
+    world.refused = "no driver"
+    sampler = Sampler(world.open)
+    running.append(sampler)
+    sampler.start()
+    assert not sampler.flush(600)
+
+
+def test_flush_gives_up_on_a_driver_that_hangs(running: list[Sampler]) -> None:
+    world = World(A)
+    sampler = Sampler(world.open)
+    running.append(sampler)
+    sampler.open()
+    world.driver.free.clear()
+    sampler.start()
+    try:
+        assert world.driver.stuck.wait(10)
+        assert not sampler.flush(0.01)
+    finally:
+        world.driver.free.set()
+
+
+def test_flush_after_stop_opens_nothing() -> None:
+    world = World(A)
+    world.sampler.step()
+    world.sampler.stop()
+    assert not world.sampler.flush()
+    assert len(world.drivers) == 1
+
+
+def test_the_thread_samples_until_it_is_stopped_and_can_be_started_again(running: list[Sampler]) -> None:
+    world = World(A)
+    sampler = Sampler(world.open, interval_s=0.001)
+    running.append(sampler)
+    for times in (1, 2):
+        rounds = sampler.stats.rounds
+        sampler.start()
+        wait_for(lambda: sampler.stats.rounds > rounds + 3)  # noqa: B023 - called at once
+        assert sampler.running
+        sampler.stop()
+        assert not sampler.running
+        assert sampler.driver is None
+        assert [driver.closed for driver in world.drivers] == [1] * times
+
+
+def test_stop_without_start_closes_the_driver() -> None:
+    world = World(A)
+    world.sampler.step()
+    world.sampler.stop()
+    assert world.driver.closed == 1
+    world.sampler.stop()
+    assert world.driver.closed == 1
+
+
+def test_stop_leaves_a_thread_that_hangs_in_the_driver_behind(running: list[Sampler]) -> None:
+    world = World(A)
+    sampler = Sampler(world.open, interval_s=0.001)
+    sampler.open()
+    world.driver.free.clear()
+    sampler.start()
+    assert world.driver.stuck.wait(10)
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "gpu-profile-sampler"]
+    sampler.stop(timeout_s=0.01)
+    assert thread.is_alive()
+    assert thread.daemon
+    assert world.driver.closed == 0, "nobody may close a driver under a call"
+    calls = len(world.driver.calls)
+
+    # Its successor reads; it does not come back to life beside it.
+    world.driver.free.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    sampler.start()
+    running.append(sampler)
+    wait_for(lambda: len(world.driver.calls) > calls + 20)
+
+
+def test_a_thread_that_was_left_behind_ends_even_if_another_was_started(running: list[Sampler]) -> None:
+    world = World(A)
+    sampler = Sampler(world.open, interval_s=0.001)
+    running.append(sampler)
+    sampler.open()
+    world.driver.free.clear()
+    sampler.start()
+    assert world.driver.stuck.wait(10)
+    (old,) = [thread for thread in threading.enumerate() if thread.name == "gpu-profile-sampler"]
+    sampler.stop(timeout_s=0.01)
+    sampler.start()
+    world.driver.free.set()
+    old.join(10)
+    assert not old.is_alive()
+    assert sampler.running
+
+
+def test_a_defect_in_a_driver_is_counted_and_does_not_end_the_thread(
+    running: list[Sampler], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gpu_profile.sampling.rounds.RETRY_S", 0.001)
+    world = World(A)
+    sampler = Sampler(world.open, interval_s=0.001)
+    running.append(sampler)
+    sampler.open()
+    world.driver.broken.add(Tier.FAST)
+    sampler.start()
+    wait_for(lambda: sampler.stats.errors["internal"] >= 2)
+    world.driver.broken.clear()
+    rounds = sampler.stats.rounds
+    wait_for(lambda: sampler.stats.rounds > rounds + 3)
+    assert "gpu-profile: the sampler failed; it goes on" in caplog.messages
+    assert "fast: a defect" in caplog.text
