@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -17,6 +18,13 @@ Collecting = Generator[None, pytest.CollectReport, pytest.CollectReport]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--no-skips`."""
     parser.addoption("--no-skips", action="store_true", help="fail on a skip or xfail of a test that is not marked gpu")
+
+
+def pytest_configure() -> None:
+    """Let tests and their programs hear signals that a shell has its background jobs ignore."""
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def has_gpu() -> bool:
