@@ -22,7 +22,7 @@ from benchmarks.exporter_children import memory, tree
 from benchmarks.rows import Row
 from gpu_profile.driver import simulated
 from gpu_profile_exporter import node
-from gpu_profile_exporter.config import Config, parse_listen
+from gpu_profile_exporter.config import Address, Config
 from gpu_profile_exporter.readings.readings import Reading
 from gpu_profile_exporter.server.answers import Respond
 from gpu_profile_exporter.server.routes import Request
@@ -231,7 +231,7 @@ class _StandardServer:
             request_queue_size = 512
 
         self._server = Listener(("127.0.0.1", 0), Handler)
-        self.address = type(parse_listen(":0"))("127.0.0.1", self._server.server_address[1])
+        self.address = Address("127.0.0.1", self._server.server_address[1])
         self.url = f"http://{self.address}"
 
     def start(self) -> None:
@@ -249,7 +249,7 @@ def _serve(kind: str, made: str) -> None:
         vars(node)["Server"] = _StandardServer
     ended = Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    running = node.Node(Config(listen=parse_listen("127.0.0.1:0"), driver=f"simulated:{made}"))
+    running = node.Node(Config(listen=Address("127.0.0.1", 0), driver=f"simulated:{made}"))
     with running:
         sys.stdout.write(f"{running.url.rpartition(':')[2]}\n")
         sys.stdout.flush()

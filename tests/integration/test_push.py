@@ -19,8 +19,9 @@ from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.sampling.sampler import Sampler
+from gpu_profile_exporter.config import Otlp
 from gpu_profile_exporter.exposition.exposition import Exposition
-from gpu_profile_exporter.push import Pusher, endpoint_settings, resource_attributes
+from gpu_profile_exporter.push import Endpoint, Pusher, resource_attributes
 from gpu_profile_exporter.readings.readings import Reading, readings
 
 #: The series that the exposition adds about itself.
@@ -70,7 +71,8 @@ def test_the_series_of_a_scrape_come_out_of_a_collector(
     sampler = Sampler(lambda: open_driver(f"simulated:{node}", clock=SYSTEM_CLOCK))
     for _ in range(3):
         sampler.step(force=True)
-    endpoints = endpoint_settings({}, {"endpoint": collector[protocol], "protocol": protocol})
+    endpoints = Otlp(endpoint=collector[protocol], protocol=protocol).endpoints
+    assert endpoints is not None
     own: list[Reading] = []
     pusher = Pusher(
         lambda: [*readings(sampler, IDENTITY, now_ns), *own],
@@ -103,9 +105,8 @@ def test_a_collector_that_comes_up_late_gets_what_waited(
     from gpu_profile.catalogue import metrics as m
     from gpu_profile_exporter.push.http_client import HttpClient
 
-    away = endpoint_settings({}, {"endpoint": f"http://127.0.0.1:{free_port()}"}).metrics
-    there = endpoint_settings({}, {"endpoint": collector["http/protobuf"]}).metrics
-    assert there is not None
+    away = Endpoint(url=f"http://127.0.0.1:{free_port()}/v1/metrics")
+    there = Endpoint(url=f"{collector['http/protobuf']}/v1/metrics")
     pusher = Pusher(lambda: [Reading(m.BUSY, {"hw.id": "GPU-a"}, 4.0)], metrics=away, interval_s=0.001)
     sender = pusher.senders["metrics"]
     until(lambda: pusher.step() is not None and sender.waiting()[0] >= 3, "three batches wait")

@@ -15,9 +15,9 @@ import click
 import kubernetes_validate
 import pytest
 import yaml
+from unit.exporter.settings import served
 
 from gpu_profile_exporter.cli import exporter
-from gpu_profile_exporter.config import load as load_settings
 from gpu_profile_exporter.config.toml import DEFAULT_FILE
 from gpu_profile_exporter.operating.healthcheck import candidates
 
@@ -127,14 +127,14 @@ def test_the_pods_settings_are_ones_that_the_exporter_takes_and_lie_where_it_loo
     mount = mounts[volumes[generated["name"]]]
     assert Path(mount["mountPath"]) / name == DEFAULT_FILE
     assert mount["readOnly"] is True
-    assert load_settings({}, {}, KUBERNETES / name).config.log.format == "json"
+    assert served(["--config", str(KUBERNETES / name)]).log.format == "json"
 
 
 def test_every_setting_that_the_pods_file_offers_is_one(tmp_path: Path) -> None:
     offered = re.sub(r"^# (?=\w+ = |\[)", "", (KUBERNETES / "exporter.toml").read_text(), flags=re.MULTILINE)
     path = tmp_path / "exporter.toml"
     path.write_text(offered)
-    config = load_settings({}, {}, path).config
+    config = served(["--config", str(path)])
     assert (config.names, config.otlp.endpoints is not None) == ("both", True)
 
 
@@ -205,7 +205,7 @@ def test_the_health_check_is_a_command_of_the_exporter() -> None:
 
 def test_the_health_check_asks_the_port_that_the_image_listens_on() -> None:
     # Docker gives it the container's environment, but not its command line: without a setting it asks the default.
-    found = candidates(load_settings({}, {}, Path(os.devnull)).config)
+    found = candidates(served())
     assert [urlsplit(url).port for url in found] == [PORT]
 
 
@@ -264,8 +264,7 @@ def test_the_simulated_node_is_one_directory_for_the_exporter_and_the_service() 
 
 
 def test_the_exporter_takes_the_environment_that_compose_gives_it() -> None:
-    found = load_settings({}, services()["exporter"]["environment"], Path(os.devnull)).config
-    assert found.log.format == "json"
+    assert served([], services()["exporter"]["environment"]).log.format == "json"
 
 
 def test_the_service_understands_the_options_that_compose_gives_it() -> None:

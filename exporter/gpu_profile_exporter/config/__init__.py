@@ -1,11 +1,18 @@
 """The settings of an exporter, and where they come from: flags, then the environment, then a TOML file.
 
-`model` is the table of them; `sources.load` reads them all.
+Each setting is an option of click's. Read in this order:
+
+- `model`: the table of settings. A new one is a row there; flag, variable, key, help and documentation follow from it.
+- `kinds` (with `address`, `groups`): the types of values, read from text and from TOML.
+- `setting`: the option, and other programs' words for it.
+- `options`, `toml`: the command line with its help page, and the file, which is click's `default_map`.
+- `sources`: `load`, which has click read all of them.
+- `printed`: settings as text, for `--print-config`, the example file and the documentation.
 """
 
 from __future__ import annotations
 
-from gpu_profile_exporter.config.address import Address, parse_listen
+from gpu_profile_exporter.config.address import Address
 from gpu_profile_exporter.config.model import SETTINGS, Attribution, Config, Dcgm, Log, Otlp
 from gpu_profile_exporter.config.setting import ENVIRONMENT, Setting
 from gpu_profile_exporter.config.sources import Loaded, load
@@ -22,5 +29,4 @@ __all__ = [
     "Otlp",
     "Setting",
     "load",
-    "parse_listen",
 ]

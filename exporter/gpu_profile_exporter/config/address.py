@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from gpu_profile.errors import UsageError
-
 _EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - a node's exporter is there to be scraped from elsewhere
 
 
@@ -26,16 +24,8 @@ class Address:
         return f":{self.port}" if self.host == _EVERYWHERE else str(self)
 
 
-def parse_listen(text: str) -> Address:
-    """`:9400`, `9400`, `127.0.0.1:9400`, `localhost:9400` or `[::1]:9400` as an address; UsageError otherwise."""
-    try:
-        return address(text)
-    except ValueError as error:
-        raise UsageError(f"--listen: {error}") from error
-
-
 def address(text: str) -> Address:
-    """The same; ValueError with the reason alone."""
+    """`:9400`, `9400`, `127.0.0.1:9400`, `localhost:9400` or `[::1]:9400` as an address; ValueError otherwise."""
     host, colon, port = text.strip().rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise ValueError(f"{text!r} has no port between 0 and 65535 at its end; write host:port or :port")

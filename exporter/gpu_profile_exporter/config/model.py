@@ -7,22 +7,28 @@ and the key `interval` under `[otlp]` in TOML. A trailing `_s` says that a field
 # ruff: noqa: RUF009 - what `setting` makes is a field
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from gpu_profile.catalogue import Group
 from gpu_profile_exporter.config.address import Address
 from gpu_profile_exporter.config.groups import chosen_groups, known_words
 from gpu_profile_exporter.config.kinds import Choice, File, Headers, Listen, Number, Switch, Text, Words
-from gpu_profile_exporter.config.setting import Alias, Setting, check, milliseconds, setting, settings_of
+from gpu_profile_exporter.config.setting import Alias, Setting, check, milliseconds, places, setting, settings_of
 from gpu_profile_exporter.exposition.budget import SERIES_BUDGET
 
 if TYPE_CHECKING:
     from gpu_profile_exporter.push.settings import Endpoints
 
 _KUBELET_SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+#: OpenTelemetry's variables for pushing; those for one signal alone go on with its name.
+OTLP: Final = "OTEL_EXPORTER_OTLP_"
+SIGNALS: Final = ("metrics", "logs")
 
 
 def known_labels() -> Sequence[str]:
@@ -44,7 +50,7 @@ class Dcgm:
     )
     hostname_label: str = setting(
         "both",
-        Choice(words=("Hostname", "hostname", "both", "none")),
+        Choice("Hostname", "hostname", "both", "none"),
         "The label that names this host on dcgm's metrics: newer releases write it small.",
         Alias(("-n", "--no-hostname"), ("DCGM_EXPORTER_NO_HOSTNAME",), says="none"),
     )
@@ -71,7 +77,7 @@ class Attribution:
 
     pods: str = setting(
         "auto",
-        Choice(words=("auto", "on", "off")),
+        Choice("auto", "on", "off"),
         "Ask the kubelet which pods hold which devices; auto asks where its socket is.",
         Alias(("-k", "--kubernetes"), ("DCGM_EXPORTER_KUBERNETES",), says="on"),
     )
@@ -106,15 +112,14 @@ class Attribution:
         check(self, "attribution")
 
 
-def plain(value: Any) -> object:
-    """A value of a setting as rooms that know nothing of settings take it: paths as text, headers as a dict."""
-    if isinstance(value, Path):
-        return str(value)
-    return dict(value) if isinstance(value, tuple) else value
+def pushes(ctx: click.Context) -> bool:
+    """Whether anything is pushed: in many a cluster OTEL_… are set for programs that can use what this one cannot."""
+    variables = (f"{OTLP}{signal.upper()}_ENDPOINT" for signal in SIGNALS)
+    return "otlp_endpoint" in places(ctx) or any(map(os.environ.get, variables))
 
 
-def _otel(name: str, read: Callable[[str], str] = str) -> Alias:
-    return Alias((), (f"OTEL_EXPORTER_OTLP_{name}",), read)
+def _otlp(name: str, read: Callable[[str], str] = str.strip) -> Alias:
+    return Alias((), (f"{OTLP}{name}",), read, counts=pushes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,38 +134,36 @@ class Otlp:
         "",
         Text("URL"),
         "Where to push metrics and events to, as in http://collector:4318; empty pushes nothing.",
-        _otel("ENDPOINT"),
+        Alias((), (f"{OTLP}ENDPOINT",), str.strip),
     )
-    protocol: str = setting("http/protobuf", Choice(words=("http/protobuf", "grpc")), "How to push.", _otel("PROTOCOL"))
+    protocol: str = setting("http/protobuf", Choice("http/protobuf", "grpc"), "How to push.", _otlp("PROTOCOL"))
     headers: tuple[tuple[str, str], ...] = setting(
         (),
         Headers(),
         "Headers to send, such as an authorization. They are never shown; others may see what is on a command line.",
-        _otel("HEADERS"),
+        _otlp("HEADERS"),
         secret=True,
     )
     interval_s: float = setting(
         15.0,
         Number(1, 3600, "seconds"),
         "Seconds between two pushes.",
-        Alias((), ("OTEL_METRIC_EXPORT_INTERVAL",), milliseconds),
+        Alias((), ("OTEL_METRIC_EXPORT_INTERVAL",), milliseconds, counts=pushes),
     )
     timeout_s: float = setting(
-        10.0, Number(0.1, 300, "seconds"), "Seconds that one try may take.", _otel("TIMEOUT", milliseconds)
+        10.0, Number(0.1, 300, "seconds"), "Seconds that one try may take.", _otlp("TIMEOUT", milliseconds)
     )
-    compression: str = setting(
-        "gzip", Choice(words=("gzip", "none")), "How to pack what is pushed.", _otel("COMPRESSION")
-    )
+    compression: str = setting("gzip", Choice("gzip", "none"), "How to pack what is pushed.", _otlp("COMPRESSION"))
     insecure: bool = setting(
-        False, Switch(), "With grpc, for an endpoint without a scheme: without TLS.", _otel("INSECURE")
+        False, Switch(), "With grpc, for an endpoint without a scheme: without TLS.", _otlp("INSECURE")
     )
     ca_file: Path | None = setting(
-        None, File(), "Certificates to trust, in place of the system's.", _otel("CERTIFICATE")
+        None, File(), "Certificates to trust, in place of the system's.", _otlp("CERTIFICATE")
     )
     client_cert: Path | None = setting(
-        None, File(), "This exporter's certificate, for a collector that asks for one.", _otel("CLIENT_CERTIFICATE")
+        None, File(), "This exporter's certificate, for a collector that asks for one.", _otlp("CLIENT_CERTIFICATE")
     )
-    client_key: Path | None = setting(None, File(), "The key of that certificate.", _otel("CLIENT_KEY"))
+    client_key: Path | None = setting(None, File(), "The key of that certificate.", _otlp("CLIENT_KEY"))
     #: Where each signal goes to, all told; None: where the settings above say.
     resolved: Endpoints | None = field(default=None, repr=False, compare=False)
 
@@ -169,19 +172,15 @@ class Otlp:
         if self.resolved is None:
             _ = self.endpoints
 
-    def options(self) -> dict[str, object]:
-        """The settings as `push.settings` takes them."""
-        names = [row.field for row in settings_of(self) if row.field != "interval_s"]
-        return {name: plain(getattr(self, name)) for name in names}
-
     @property
     def endpoints(self) -> Endpoints | None:
         """Where metrics and events are pushed to, and how; None if nothing is pushed."""
         if self.resolved is not None or not self.endpoint:
             return self.resolved
-        from gpu_profile_exporter.push.settings import endpoint_settings
+        from gpu_profile_exporter.push.settings import Endpoints, endpoint
 
-        return endpoint_settings({}, self.options())
+        values = {row.field: (getattr(self, row.field), row.flag) for row in SETTINGS if row.topic == "otlp"}
+        return Endpoints(**{signal: endpoint(signal, values) for signal in SIGNALS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,12 +189,12 @@ class Log:
 
     level: str = setting(
         "info",
-        Choice(words=("debug", "info", "warning", "error")),
+        Choice("debug", "info", "warning", "error"),
         "What to log to standard error.",
         Alias(("--debug",), ("DCGM_EXPORTER_DEBUG",), says="debug"),
     )
     format: str = setting(
-        "text", Choice(words=("text", "json")), "How; a record is one line.", Alias((), ("DCGM_EXPORTER_LOG_FORMAT",))
+        "text", Choice("text", "json"), "How; a record is one line.", Alias((), ("DCGM_EXPORTER_LOG_FORMAT",))
     )
 
     def __post_init__(self) -> None:
@@ -232,7 +231,7 @@ class Config:
     )
     names: str = setting(
         "semconv",
-        Choice(words=("semconv", "dcgm", "both")),
+        Choice("semconv", "dcgm", "both"),
         "Names of the metrics: OpenTelemetry's, dcgm-exporter's or both; with a dcgm.csv file, both is the default.",
     )
     collect: tuple[str, ...] = setting(
@@ -274,10 +273,12 @@ class Config:
 #: Every setting, in the order of the help page.
 SETTINGS: Final[tuple[Setting, ...]] = tuple(settings_of(Config))
 #: The tables of the file, and what holds them.
-TOPICS: Final[Mapping[str, type[Any]]] = {
-    "dcgm": Dcgm,
-    "attribution": Attribution,
-    "otlp": Otlp,
-    "log": Log,
+TOPICS: Final[Mapping[str, Any]] = {
+    row.name: row.default_factory for row in fields(Config) if isinstance(row.default_factory, type)
 }
-BY_NAME: Final = {row.name: row for row in SETTINGS}
+#: What each part of the settings is about.
+TITLES: Final[Mapping[str, str]] = {
+    "": "What is read and served",
+    **{topic: (owner.__doc__ or topic).partition(".")[0] for topic, owner in TOPICS.items()},
+}
+BY_NAME: Final = {row.dotted: row for row in SETTINGS}

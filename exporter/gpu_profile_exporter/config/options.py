@@ -1,101 +1,62 @@
-"""The command line's options, from the table of settings."""
+"""The command line's options, from the table of settings, and the page that explains them."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import click
-from click.core import ParameterSource
 
-from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import toml
-from gpu_profile_exporter.config.environment import FILE_VARIABLE
-from gpu_profile_exporter.config.kinds import Headers, Switch, Words
-from gpu_profile_exporter.config.model import SETTINGS
-from gpu_profile_exporter.config.printed import TITLES
-from gpu_profile_exporter.config.setting import Alias, Setting
-from gpu_profile_exporter.config.source import Found, Layer, from_text
+from gpu_profile_exporter.config.model import SETTINGS, TITLES
+from gpu_profile_exporter.config.setting import ENVIRONMENT, Alias, Setting, places
+
+#: Names the file to read: what click makes of `--config`.
+FILE_VARIABLE: Final = f"{ENVIRONMENT}_CONFIG"
 
 
-class SettingOption(click.Option):
-    """An option that is a setting, in our words or an alias's. Its text is read by the table, not by click."""
-
-    def __init__(self, row: Setting, alias: Alias | None) -> None:
-        self.setting, self.alias = row, alias
-        kind = row.spec.kind
-        if alias is not None:
-            flags = list(alias.flags)
-            self.switch = bool(alias.says)
-        else:
-            self.switch = isinstance(kind, Switch)
-            flags = [f"{row.flag}/--no-{row.flag[2:]}" if self.switch else row.flag]
-        names = [_parameter(row, alias)]
-        if self.switch:
-            super().__init__([*flags, *names], is_flag=True, default=None)
-        else:
-            many = isinstance(kind, Words | Headers)
-            super().__init__([*flags, *names], type=str, default=None, multiple=many, metavar=word(row, alias))
-
-    @property
-    def place(self) -> str:
-        """How a message names it."""
-        return max(self.opts, key=len)
-
-    def found(self, ctx: click.Context) -> Found | None:
-        """What the command line says by this option; None if nothing."""
-        name = self.name or ""
-        given: Any = ctx.params.get(name)
-        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or given is None:
-            return None
-        text = ",".join(given) if isinstance(given, tuple) else str(given).lower() if self.switch else str(given)
-        return from_text(self.setting, self.place, text, self.alias)
-
-
-def _parameter(row: Setting, alias: Alias | None) -> str:
-    name = row.name.replace(".", "_")
-    return name if alias is None else f"{name}_by_{alias.flags[-1].strip('-').replace('-', '_').replace('.', '_')}"
-
-
-def word(row: Setting, alias: Alias | None = None) -> str:
-    """What stands for the value on the help page; empty for a switch."""
-    if isinstance(row.spec.kind, Switch) or (alias is not None and alias.says):
-        return ""
-    return (alias.word if alias is not None else "") or row.spec.kind.word
-
-
-def options() -> list[click.Option]:
-    """Every setting's option, and an option for each of its aliases that has flags."""
-    found: list[click.Option] = []
+def options() -> Iterator[click.Option]:
+    """Every setting, an option for each of its aliases that has flags, `--config` and `--print-config`."""
     for row in SETTINGS:
-        found.append(SettingOption(row, None))
-        found += [SettingOption(row, alias) for alias in row.spec.aliases if alias.flags]
-    return found
+        yield row
+        for alias in row.aliases:
+            if alias.flags:
+                names = [*alias.flags, alias.parameter]
+                yield click.Option(names, is_flag=bool(alias.says), expose_value=False, hidden=True)
+    yield click.Option(
+        ["--config"],
+        type=click.Path(path_type=Path, readable=False),
+        default=_default_file,
+        is_eager=True,
+        callback=_read_file,
+        metavar="FILE",
+        help=f"Settings in TOML. Without it: {FILE_VARIABLE}, else {toml.DEFAULT_FILE} if it is there.",
+    )
+    yield click.Option(
+        ["--print-config"], is_flag=True, help="Print the settings in force and where each comes from, and end."
+    )
 
 
-def given(ctx: click.Context) -> Layer:
-    """What the command line says; UsageError for what cannot be."""
-    layer: dict[str, Found] = {}
-    for option in ctx.command.params:
-        if isinstance(option, SettingOption) and (said := option.found(ctx)) is not None:
-            before = layer.get(option.setting.name)
-            if before is not None:
-                raise UsageError(f"{before.place} and {said.place} say the same thing twice; leave one out")
-            layer[option.setting.name] = said
-    return layer
+def _default_file() -> Path | None:
+    try:
+        return toml.DEFAULT_FILE if toml.DEFAULT_FILE.exists() else None
+    except OSError:  # in a directory that may not be searched, as /etc may be hardened
+        return None
 
 
-def file_option() -> click.Option:
-    """`--config`."""
-    text = f"Settings in TOML. Without it: {FILE_VARIABLE}, else {toml.DEFAULT_FILE} if it is there."
-    return click.Option(["--config", "file"], type=click.Path(path_type=Path), metavar="FILE", help=text)
+def _read_file(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
+    """Give click the file, before it looks at the other options."""
+    if path is not None and ctx.auto_envvar_prefix is not None:
+        ctx.default_map, found = toml.read_file(path)
+        places(ctx).update(found)
+    return path
 
 
 def write_help(ctx: click.Context, formatter: click.HelpFormatter) -> None:
     """All options, by topic."""
-    own = [option for option in ctx.command.get_params(ctx) if not isinstance(option, SettingOption)]
+    own = [option for option in ctx.command.get_params(ctx) if not isinstance(option, Setting)]
     for topic, title in TITLES.items():
         with formatter.section(title):
             _write(formatter, [_line(row) for row in SETTINGS if row.topic == topic])
@@ -118,23 +79,13 @@ def _write(formatter: click.HelpFormatter, rows: Iterable[tuple[str, str]]) -> N
 
 
 def _line(row: Setting) -> tuple[str, str]:
-    flags = f"{row.flag} {word(row)}".strip()
-    if isinstance(row.spec.kind, Switch):
-        flags = f"{row.flag}, --no-{row.flag[2:]}"
-    others = [_flags(row, alias) for alias in row.spec.aliases if alias.flags]
+    flags = f"{row.flag}, --no-{row.flag[2:]}" if row.switch else f"{row.flag} {row.type.word}"
+    others = [_flags(row, alias) for alias in row.aliases if alias.flags]
     also = f" Also {', '.join(others)}." if others else ""
-    default = _default(row)
-    return flags, f"{row.spec.help}{also}{f' [default: {default}]' if default else ''}"
+    default = "" if row.switch or not row.default else row.type.toml(row.default).strip('"')
+    return flags, f"{row.help}{also}{f' [default: {default}]' if default else ''}"
 
 
 def _flags(row: Setting, alias: Alias) -> str:
-    value = alias.word or ""
-    meant = f" ({alias.says})" if alias.says and not isinstance(row.spec.kind, Switch) else ""
-    return f"{'/'.join(alias.flags)}{f' {value}' if value else ''}{meant}"
-
-
-def _default(row: Setting) -> str:
-    """The default as one would type it; empty where there is none to speak of."""
-    if not row.default or isinstance(row.spec.kind, Switch):
-        return ""
-    return row.spec.kind.toml(row.default).strip('"')
+    meant = f" ({alias.says})" if alias.says and not row.switch else ""
+    return f"{'/'.join(alias.flags)} {alias.word}".rstrip() + meant

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
 
 from gpu_profile.catalogue import DEFAULT_GROUPS, GROUPS
 from gpu_profile_exporter import version
-from gpu_profile_exporter.config.kinds import Choice, Number, Text, Words
-from gpu_profile_exporter.config.model import SETTINGS, TOPICS, Config
+from gpu_profile_exporter.config.model import SETTINGS, TITLES
 from gpu_profile_exporter.config.setting import Setting
 from gpu_profile_exporter.config.sources import Loaded
-
-#: What each part of the settings is about.
-TITLES: Final[Mapping[str, str]] = {
-    "": "What is read and served",
-    **{topic: (owner.__doc__ or topic).partition(".")[0] for topic, owner in TOPICS.items()},
-}
-
-
-def value_of(config: Config, row: Setting) -> Any:
-    """A setting's value."""
-    return getattr(getattr(config, row.topic) if row.topic else config, row.field)
 
 
 def in_force(loaded: Loaded) -> str:
@@ -34,11 +21,11 @@ def in_force(loaded: Loaded) -> str:
         if topic:
             lines += ["", f"[{topic}]"]
         for row in rows:
-            value, place = value_of(loaded.config, row), loaded.places[row.name]
-            if row.spec.secret and value:
+            value, place = row.of(loaded.config), loaded.places[row.name]
+            if row.secret and value:
                 lines.append(f"# {row.key}: {', '.join(name for name, _ in value)}; not shown  # {_comment(place)}")
             else:
-                lines.append(f"{row.key} = {row.spec.kind.toml(value)}  # {_comment(place)}")
+                lines.append(f"{row.key} = {row.type.toml(value)}  # {_comment(place)}")
         if topic == "otlp" and (endpoints := loaded.config.otlp.endpoints) is not None:
             for what, endpoint in (("Metrics", endpoints.metrics), ("Events", endpoints.logs)):
                 where = f"pushed to {endpoint.url} by {endpoint.protocol}" if endpoint else "not pushed"
@@ -64,9 +51,9 @@ def example() -> str:
         for row in rows:
             lines += [
                 "",
-                *_wrapped(row.spec.help),
-                *_wrapped(bounds(row)),
-                f"{row.key} = {row.spec.kind.toml(row.default)}",
+                *_wrapped(row.help),
+                *_wrapped(row.type.bounds),
+                f"{row.key} = {row.type.toml(row.default)}",
             ]
     return "\n".join(lines) + "\n"
 
@@ -96,32 +83,16 @@ def table() -> str:
 
 
 def _row(row: Setting) -> str:
-    flags = [row.flag, *(flag for alias in row.spec.aliases for flag in alias.flags)]
-    variables = [row.variable, *(name for alias in row.spec.aliases for name in alias.variables)]
+    flags = [row.flag, *(flag for alias in row.aliases for flag in alias.flags)]
+    variables = [row.variable, *(name for alias in row.aliases for name in alias.variables)]
     cells = (
         f"`{row.key}`",
         ", ".join(f"`{flag}`" for flag in flags),
         ", ".join(f"`{name}`" for name in variables),
-        f"`{row.spec.kind.toml(row.default)}`",
-        f"{row.spec.help} {bounds(row)}".strip(),
+        f"`{row.type.toml(row.default)}`",
+        f"{row.help} {row.type.bounds}".strip(),
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def bounds(row: Setting) -> str:
-    """What values there are, in a sentence; empty if any will do."""
-    kind = row.spec.kind
-    if isinstance(kind, Text) and not isinstance(kind, Choice) and "|" in kind.word:
-        return f"One of {_listed(kind.word.split('|'))}."
-    if isinstance(kind, Number):
-        return f"From {kind.low:.10g} to {kind.high:.10g}."
-    if isinstance(kind, Words):
-        return f"Any of {_listed(kind.known())}."
-    return f"One of {_listed(kind.words)}." if isinstance(kind, Choice) else ""
-
-
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
 
 
 def _by_topic() -> Iterator[tuple[str, list[Setting]]]:

@@ -1,110 +1,109 @@
-"""The one order of the sources: flags, the exporter's variables, other programs' variables, the file, the defaults."""
+"""The settings in force: what click finds on the command line, in the environment and in the file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+
+import click
+from click.core import ParameterSource
 
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter.config import toml
-from gpu_profile_exporter.config.environment import FILE_VARIABLE, foreign_settings, own_settings
-from gpu_profile_exporter.config.model import BY_NAME, SETTINGS, TOPICS, Config, plain
-from gpu_profile_exporter.config.source import Found, Layer
+from gpu_profile_exporter.config.kinds import nearest
+from gpu_profile_exporter.config.model import OTLP, SETTINGS, SIGNALS, TOPICS, Config
+from gpu_profile_exporter.config.options import FILE_VARIABLE, options
+from gpu_profile_exporter.config.setting import DEFAULT, ENVIRONMENT, Setting, places, read
 
 if TYPE_CHECKING:
     from gpu_profile_exporter.push.settings import Endpoints
 
-DEFAULT: Final = "default"
-_ENDPOINTS: Final = tuple(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT" for signal in ("", "METRICS_", "LOGS_"))
+#: What Kubernetes sets in every pod beside a Service that is called gpu-profile-exporter, or begins with that.
+_SERVICE: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://")
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The settings in force, where each comes from (by its name), and the file that was read."""
+    """The settings in force, where each comes from (by click's names), and the file that was read."""
 
     config: Config
     places: Mapping[str, str]
     file: Path | None = None
 
 
-def load(flags: Layer, environ: Mapping[str, str], file: Path | None = None) -> Loaded:
-    """The settings that flags, environment and file give together; UsageError for the first that is wrong.
+def load(arguments: Sequence[str] = ()) -> Loaded:
+    """The settings that flags, environment and file give together; UsageError for one that is wrong.
 
-    `file` is the one that a flag names; without it, the one that GPU_PROFILE_EXPORTER_CONFIG names, else
+    The file is the one that a flag names; without it, the one that GPU_PROFILE_EXPORTER_CONFIG names, else
     /etc/gpu-profile/exporter.toml if it is there.
     """
-    path = file or _file(environ)
-    own = own_settings(environ)
-    written = toml.read_file(path) if path is not None else {}
-    explicit = {**own, **flags}
-    foreign = foreign_settings(environ, explicit, pushes="otlp.endpoint" in {**written, **explicit})
-    layer = {**written, **foreign, **explicit}
-    if "names" not in layer and "dcgm.csv" in layer and layer["dcgm.csv"].value is not None:
-        layer["names"] = Found("both", f"default with dcgm.csv, from {layer['dcgm.csv'].place}")
-    endpoints = _endpoints(explicit, written, environ)
-    places = {row.name: layer[row.name].place if row.name in layer else DEFAULT for row in SETTINGS}
-    return Loaded(_config({key: found.value for key, found in layer.items()}, endpoints), places, path)
-
-
-def _file(environ: Mapping[str, str]) -> Path | None:
-    named = environ.get(FILE_VARIABLE, "")
-    if named:
-        return Path(named)
-    try:
-        return toml.DEFAULT_FILE if toml.DEFAULT_FILE.exists() else None
-    except OSError:  # in a directory that may not be searched, as /etc may be hardened
-        return None
-
-
-def _config(values: Mapping[str, Any], endpoints: Endpoints | None) -> Config:
-    """A configuration from values by the names of settings."""
-    by_topic: dict[str, dict[str, Any]] = {"": {}, **{topic: {} for topic in TOPICS}}
-    for name, value in values.items():
-        row = BY_NAME[name]
-        by_topic[row.topic][row.field] = value
-    by_topic["otlp"]["resolved"] = endpoints
-    topics = {topic: owner(**by_topic[topic]) for topic, owner in TOPICS.items()}
-    return Config(**by_topic[""], **topics)
-
-
-def _endpoints(explicit: Layer, written: Layer, environ: Mapping[str, str]) -> Endpoints | None:
-    """Where each signal is pushed to: the file below the standard variables, of which some are for one signal."""
-    options: dict[str, object] = {}
-    variables, places = dict(environ), dict[str, str]()
+    _check_own()
+    command = click.Command("gpu-profile-exporter", params=[*options()])
+    ctx = command.make_context(None, list(arguments), auto_envvar_prefix=ENVIRONMENT)
+    values, where = ctx.params, {row.name: DEFAULT for row in SETTINGS} | places(ctx)
+    if where["names"] == DEFAULT and values["dcgm_csv"] is not None:
+        values["names"], where["names"] = "both", f"default with dcgm.csv, from {where['dcgm_csv']}"
+    by_topic: dict[str, dict[str, Any]] = {topic: {} for topic in ("", *TOPICS)}
     for row in SETTINGS:
-        standard = next((name for alias in row.spec.aliases for name in alias.variables), "")
-        if row.topic != "otlp" or not standard.startswith("OTEL_EXPORTER_OTLP_"):
-            continue
-        if row.name in explicit:
-            options[row.field] = plain(explicit[row.name].value)
-            places[row.flag] = explicit[row.name].place
-        elif row.name in written and not environ.get(standard, "").strip():
-            variables[standard] = _as_variable(written[row.name].value)
-            places[standard] = f"{written[row.name].place}: {row.name}"
-    endpoint = options.get("endpoint")
-    if endpoint == "" or (endpoint is None and not any(variables.get(name) for name in _ENDPOINTS)):
+        by_topic[row.topic][row.field] = values[row.name]
+    by_topic["otlp"]["resolved"] = _endpoints(ctx)
+    topics = {topic: owner(**by_topic[topic]) for topic, owner in TOPICS.items()}
+    return Loaded(Config(**by_topic[""], **topics), where, values["config"])
+
+
+def _endpoints(ctx: click.Context) -> Endpoints | None:
+    """Where each signal is pushed to; None if nothing is."""
+    rows = {row.field: row for row in SETTINGS if row.topic == "otlp"}
+    addressed = [signal for signal in SIGNALS if _of_signal(ctx, rows["endpoint"], signal)[0]]
+    if not addressed:
         return None
     # Only who pushes has room for the packages that it takes.
-    from gpu_profile_exporter.push.settings import endpoint_settings
+    from gpu_profile_exporter.push.settings import Endpoints, endpoint
 
-    try:
-        return endpoint_settings(variables, options)
-    except UsageError as error:
-        # It knows flags and standard variables; the user may have written the value elsewhere.
-        name, space, rest = str(error).partition(" ")
-        place = places.get(name.rstrip(":"))
-        raise UsageError(f"{place}: {rest}" if place and space else str(error)) from error
+    return Endpoints(
+        **{
+            signal: endpoint(signal, {name: _of_signal(ctx, row, signal) for name, row in rows.items()})
+            for signal in addressed
+            if os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip().lower() != "none"
+        }
+    )
 
 
-def _as_variable(value: Any) -> str:
-    """A setting as OpenTelemetry's variables have it: times in milliseconds, headers URL-encoded."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return str(round(value * 1000))
-    if isinstance(value, tuple):
-        return ",".join(f"{name}={quote(text, safe='')}" for name, text in value)
-    return str(value or "")
+def _of_signal(ctx: click.Context, row: Setting, signal: str) -> tuple[Any, str]:
+    """A setting for one signal, and how a message names it: its own variable comes before the one for all signals."""
+    place = places(ctx).get(row.name, DEFAULT)
+    if place not in (row.flag, row.variable):
+        for general, alias in row.foreign_variables():
+            name = general.replace(OTLP, f"{OTLP}{signal.upper()}_")
+            text = os.environ.get(name, "").strip()
+            if text and name != general:
+                return read(row.type, alias.ours(text, name), name), name
+    in_file = ctx.get_parameter_source(row.name) is ParameterSource.DEFAULT_MAP
+    return ctx.params[row.name], f"{place}: {row.dotted}" if in_file else place
+
+
+def _check_own() -> None:
+    """UsageError for a variable `GPU_PROFILE_EXPORTER_…` that is no setting, or whose value cannot be.
+
+    A variable is checked even where a flag wins over it. An empty one says nothing.
+    """
+    rows = {row.variable: row for row in SETTINGS}
+    for name, text in sorted(os.environ.items()):
+        if not name.startswith(f"{ENVIRONMENT}_") or name == FILE_VARIABLE or _of_service(name, text):
+            continue
+        if name not in rows:
+            meant = nearest(name, [*rows, FILE_VARIABLE])
+            raise UsageError(f"{ascii(name)[1:-1][:99]}: there is no such setting{meant}")
+        if text:
+            read(rows[name].type, text, name)
+
+
+def _of_service(name: str, text: str) -> bool:
+    rest = name.removeprefix(ENVIRONMENT)
+    if rest.endswith("_PORT") and _SERVICE_URL.match(text):
+        return True
+    return any(rest.endswith(match[0]) for match in _SERVICE.finditer(rest))

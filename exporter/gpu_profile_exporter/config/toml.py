@@ -6,12 +6,12 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter.config.kinds import nearest
+from gpu_profile_exporter.config.kinds import nearest, shown
 from gpu_profile_exporter.config.model import BY_NAME, TOPICS
-from gpu_profile_exporter.config.source import Found, Layer, from_toml
+from gpu_profile_exporter.config.setting import read
 
 #: Read if no other file is named and this one exists.
 DEFAULT_FILE: Final = Path("/etc/gpu-profile/exporter.toml")
@@ -22,7 +22,14 @@ _TABLE: Final = re.compile(r"\s*\[\s*([\w-]+)\s*\]\s*(#.*)?")
 _KEY: Final = re.compile(r"\s*([\w-]+)\s*=")
 
 
-def read_file(path: Path) -> Layer:
+class Written(NamedTuple):
+    """What a file says, and where, by click's names for settings."""
+
+    values: dict[str, Any]
+    places: dict[str, str]
+
+
+def read_file(path: Path) -> Written:
     """What a file says; UsageError with file, line and reason for what is wrong in it."""
     try:
         with path.open("rb") as file:
@@ -40,7 +47,7 @@ def read_file(path: Path) -> Layer:
     return parse(text, str(path))
 
 
-def parse(text: str, name: str) -> Layer:
+def parse(text: str, name: str) -> Written:
     """The same for a file's text; `name` is how its place is told."""
     try:
         tree = tomllib.loads(text)
@@ -52,34 +59,29 @@ def parse(text: str, name: str) -> Layer:
         line = int(at[1]) if at else text.count("\n") + 1 if reason != str(error) else None
         place = name if line is None else f"{name}:{line}"
         raise UsageError(f"{place}: not TOML: {' '.join(_AT.sub('', reason).split())}") from error
-    lines = _lines(text)
-    layer: dict[str, Found] = {}
-    for row in _leaves(tree, name, lines):
-        key, found, place = row
-        layer[key] = from_toml(BY_NAME[key], f"{place}: {key}", found)
-        layer[key] = Found(layer[key].value, place)
-    return layer
+    places = {key: f"{name}:{line}" for key, line in _lines(text).items() if line}
+    written = Written({}, {})
+    for key, found in _leaves(tree, name, places).items():
+        row, place = BY_NAME[key], places.get(key, name)
+        read(row.type, found, f"{place}: {key}", toml=True)
+        written.values[row.name], written.places[row.name] = found, place
+    return written
 
 
-def _leaves(tree: Mapping[str, Any], name: str, lines: Mapping[str, int | None]) -> list[tuple[str, object, str]]:
-    """The settings in the tree with their values and places, once all their names are known to be right."""
-    leaves = []
+def _leaves(tree: Mapping[str, Any], name: str, places: Mapping[str, str]) -> dict[str, object]:
+    """The settings in the tree with their values, once all their names are known to be right."""
+    leaves: dict[str, object] = {}
     for key, found in tree.items():
-        if key in TOPICS:
-            if not isinstance(found, Mapping):
-                raise UsageError(f"{_place(name, lines, key)}: {key}: is a table of settings, begun by [{key}]")
-            leaves += [(f"{key}.{inner}", value) for inner, value in found.items()]
+        if key not in TOPICS:
+            leaves[key] = found
+        elif isinstance(found, Mapping):
+            leaves |= {f"{key}.{inner}": value for inner, value in found.items()}
         else:
-            leaves.append((key, found))
-    for key, _ in leaves:
+            raise UsageError(f"{places.get(key, name)}: {key}: is a table of settings, begun by [{key}]")
+    for key in leaves:
         if key not in BY_NAME:
-            raise UsageError(f"{_place(name, lines, key)}: there is no such setting as {_quoted(key)}{_meant(key)}")
-    return [(key, found, _place(name, lines, key)) for key, found in leaves]
-
-
-def _quoted(key: str) -> str:
-    text = repr(key)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+            raise UsageError(f"{places.get(key, name)}: there is no such setting as {shown(key)}{_meant(key)}")
+    return leaves
 
 
 def _meant(key: str) -> str:
@@ -89,11 +91,6 @@ def _meant(key: str) -> str:
     if len(same) == 1:
         return f"; did you mean {same[0]!r}?"
     return nearest(key, [*BY_NAME, *TOPICS])
-
-
-def _place(name: str, lines: Mapping[str, int | None], key: str) -> str:
-    line = lines.get(key)
-    return f"{name}:{line}" if line else name
 
 
 def _lines(text: str) -> dict[str, int | None]:

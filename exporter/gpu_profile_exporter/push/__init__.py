@@ -2,9 +2,9 @@
 
 Read in this order:
 
-- `settings`: endpoints, headers and certificates, from OpenTelemetry's variables or the exporter's own settings.
-- `metrics`, `logs`: readings and events as OTLP messages, written by `wire`.
-- `batch`, `sender`: a bounded queue for each signal and the thread that sends it; `outcome`: what an answer means.
+- `settings`: endpoints, headers and certificates, from the exporter's settings.
+- `metrics`, `logs`: readings and events as OTLP messages; `batch` is a request with what is around them.
+- `sender`: a bounded queue for each signal and the thread that sends it; `outcome`: what an answer means.
 - `http_client`, `grpc_client`: the two transports.
 - `pusher`: all of it, started and stopped by `node`.
 
@@ -12,6 +12,6 @@ Imports the readings, the naming's rules for units, and the library's catalogue 
 """
 
 from gpu_profile_exporter.push.pusher import Pusher
-from gpu_profile_exporter.push.settings import Endpoint, Endpoints, endpoint_settings, resource_attributes
+from gpu_profile_exporter.push.settings import Endpoint, Endpoints, endpoint, resource_attributes
 
-__all__ = ["Endpoint", "Endpoints", "Pusher", "endpoint_settings", "resource_attributes"]
+__all__ = ["Endpoint", "Endpoints", "Pusher", "endpoint", "resource_attributes"]

@@ -1,11 +1,11 @@
-"""One request's worth of data points or log records, packed until it can be sent."""
+"""One request's worth of data points or log records, packed until it can be sent, and what OTLP's messages share."""
 
 from __future__ import annotations
 
 import zlib
 from typing import Final, NamedTuple
 
-from gpu_profile_exporter.push import wire
+from gpu_profile.protobuf import message, string
 
 #: Level 6 takes half as long again for some hundredths of the size.
 _LEVEL: Final = 4
@@ -37,16 +37,21 @@ class Envelope:
     """What every request of one exporter says around its items: resource, scope, schema."""
 
     def __init__(self, resource: tuple[tuple[str, str], ...], version: str) -> None:
-        self._resource = message_of(resource)
-        self._scope = wire.message(1, wire.string(1, SCOPE), wire.string(2, version))
-        self._schema = wire.string(3, SCHEMA_URL)
+        self._resource = message(1, *(attribute(1, key, text) for key, text in resource))
+        self._scope = message(1, string(1, SCOPE), string(2, version))
+        self._schema = string(3, SCHEMA_URL)
 
     def around(self, items: list[bytes]) -> bytes:
         """A request: Export{Metrics,Logs}ServiceRequest have the same numbers down to the items of a scope."""
-        scoped = wire.message(2, self._scope, *items, self._schema)
-        return wire.message(1, self._resource, scoped, self._schema)
+        scoped = message(2, self._scope, *items, self._schema)
+        return message(1, self._resource, scoped, self._schema)
 
 
-def message_of(resource: tuple[tuple[str, str], ...]) -> bytes:
-    """A Resource."""
-    return wire.message(1, *(wire.attribute(1, key, text) for key, text in resource))
+def value(field: int, text: str) -> bytes:
+    """OTLP's AnyValue, as a text."""
+    return message(field, string(1, text))
+
+
+def attribute(field: int, key: str, text: str) -> bytes:
+    """OTLP's KeyValue."""
+    return message(field, string(1, key), value(2, text))

@@ -27,18 +27,18 @@ _RETRY: Final = frozenset({429, 502, 503, 504})
 
 
 class HttpClient:
-    """Pushes to one URL. UsageError if a file of the TLS settings cannot be used.
+    """Pushes to one URL, through the proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name.
 
-    `direct`: past the proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name.
+    UsageError if a file of the TLS settings cannot be used.
     """
 
-    def __init__(self, endpoint: Endpoint, *, user_agent: str, direct: bool = False) -> None:
+    def __init__(self, endpoint: Endpoint, *, user_agent: str) -> None:
         self._endpoint = endpoint
         self._parts = urlsplit(endpoint.url)
         self._host = self._parts.hostname or ""
         self._secure = self._parts.scheme == "https"
         self._port = self._parts.port or (443 if self._secure else 80)
-        self._proxy = None if direct else _proxy(self._parts.scheme, self._host, self._port)
+        self._proxy = _proxy(self._parts.scheme, self._host, self._port)
         self._headers = {
             **dict(endpoint.headers),
             "Content-Type": "application/x-protobuf",

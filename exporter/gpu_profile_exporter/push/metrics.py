@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from gpu_profile.catalogue import Instrument, Metric
+from gpu_profile.protobuf import head, message, number, string
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.naming.semconv import Semconv
-from gpu_profile_exporter.push import wire
-from gpu_profile_exporter.push.batch import Batch, Envelope
+from gpu_profile_exporter.push.batch import Batch, Envelope, attribute
 from gpu_profile_exporter.readings.readings import Reading
 
 #: Collectors take 4 MiB over gRPC unless told otherwise; a request is closed well before.
@@ -26,8 +26,8 @@ FORGET_NS: Final = 3600 * NS_PER_S
 #: start_time_unix_nano (2), time_unix_nano (3) and as_double (4), each after its tag.
 _SUM_POINT: Final = struct.Struct("<BQBQBd")
 _GAUGE_POINT: Final = struct.Struct("<BQBd")
-_CUMULATIVE: Final = wire.number(2, 2)
-_MONOTONIC: Final = wire.number(3, 1)
+_CUMULATIVE: Final = number(2, 2)
+_MONOTONIC: Final = number(3, 1)
 
 
 class _Series:
@@ -54,11 +54,11 @@ class _Family:
     def encoded(self, points: list[bytes]) -> bytes:
         """The metric with some of its points."""
         metric = self.metric
-        about = wire.string(1, metric.otel) + wire.string(2, metric.brief) + wire.string(3, metric.unit)
+        about = string(1, metric.otel) + string(2, metric.brief) + string(3, metric.unit)
         if self.sum:
             monotonic = _MONOTONIC if self.counter else b""
-            return wire.message(2, about, wire.message(7, *points, _CUMULATIVE, monotonic))
-        return wire.message(2, about, wire.message(5, *points))
+            return message(2, about, message(7, *points, _CUMULATIVE, monotonic))
+        return message(2, about, message(5, *points))
 
 
 class MetricEncoder:
@@ -119,10 +119,10 @@ class MetricEncoder:
         metric = family.metric
         if metric.instrument is Instrument.HISTOGRAM or not self._naming.series(metric, dict(key)):
             return _Series(b"", now_ns)
-        encoded = b"".join(wire.attribute(7, *pair) for pair in sorted(key))
+        encoded = b"".join(attribute(7, *pair) for pair in sorted(key))
         size = len(encoded) + (_SUM_POINT if family.sum else _GAUGE_POINT).size
         by_driver = family.counter and bool(metric.signals)
-        return _Series(wire.head(1, size) + encoded, now_ns if by_driver else self._began_ns)
+        return _Series(head(1, size) + encoded, now_ns if by_driver else self._began_ns)
 
     def _requests(self) -> Iterator[Batch]:
         waiting: list[bytes] = []

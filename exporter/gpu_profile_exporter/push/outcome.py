@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
-from gpu_profile_exporter.push import wire
+from gpu_profile.protobuf import fields
 from gpu_profile_exporter.push.batch import Batch
 
 #: Why a try can fail: the values of `error.type`. `internal` is a defect of ours.
@@ -63,9 +63,9 @@ class Client(Protocol):
 def taken(response: bytes) -> Taken:
     """What an Export{Metrics,Logs}ServiceResponse says; ValueError if the bytes are none."""
     rejected, text = 0, ""
-    for number, partial in wire.fields(response):
+    for number, partial in fields(response):
         if number == 1 and isinstance(partial, bytes):
-            for part, content in wire.fields(partial):
+            for part, content in fields(partial):
                 if part == 1 and isinstance(content, int):
                     rejected = content if content < 1 << 63 else 0
                 elif part == 2 and isinstance(content, bytes):
@@ -75,20 +75,20 @@ def taken(response: bytes) -> Taken:
 
 def status_message(status: bytes) -> str:
     """The message in a google.rpc.Status, which is how OTLP servers explain themselves; ValueError if it is none."""
-    found = dict(wire.fields(status)).get(2, b"")
+    found = dict(fields(status)).get(2, b"")
     return words(found) if isinstance(found, bytes) else ""
 
 
 def retry_delay_s(status: bytes) -> float | None:
     """The RetryInfo in a google.rpc.Status, in seconds; None without."""
     try:
-        for number, detail in wire.fields(status):
+        for number, detail in fields(status):
             if number == 3 and isinstance(detail, bytes):
-                packed = dict(wire.fields(detail))
+                packed = dict(fields(detail))
                 url, info = packed.get(1, b""), packed.get(2, b"")
                 if isinstance(url, bytes) and url.endswith(b"google.rpc.RetryInfo") and isinstance(info, bytes):
-                    delay = dict(wire.fields(info)).get(1, b"")
-                    return _duration_s(dict(wire.fields(delay))) if isinstance(delay, bytes) else 0.0
+                    delay = dict(fields(info)).get(1, b"")
+                    return _duration_s(dict(fields(delay))) if isinstance(delay, bytes) else 0.0
     except ValueError:
         pass
     return None

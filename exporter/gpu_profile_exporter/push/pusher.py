@@ -14,7 +14,7 @@ from gpu_profile.catalogue.samples import Event
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.units import MIB, NS_PER_S, nanoseconds
 from gpu_profile_exporter.push.batch import Batch, Envelope
-from gpu_profile_exporter.push.logs import Active, LogEncoder, none_active
+from gpu_profile_exporter.push.logs import log_batch
 from gpu_profile_exporter.push.metrics import MetricEncoder
 from gpu_profile_exporter.push.outcome import REASONS, Client
 from gpu_profile_exporter.push.sender import GIVEN_UP, Sender
@@ -27,16 +27,17 @@ _log = logging.getLogger("gpu_profile_exporter")
 LINGER_S: Final = 0.2
 #: Events that wait to be encoded; a driver that tells more at once has told enough.
 _MOST_EVENTS: Final = 10_000
+#: What waits, of each signal, while an endpoint is away: an hour at the usual rate.
+_MOST_BYTES: Final = 4 * MIB
+_MOST_BATCHES: Final = 1_000
 
 
 class Pusher:
     """Pushes what `readings` gives, every `interval_s`, and every event that it is told of.
 
     `metrics` and `logs` are where to; None for a signal that is not pushed. `resource` says who pushes, as
-    `resource_attributes` makes it. `began_ns` is when this process began to count, which is where its counters start;
-    by default when the pusher is made. `active` tells which regions ran on a device at a time. `most_bytes` and
-    `most_batches` bound what waits, for each signal, while an endpoint is away. Raises UsageError if a package or a
-    file that an endpoint needs is missing.
+    `resource_attributes` makes it. Counters of this process start when the pusher is made. Raises UsageError if a
+    package or a file that an endpoint needs is missing.
 
     The first reading is due within one interval, at a moment drawn at random: ten thousand nodes that start together
     push one after the other.
@@ -51,10 +52,6 @@ class Pusher:
         interval_s: float = 15.0,
         resource: tuple[tuple[str, str], ...] = (),
         version: str = "",
-        began_ns: int | None = None,
-        active: Active = none_active,
-        most_bytes: int = 4 * MIB,
-        most_batches: int = 1_000,
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
     ) -> None:
@@ -63,9 +60,8 @@ class Pusher:
         self._read, self._clock = readings, clock
         self._interval_ns = nanoseconds(interval_s)
         self._rng = random.Random() if rng is None else rng  # noqa: S311 - spreads load, keeps no secret
-        began_ns = clock.now_ns() if began_ns is None else began_ns
-        envelope = Envelope(resource, version)
-        self._metrics, self._logs = MetricEncoder(envelope, began_ns=began_ns), LogEncoder(envelope, active)
+        self._envelope = Envelope(resource, version)
+        self._metrics = MetricEncoder(self._envelope, began_ns=clock.now_ns())
         self.senders: dict[str, Sender] = {}
         for signal, endpoint in (("metrics", metrics), ("logs", logs)):
             if endpoint is not None:
@@ -75,8 +71,8 @@ class Pusher:
                     where=endpoint.url.partition("?")[0],
                     timeout_s=endpoint.timeout_s,
                     clock=clock,
-                    most_bytes=most_bytes,
-                    most_batches=most_batches,
+                    most_bytes=_MOST_BYTES,
+                    most_batches=_MOST_BATCHES,
                     rng=self._rng,
                 )
         self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
@@ -160,7 +156,7 @@ class Pusher:
     def _take_events(self) -> None:
         events = [self._events.popleft() for _ in range(len(self._events))]
         if events:
-            self._safely("logs", lambda: [self._logs.batch(events, self._clock.now_ns())])
+            self._safely("logs", lambda: [log_batch(self._envelope, events, self._clock.now_ns())])
 
     def _take_readings(self) -> None:
         if "metrics" in self.senders:

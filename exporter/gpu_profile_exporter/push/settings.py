@@ -1,17 +1,16 @@
-"""Where to push to: from options and OpenTelemetry's standard environment variables.
+"""Where to push to: the endpoint of one signal, from the settings that hold for it.
 
-Names, defaults and the rules for paths are those of the OpenTelemetry specification, "OTLP Exporter Configuration",
-with two differences: without an endpoint nothing is pushed at all, and a value that is no good ends the program with a
-line that says so, where the specification would have it passed over.
+Defaults and the rules for paths are those of the OpenTelemetry specification, "OTLP Exporter Configuration", with two
+differences: without an endpoint nothing is pushed at all, and a value that is no good ends the program with a line that
+says so, where the specification would have it passed over.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from gpu_profile.errors import UsageError
@@ -20,22 +19,7 @@ Transport = Literal["http/protobuf", "grpc"]
 Compression = Literal["gzip", "none"]
 Headers = tuple[tuple[str, str], ...]
 
-_VARIABLE: Final = "OTEL_EXPORTER_OTLP"
 TIMEOUT_S: Final = 10.0
-#: Settings by their name in `overrides`, and by their environment variable.
-_SETTINGS: Final = {
-    "endpoint": "ENDPOINT",
-    "protocol": "PROTOCOL",
-    "headers": "HEADERS",
-    "timeout_s": "TIMEOUT",
-    "compression": "COMPRESSION",
-    "insecure": "INSECURE",
-    "ca_file": "CERTIFICATE",
-    "client_cert": "CLIENT_CERTIFICATE",
-    "client_key": "CLIENT_KEY",
-}
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_PRINTABLE: Final = re.compile(r"[\x20-\x7e]*")
 _METADATA: Final = re.compile(r"[0-9a-z_.-]+")
 #: What a request says of itself.
 _OURS: Final = frozenset(
@@ -75,86 +59,41 @@ class Endpoints:
     logs: Endpoint | None = None
 
 
-def endpoint_settings(environ: Mapping[str, str], overrides: Mapping[str, object] | None = None) -> Endpoints:
-    """The endpoints that options and environment name.
+def endpoint(signal: str, settings: Mapping[str, tuple[Any, str]]) -> Endpoint:
+    """Where `signal` (`metrics` or `logs`) goes to.
 
-    `overrides`: options by name, each in force over every variable; None, an empty string and an empty table mean that
-    the option was not given. `endpoint` (a base: for HTTP, `/v1/metrics` or `/v1/logs` is appended), `protocol`
-    (`http/protobuf` or `grpc`), `headers` (`key=value,key=value` or a mapping), `timeout_s` (seconds), `compression`
-    (`gzip` or `none`), `insecure` (grpc without TLS where the endpoint has no scheme), `ca_file`, `client_cert` and
-    `client_key` (PEM files).
-
-    `environ`: OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL, _HEADERS, _TIMEOUT (milliseconds), _COMPRESSION, _INSECURE,
-    _CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY; with METRICS_ or LOGS_ after OTLP_, for one signal, which wins.
-    OTEL_METRICS_EXPORTER and OTEL_LOGS_EXPORTER may be `none`, which switches that signal off.
+    `settings`: the exporter's settings under `[otlp]` that hold for this signal, each with how to name it in a message.
+    The `endpoint` is a base, to which for HTTP `/v1/metrics` or `/v1/logs` is appended, unless its name is that of the
+    signal's own variable.
 
     Raises UsageError for a value that cannot be used; the values of headers are not in its message.
     """
-    given = {key: value for key, value in (overrides or {}).items() if value not in (None, "", {}, ())}
-    unknown = sorted(set(given) - set(_SETTINGS))
-    if unknown:
-        raise TypeError(f"no such setting: {', '.join(unknown)}")
-    return Endpoints(metrics=_endpoint("metrics", environ, given), logs=_endpoint("logs", environ, given))
-
-
-class _Source:
-    """The value of each setting for one signal, and the name under which the user knows it."""
-
-    def __init__(self, signal: str, environ: Mapping[str, str], given: Mapping[str, object]) -> None:
-        self._signal, self._environ, self._given = signal.upper(), environ, given
-
-    def get(self, setting: str) -> tuple[object, str, bool]:
-        """Value (None without one), its name for people, and whether it is meant for this signal alone."""
-        if setting in self._given:
-            return self._given[setting], f"--otlp-{setting.removesuffix('_s').replace('_', '-')}", False
-        suffix = _SETTINGS[setting]
-        for name, own in ((f"{_VARIABLE}_{self._signal}_{suffix}", True), (f"{_VARIABLE}_{suffix}", False)):
-            text = self._environ.get(name, "").strip()
-            if text:
-                return text, name, own
-        return None, _VARIABLE, False
-
-    def text(self, setting: str) -> str:
-        value, _, _ = self.get(setting)
-        return "" if value is None else str(value)
-
-    def one_of(self, setting: str, choices: Mapping[str, str], default: str) -> str:
-        value, name, _ = self.get(setting)
-        if value is None:
-            return default
-        if str(value).strip().lower() not in choices:
-            raise UsageError(f"{name}: {str(value)!r} is none of {', '.join(choices)}")
-        return choices[str(value).strip().lower()]
-
-
-def _endpoint(signal: str, environ: Mapping[str, str], given: Mapping[str, object]) -> Endpoint | None:
-    if environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip().lower() == "none":
-        return None
-    source = _Source(signal, environ, given)
-    address, name, own = source.get("endpoint")
-    if address is None:
-        return None
-    protocol = source.one_of("protocol", {"http/protobuf": "http/protobuf", "grpc": "grpc"}, "http/protobuf")
-    insecure = _truth(source)
-    compression = source.one_of("compression", {"gzip": "gzip", "none": "none"}, "gzip")
-    transport: Transport = "grpc" if protocol == "grpc" else "http/protobuf"
-    if transport == "grpc":
-        url = grpc_url(str(address), name, insecure=insecure)
+    values = {key: value for key, (value, _) in settings.items()}
+    address, name = settings["endpoint"]
+    if values["protocol"] == "grpc":
+        url = grpc_url(address, name, insecure=values["insecure"])
     else:
-        url = http_url(str(address), name, path="" if own else f"v1/{signal}")
-    cert, key = source.text("client_cert"), source.text("client_key")
-    if bool(cert) != bool(key):
-        what, other = ("client_cert", "client_key") if cert else ("client_key", "client_cert")
-        raise UsageError(f"{source.get(what)[1]} needs its other half, the {other.replace('_', ' ')}")
+        whole = name == f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"
+        url = http_url(address, name, path="" if whole else f"v1/{signal}")
+    for half, other in (("client_cert", "client_key"), ("client_key", "client_cert")):
+        if values[half] and not values[other]:
+            raise UsageError(f"{settings[half][1]}: needs its other half, the {other.replace('_', ' ')}")
+    headers, name = settings["headers"]
+    for key, _ in headers:
+        if key in _OURS:
+            raise UsageError(f"{name}: {key!r} is set by the exporter itself; leave it out")
+        unfit = key.startswith("grpc-") or key.endswith("-bin") or not _METADATA.fullmatch(key)
+        if unfit and values["protocol"] == "grpc":
+            raise UsageError(f"{name}: gRPC cannot carry a header that is called {key!r}")
     return Endpoint(
         url=url,
-        protocol=transport,
-        headers=_headers(source, transport),
-        timeout_s=_timeout_s(source),
-        compression="gzip" if compression == "gzip" else "none",
-        ca_file=source.text("ca_file"),
-        client_cert=cert,
-        client_key=key,
+        protocol=values["protocol"],
+        headers=tuple((key, value.strip()) for key, value in headers),
+        timeout_s=values["timeout_s"],
+        compression=values["compression"],
+        ca_file=str(values["ca_file"] or ""),
+        client_cert=str(values["client_cert"] or ""),
+        client_key=str(values["client_key"] or ""),
     )
 
 
@@ -174,7 +113,7 @@ def grpc_url(address: str, name: str, *, insecure: bool) -> str:
     """The target for OTLP over gRPC; an address without a scheme is spoken to with TLS unless `insecure`."""
     if address.startswith("unix:"):
         path = "/" + address.removeprefix("unix:").lstrip("/")
-        if not _PRINTABLE.fullmatch(path) or path == "/":
+        if path == "/" or not (path.isascii() and path.isprintable()):
             raise UsageError(f"{name}: {address!r} names no socket; write unix:/path/to/socket")
         return f"unix:{path}"
     whole = address if "://" in address else f"{'http' if insecure else 'https'}://{address}"
@@ -201,70 +140,6 @@ def _split(address: str, name: str) -> SplitResult:
     if problem:
         raise UsageError(f"{name}: {address!r} {problem}")
     return parts
-
-
-def _headers(source: _Source, transport: Transport) -> Headers:
-    value, name, _ = source.get("headers")
-    if value is None:
-        return ()
-    headers = check_headers(value.items(), name) if isinstance(value, Mapping) else parse_headers(str(value), name)
-    if transport == "grpc":
-        for key, _ in headers:
-            if key.startswith("grpc-") or key.endswith("-bin") or not _METADATA.fullmatch(key):
-                raise UsageError(f"{name}: gRPC cannot carry a header that is called {key!r}")
-    return headers
-
-
-def parse_headers(text: str, name: str) -> Headers:
-    """`key=value,key=value` with values percent-encoded, as OTEL_EXPORTER_OTLP_HEADERS has it; UsageError otherwise."""
-    found = []
-    for i, part in enumerate(text.split(","), start=1):
-        if not part.strip():
-            continue
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise UsageError(f"{name}: entry {i} has no '='; write key=value,key=value and a comma in a value as %2C")
-        found.append((unquote(key.strip()), unquote(value.strip())))
-    return check_headers(found, name)
-
-
-def check_headers(pairs: Iterable[tuple[object, object]], name: str) -> Headers:
-    """Names in lower case and values that both protocols can carry; of a name that comes twice, the last."""
-    headers: dict[str, str] = {}
-    for i, (key, value) in enumerate(pairs, start=1):
-        if not (isinstance(key, str) and isinstance(value, str) and _TOKEN.fullmatch(key)):
-            raise UsageError(f"{name}: entry {i} is no header; write key=value,key=value")
-        if not _PRINTABLE.fullmatch(value):
-            raise UsageError(f"{name}: the value of {key!r} has characters in it that a header cannot carry")
-        if key.lower() in _OURS:
-            raise UsageError(f"{name}: {key!r} is set by the exporter itself; leave it out")
-        headers[key.lower()] = value.strip()
-    return tuple(headers.items())
-
-
-def _timeout_s(source: _Source) -> float:
-    value, name, _ = source.get("timeout_s")
-    if value is None:
-        return TIMEOUT_S
-    option = name.startswith("--")
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = math.nan
-    seconds = number if option else number / 1000
-    if not 0.001 <= seconds <= 600:
-        unit = "seconds between 0.001 and 600" if option else "milliseconds between 1 and 600000"
-        raise UsageError(f"{name}: {str(value)!r} is not a time in {unit}")
-    return seconds
-
-
-def _truth(source: _Source) -> bool:
-    value, name, _ = source.get("insecure")
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    if str(value).lower() not in ("true", "false"):
-        raise UsageError(f"{name}: {str(value)!r} is neither true nor false")
-    return str(value).lower() == "true"
 
 
 def resource_attributes(

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.exporter.settings import file_of, flag_of, run, served, text_of, value_of, values
+from unit.exporter.settings import file_of, flag_of, run, served, text_of, values
 
 from gpu_profile.catalogue import ALL_GROUPS, DEFAULT_GROUPS, Group
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter.config import SETTINGS, Address, Attribution, Config, Dcgm, Log, Otlp, Setting, parse_listen
+from gpu_profile_exporter.config import SETTINGS, Address, Attribution, Config, Dcgm, Log, Otlp
+from gpu_profile_exporter.config.address import address
+from gpu_profile_exporter.config.model import BY_NAME
 from gpu_profile_exporter.naming.schemes import choose
 
 ANY = "0.0.0.0"  # noqa: S104 - the exporter's default
@@ -18,16 +21,11 @@ ANY = "0.0.0.0"  # noqa: S104 - the exporter's default
 PAIR = ("otlp.client_cert", "otlp.client_key")
 
 
-def named(name: str) -> Setting:
-    (found,) = (row for row in SETTINGS if row.name == name)
-    return found
-
-
 # ---------------------------------------------------------------------- addresses
 
 
 @pytest.mark.parametrize(
-    ("text", "address"),
+    ("text", "found"),
     [
         (":9400", Address(ANY, 9400)),
         ("9400", Address(ANY, 9400)),
@@ -38,8 +36,8 @@ def named(name: str) -> Setting:
         ("[::]:65535", Address("::", 65535)),
     ],
 )
-def test_an_address_is_read_as_written(text: str, address: Address) -> None:
-    assert parse_listen(text) == address
+def test_an_address_is_read_as_written(text: str, found: Address) -> None:
+    assert address(text) == Config(listen=found).listen == found
 
 
 @pytest.mark.parametrize(
@@ -62,22 +60,20 @@ def test_an_address_is_read_as_written(text: str, address: Address) -> None:
     ],
 )
 def test_a_bad_address_is_the_users_error_in_one_line(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_listen(text)
-    assert repr(text) in str(caught.value)
+    with pytest.raises(ValueError, match=re.escape(repr(text))) as caught:
+        address(text)
     assert "\n" not in str(caught.value)
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_an_address_or_the_users_error(text: str) -> None:
     try:
-        address = parse_listen(text)
-    except UsageError:
+        found = address(text)
+    except ValueError:
         return
-    assert 0 <= address.port <= 65535
-    assert address.host
-    assert parse_listen(str(address)) == address
-    assert parse_listen(address.short) == address
+    assert 0 <= found.port <= 65535
+    assert found.host
+    assert address(str(found)) == address(found.short) == found
 
 
 # ---------------------------------------------------------------------- a configuration in code
@@ -101,13 +97,13 @@ def test_an_interval_out_of_bounds_is_the_users_error(interval: float) -> None:
         (lambda: Config(series_budget=0), "--series-budget: must lie between 100 and 1000000 series, not 0"),
         (lambda: Config(driver="a\nb"), "--driver: 'a\\nb' has a character that is not printable UTF-8"),
         (lambda: Config(web_config_file=Path("a\0b")), "--web-config-file: 'a\\x00b' has a character"),
-        (lambda: Config(listen=Address("h", 70000)), "--listen: port 70000"),
-        (lambda: Dcgm(hostname_label="HOSTNAME"), "--dcgm-hostname-label: 'HOSTNAME' is not one of Hostname, hostname"),
+        (lambda: Config(listen=Address("h", 70000)), "--listen: 'h:70000' has no port between 0 and 65535"),
+        (lambda: Dcgm(hostname_label="HOST"), "--dcgm-hostname-label: 'host' is not one of Hostname, hostname"),
         (lambda: Attribution(pods="maybe"), "--attribution-pods: 'maybe'"),
         (lambda: Attribution(labels=("podd",)), "--attribution-labels: unknown 'podd'"),
         (lambda: Otlp(timeout_s=0), "--otlp-timeout: must lie between 0.1 and 300 seconds, not 0"),
-        (lambda: Otlp(endpoint="http://c:1", client_key=Path("k")), "--otlp-client-key needs its other half"),
-        (lambda: Otlp(endpoint="http://c:1", client_cert=Path("c")), "--otlp-client-cert needs its other half"),
+        (lambda: Otlp(endpoint="http://c:1", client_key=Path("k")), "--otlp-client-key: needs its other half"),
+        (lambda: Otlp(endpoint="http://c:1", client_cert=Path("c")), "--otlp-client-cert: needs its other half"),
         (lambda: Otlp(headers=(("a b", "secret"),)), "--otlp-headers: header 1 has a name that HTTP cannot carry"),
         (lambda: Otlp(endpoint="collector"), "--otlp-endpoint: 'collector'"),
         (lambda: Log(level="loud"), "--log-level: 'loud' is not one of debug, info, warning, error"),
@@ -151,14 +147,14 @@ def test_what_may_not_be_as_it_was_meant_is_remarked() -> None:
 
 
 def test_the_names_of_a_setting_follow_from_each_other_and_no_two_share_one() -> None:
-    row = named("otlp.interval")
+    row = BY_NAME["otlp.interval"]
     assert (row.flag, row.variable, row.field) == (
         "--otlp-interval",
         "GPU_PROFILE_EXPORTER_OTLP_INTERVAL",
         "interval_s",
     )
-    flags = [flag for row in SETTINGS for flag in (row.flag, *(f for alias in row.spec.aliases for f in alias.flags))]
-    variables = [v for row in SETTINGS for v in (row.variable, *(v for a in row.spec.aliases for v in a.variables))]
+    flags = [flag for row in SETTINGS for flag in (row.flag, *(f for alias in row.aliases for f in alias.flags))]
+    variables = [v for row in SETTINGS for v in (row.variable, *(v for a in row.aliases for v in a.variables))]
     assert len(flags) == len(set(flags))
     assert len(variables) == len(set(variables))
 
@@ -172,11 +168,11 @@ def test_without_anything_it_serves_the_defaults() -> None:
     assert Config().interval_s == 0.1
 
 
-@pytest.mark.parametrize("name", [row.name for row in SETTINGS])
+@pytest.mark.parametrize("name", [row.dotted for row in SETTINGS])
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_every_setting_can_be_made_in_all_three_ways(name: str, tmp_path_factory: Any, data: st.DataObject) -> None:
-    row = named(name)
+    row = BY_NAME[name]
     value = data.draw(values(row))
     file = tmp_path_factory.getbasetemp() / "three-ways.toml"
     file.write_text(file_of({row: value}), encoding="utf-8")
@@ -187,13 +183,13 @@ def test_every_setting_can_be_made_in_all_three_ways(name: str, tmp_path_factory
         served([], {"GPU_PROFILE_EXPORTER_CONFIG": str(file)}),
         served(default_file=file),
     ):
-        assert value_of(config, row) == value
-        others = [other for other in SETTINGS if other != row and (name, other.name) != ("dcgm.csv", "names")]
-        assert all(value_of(config, other) == other.default for other in others)
+        assert row.of(config) == value
+        others = [other for other in SETTINGS if other != row and (name, other.dotted) != ("dcgm.csv", "names")]
+        assert all(other.of(config) == other.default for other in others)
 
 
 layers = st.fixed_dictionaries(
-    {}, optional={row.name: st.tuples(st.integers(1, 7), values(row), values(row), values(row)) for row in SETTINGS}
+    {}, optional={row.dotted: st.tuples(st.integers(1, 7), values(row), values(row), values(row)) for row in SETTINGS}
 ).map(lambda found: {key: value for key, value in found.items() if key not in PAIR})
 
 
@@ -201,7 +197,7 @@ layers = st.fixed_dictionaries(
 @given(layers)
 def test_flags_win_over_variables_and_variables_over_the_file(tmp_path_factory: Any, found: dict[str, Any]) -> None:
     """Each setting is made in any of the three ways (the bits of a number), each with a value of its own."""
-    rows = {named(name): said for name, said in found.items()}
+    rows = {BY_NAME[name]: said for name, said in found.items()}
     file = tmp_path_factory.getbasetemp() / "layers.toml"
     file.write_text(file_of({row: said[1] for row, said in rows.items() if said[0] & 1}), encoding="utf-8")
     environ = {row.variable: text_of(row, said[2]) for row, said in rows.items() if said[0] & 2}
@@ -210,9 +206,9 @@ def test_flags_win_over_variables_and_variables_over_the_file(tmp_path_factory: 
     for row in SETTINGS:
         if row in rows:
             where = rows[row][0]
-            assert value_of(config, row) == rows[row][3 if where & 4 else 2 if where & 2 else 1]
-        elif row.name != "names":
-            assert value_of(config, row) == row.default
+            assert row.of(config) == rows[row][3 if where & 4 else 2 if where & 2 else 1]
+        elif row.dotted != "names":
+            assert row.of(config) == row.default
 
 
 def test_a_certificate_and_its_key_may_come_from_different_places(tmp_path: Path) -> None:
@@ -281,13 +277,13 @@ def test_a_list_is_taken_from_one_place_and_may_come_in_parts() -> None:
     ],
 )
 def test_a_flag_of_dcgm_exporter_means_here_what_it_means_there(arguments: list[str], name: str, value: Any) -> None:
-    assert value_of(served(arguments), named(name)) == value
+    assert BY_NAME[name].of(served(arguments)) == value
 
 
 def test_every_flag_of_another_program_is_held_by_a_test_above() -> None:
     marks = test_a_flag_of_dcgm_exporter_means_here_what_it_means_there.pytestmark
     tested = {row[0][0] for row in marks[0].args[1]}
-    assert {flag for row in SETTINGS for alias in row.spec.aliases for flag in alias.flags} == tested
+    assert {flag for row in SETTINGS for alias in row.aliases for flag in alias.flags} == tested
 
 
 def test_one_thing_said_by_two_flags_is_an_error() -> None:

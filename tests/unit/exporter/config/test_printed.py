@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.exporter.settings import file_of, flag_of, run, served, text_of, values
 
-from gpu_profile_exporter.config import SETTINGS, Config, Otlp, load, printed
+from gpu_profile_exporter.config import SETTINGS, Config, Otlp, printed
 from gpu_profile_exporter.config.toml import parse
 
 ROOT = Path(__file__).parents[4]
@@ -33,9 +33,9 @@ def between(page: str, mark: str) -> tuple[str, str, str]:
 some_of_each = st.fixed_dictionaries(
     {},
     optional={
-        row.name: st.tuples(st.sampled_from(["file", "variable", "flag"]), values(row))
+        row.dotted: st.tuples(st.sampled_from(["file", "variable", "flag"]), values(row))
         for row in SETTINGS
-        if row.name not in ("otlp.client_cert", "otlp.client_key")
+        if row.dotted not in ("otlp.client_cert", "otlp.client_key")
     },
 )
 
@@ -45,7 +45,7 @@ some_of_each = st.fixed_dictionaries(
 def test_what_is_printed_is_a_file_that_gives_the_same_settings_but_for_secrets(
     tmp_path_factory: Any, found: dict[str, Any]
 ) -> None:
-    rows = {row: found[row.name] for row in SETTINGS if row.name in found}
+    rows = {row: found[row.dotted] for row in SETTINGS if row.dotted in found}
     file, again = (tmp_path_factory.getbasetemp() / name for name in ("printed.toml", "again.toml"))
     file.write_text(file_of({row: value for row, (way, value) in rows.items() if way == "file"}), encoding="utf-8")
     environ = {row.variable: text_of(row, value) for row, (way, value) in rows.items() if way == "variable"}
@@ -54,18 +54,18 @@ def test_what_is_printed_is_a_file_that_gives_the_same_settings_but_for_secrets(
     assert (ran.code, ran.err, ran.config) == (0, "", None)
     again.write_text(ran.out, encoding="utf-8")
     reread = served(["--config", str(again)])
-    headers = {row.name: getattr(Otlp(), row.field) for row in SETTINGS if row.spec.secret}
+    headers = {row.dotted: getattr(Otlp(), row.field) for row in SETTINGS if row.secret}
     assert headers == {"otlp.headers": ()}
     assert _without_headers(reread) == _without_headers(config)
     assert reread.otlp.headers == ()
     for row in SETTINGS:
-        if row in rows and row.name != "otlp.headers":
+        if row in rows and row.dotted != "otlp.headers":
             place = {"file": f"{file}:", "variable": row.variable, "flag": row.flag}[rows[row][0]]
             assert re.search(rf"^{row.key} = .*  # {re.escape(place)}", ran.out, re.MULTILINE)
 
 
 def _without_headers(config: Config) -> dict[str, Any]:
-    return {row.name: printed.value_of(config, row) for row in SETTINGS if not row.spec.secret}
+    return {row.dotted: row.of(config) for row in SETTINGS if not row.secret}
 
 
 def test_secrets_are_named_and_not_printed(tmp_path: Path) -> None:
@@ -102,14 +102,13 @@ def test_the_example_states_every_default_and_changes_nothing() -> None:
     if RENEW:
         EXAMPLE.write_text(text, encoding="utf-8")
     assert EXAMPLE.read_text(encoding="utf-8") == text
-    layer = parse(text, "example")
-    assert {name: found.value for name, found in layer.items()} == {row.name: row.default for row in SETTINGS}
+    assert parse(text, "example").values.keys() == {row.name for row in SETTINGS}
     assert served(["--config", str(EXAMPLE)]) == served() == Config()
 
 
 def test_the_example_explains_every_setting_in_lines_of_readable_length() -> None:
     text = printed.example()
-    assert all(row.spec.help in text for row in SETTINGS)
+    assert all(row.help in text for row in SETTINGS)
     assert max(map(len, text.splitlines())) <= 120
 
 
@@ -128,7 +127,7 @@ def test_the_tables_of_the_page_are_what_the_code_says(mark: str, make: Any) -> 
 def test_every_setting_has_its_row_with_its_flag_its_variable_and_its_default() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     for row in SETTINGS:
-        default = row.spec.kind.toml(row.default).replace("|", "\\|")
+        default = row.type.toml(row.default).replace("|", "\\|")
         (line,) = [line for line in rows if f"`{row.flag}`" in line]
         assert line.startswith(f"| `{row.key}` | ")
         assert f"`{row.variable}`" in line
@@ -137,13 +136,15 @@ def test_every_setting_has_its_row_with_its_flag_its_variable_and_its_default() 
 
 def test_the_helps_are_sentences() -> None:
     for row in SETTINGS:
-        assert re.fullmatch(r"[A-Z].*\.", row.spec.help), row.name
-        assert "`" not in row.spec.help
+        assert re.fullmatch(r"[A-Z].*\.", row.help), row.dotted
+        assert "`" not in row.help
 
 
-def test_what_load_says_of_each_setting_is_where_it_comes_from() -> None:
-    loaded = load({}, {"GPU_PROFILE_EXPORTER_INTERVAL": "2", "DCGM_EXPORTER_LISTEN": ":1"})
-    assert loaded.places["interval"] == "GPU_PROFILE_EXPORTER_INTERVAL"
-    assert loaded.places["listen"] == "DCGM_EXPORTER_LISTEN"
-    assert loaded.places["driver"] == "default"
-    assert loaded.places.keys() == {row.name for row in SETTINGS}
+def test_what_is_printed_of_each_setting_is_where_it_comes_from() -> None:
+    out = run(["--print-config"], {"GPU_PROFILE_EXPORTER_INTERVAL": "2", "DCGM_EXPORTER_LISTEN": ":1"}).out
+    for line in (
+        "interval = 2  # GPU_PROFILE_EXPORTER_INTERVAL",
+        'listen = ":1"  # DCGM_EXPORTER_LISTEN',
+        'driver = "auto"  # default',
+    ):
+        assert line in out.splitlines()

@@ -9,15 +9,11 @@ from support.push import ENVELOPE, RESOURCE, attributes, records_of
 
 from gpu_profile.catalogue.samples import Event
 from gpu_profile.testing import START_NS
-from gpu_profile_exporter.push.logs import LogEncoder
-
-TRACE_A, TRACE_B = bytes(range(16)), bytes(range(16, 32))
-SPAN_A, SPAN_B = bytes(range(8)), bytes(range(8, 16))
+from gpu_profile_exporter.push.logs import log_batch
 
 
-def record(event: Event, *contexts: tuple[bytes, bytes]) -> LogRecord:
-    encoder = LogEncoder(ENVELOPE, lambda device, t_ns: contexts if device == event.device and t_ns else ())
-    batch = encoder.batch([event], event.t_ns + 7)
+def record(event: Event) -> LogRecord:
+    batch = log_batch(ENVELOPE, [event], event.t_ns + 7)
     (found,) = records_of(batch.unpacked())
     assert batch.items == 1
     return found
@@ -58,21 +54,9 @@ def test_without_a_region_an_event_has_no_trace() -> None:
     assert (found.trace_id, found.span_id) == (b"", b"")
 
 
-def test_an_event_is_of_the_region_that_was_active() -> None:
-    found = record(Event("GPU-a", START_NS, "xid", 48), (TRACE_A, SPAN_A))
-    assert (found.trace_id, found.span_id) == (TRACE_A, SPAN_A)
-    assert "gpu_profile.trace.ids" not in attributes(found.attributes)
-
-
-def test_of_several_regions_the_first_is_its_trace_and_all_traces_are_named() -> None:
-    found = record(Event("GPU-a", START_NS, "xid", 48), (TRACE_B, SPAN_B), (TRACE_A, SPAN_A), (TRACE_B, SPAN_A))
-    assert (found.trace_id, found.span_id) == (TRACE_B, SPAN_B)
-    assert attributes(found.attributes)["gpu_profile.trace.ids"] == [TRACE_B.hex(), TRACE_A.hex()]
-
-
 def test_records_come_with_the_resource_in_the_order_of_their_events() -> None:
     events = [Event("GPU-a", START_NS + i, "xid", code) for i, code in enumerate((13, 31, 79))]
-    batch = LogEncoder(ENVELOPE).batch(events, START_NS + 9)
+    batch = log_batch(ENVELOPE, events, START_NS + 9)
     (resource,) = ExportLogsServiceRequest.FromString(batch.unpacked()).resource_logs
     assert attributes(resource.resource.attributes) == dict(RESOURCE)
     codes = [attributes(one.attributes)["nvidia.gpu.xid"] for one in records_of(batch.unpacked())]

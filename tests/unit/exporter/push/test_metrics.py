@@ -21,7 +21,6 @@ from gpu_profile.testing import START_NS
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.push import metrics as push_metrics
-from gpu_profile_exporter.push import wire
 from gpu_profile_exporter.push.batch import SCHEMA_URL, SCOPE
 from gpu_profile_exporter.push.metrics import FORGET_NS, MetricEncoder
 from gpu_profile_exporter.readings.readings import Reading
@@ -250,21 +249,6 @@ def test_a_node_with_many_series_is_pushed_in_requests_that_collectors_take(
 def test_a_hostile_label_spoils_no_other_series(text: str) -> None:
     (metric,) = pushed(encoder(), [energy(1.0, f"x{text}\udcff"), energy(2.0, "GPU-b")], second(1))
     assert [one.as_double for one in metric.sum.data_points] == [1.0, 2.0]
-
-
-@given(st.integers(0, 2**64 - 1))
-def test_numbers_on_the_wire_come_back(value: int) -> None:
-    assert list(wire.fields(wire.number(3, value))) == [(3, value)]
-    assert list(wire.fields(wire.fixed64(4, value))) == [(4, value.to_bytes(8, "little"))]
-
-
-@given(st.binary(max_size=60))
-def test_garbage_on_the_wire_is_read_or_refused(data: bytes) -> None:
-    try:
-        found = list(wire.fields(data))
-    except ValueError:
-        return
-    assert all(number > 0 for number, _ in found)
 
 
 def test_a_batch_that_waits_takes_a_fraction_of_its_size() -> None:
