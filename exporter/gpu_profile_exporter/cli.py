@@ -1,4 +1,4 @@
-"""The command `gpu-profile-exporter`: bare options serve, `demo` shows, `conformance`, `release` and `healthcheck`."""
+"""The command `gpu-profile-exporter`: bare options serve, `demo` shows, `release` and `healthcheck`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile_exporter import version
 from gpu_profile_exporter.config import SETTINGS, Config, Loaded, load, options, printed
+from gpu_profile_exporter.config.setting import places
 from gpu_profile_exporter.operating import logs, systemd
 from gpu_profile_exporter.operating.control import Action, signals
+
+if TYPE_CHECKING:
+    from gpu_profile_exporter.node import Node
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -27,11 +31,6 @@ _NAME: Final = "gpu-profile-exporter"
 #: Commands besides serving, loaded only when they are called: name -> (module, object, what it does).
 _COMMANDS: Final = {
     "demo": ("gpu_profile_exporter.demo.command", "demo", "Show it all on a simulated node, in a minute or two."),
-    "conformance": (
-        "gpu_profile_exporter.naming.conformance",
-        "conformance",
-        "Compare what is served, metric by metric, with a running dcgm-exporter.",
-    ),
     "release": (
         "gpu_profile_exporter.operating.release",
         "release",
@@ -62,18 +61,17 @@ class _Exporter(click.Group):
 
 
 @click.pass_context
-def _run(ctx: click.Context, /, *, file: Path | None, print_config: bool, **_: Any) -> None:
-    flags = options.given(ctx)
+def _run(ctx: click.Context, /, *, print_config: bool, **_: Any) -> None:
     if ctx.invoked_subcommand is not None:
-        said = [found.place for found in flags.values()]
-        if said or file is not None or print_config:
-            first = said[0] if said else "--config" if file is not None else "--print-config"
-            raise UsageError(f"{first}: is for serving, and means nothing to {ctx.invoked_subcommand}")
+        for parameter in ctx.command.params:
+            if ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
+                place = places(ctx).get(parameter.name or "", parameter.opts[0])
+                raise UsageError(f"{place}: is for serving, and means nothing to {ctx.invoked_subcommand}")
         logs.set_up("info")
         return
 
     def reread() -> Loaded:
-        return load(flags, os.environ, file)
+        return load(ctx.obj)
 
     loaded = reread()
     if print_config:
@@ -91,13 +89,7 @@ exporter: Final = _Exporter(
     invoke_without_command=True,
     subcommand_metavar="[COMMAND] [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    params=[
-        *options.options(),
-        options.file_option(),
-        click.Option(
-            ["--print-config"], is_flag=True, help="Print the settings in force and where each comes from, and end."
-        ),
-    ],
+    params=[*options.options()],
     help="""Read every GPU of this node and serve what it does to Prometheus.
 
     Every setting can be made by its flag, by an environment variable (GPU_PROFILE_EXPORTER_OTLP_ENDPOINT for
@@ -106,7 +98,7 @@ exporter: Final = _Exporter(
 click.version_option(version(), prog_name=_NAME)(exporter)
 
 
-def serve(config: Config, reread: Action | None = None) -> None:
+def serve(config: Config, reread: Action) -> None:
     """Run an exporter until SIGTERM or SIGINT. SIGHUP has it read its files again, SIGUSR1 let go of the GPUs."""
     from gpu_profile_exporter.node import Node
 
@@ -127,40 +119,27 @@ def serve(config: Config, reread: Action | None = None) -> None:
             systemd.notify(systemd.STOPPING)
 
 
-def _actions(node: object, reread: Action | None) -> dict[int, Action]:
-    """What each signal does; one for which the node has no method is left out."""
-    reload_node: Callable[[], object] | None = getattr(node, "reload", None)
-    release: Callable[[], object] | None = getattr(node, "release", None)
+def _actions(node: Node, reread: Action) -> dict[int, Action]:
+    """What each signal does."""
 
     def read_again() -> None:
         systemd.notify(systemd.reloading())
         try:
             # First the node's own files: they hold good even where a setting elsewhere is wrong.
-            if reload_node is not None:
-                reload_node()
+            node.reload()
         finally:
             try:
-                if reread is not None:
-                    reread()
+                reread()
             finally:
                 systemd.notify(systemd.READY)
 
-    actions: dict[int, Action] = {}
-    if reload_node is not None or reread is not None:
-        actions[signal.SIGHUP] = read_again
-    if release is not None:
-        actions[signal.SIGUSR1] = release
-    return actions
+    return {signal.SIGHUP: read_again, signal.SIGUSR1: node.release}
 
 
 def reload(running: Config, found: Config) -> None:
     """Take over from `found` what can be changed in a running exporter, and say what needs a restart."""
     logs.set_up(found.log.level, found.log.format)
-    changed = [
-        row.name
-        for row in SETTINGS
-        if row.topic != "log" and printed.value_of(running, row) != printed.value_of(found, row)
-    ]
+    changed = [row.dotted for row in SETTINGS if row.topic != "log" and row.of(running) != row.of(found)]
     if changed:
         _log.warning("changed, and in force only after a restart: %s", ", ".join(changed))
     else:
@@ -199,7 +178,7 @@ def _open_standard_files() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code: 0, 2 for what the user typed, 1 for the rest."""
     try:
-        code = exporter.main(list(arguments), prog_name=_NAME, standalone_mode=False)
+        code = exporter.main(list(arguments), prog_name=_NAME, standalone_mode=False, obj=list(arguments))
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except GpuProfileError as error:

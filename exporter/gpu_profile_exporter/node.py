@@ -191,9 +191,9 @@ class Node:
         """Where it serves, with the port that was really chosen."""
         return self._server.url if self._server is not None else f"http://{self.config.listen}"
 
-    def headline(self, *, timeout_s: float = _FIRST_ANSWER_S) -> str:
+    def headline(self) -> str:
         """One line that says what is read and where it is served; waits a moment for the driver's first answer."""
-        self._wait(timeout_s)
+        self._wait(_FIRST_ANSWER_S)
         if self.readers.driver is None:
             what = f"not ready ({self.health().reason})"
         else:

@@ -250,3 +250,21 @@ def test_when_one_of_its_processes_is_killed_it_says_so_and_ends(module: str, na
         assert "Traceback" not in running.text
         # What an exporter that was killed had started is killed by the kernel, a moment later.
         until(running.left_nothing, "nothing left")
+
+
+def test_whoever_reads_it_may_go(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("demo", "--simulated"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(TMPDIR=str(tmp_path)),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith("SIMULATED GPUs: ")
+    process.stdout.close()
+    with process.stderr:
+        assert not re.search("Traceback|[Pp]ipe", process.stderr.read())
+    assert process.wait(30) == 1
+    assert list(tmp_path.iterdir()) == []

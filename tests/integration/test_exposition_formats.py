@@ -1,17 +1,16 @@
 """What a real Prometheus makes of either format, hostile labels included."""
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from support.programs import Prometheus, until
+from support.servers import answering
 
 from gpu_profile.catalogue import Instrument, Metric
 from gpu_profile_exporter.exposition.exposition import Exposition
-from gpu_profile_exporter.readings.readings import Exemplar, ExemplarReading, Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 pytestmark = pytest.mark.debian
 
@@ -38,35 +37,19 @@ def readings() -> list[Reading]:
     ]
 
 
-@contextmanager
-def serving(exposition: Exposition, accept: str) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body, content_type = exposition.render(accept)
-            self.send_response(200)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - stdlib's name
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
-
-
 def published(found: Sequence[Reading], accept: str, tmp_path: Path) -> dict[tuple[str, str], tuple[str, float]]:
     """What Prometheus stored: label and value by name and hw_id."""
-    with serving(Exposition(lambda: found), accept) as address:
-        config = CONFIG.format(address=address)
+    exposition = Exposition(lambda: found)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        body, content_type = exposition.render(accept)
+        handler.send_response(200)
+        handler.send_header("Content-Type", content_type)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    with answering(answer) as url:
+        config = CONFIG.format(address=url.removeprefix("http://"))
         with Prometheus(tmp_path / "data", config=config) as prometheus:
             until(lambda: [r for r in prometheus.query("up") if r["value"][1] == "1"], "the scrape succeeds")
             rows = until(lambda: prometheus.query('{__name__=~"gpu_profile_test.*"}'), "there are series")
@@ -85,9 +68,3 @@ def test_prometheus_takes_every_series_whatever_its_labels_hold(accept: str, tmp
         assert [pod for pod, _ in values[:3]] == ['"', "\\", "a\nb"]
         assert values[-1][0] == "ü"
         assert [value for _, value in values] == [0, 0.1, 1e-9, 1e22, *range(8)]
-
-
-def test_prometheus_takes_an_exemplar_of_a_counter(tmp_path: Path) -> None:
-    reading = Reading(COUNTER, {"hw.id": "0", "pod": "a"}, 3)
-    found = [ExemplarReading.of(reading, Exemplar({"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"}, 0.5))]
-    assert published(found, OPENMETRICS, tmp_path) == {("gpu_profile_test_joules_total", "0"): ("a", 3)}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -33,8 +34,14 @@ def test_the_page_lists_every_device_and_says_that_they_are_simulated(served: Ex
     dom = chromium(tmp_path, f"{served.url}/", "--dump-dom")
     for name in ("NVIDIA H200", "NVIDIA A10G", "NVIDIA H100 80GB HBM3 MIG 3g.40gb"):
         assert name in dom
-    assert '<span class="mark">SIMULATED</span>' in dom
+    assert '<span class="mark" id="simulated">SIMULATED</span>' in dom
     assert dom.count('class="ok"') == 5
+    # It has asked for itself again, and is what it got.
+    metrics = served.get("/metrics")[2].decode()
+    asked = re.search(r'^gpu_profile_http_requests_total{http_route="/",.*} (.*)$', metrics, re.MULTILINE)
+    assert asked is not None
+    assert float(asked[1]) > 1
+    assert '<p id="reason" role="status"></p>' in dom
 
 
 def test_the_page_says_that_its_values_are_old_once_the_exporter_has_gone(tmp_path: Path) -> None:
@@ -44,6 +51,6 @@ def test_the_page_says_that_its_values_are_old_once_the_exporter_has_gone(tmp_pa
         status, _, body = running.get("/")
         assert status == 200
         # The page as it was, with its script asking a port where nobody listens any more.
-        saved.write_bytes(body.replace(b'fetch("/api/devices"', f'fetch("{running.url}/api/devices"'.encode()))
+        saved.write_bytes(body.replace(b'fetch("/"', f'fetch("{running.url}/"'.encode()))
     dom = chromium(tmp_path, saved.as_uri(), "--dump-dom")
-    assert "these values are old" in dom
+    assert '<p id="reason" role="status">The exporter does not answer (' in dom

@@ -22,7 +22,6 @@ from support.exporter import (
     MIG0,
     MIG1,
     FakeProc,
-    State,
     allocations,
     claim,
     devices,
@@ -37,6 +36,7 @@ from support.programs import environment
 
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import SYSTEM_CLOCK
+from gpu_profile.sampling.tracked import Tracked
 from gpu_profile_exporter.attribution import Attribution
 from gpu_profile_exporter.attribution import kubelet as client
 from gpu_profile_exporter.readings.readings import Reading
@@ -307,9 +307,8 @@ def test_a_socket_that_belongs_to_root_is_denied_to_others_and_nothing_crashes(t
 import os, sys
 from gpu_profile.sampling.sampler import DeviceState
 if os.geteuid() == 0:
-    import grpc, google.protobuf.message_factory, google.protobuf.descriptor_pb2
-    from gpu_profile_exporter.attribution import Attribution
-    from gpu_profile_exporter.attribution import podresources
+    import grpc
+    from gpu_profile_exporter.attribution import Attribution, podresources
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 from pathlib import Path
 from gpu_profile_exporter.attribution import Attribution
@@ -344,7 +343,7 @@ def test_pods_jobs_and_processes_of_one_node_in_a_running_thread(tmp_path: Path)
     (tmp_path / "jobs" / "1").write_text("42\n")
     asked_twice = threading.Event()
 
-    def states() -> dict[str, State]:
+    def states() -> dict[str, Tracked]:
         return states_of(SYSTEM_CLOCK.now_ns(), {GPU0: [ProcessUse(7, 3 * GIB, 0.5)]})
 
     def answer(_: grpc.ServicerContext) -> bytes:

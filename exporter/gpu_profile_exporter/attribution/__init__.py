@@ -14,6 +14,5 @@ Imports the readings and the library's catalogue. A new source has the methods o
 
 from gpu_profile_exporter.attribution.allocation import LABELS
 from gpu_profile_exporter.attribution.attribution import KUBELET_SOCKET, Attribution, Mode
-from gpu_profile_exporter.attribution.snapshot import Observed
 
-__all__ = ["KUBELET_SOCKET", "LABELS", "Attribution", "Mode", "Observed"]
+__all__ = ["KUBELET_SOCKET", "LABELS", "Attribution", "Mode"]

@@ -12,13 +12,14 @@ from typing import Final, Literal
 from gpu_profile.catalogue.samples import Device, ProcessUse
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
+from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.attribution import allocation, kubelet, mapping, podresources
 from gpu_profile_exporter.attribution.allocation import LABELS, Allocation
 from gpu_profile_exporter.attribution.devices import DeviceNames
 from gpu_profile_exporter.attribution.processes import Process, Uptime, look_up, require_host_pids
 from gpu_profile_exporter.attribution.shares import shares
-from gpu_profile_exporter.attribution.snapshot import Held, Observed, Snapshot, is_listed
+from gpu_profile_exporter.attribution.snapshot import Held, Snapshot, is_listed
 from gpu_profile_exporter.attribution.sources import Reason, Source, Tally, Unavailable
 from gpu_profile_exporter.readings.readings import Reading
 
@@ -39,16 +40,16 @@ class Attribution:
     """Says who holds each device, or nothing.
 
     `states` gives the sampler's states by UUID. `pods` asks the kubelet what device plugins gave away, and with `dra`
-    what resource claims did; `on` differs from `auto` in that the packages for it must be there. `slurm_dir` is a job
+    what resource claims did; `on` differs from `auto` in that the package for it must be there. `slurm_dir` is a job
     mapping directory; `containers` and `processes` follow the driver's list of processes into `proc`, which must be the
     host's. `process_names` adds the executable's file name to the series of processes. `labels` are keys of `LABELS`,
     for `labels_for`. A source is asked every `period_s`; on one device at most `most_rows` rows of each are kept.
-    Raises UsageError for a label that is none, and without the packages.
+    Raises UsageError for a label that is none, and without the package.
     """
 
     def __init__(
         self,
-        states: Callable[[], Mapping[str, Observed]],
+        states: Callable[[], Mapping[str, Tracked]],
         *,
         pods: Mode = "auto",
         dra: bool = True,
@@ -166,7 +167,7 @@ class Attribution:
     # ------------------------------------------------------------------ the sources
 
     def _pods(self, names: DeviceNames) -> Iterator[Allocation]:
-        rows = list(podresources.read(kubelet.list_pods(self._socket)))
+        rows = podresources.read(kubelet.list_pods(self._socket))
         if Source.KUBELET in self._sources:
             plugins = (row for row in rows if isinstance(row, podresources.PluginDevice))
             yield from allocation.of_plugins(plugins, names, self._tally)
@@ -178,7 +179,7 @@ class Attribution:
         if self._slurm_dir is not None:
             yield from allocation.of_mappings(mapping.read(self._slurm_dir, self._tally), names, self._tally)
 
-    def _processes(self, states: Iterable[Observed], held: dict[str, Held]) -> Iterable[Allocation]:
+    def _processes(self, states: Iterable[Tracked], held: dict[str, Held]) -> Iterable[Allocation]:
         require_host_pids(self._proc)
         uptime, now_ns = Uptime.read(self._proc), self._clock.now_ns()
         rows: list[Allocation] = []

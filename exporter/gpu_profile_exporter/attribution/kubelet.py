@@ -21,8 +21,8 @@ _OPTIONS: Final = (
 
 
 def installed() -> bool:
-    """Whether the packages of the extra are there."""
-    return all(find_spec(name) is not None for name in ("grpc", "google.protobuf"))
+    """Whether the package of the extra is there."""
+    return find_spec("grpc") is not None
 
 
 def list_pods(path: Path, *, deadline_s: float = DEADLINE_S) -> bytes:

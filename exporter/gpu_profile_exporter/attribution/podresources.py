@@ -1,45 +1,17 @@
 """The kubelet's answer to `v1.PodResourcesLister/List`, as far as it is about devices.
 
-The messages are those of the Kubernetes project's `k8s.io/kubelet/pkg/apis/podresources/v1/api.proto` (Apache-2.0):
-the table below has the names and numbers of the fields that are read here; protobuf skips the others.
+The messages and the numbers of their fields are those of the Kubernetes project's
+`k8s.io/kubelet/pkg/apis/podresources/v1/api.proto` (Apache-2.0); fields that are not about devices are passed over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
-from typing import Any, Final, NamedTuple
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+from gpu_profile.protobuf import fields
 from gpu_profile_exporter.attribution.sources import Reason, Unavailable
-
-_PACKAGE: Final = "v1"
-#: message -> (field, number, message of the field or "" for a string, whether it is repeated)
-_MESSAGES: Final = {
-    "ListPodResourcesResponse": (("pod_resources", 1, "PodResources", True),),
-    "PodResources": (
-        ("name", 1, "", False),
-        ("namespace", 2, "", False),
-        ("containers", 3, "ContainerResources", True),
-    ),
-    "ContainerResources": (
-        ("name", 1, "", False),
-        ("devices", 2, "ContainerDevices", True),
-        ("dynamic_resources", 5, "DynamicResource", True),
-    ),
-    "ContainerDevices": (("resource_name", 1, "", False), ("device_ids", 2, "", True)),
-    "DynamicResource": (
-        ("claim_name", 2, "", False),
-        ("claim_namespace", 3, "", False),
-        ("claim_resources", 4, "ClaimResource", True),
-    ),
-    "ClaimResource": (
-        ("cdi_devices", 1, "CDIDevice", True),
-        ("driver_name", 2, "", False),
-        ("pool_name", 3, "", False),
-        ("device_name", 4, "", False),
-    ),
-    "CDIDevice": (("name", 1, "", False),),
-}
 
 
 class Holder(NamedTuple):
@@ -68,42 +40,40 @@ class ClaimedDevice(NamedTuple):
     cdi: tuple[str, ...]
 
 
-@cache
-def message(name: str) -> Any:
-    """The class of a message; Unavailable without protobuf."""
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError as error:
-        raise Unavailable(Reason.MISSING_PACKAGE, "protobuf") from error
-    file = descriptor_pb2.FileDescriptorProto(name="podresources.proto", package=_PACKAGE, syntax="proto3")
-    for owner, fields in _MESSAGES.items():
-        row = file.message_type.add(name=owner)
-        for field, number, kind, repeated in fields:
-            added = row.field.add(name=field, number=number)
-            added.label = added.LABEL_REPEATED if repeated else added.LABEL_OPTIONAL
-            added.type = added.TYPE_MESSAGE if kind else added.TYPE_STRING
-            if kind:
-                added.type_name = f".{_PACKAGE}.{kind}"
-    # A pool of our own: another package may bring the same messages.
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-
-
-def read(answer: bytes) -> Iterator[PluginDevice | ClaimedDevice]:
+def read(answer: bytes) -> list[PluginDevice | ClaimedDevice]:
     """The devices that containers hold; Unavailable if `answer` is not such a message."""
-    response = message("ListPodResourcesResponse")()
     try:
-        response.ParseFromString(answer)
-    except Exception as error:  # protobuf's own, which differ between its releases
+        # ListPodResourcesResponse: pod_resources 1. PodResources: name 1, namespace 2, containers 3.
+        pods = map(_fields, _fields(answer)[1])
+        return [row for pod in pods for container in pod[3] for row in _held(pod, _fields(container))]
+    except ValueError as error:
         raise Unavailable(Reason.GARBAGE, "the kubelet's answer is not a list of pod resources") from error
-    for pod in response.pod_resources:
-        for container in pod.containers:
-            holder = Holder(pod.namespace, pod.name, container.name)
-            for devices in container.devices:
-                for name in devices.device_ids:
-                    yield PluginDevice(holder, devices.resource_name, name)
-            for dynamic in container.dynamic_resources:
-                for one in dynamic.claim_resources:
-                    cdi = tuple(row.name for row in one.cdi_devices)
-                    yield ClaimedDevice(holder, dynamic.claim_name, one.driver_name, one.device_name, cdi)
+
+
+_Fields = Mapping[int, Sequence[bytes]]
+
+
+def _held(pod: _Fields, container: _Fields) -> Iterator[PluginDevice | ClaimedDevice]:
+    # ContainerResources: name 1, devices 2, dynamic_resources 5.
+    holder = Holder(_text(pod[2]), _text(pod[1]), _text(container[1]))
+    for devices in map(_fields, container[2]):  # ContainerDevices: resource_name 1, device_ids 2
+        for name in devices[2]:
+            yield PluginDevice(holder, _text(devices[1]), name.decode())
+    for dynamic in map(_fields, container[5]):  # DynamicResource: claim_name 2, claim_resources 4
+        for one in map(_fields, dynamic[4]):  # ClaimResource: cdi_devices 1 (CDIDevice: name 1), driver 2, device 4
+            cdi = tuple(_text(_fields(device)[1]) for device in one[1])
+            yield ClaimedDevice(holder, _text(dynamic[2]), _text(one[2]), _text(one[4]), cdi)
+
+
+def _fields(message: bytes) -> _Fields:
+    """What a message holds that is text or another message, by its field's number."""
+    found: defaultdict[int, list[bytes]] = defaultdict(list)
+    for number, value in fields(message):
+        if isinstance(value, bytes):
+            found[number].append(value)
+    return found
+
+
+def _text(values: Sequence[bytes]) -> str:
+    """A text that comes once; of several the last holds."""
+    return values[-1].decode() if values else ""

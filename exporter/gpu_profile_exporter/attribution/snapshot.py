@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from gpu_profile.catalogue.allocation import (
     ALLOCATION_INFO,
@@ -13,7 +13,7 @@ from gpu_profile.catalogue.allocation import (
     PROCESS_MEMORY,
     PROCESS_UTILIZATION,
 )
-from gpu_profile.catalogue.samples import Device, ProcessUse
+from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.attribution.allocation import Allocation
 from gpu_profile_exporter.attribution.shares import Share
@@ -23,54 +23,19 @@ from gpu_profile_exporter.readings.readings import Reading
 #: The driver's list of processes is renewed every second; one that is older than this is no longer true.
 _OLDEST_LIST_NS: Final = 10 * NS_PER_S
 
+#: Why what a source says of a device, by a name of its own, is left out.
+_NAMED: Final = {LeftOut.AMBIGUOUS, LeftOut.BUDGET, LeftOut.GARBAGE, LeftOut.UNKNOWN_DEVICE}
 #: What can be left out of each source: published from 0 on, so that the first one is seen by increase().
 LEFT_OUT_OF: Final = {
-    Source.KUBELET: (
-        LeftOut.AMBIGUOUS,
-        LeftOut.BUDGET,
-        LeftOut.CONFLICT,
-        LeftOut.GARBAGE,
-        LeftOut.UNKNOWN_DEVICE,
-    ),
-    Source.DRA: (LeftOut.AMBIGUOUS, LeftOut.BUDGET, LeftOut.GARBAGE, LeftOut.UNKNOWN_DEVICE),
-    Source.SLURM: (
-        LeftOut.AMBIGUOUS,
-        LeftOut.BUDGET,
-        LeftOut.GARBAGE,
-        LeftOut.LINK,
-        LeftOut.TOO_LARGE,
-        LeftOut.UNKNOWN_DEVICE,
-    ),
-    Source.CONTAINERS: (LeftOut.BUDGET,),
-    Source.PROCESSES: (LeftOut.BUDGET, LeftOut.EXCEEDS_DEVICE, LeftOut.GARBAGE, LeftOut.PID_REUSED),
+    Source.KUBELET: sorted(_NAMED | {LeftOut.CONFLICT}),
+    Source.DRA: sorted(_NAMED),
+    Source.SLURM: sorted(_NAMED | {LeftOut.LINK, LeftOut.TOO_LARGE}),
+    Source.CONTAINERS: [LeftOut.BUDGET],
+    Source.PROCESSES: [LeftOut.BUDGET, LeftOut.EXCEEDS_DEVICE, LeftOut.GARBAGE, LeftOut.PID_REUSED],
 }
 
 
-class Observed(Protocol):
-    """What is used of the sampler's state of a device (`gpu_profile.sampling.sampler.DeviceState`)."""
-
-    @property
-    def device(self) -> Device:
-        """Which device."""
-        ...
-
-    @property
-    def up(self) -> bool:
-        """Whether it answers."""
-        ...
-
-    @property
-    def processes(self) -> tuple[ProcessUse, ...]:
-        """What the driver listed last."""
-        ...
-
-    @property
-    def processes_ns(self) -> int | None:
-        """When it did; None if it never was asked."""
-        ...
-
-
-def is_listed(state: Observed, now_ns: int) -> bool:
+def is_listed(state: Tracked, now_ns: int) -> bool:
     """Whether the device answers, and its list of processes is not too old to be true."""
     listed_ns = state.processes_ns
     return state.up and listed_ns is not None and now_ns - listed_ns <= _OLDEST_LIST_NS
@@ -103,7 +68,7 @@ class Snapshot(NamedTuple):
                 count = self.left_out.get((source, left_out), 0)
                 yield Reading(LEFT_OUT, {**about, "reason": left_out.value}, count)
 
-    def holders(self, states: Mapping[str, Observed], now_ns: int) -> Iterator[Reading]:
+    def holders(self, states: Mapping[str, Tracked], now_ns: int) -> Iterator[Reading]:
         """Who holds the devices that are still there, and what their processes that are still there use."""
         for row in self.allocations:
             if row.uuid in states:

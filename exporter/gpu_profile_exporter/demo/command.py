@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import socket
@@ -13,18 +14,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
+from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.cli.ending import end_signals
+from gpu_profile.driver.grammar import open_driver
+from gpu_profile.errors import GpuProfileError
 from gpu_profile.report import REGION_COLUMNS, text_table
+from gpu_profile.report.table import fitted_table
 from gpu_profile.units import percent, si
 from gpu_profile_exporter.demo.comparison import MOST_EXECUTIONS
 
@@ -32,7 +35,14 @@ from gpu_profile_exporter.demo.comparison import MOST_EXECUTIONS
 EXPORTER_PORT, SERVICE_PORT = 9400, 9464
 #: The service has this long for its first word, and for every later one.
 _START_S, _SILENCE_S = 30, 60
-_COLOURS = {"COMPUTE_BOUND": "green", "MEMORY_BOUND": "cyan", "HOST_BOUND": "yellow", "OVERHEAD_BOUND": "magenta"}
+_COLOURS: Final = {
+    "COMPUTE_BOUND": "green",
+    "MEMORY_BOUND": "cyan",
+    "HOST_BOUND": "yellow",
+    "OVERHEAD_BOUND": "magenta",
+}
+#: Places of columns that a narrow terminal goes without, the first first.
+_SPARE: Final = [[REGION_COLUMNS.index(name)] for name in ("p95", "busy time", "energy", "mean", "per call", "calls")]
 
 Message = dict[str, Any]
 
@@ -40,46 +50,68 @@ Message = dict[str, Any]
 @click.command()
 @click.option("--seconds", type=click.FloatRange(min=1), help="End after this long; without it, on Ctrl-C.")
 @click.option("--simulated", is_flag=True, help="Use simulated GPUs even where there are real ones.")
-def demo(seconds: float | None, *, simulated: bool) -> None:
+def demo(seconds: float | None, *, simulated: bool) -> int:
     """Watch the GPUs of this machine, or simulated ones, and a small service that uses them."""
     started = time.monotonic()
-    console = Console(highlight=False)
+    screen = _Screen()
     directory = None
-    if simulated or not (found := _real_gpus()):
-        from gpu_profile.driver import simulated as simulation
+    try:
+        if simulated or not (found := _real_gpus()):
+            from gpu_profile.driver import simulated as simulation
 
-        directory = tempfile.mkdtemp(prefix="gpu-profile-demo-")
-        simulation.create(Path(directory))
-        console.print(
-            "[bold]SIMULATED GPUs[/bold]: an H200, an A10G and an H100 with two MIG slices; no real GPU is used.",
-            soft_wrap=True,
-        )
-    else:
-        console.print(f"[bold]Real GPUs[/bold]: {', '.join(found)}.", soft_wrap=True)
-    with end_signals() as ended:
-        try:
-            with _processes(directory) as (exporter, service, ports):
-                _run(console, _Watch(exporter, service, ports, directory, started, ended), seconds)
-        finally:
-            if directory is not None:
-                shutil.rmtree(directory, ignore_errors=True)
+            directory = tempfile.mkdtemp(prefix="gpu-profile-demo-")
+            simulation.create(Path(directory))
+            mark = click.style("SIMULATED GPUs", bold=True)
+            screen.say(f"{mark}: an H200, an A10G and an H100 with two MIG slices; no real GPU is used.")
+        else:
+            screen.say(f"{click.style('Real GPUs', bold=True)}: {', '.join(found)}.")
+        with end_signals() as ended, _processes(directory) as (exporter, service, ports):
+            _run(_Watch(screen, exporter, service, ports, directory is not None, started, ended), seconds)
+    except BrokenPipeError:  # whoever read it has gone: nothing is left to be told
+        return 1
+    finally:
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+class _Screen:
+    """Standard output. On a terminal a table that changes stands beneath what is said for good."""
+
+    def __init__(self) -> None:
+        self.terminal = os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
+        self._drawn = 0
+
+    def say(self, text: str) -> None:
+        """Lines that stay."""
+        self.draw([])
+        click.echo(text, color=self.terminal)
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Put these lines in the place of those that were drawn last, as far as the terminal has room."""
+        if not self.terminal:
+            return
+        columns, rows = shutil.get_terminal_size()
+        shown = [_coloured(line[:columns]) for line in lines[: rows - 1]]
+        # Up to the first line that was drawn, and clear all from there on.
+        back = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
+        click.echo(back + "".join(f"{line}\n" for line in shown), nl=False, color=True)
+        self._drawn = len(shown)
+
+
+def _coloured(line: str) -> str:
+    if os.environ.get("NO_COLOR"):
+        return line
+    return re.sub("|".join(_COLOURS), lambda regime: click.style(regime[0], fg=_COLOURS[regime[0]]), line)
 
 
 def _real_gpus() -> list[str]:
     """Names of the GPUs that NVML finds; none if there is no NVML."""
-    import pynvml
-
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+        with closing(open_driver("nvml")) as driver:
+            return [device.name for device in driver.devices() if device.kind is DeviceKind.GPU]
+    except GpuProfileError:
         return []
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
-    except pynvml.NVMLError:
-        return []
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _free(port: int) -> int:
@@ -98,26 +130,18 @@ def _free(port: int) -> int:
 def _processes(directory: str | None) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str], tuple[int, int]]]:
     """The exporter and the service, in sessions of their own so that Ctrl-C reaches only this process."""
     ports = _free(EXPORTER_PORT), _free(SERVICE_PORT)
+    python = [sys.executable, "-m"]
     driver = f"simulated:{directory}" if directory else "auto"
-    exporter_command = [
-        sys.executable,
-        "-m",
-        "gpu_profile_exporter",
-        "--listen",
-        f"127.0.0.1:{ports[0]}",
-        "--driver",
-        driver,
-    ]
-    service_command = [sys.executable, "-m", "gpu_profile_exporter.demo.service", "--metrics", str(ports[1])]
-    if directory:
-        service_command += ["--directory", directory]
+    exporter = [*python, "gpu_profile_exporter", "--listen", f"127.0.0.1:{ports[0]}", "--driver", driver]
+    service = [*python, "gpu_profile_exporter.demo.service", "--metrics", str(ports[1])]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if directory:
+        service += ["--directory", directory]
         # Whatever an exporter that is killed leaves behind goes with the demonstration's own files.
         environment["RUNTIME_DIRECTORY"] = directory
     started: list[subprocess.Popen[str]] = []
     try:
-        for command, out in ((exporter_command, subprocess.DEVNULL), (service_command, subprocess.PIPE)):
+        for command, out in ((exporter, subprocess.DEVNULL), (service, subprocess.PIPE)):
             started.append(subprocess.Popen(command, stdout=out, text=True, start_new_session=True, env=environment))
         yield started[0], started[1], ports
     finally:
@@ -132,37 +156,36 @@ def _processes(directory: str | None) -> Iterator[tuple[subprocess.Popen[str], s
                 process.wait()
 
 
+@dataclass
 class _Watch:
     """What the two processes say, as it arrives. `ended` are the signals that ask the demonstration to end."""
 
-    def __init__(
-        self,
-        exporter: subprocess.Popen[str],
-        service: subprocess.Popen[str],
-        ports: tuple[int, int],
-        directory: str | None,
-        started: float,
-        ended: list[int],
-    ) -> None:
-        self.exporter = exporter
-        self.service = service
-        self.ports = ports
-        self.directory = directory
-        self.started = started
-        self.ended = ended
-        self.first_join_s: float | None = None
-        self.silent = False
-        self._messages: queue.Queue[Message | None] = queue.Queue()
-        assert service.stdout is not None  # noqa: S101 - it was started with a pipe
-        threading.Thread(target=self._read, args=(service.stdout,), daemon=True).start()
+    screen: _Screen
+    exporter: subprocess.Popen[str]
+    service: subprocess.Popen[str]
+    ports: tuple[int, int]
+    simulated: bool
+    started: float
+    ended: list[int]
+    #: The service's newest message.
+    last: Message = field(default_factory=dict)
+    joined: bool = False
+    silent: bool = False
+    _messages: queue.Queue[Message | None] = field(default_factory=queue.Queue)
 
-    def _read(self, lines: IO[str]) -> None:
-        for line in lines:
-            try:
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.service.stdout or ():
+            with suppress(ValueError):
                 self._messages.put(json.loads(line))
-            except ValueError:
-                continue
         self._messages.put(None)
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the demonstration was started."""
+        return time.monotonic() - self.started
 
     def messages(self, *, until: Callable[[], bool], patience_s: float) -> Iterator[Message]:
         """Messages until the service has closed its end, `until()` is true or nothing came for `patience_s`."""
@@ -176,6 +199,10 @@ class _Watch:
                 self.silent = True
                 return
             heard = time.monotonic()
+            self.last = message
+            if not self.joined and message.get("joined"):
+                self.joined = True
+                self.screen.say(f"first joined region after {self.passed_s:.1f} s")
             yield message
 
     def broken(self) -> str:
@@ -191,85 +218,62 @@ class _Watch:
         return ""
 
 
-def _run(console: Console, watch: _Watch, seconds: float | None) -> None:
+def _run(watch: _Watch, seconds: float | None) -> None:
+    screen = watch.screen
     first = next(watch.messages(until=lambda: bool(watch.ended or watch.broken()), patience_s=_START_S), None)
     if watch.ended:
         return
     if first is None:
         raise click.ClickException(watch.broken() or f"the demonstration's service said nothing for {_START_S} s")
-    console.print(f"page               http://127.0.0.1:{watch.ports[0]}/")
-    console.print(f"metrics of GPUs    http://127.0.0.1:{watch.ports[0]}/metrics")
-    console.print(f"metrics of regions http://127.0.0.1:{first['port']}/metrics")
-    console.print(f"work               {first['work']}", end="\n\n")
+    screen.say(f"page               http://127.0.0.1:{watch.ports[0]}/")
+    screen.say(f"metrics of GPUs    http://127.0.0.1:{watch.ports[0]}/metrics")
+    screen.say(f"metrics of regions http://127.0.0.1:{first['port']}/metrics")
+    screen.say(f"work               {first['work']}\n")
 
     def over() -> bool:
-        passed = seconds is not None and time.monotonic() - watch.started >= seconds
-        return passed or bool(watch.ended or watch.broken())
+        return bool((seconds is not None and watch.passed_s >= seconds) or watch.ended or watch.broken())
 
-    last: Message = {}
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        for message in watch.messages(until=over, patience_s=_SILENCE_S):
-            last = message
-            _note_first(console, watch, message)
-            if console.is_terminal:
-                live.update(_table(message, watch), refresh=True)
+    for message in watch.messages(until=over, patience_s=_SILENCE_S):
+        screen.draw(_table(message, watch))
     broken = watch.broken()
     if not over():
         broken = f"the demonstration's service said nothing for {_SILENCE_S} s"
+    screen.draw([])
     if watch.ended:
-        console.print("stopping …")
+        screen.say("stopping …")
     watch.service.send_signal(signal.SIGTERM)
     # Who asks twice does not want to wait for the comparison.
-    for message in watch.messages(until=lambda: len(watch.ended) > 1, patience_s=15):
-        last = message
-        _note_first(console, watch, message)
-    _report(console, last, simulated=watch.directory is not None)
+    for _ in watch.messages(until=lambda: len(watch.ended) > 1, patience_s=15):
+        continue
+    screen.say(_report(watch.last, simulated=watch.simulated))
     if broken:
         raise click.ClickException(broken)
 
 
-def _note_first(console: Console, watch: _Watch, message: Message) -> None:
-    if watch.first_join_s is None and message.get("joined"):
-        watch.first_join_s = time.monotonic() - watch.started
-        console.print(f"first joined region after {watch.first_join_s:.1f} s")
+def _table(message: Message, watch: _Watch) -> list[str]:
+    title = f"regions of the service on its {'simulated ' * watch.simulated}GPU, {watch.passed_s:.0f} s"
+    table = fitted_table(REGION_COLUMNS, message.get("rows", ()), _SPARE, width=shutil.get_terminal_size().columns)
+    return [title, *table.splitlines(), str(message.get("problem", ""))]
 
 
-def _table(message: Message, watch: _Watch) -> Table:
-    title = "simulated GPU" if watch.directory else "GPU"
-    table = Table(title=f"regions of the service on its {title}, {time.monotonic() - watch.started:.0f} s", box=None)
-    for i, column in enumerate(REGION_COLUMNS):
-        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
-    for row in message.get("rows", ()):
-        cells = [str(cell) for cell in row]
-        colour = _COLOURS.get(cells[-2], "white")
-        cells[-2] = f"[{colour}]{cells[-2]}[/{colour}]"
-        table.add_row(*cells)
-    if message.get("problem"):
-        table.caption = str(message["problem"])
-    return table
-
-
-def _report(console: Console, last: Message, *, simulated: bool) -> None:
+def _report(last: Message, *, simulated: bool) -> str:
     if not last.get("rows"):
-        console.print(f"no region was joined: {last.get('problem') or 'the service said nothing'}")
-        return
-    console.print(text_table(REGION_COLUMNS, last["rows"]), soft_wrap=True)
-    span = last.get("span")
-    if span:
-        console.print(f"\none of {last['spans']} exported spans, as an OpenTelemetry backend receives it:")
-        for key, value in span.items():
-            console.print(f"  {key} = {value}", soft_wrap=True)
+        return f"no region was joined: {last.get('problem') or 'the service said nothing'}"
+    lines = [text_table(REGION_COLUMNS, last["rows"])]
+    if last.get("span"):
+        lines.append(f"\none of {last['spans']} exported spans, as an OpenTelemetry backend receives it:")
+        lines += [f"  {key} = {value}" for key, value in last["span"].items()]
     if last.get("comparison"):
-        console.print(
-            "\nagainst the simulator's truth (GPU busy time and energy by region; the GPU runs behind the host):",
-            soft_wrap=True,
+        lines.append(
+            "\nagainst the simulator's truth (GPU busy time and energy by region; the GPU runs behind the host):"
         )
-        console.print(comparison_table(last["comparison"]), soft_wrap=True)
+        lines.append(comparison_table(last["comparison"]))
     elif simulated:
-        console.print(
+        lines.append(
             "\nnot compared with the simulator's truth: that takes the service's last word, "
             f"and no more than {MOST_EXECUTIONS:,} executions of regions"
         )
+    return "\n".join(lines)
 
 
 def comparison_table(rows: list[Message]) -> str:

@@ -39,7 +39,7 @@ class HostTwin:
     def __init__(self, session: Session) -> None:
         self.executions: list[Execution] = []
         self.complete = True
-        session.on_end.append(self._collect)
+        session.joiner.on_end.append(self._collect)
 
     def _collect(self, execution: Execution) -> None:
         if len(self.executions) < MOST_EXECUTIONS:
@@ -67,7 +67,7 @@ def compare(session: Session, twin: HostTwin, truth: Truth) -> list[Comparison]:
     region was the innermost one on it, idle draw included, as the join defines it.
     """
     result = []
-    for uuid, pool in session.pools.items():
+    for uuid, pool in session.joiner.pools.items():
         host = Pool(pool.timeline, start_ns=pool.start_ns)
         host.advance(twin.activities(uuid, host=True), pool.frontier_ns, final=True)
         energy = _true_energy(twin.activities(uuid, host=False), truth, uuid, pool.start_ns, pool.frontier_ns)

@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from types import FrameType
 
@@ -30,12 +30,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 from gpu_profile import GpuSpanProcessor, configure, region, serve_metrics
 from gpu_profile.errors import GpuProfileError
-from gpu_profile.join.summary import Judged
 from gpu_profile.regions.session import process as gpu_process
 from gpu_profile.regions.session.session import Session
 from gpu_profile.report import region_row
 from gpu_profile_exporter.demo.comparison import Comparison, HostTwin, compare
-from gpu_profile_exporter.demo.workload import Workload, open_workload
+from gpu_profile_exporter.demo.workload import SimulatedWorkload, Workload
 
 #: Requests per second, mean of a Poisson process; tokens decoded per request.
 ARRIVALS_PER_S = 7.0
@@ -43,6 +42,19 @@ TOKENS = (4, 24)
 #: Sizes of the matrix products, in TFLOP, and of the weights that a step reads, in GB.
 PRODUCTS = (1.2, 1.6, 2.0, 2.4)
 WEIGHTS = (8, 10, 12, 14)
+
+
+def open_workload(directory: str | None) -> Workload:
+    """Work for the simulated node in `directory`, else for this machine's GPU through PyTorch, else for nobody."""
+    if directory is not None:
+        return SimulatedWorkload(directory)
+    try:
+        import torch
+    except ImportError:
+        return Workload()
+    from gpu_profile_exporter.demo.torch_workload import TorchWorkload
+
+    return TorchWorkload() if torch.cuda.is_available() else Workload()
 
 
 class SpanSample(SpanExporter):
@@ -128,18 +140,18 @@ class Status:
         return json.dumps(asdict(self))
 
 
-def status(session: Session | None, spans: SpanSample) -> Status:
+def status(session: Session, spans: SpanSample) -> Status:
     """The regions as they are now."""
-    judged: list[Judged] = session.regions() if session is not None else []
+    judged = session.regions()
     return Status(
         rows=[region_row(j.summary, j.verdict) for j in judged],
         joined=any(j.summary.busy is not None for j in judged),
         spans=spans.exported,
-        problem=session.sampler.problem if session is not None else "",
+        problem=session.sampler.problem,
     )
 
 
-def _until(seconds: float | None, stopped: list[bool], session: Session | None, spans: SpanSample) -> Iterator[bool]:
+def _until(seconds: float | None, stopped: list[bool], session: Session, spans: SpanSample) -> Iterator[bool]:
     started = told = time.monotonic()
     while not stopped and (seconds is None or time.monotonic() - started < seconds):
         yield True
@@ -197,11 +209,10 @@ def _run(options: argparse.Namespace, stopped: list[bool]) -> int:
     work.drain()
     provider.force_flush()
     session.flush()
-    last = status(session, spans)
     truth = work.truth()
     comparison = compare(session, twin, truth) if truth is not None and twin.complete else None
-    final = Status(last.rows, last.joined, spans.exported, last.problem, _span_facts(spans, "decode"), comparison)
-    click.echo(final.line())
+    last = replace(status(session, spans), span=_span_facts(spans, "decode"), comparison=comparison)
+    click.echo(last.line())
     provider.shutdown()
     gpu_process.stop()
     server.close()

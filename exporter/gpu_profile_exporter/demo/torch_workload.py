@@ -5,33 +5,25 @@ Written against PyTorch's documented behaviour; not yet run on hardware.
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from gpu_profile.regions.frameworks import find_stream
 from gpu_profile.regions.streams import Stream
-
-if TYPE_CHECKING:
-    from gpu_profile.driver.simulated import Truth
+from gpu_profile_exporter.demo.workload import Workload
 
 
-class TorchWorkload:
+class TorchWorkload(Workload):
     """Matrix products, reads and small kernels on the current CUDA device, in bf16."""
 
     def __init__(self) -> None:
-        import torch
-
         self.name = f"PyTorch {torch.__version__} on {torch.cuda.get_device_name()}"
-        self._torch: Any = torch
         self._matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
         self._weights = torch.zeros(1 << 30, device="cuda", dtype=torch.bfloat16)
         self._small = torch.zeros(100_000, device="cuda")
         self._host = torch.zeros(96_000_000, dtype=torch.uint8, pin_memory=True)
         self._last: Any = None
-
-    def host(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
 
     def copy(self, size: float) -> None:
         """From pinned memory."""
@@ -54,7 +46,7 @@ class TorchWorkload:
     @property
     def pending_s(self) -> float:
         """Seconds cannot be told; a queue that is not empty counts as a little."""
-        return 0.0 if self._torch.cuda.current_stream().query() else 0.1
+        return 0.0 if torch.cuda.current_stream().query() else 0.1
 
     @property
     def stream_of_thread(self) -> Stream | None:
@@ -64,8 +56,4 @@ class TorchWorkload:
 
     def drain(self) -> None:
         """Synchronise."""
-        self._torch.cuda.synchronize()
-
-    def truth(self) -> Truth | None:
-        """Nobody knows."""
-        return None
+        torch.cuda.synchronize()

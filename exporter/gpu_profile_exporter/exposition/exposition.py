@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import isnan, nan
-from typing import Final, NamedTuple
+from typing import Final
 
 from gpu_profile.catalogue import Metric
 from gpu_profile.catalogue import self_metrics as m
@@ -17,7 +17,7 @@ from gpu_profile_exporter.exposition.layout import Attributes, Layout, Line, Lin
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.series import Naming
 from gpu_profile_exporter.reader.usage import PROCESS, process_values
-from gpu_profile_exporter.readings.readings import Exemplar, ExemplarReading, Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -61,19 +61,19 @@ class Exposition:
             return self._render(style), style.value
 
     def _render(self, style: Format) -> bytes:
-        metrics, attributes, values, exemplars = self._readable(list(self._read()), style)
+        metrics, attributes, values = self._readable(list(self._read()))
         process = process_values() if self._process else ()
         layout = self._layout_of(
             [*metrics, *(metric for metric, _ in _OWN)], [*attributes, *(about for _, about in _OWN)], len(process)
         )
         self.left_out.update(layout.left_out)
         values += [len(layout), *(self.left_out[reason] for reason in REASONS)]
-        return layout.fill([*values, *process], style, exemplars)
+        return layout.fill([*values, *process], style)
 
-    def _readable(self, readings: list[Reading], style: Format) -> _Parts:
-        """The parts of the readings that have a number for a value; exemplars if the format has any."""
+    def _readable(self, readings: list[Reading]) -> tuple[Sequence[Metric], Sequence[Attributes], list[float]]:
+        """Metrics, attributes and values of the readings that have a number for a value."""
         if not readings:
-            return _Parts((), (), [], {})
+            return (), (), []
         metrics, attributes, values = zip(*readings, strict=True)
         try:
             numbers = list(map(float, values))
@@ -83,11 +83,8 @@ class Exposition:
         if isnan(sum(numbers)) and any(map(isnan, numbers)):
             kept = [reading for reading, value in zip(readings, numbers, strict=True) if not isnan(value)]
             self.left_out["not_a_number"] += len(readings) - len(kept)
-            return self._readable(kept, style)
-        exemplars = {}
-        if style is Format.OPENMETRICS and ExemplarReading in set(map(type, readings)):
-            exemplars = {i: r.exemplar for i, r in enumerate(readings) if isinstance(r, ExemplarReading)}
-        return _Parts(metrics, attributes, numbers, exemplars)
+            return self._readable(kept)
+        return metrics, attributes, numbers
 
     def _layout_of(self, metrics: Sequence[Metric], attributes: Sequence[Attributes], fixed: int) -> Layout:
         key = (metrics, attributes, fixed)
@@ -100,15 +97,6 @@ class Exposition:
                 advice = "collect fewer groups, or raise --series-budget"
                 _log.warning("%d series are left out: there are more than %d; %s", gone, self._budget, advice)
         return self._layout
-
-
-class _Parts(NamedTuple):
-    """Readings, each part for itself; exemplars by their reading's place."""
-
-    metrics: Sequence[Metric]
-    attributes: Sequence[Attributes]
-    values: list[float]
-    exemplars: Mapping[int, Exemplar]
 
 
 def _number(value: float) -> float:

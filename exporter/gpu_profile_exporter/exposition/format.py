@@ -11,19 +11,12 @@ from enum import Enum
 from typing import Final
 
 from gpu_profile_exporter.naming.series import Family, Series
-from gpu_profile_exporter.readings.readings import Exemplar
 
 #: Characters of a label's value that are kept; the rest is cut off and an ellipsis put in its place.
 LONGEST_VALUE: Final = 1024
-#: OpenMetrics' bound on the names and values of an exemplar's labels together, in characters.
-LONGEST_EXEMPLAR: Final = 128
-#: A histogram's readings carry `le` (a bucket) or this attribute, which is `sum` or `count`.
-PART: Final = "part"
 
 # Not text, or not for a line of text: control characters, and halves of surrogate pairs, which have no UTF-8.
 _NOT_TEXT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# An exemplar's labels are the ids of traces: what would need an escape there is more than some parsers take.
-_NOT_PLAIN: Final = re.compile(r'[^ -~]|["\\]')
 _NOT_A_METRIC: Final = re.compile("[^a-zA-Z0-9_:]")
 _NOT_A_LABEL: Final = re.compile("[^a-zA-Z0-9_]")
 
@@ -93,31 +86,9 @@ def series_text(series: Series) -> str:
     name = _metric_name(series.family.name)
     pairs: dict[str, str] = {}
     for label, value in series.labels:
-        if series.family.kind == "histogram" and label == PART:
-            name = f"{name}_{_NOT_A_LABEL.sub('_', value)}"
-            continue
         pairs.setdefault(_label_name(label), _label_value(value))
-    if "le" in pairs and series.family.kind == "histogram":
-        name += "_bucket"
     inside = ",".join(f'{label}="{value}"' for label, value in pairs.items())
     return f"{name}{{{inside}}} " if inside else f"{name} "
-
-
-def exemplar_text(exemplar: Exemplar) -> str:
-    """What follows the value in OpenMetrics; empty if the labels are longer than the format allows."""
-    pairs = {_label_name(label): _NOT_PLAIN.sub("?", value) for label, value in exemplar.labels.items()}
-    if sum(len(label) + len(value) for label, value in pairs.items()) > LONGEST_EXEMPLAR:
-        return ""
-    inside = ",".join(f'{label}="{value}"' for label, value in pairs.items())
-    moment = "" if exemplar.t_ns is None else f" {exemplar.t_ns // 10**9}.{exemplar.t_ns % 10**9:09d}"
-    return f" # {{{inside}}} {number(exemplar.value)}{moment}"
-
-
-def takes_exemplars(series: Series) -> bool:
-    """Whether OpenMetrics allows this series an exemplar."""
-    if series.family.kind == "counter":
-        return series.family.name.endswith("_total")
-    return series.family.kind == "histogram" and any(label == "le" for label, _ in series.labels)
 
 
 def number(value: float) -> str:

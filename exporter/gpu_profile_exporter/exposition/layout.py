@@ -17,16 +17,8 @@ from typing import Final, NamedTuple
 from gpu_profile.catalogue import METRICS, Metric
 from gpu_profile.catalogue import metrics as m
 from gpu_profile_exporter.exposition.budget import Candidate, Rank, left_out, rank
-from gpu_profile_exporter.exposition.format import (
-    Format,
-    exemplar_text,
-    family_lines,
-    number,
-    series_text,
-    takes_exemplars,
-)
+from gpu_profile_exporter.exposition.format import Format, family_lines, number, series_text
 from gpu_profile_exporter.naming.series import Family, Naming, Series
-from gpu_profile_exporter.readings.readings import Exemplar
 
 Attributes = Mapping[str, str]
 #: Pieces of text that are joined at once.
@@ -42,13 +34,11 @@ class Line(NamedTuple):
     scale: float
     place: int
     rank: Rank
-    exemplars: bool
 
     @classmethod
     def of(cls, series: Series, place: int = 0, rank: Rank = Rank.CORE) -> Line:
         """The line of a series."""
-        text = series_text(series).encode()
-        return cls(series.family, text, float(series.scale), place, rank, takes_exemplars(series))
+        return cls(series.family, series_text(series).encode(), float(series.scale), place, rank)
 
 
 class Lines:
@@ -125,19 +115,14 @@ class Layout:
         self.left_out["over_budget"] += len(wanted) - len(kept)
         return kept
 
-    def fill(self, values: Sequence[float], style: Format, exemplars: Mapping[int, Exemplar] | None = None) -> bytes:
-        """The exposition with a value for each reading and each fixed series.
-
-        `exemplars`, by their reading's place, are for OpenMetrics alone. One thread at a time.
-        """
+    def fill(self, values: Sequence[float], style: Format) -> bytes:
+        """The exposition with a value for each reading and each fixed series. One thread at a time."""
         found = [values[source] for source in self._sources]
         changed = list(compress(range(len(found)), map(ne, found, self._values)))
         texts, scales = self._texts, self._scales
         for i, text in zip(changed, _written([found[i] * scales[i] for i in changed]), strict=True):
             texts[i] = text
         self._values = found
-        if exemplars:
-            texts = self._with_exemplars(exemplars)
         starts = self._starts.get(style)
         if starts is None:
             starts = self._starts[style] = self._line_starts(style)
@@ -145,13 +130,6 @@ class Layout:
         pieces[:-1:2] = starts
         pieces[1::2] = texts
         return _joined(pieces)
-
-    def _with_exemplars(self, exemplars: Mapping[int, Exemplar]) -> list[bytes]:
-        texts = list(self._texts)
-        for i, (line, source) in enumerate(zip(self._lines, self._sources, strict=True)):
-            if source in exemplars and line.exemplars:
-                texts[i] = texts[i][:-1] + exemplar_text(exemplars[source]).encode() + b"\n"
-        return texts
 
     def _line_starts(self, style: Format) -> list[bytes]:
         """What stands before each value: the series, and before a family's first one what introduces the family."""

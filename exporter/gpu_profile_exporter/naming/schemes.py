@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpu_profile.catalogue import Metric
-from gpu_profile.errors import UsageError
-from gpu_profile_exporter.naming.dcgm import HOSTNAME_LABELS, Dcgm
+from gpu_profile_exporter.naming.dcgm import Dcgm
 from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_COUNTERS, Counters
 from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.naming.series import Naming, Series
@@ -33,15 +32,11 @@ class Both:
 
 
 def choose(names: str, *, counters: Counters | None = None, hostname: str = "", hostname_label: str = "both") -> Naming:
-    """The scheme called `names`: semconv, dcgm or both. The rest is for dcgm's names.
+    """The scheme called `names`, one of `NAMES`. The rest is for dcgm's names.
 
     `counters` is the selection of fields (`dcgm_csv.read_counters`; by default dcgm-exporter's own), `hostname` this
     node's name (empty: no such label), `hostname_label` what the label is called: Hostname, hostname, both or none.
     """
-    if names not in NAMES:
-        raise UsageError(f"--names {names!r}: no such scheme; there are {', '.join(NAMES)}")
-    if hostname_label not in HOSTNAME_LABELS:
-        raise UsageError(f"the host's label cannot be called {hostname_label!r}; choose {', '.join(HOSTNAME_LABELS)}")
     if names == "semconv":
         return Semconv()
     alone = names == "dcgm"

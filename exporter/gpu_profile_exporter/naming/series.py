@@ -9,7 +9,7 @@ from gpu_profile.catalogue import Metric
 
 
 class Family(NamedTuple):
-    """A metric as it stands in the text format; `kind` is counter, gauge, info, histogram or untyped."""
+    """A metric as it stands in the text format; `kind` is counter, gauge, info or untyped."""
 
     name: str
     kind: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import ssl
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -57,7 +56,7 @@ def _candidates(url: str | None) -> list[str]:
         if not known:
             raise UsageError(f"--url: {url!r} is not written as http://host:port or https://host:port")
         return [f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"]
-    return candidates(load({}, os.environ).config)
+    return candidates(load().config)
 
 
 def candidates(config: Config) -> list[str]:

@@ -7,9 +7,9 @@ because a restart would not bring either back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, ProcessUse, Sample
@@ -30,55 +30,15 @@ Status = Literal["ok", "degraded", "failed", "predicted_failure"]
 STATES: Final[tuple[Status, ...]] = ("ok", "degraded", "failed", "predicted_failure")
 
 
-class Column(Protocol):
-    """What one signal's readings add up to, and the newest of them: a timeline's column, or a ledger's totals."""
+if TYPE_CHECKING:  # a timeline needs numpy, a ledger does not
+    from gpu_profile.history.column import Column as TimelineColumn
+    from gpu_profile.history.ledger import Ledger, Totals
+    from gpu_profile.history.timeline import Timeline
 
-    @property
-    def signal(self) -> Signal:
-        """The signal."""
-        ...
-
-    @property
-    def total_mass(self) -> int:
-        """Sum of value x length in quanta ns; a counter's growth in quanta."""
-        ...
-
-    @property
-    def total_covered_ns(self) -> int:
-        """The time that readings cover."""
-        ...
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """Samples that were left out, by reason."""
-        ...
-
-    @property
-    def last(self) -> Sample | None:
-        """The newest reading."""
-        ...
-
-    @property
-    def watermark_ns(self) -> int | None:
-        """The moment up to which the signal is known."""
-        ...
-
-
-class Columns(Protocol):
-    """The columns of a device: a timeline, or a ledger."""
-
-    @property
-    def columns(self) -> Mapping[Signal, Column]:
-        """The columns by signal."""
-        ...
-
-    def column(self, signal: Signal) -> Column | None:
-        """The signal's column; None if the device does not have it."""
-        ...
-
-    def best(self, sources: Iterable[Signal]) -> Column | None:
-        """The first of `sources` that the device has readings of, or else the first that it should have."""
-        ...
+    #: What one signal's readings add up to, and the newest of them.
+    Column = Totals | TimelineColumn
+    #: A device's columns by signal: in the exporter a ledger, in a program with a sampler of its own a timeline.
+    Columns = Ledger | Timeline
 
 
 class State(Protocol):
@@ -153,7 +113,8 @@ def fresh(column: Column | None, now_ns: int, interval_s: float) -> Sample | Non
 
 def newest_ns(timeline: Columns) -> int | None:
     """The moment of the device's newest sample of any signal."""
-    marks = (column.watermark_ns for column in list(timeline.columns.values()))
+    columns: Mapping[Signal, Column] = timeline.columns
+    marks = (column.watermark_ns for column in list(columns.values()))
     return max((mark for mark in marks if mark is not None), default=None)
 
 

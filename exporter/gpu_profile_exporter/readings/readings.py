@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpu_profile.catalogue import BUSY_SOURCES, Metric, Signal, metric_of
 from gpu_profile.catalogue import metrics as m
@@ -21,7 +21,6 @@ from gpu_profile.catalogue.xids import XIDS
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.readings.health import (
     STATES,
-    Column,
     Sampling,
     State,
     down_reason,
@@ -30,6 +29,9 @@ from gpu_profile_exporter.readings.health import (
     silence,
     status,
 )
+
+if TYPE_CHECKING:
+    from gpu_profile_exporter.readings.health import Column
 
 #: What the sampler and the columns count; published from 0 on, so that the first one is seen by increase().
 _ERRORS: Final = ("device lost", "driver", "internal")
@@ -51,27 +53,6 @@ class Reading(NamedTuple):
     metric: Metric
     attributes: Attributes
     value: float
-
-
-class Exemplar(NamedTuple):
-    """One observation behind a counter's growth or a bucket's: its labels (a trace's id), value and moment."""
-
-    labels: Mapping[str, str]
-    value: float
-    t_ns: int | None = None
-
-
-class ExemplarReading(Reading):
-    """A reading with an exemplar, and the same three values to whoever has no use for that."""
-
-    exemplar: Exemplar
-
-    @classmethod
-    def of(cls, reading: Reading, exemplar: Exemplar) -> Self:
-        """`reading`, a counter's or a bucket's, with its exemplar."""
-        made = cls(*reading)
-        made.exemplar = exemplar
-        return made
 
 
 class DriverFacts(NamedTuple):
@@ -173,8 +154,9 @@ def _signals(state: State, interval_s: float, now_ns: int) -> Iterator[Reading]:
     hw_id = _labelled("hw.id", uuid)
     if device.memory_bytes is not None:
         yield Reading(m.MEMORY_LIMIT, hw_id, device.memory_bytes)
+    columns: Mapping[Signal, Column] = state.timeline.columns
     newest, stale = None, 0
-    for row, column in list(state.timeline.columns.items()):
+    for row, column in list(columns.items()):
         last = column.last
         if last is None:
             stale += 1

@@ -71,9 +71,9 @@ def complaint(
 
 def values(row: Setting) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a strategy for each kind
     """Values that a setting may have, none of them empty."""
-    kind = row.spec.kind
+    kind = row.type
     text = st.text(LETTERS, min_size=1, max_size=12)
-    if row.name == "otlp.endpoint":
+    if row.dotted == "otlp.endpoint":
         return st.sampled_from(["http://collector:4318", "https://[::1]:4317"])
     if isinstance(kind, Number):
         return st.integers(int(kind.low), int(kind.high)) if kind.whole else st.floats(kind.low, kind.high)
@@ -97,18 +97,18 @@ def values(row: Setting) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a strateg
 
 def text_of(row: Setting, value: Any) -> str:
     """A value as a flag or a variable has it."""
-    if isinstance(row.spec.kind, Switch):
+    if isinstance(row.type, Switch):
         return "true" if value else "false"
-    if isinstance(row.spec.kind, Words):
+    if isinstance(row.type, Words):
         return ",".join(value)
-    if isinstance(row.spec.kind, Headers):
+    if isinstance(row.type, Headers):
         return ",".join(f"{name}={quote(text)}" for name, text in value)
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def flag_of(row: Setting, value: Any) -> str:
     """A value as an argument."""
-    if isinstance(row.spec.kind, Switch):
+    if isinstance(row.type, Switch):
         return row.flag if value else f"--no-{row.flag[2:]}"
     return f"{row.flag}={text_of(row, value)}"
 
@@ -121,10 +121,5 @@ def file_of(found: Mapping[Setting, Any]) -> str:
         if row.topic != topic:
             topic = row.topic
             lines.append(f"[{topic}]")
-        lines.append(f"{row.key} = {row.spec.kind.toml(found[row])}")
+        lines.append(f"{row.key} = {row.type.toml(found[row])}")
     return "\n".join(lines)
-
-
-def value_of(config: Config, row: Setting) -> Any:
-    """What a setting has come to."""
-    return getattr(getattr(config, row.topic) if row.topic else config, row.field)

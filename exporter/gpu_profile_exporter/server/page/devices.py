@@ -8,7 +8,6 @@ from gpu_profile.catalogue import BUSY_SOURCES, Signal
 from gpu_profile.catalogue.signals import MEMORY_USED, POWER, POWER_AVERAGE, TEMPERATURE
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.readings.health import (
-    Column,
     Sampling,
     State,
     Status,
@@ -52,7 +51,7 @@ class PageData(TypedDict):
 
 
 @runtime_checkable
-class Busy(Column, Protocol):
+class Busy(Protocol):
     """A column that has the newest second's rows."""
 
     def integral(self, a_ns: int, b_ns: int) -> tuple[int, int]:
@@ -82,8 +81,11 @@ def _device(state: State, sampler: Sampling, now_ns: int) -> DeviceData:
             (base(sample.signal, sample.value) for sample in samples if sample is not None and not reason), None
         )
 
-    busy = timeline.best(BUSY_SOURCES)
-    seen = busy is not None and not reason and fresh(busy, now_ns, sampler.interval_s) is not None
+    busy, mean = timeline.best(BUSY_SOURCES), None
+    until = fresh(busy, now_ns, sampler.interval_s)
+    if until is not None and isinstance(busy, Busy) and not reason:
+        mass, covered_ns = busy.integral(until.t_end_ns - NS_PER_S, until.t_end_ns)
+        mean = base(busy.signal, mass, covered_ns) if covered_ns else None
     newest = newest_ns(timeline)
     return DeviceData(
         uuid=device.uuid,
@@ -93,7 +95,7 @@ def _device(state: State, sampler: Sampling, now_ns: int) -> DeviceData:
         parent=device.parent,
         status=status(state, sampler, now_ns),
         reason=reason,
-        busy=_last_second(busy) if isinstance(busy, Busy) and seen else None,
+        busy=mean,
         busy_source=busy.signal.key if busy is not None else None,
         power_w=last(POWER, POWER_AVERAGE),
         memory_used_bytes=last(MEMORY_USED),
@@ -101,11 +103,3 @@ def _device(state: State, sampler: Sampling, now_ns: int) -> DeviceData:
         temperature_c=last(TEMPERATURE),
         age_s=None if newest is None else max(0, now_ns - newest) / NS_PER_S,
     )
-
-
-def _last_second(column: Busy) -> float | None:
-    until = column.watermark_ns
-    if until is None:
-        return None
-    mass, covered_ns = column.integral(until - NS_PER_S, until)
-    return base(column.signal, mass, covered_ns) if covered_ns else None

@@ -1,4 +1,7 @@
-"""The landing page as text: `index.html` with what is known now already in it, so that it needs no scripts."""
+"""The landing page as text: `index.html` with what is known now already in it, so that it needs no scripts.
+
+The page's script asks for the page again and takes over what has changed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,6 @@ def _row(device: DeviceData) -> str:
 
 
 def _cells(device: DeviceData) -> tuple[str, ...]:
-    """The same texts as `cells` in index.html's script."""
     busy, power, age = device["busy"], device["power_w"], device["age_s"]
     used, total, heat = device["memory_used_bytes"], device["memory_bytes"], device["temperature_c"]
     of_total = "" if total is None else f" / {total / _GIB:.1f}"

@@ -147,7 +147,7 @@ def test_the_kubelets_answer_is_read_by_the_numbers_of_its_fields() -> None:
         "ml", "serve", web=claim("one-gpu", ("gpu.nvidia.com", "gpu-0", "k8s.gpu.nvidia.com/device=gpu-0"))
     )
     main, web = Holder("ml", "train-0", "main"), Holder("ml", "serve", "web")
-    assert list(podresources.read(answer)) == [
+    assert podresources.read(answer) == [
         PluginDevice(main, "nvidia.com/gpu", GPU0),
         PluginDevice(main, "nvidia.com/gpu", GPU1),
         ClaimedDevice(web, "one-gpu", "gpu.nvidia.com", "gpu-0", ("k8s.gpu.nvidia.com/device=gpu-0",)),
@@ -155,14 +155,14 @@ def test_the_kubelets_answer_is_read_by_the_numbers_of_its_fields() -> None:
 
 
 def test_an_empty_answer_is_a_node_without_pods() -> None:
-    assert list(podresources.read(b"")) == []
+    assert podresources.read(b"") == []
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda noise: pod("a", "b", c=noise)))
 def test_whatever_the_kubelet_answers_is_read_or_garbage(answer: bytes) -> None:
     reason = None
     try:
-        rows = list(podresources.read(answer))
+        rows = podresources.read(answer)
     except Unavailable as refused:
         rows, reason = [], refused.reason
     assert reason in (None, Reason.GARBAGE)

@@ -128,33 +128,26 @@ def test_an_uptime_that_is_none_is_garbage(tmp_path: Path, text: str) -> None:
 
 # ---------------------------------------------------------------------- shares
 
+Row = tuple[int, int | None, float | None]
 
-def test_shares_are_what_the_driver_says_the_largest_first() -> None:
+
+@pytest.mark.parametrize(
+    ("uses", "memory_bytes", "expected", "exceeds"),
+    [
+        ([(1, 5, 0.2), (2, 9, None)], 14, [(2, 9, None), (1, 5, 0.2)], 0),
+        ([(1, 8, None), (1, 9, 0.5)], 10, [(1, 9, 0.5)], 0),
+        ([(1, 6, 0.2), (2, 6, 0.3)], 11, [(1, None, 0.2), (2, None, 0.3)], 1),
+        ([(1, 6, 0.7), (2, 5, 0.6)], 11, [(1, 6, None), (2, 5, None)], 1),
+    ],
+    ids=["the largest first", "a pid that is listed twice", "memory beyond the device's", "utilisation beyond one"],
+)
+def test_shares_are_what_the_driver_says_as_far_as_it_can_be(
+    uses: list[Row], memory_bytes: int, expected: list[Row], exceeds: int
+) -> None:
     tally = Tally()
-    found = shares([ProcessUse(1, 5, 0.2), ProcessUse(2, 9, None)], memory_bytes=14, most=9, tally=tally)
-    assert [tuple(row) for row in found] == [(2, 9, None), (1, 5, 0.2)]
-    assert not tally
-
-
-def test_a_pid_that_is_listed_twice_counts_once() -> None:
-    tally = Tally()
-    found = shares([ProcessUse(1, 8, None), ProcessUse(1, 9, 0.5)], memory_bytes=10, most=9, tally=tally)
-    assert [tuple(row) for row in found] == [(1, 9, 0.5)]
-    assert not tally
-
-
-def test_memory_beyond_the_devices_is_absent_and_counted_and_utilisation_stays() -> None:
-    tally = Tally()
-    found = shares([ProcessUse(1, 6, 0.2), ProcessUse(2, 6, 0.3)], memory_bytes=11, most=9, tally=tally)
-    assert [tuple(row) for row in found] == [(1, None, 0.2), (2, None, 0.3)]
-    assert tally == {(Source.PROCESSES, LeftOut.EXCEEDS_DEVICE): 1}
-
-
-def test_utilisation_beyond_one_is_absent_and_counted_and_memory_stays() -> None:
-    tally = Tally()
-    found = shares([ProcessUse(1, 6, 0.7), ProcessUse(2, 5, 0.6)], memory_bytes=11, most=9, tally=tally)
-    assert [tuple(row) for row in found] == [(1, 6, None), (2, 5, None)]
-    assert tally == {(Source.PROCESSES, LeftOut.EXCEEDS_DEVICE): 1}
+    found = shares([ProcessUse(*use) for use in uses], memory_bytes=memory_bytes, most=9, tally=tally)
+    assert [tuple(row) for row in found] == expected
+    assert tally == ({(Source.PROCESSES, LeftOut.EXCEEDS_DEVICE): 1} if exceeds else {})
 
 
 def test_what_rounding_explains_is_scaled_to_one() -> None:

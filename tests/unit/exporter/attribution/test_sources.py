@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.exporter import GIB, GPU0, IN_POD, Host, State, allocations, left_out, rows, states_of, status
+from support.exporter import GIB, GPU0, IN_POD, Host, allocations, left_out, rows, states_of, status
 
 from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import Waitable
 from gpu_profile.errors import UsageError
+from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.attribution import Attribution, kubelet
 
@@ -78,7 +79,7 @@ def test_at_the_start_it_asks_again_soon_and_then_every_period(tmp_path: Path) -
             known.update(states_of(self.now_ns()) if len(waits) == 7 else {})
             return super().wait(event, timeout_s)
 
-    known: dict[str, State] = {}
+    known: dict[str, Tracked] = {}
     attribution = Attribution(lambda: known, pods="off", containers=False, slurm_dir=tmp_path / "jobs", clock=Clock())
     attribution.start()
     attribution.stop(timeout_s=20)
@@ -156,7 +157,7 @@ def test_no_metric_has_more_than_twelve_labels() -> None:
 def test_it_runs_in_a_thread_of_its_own_until_it_is_stopped(tmp_path: Path) -> None:
     turned = threading.Event()
 
-    def states() -> Mapping[str, State]:
+    def states() -> Mapping[str, Tracked]:
         turned.set()
         return {}
 

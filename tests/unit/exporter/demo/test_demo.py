@@ -22,8 +22,8 @@ from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.demo import command
 from gpu_profile_exporter.demo.comparison import Comparison, HostTwin, compare
-from gpu_profile_exporter.demo.service import SpanSample, Status, status
-from gpu_profile_exporter.demo.workload import HostWorkload, open_workload
+from gpu_profile_exporter.demo.service import SpanSample, Status, open_workload, status
+from gpu_profile_exporter.demo.workload import Workload
 
 ROW = Comparison("decode", 2.0, 1.9, 0.02, 1000.0, 1010.0, None)
 
@@ -46,7 +46,7 @@ class Launch:
 
 def session(**parts: Any) -> Session:
     """As much of a session as the demonstration's comparison looks at."""
-    return cast("Session", SimpleNamespace(pools={}, on_end=[], **parts))
+    return cast("Session", SimpleNamespace(joiner=SimpleNamespace(pools={}, on_end=[]), **parts))
 
 
 # ---------------------------------------------------------------------- what the service says
@@ -69,7 +69,8 @@ def test_what_the_service_says_survives_the_pipe() -> None:
 
 
 def test_before_the_first_region_the_service_has_nothing_to_say() -> None:
-    assert status(None, SpanSample()) == Status([], joined=False, spans=0, problem="")
+    found = status(session(regions=list, sampler=SimpleNamespace(problem="")), SpanSample())
+    assert found == Status([], joined=False, spans=0, problem="")
 
 
 # ---------------------------------------------------------------------- how far it is from the truth
@@ -105,14 +106,14 @@ def test_device_intervals_find_the_busy_time_and_energy_that_host_intervals_miss
             step_for(sampler, clock, 0.001)
             end = clock.now_ns()
             launched = Launch("matmul", start, end, queue.device_uuid, first.passed_ns, last.passed_ns)
-            for hook in mine.on_end:
+            for hook in mine.joiner.on_end:
                 hook(cast("Execution", launched))
             pool.count("matmul")
             step_for(sampler, clock, 1.5 + 0.137 * i)
         step_for(sampler, clock, 1.0)
         until = clock.now_ns() - nanoseconds(0.5)
         pool.advance(twin.activities(queue.device_uuid, host=False), until, final=True)
-        mine.pools[queue.device_uuid] = pool
+        mine.joiner.pools[queue.device_uuid] = pool
         (row,) = compare(mine, twin, Truth(node, clock=clock))
     finally:
         sampler.stop()
@@ -131,7 +132,7 @@ def test_a_demonstration_that_is_too_long_to_compare_says_so(monkeypatch: pytest
     mine = session()
     twin = HostTwin(mine)
     for expected in (True, True, False):
-        mine.on_end[0](cast("Execution", Launch("a", 0, 1, "GPU-A", 0, 1)))
+        mine.joiner.on_end[0](cast("Execution", Launch("a", 0, 1, "GPU-A", 0, 1)))
         assert twin.complete is expected
     assert len(twin.executions) == 2
 
@@ -151,6 +152,6 @@ def test_a_port_that_is_taken_on_any_address_is_left_to_whoever_has_it() -> None
 def test_without_a_gpu_the_regions_run_on_the_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     work = open_workload(None)
-    assert isinstance(work, HostWorkload)
+    assert type(work) is Workload
     assert (work.pending_s, work.stream_of_thread) == (0.0, None)
     assert work.truth() is None

@@ -9,14 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from gpu_profile_exporter.exposition.format import (
     LONGEST_VALUE,
     Format,
-    exemplar_text,
     family_lines,
     negotiate,
     number,
     series_text,
 )
 from gpu_profile_exporter.naming.series import Family, Series
-from gpu_profile_exporter.readings.readings import Exemplar
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -85,7 +83,6 @@ def test_numbers_are_written_as_prometheus_reads_them(value: float, text: str) -
         (Family("a_watts", "gauge", "", "watts"), "a_watts gauge", "a_watts gauge, unit watts"),
         (Family("a", "gauge", "", "watts"), "a gauge", "a gauge"),
         (Family("a", "untyped", "", ""), "a untyped", "a unknown"),
-        (Family("a_seconds", "histogram", "", "seconds"), "a_seconds histogram", "a_seconds histogram, unit seconds"),
     ],
 )
 def test_a_family_has_the_name_type_and_unit_that_its_format_allows(
@@ -153,38 +150,6 @@ def test_any_name_becomes_one_that_parses(metric: str, label: str) -> None:
     (family,) = parse_text(f"{line}1.0\n")
     (sample,) = family.samples
     assert list(sample.labels.values()) == ["v"]
-
-
-def test_a_histogram_is_buckets_a_sum_and_a_count() -> None:
-    family = Family("wait_seconds", "histogram", "How long", "seconds")
-    parts = ((("le", "0.5"),), (("le", "+Inf"),), (("part", "sum"),), (("part", "count"),))
-    texts = [series_text(Series(family, (("region", "x"), *labels), 1.0)) for labels in parts]
-    assert texts == [
-        'wait_seconds_bucket{region="x",le="0.5"} ',
-        'wait_seconds_bucket{region="x",le="+Inf"} ',
-        'wait_seconds_sum{region="x"} ',
-        'wait_seconds_count{region="x"} ',
-    ]
-    lines = [f"{text}{value}\n" for text, value in zip(texts, (1, 2, 3.5, 2), strict=True)]
-    text = family_lines(family, Format.OPENMETRICS) + "".join(lines) + "# EOF\n"
-    (parsed,) = parse_openmetrics(text)  # type: ignore[no-untyped-call]
-    assert len(parsed.samples) == 4
-
-
-@given(
-    st.dictionaries(st.text(min_size=1, max_size=8), st.text(max_size=80), max_size=3),
-    st.floats(allow_nan=False),
-    st.none() | st.integers(0, 2**62),
-)
-def test_any_exemplar_parses_or_is_left_out(labels: dict[str, str], value: float, t_ns: int | None) -> None:
-    lines = family_lines(Family("a_total", "counter", "", ""), Format.OPENMETRICS)
-    text = f"{lines}a_total 1.0{exemplar_text(Exemplar(labels, value, t_ns))}\n# EOF\n"
-    (family,) = parse_openmetrics(text)  # type: ignore[no-untyped-call]
-    exemplar = family.samples[0].exemplar
-    if exemplar is None:
-        assert sum(len(k) + len(v) for k, v in labels.items()) > 100
-    else:
-        assert exemplar.value == value
 
 
 def test_labels_keep_the_order_in_which_their_scheme_gives_them() -> None:

@@ -23,7 +23,7 @@ from gpu_profile_exporter.exposition.budget import Candidate, Rank, left_out, ra
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.naming.series import Family, Naming, Series
-from gpu_profile_exporter.readings.readings import Exemplar, ExemplarReading, Reading
+from gpu_profile_exporter.readings.readings import Reading
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 GAUGE = Metric("gpu_profile.test.gauge", "", Instrument.GAUGE, "A gauge", ("hw.id", "which"))
@@ -257,32 +257,6 @@ def test_the_same_series_are_left_out_whatever_the_order_of_readings() -> None:
         return set(parsed(readings, budget=20))
 
     assert names(crowd(50)) == names(crowd(50)[::-1])
-
-
-# ---------------------------------------------------------------------- exemplars
-
-
-def test_exemplars_of_counters_stand_in_openmetrics_and_not_in_text() -> None:
-    trace = Exemplar({"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"}, 0.5, 1_700_000_000_123_456_789)
-    readings = [
-        ExemplarReading.of(Reading(COUNTER, of("a"), 3), trace),
-        Reading(COUNTER, of("b"), 4),
-        ExemplarReading.of(Reading(GAUGE, of("a"), 5), trace),
-    ]
-    exposition = Exposition(lambda: readings, process=False)
-    line = 'gpu_profile_test_total{hw_id="GPU-a",which="a"} 3.0'
-    open_text = exposition.render(OPENMETRICS)[0].decode()
-    assert f'{line} # {{trace_id="4bf92f3577b34da6a3ce929d0e0e4736"}} 0.5 1700000000.123456789\n' in open_text
-    assert open_text.count("trace_id") == 1
-    assert f"{line}\n" in exposition.render()[0].decode()
-    samples = [s for family in parse_openmetrics(open_text) for s in family.samples if s.exemplar]  # type: ignore[no-untyped-call]
-    assert [s.exemplar.value for s in samples] == [0.5]
-
-
-def test_a_reading_with_an_exemplar_is_the_same_three_values() -> None:
-    reading = Reading(COUNTER, of("a"), 3)
-    metric, attributes, value = ExemplarReading.of(reading, Exemplar({}, 1))
-    assert (metric, attributes, value) == reading
 
 
 # ---------------------------------------------------------------------- many at once

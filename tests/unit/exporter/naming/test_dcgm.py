@@ -10,7 +10,6 @@ from gpu_profile.catalogue import METRICS, metric_of, signal
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST
-from gpu_profile.errors import UsageError
 from gpu_profile_exporter.naming.dcgm import Dcgm
 from gpu_profile_exporter.naming.dcgm_csv import parse_counters
 from gpu_profile_exporter.naming.dcgm_fields import (
@@ -222,13 +221,6 @@ def test_under_dcgms_names_alone_the_exporter_still_tells_of_itself_under_its_ow
     assert series.family.name == "gpu_profile_driver_up"
     assert not Dcgm(own=False).series(m.DRIVER_UP, {})
     assert not dcgm().series(m.DEVICE_UP, {"hw.id": "GPU-11"})
-
-
-def test_a_scheme_that_is_none_is_the_users_mistake() -> None:
-    with pytest.raises(UsageError, match="semconv, dcgm, both"):
-        choose("otel")
-    with pytest.raises(UsageError, match="Hostname"):
-        choose("dcgm", hostname_label="host")
 
 
 # ---------------------------------------------------------------------------------------------------------------- sums

@@ -175,8 +175,8 @@ def test_a_devices_name_cannot_become_markup() -> None:
 
 def test_simulated_devices_are_marked_and_real_ones_are_not() -> None:
     sampler, clock, _ = world()
-    assert '<span class="mark" >SIMULATED' in render(page(sampler, clock, simulated=True))
-    assert '<span class="mark" hidden>SIMULATED' in render(page(sampler, clock, simulated=False))
+    assert '<span class="mark" id="simulated" >SIMULATED' in render(page(sampler, clock, simulated=True))
+    assert '<span class="mark" id="simulated" hidden>SIMULATED' in render(page(sampler, clock, simulated=False))
 
 
 def test_what_is_not_known_is_a_dash_on_the_page() -> None:
