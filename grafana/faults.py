@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from panels import Column, Panel, Query, Section
+from panels import BARS, Column, Query, Section, panel
 from queries import GPU_NAME, by, increase, named, of_gpus, throttled
 
 from gpu_profile.catalogue import metric_of, signal
@@ -32,27 +32,25 @@ _WIDTH, _WIDTH_MAX = (of_gpus(metric_of(signal(key))) for key in ("pcie_link_wid
 FAULTS: Final = Section(
     "What goes wrong",
     (
-        Panel(
-            title="Faults by GPU",
-            description="What happened in this time range, and, in the last three columns, how it is now. Rows are "
+        panel(
+            "Faults by GPU",
+            "What happened in this time range, and, in the last three columns, how it is now. Rows are "
             "remapped when memory wears out; one that waits needs a reset, one that failed a new GPU. Action is what "
             "the driver asks for: 0 is nothing, 1 a reset. An empty cell: the GPU does not report it.",
+            "none",
+            Query(by("hw_id, index, instance", of_gpus(DEVICE_INFO, {"kind": "gpu"}), "max"), GPU_NAME),
+            Query(by("hw_id", increase(of_gpus(XID_ERRORS))), "XID errors {{hw_id}}"),
+            Query(by("hw_id", _UNCORRECTED), "uncorrected {{hw_id}}"),
+            Query(by("hw_id", _CORRECTED), "corrected {{hw_id}}"),
+            Query(by("hw_id", increase(of_gpus(metric_of(REMAPPED_ROWS[0])))), "rows remapped {{hw_id}}"),
+            Query(by("hw_id", increase(of_gpus(metric_of(PCIE_REPLAYS)))), "PCIe replays {{hw_id}}"),
+            Query(by("hw_id", increase(of_gpus(metric_of(NVLINK_ERRORS[0])))), "NVLink errors {{hw_id}}"),
+            Query(by("hw_id", of_gpus(metric_of(REMAP_PENDING)), "max"), "remap waits {{hw_id}}"),
+            Query(by("hw_id", of_gpus(metric_of(REMAP_FAILURE)), "max"), "remap failed {{hw_id}}"),
+            Query(by("hw_id", of_gpus(metric_of(RECOVERY_ACTION)), "max"), "action {{hw_id}}"),
             kind="table",
-            unit="none",
             width=16,
             height=8,
-            queries=(
-                Query(by("hw_id, index, instance", of_gpus(DEVICE_INFO, {"kind": "gpu"}), "max"), GPU_NAME),
-                Query(by("hw_id", increase(of_gpus(XID_ERRORS))), "XID errors {{hw_id}}"),
-                Query(by("hw_id", _UNCORRECTED), "uncorrected {{hw_id}}"),
-                Query(by("hw_id", _CORRECTED), "corrected {{hw_id}}"),
-                Query(by("hw_id", increase(of_gpus(metric_of(REMAPPED_ROWS[0])))), "rows remapped {{hw_id}}"),
-                Query(by("hw_id", increase(of_gpus(metric_of(PCIE_REPLAYS)))), "PCIe replays {{hw_id}}"),
-                Query(by("hw_id", increase(of_gpus(metric_of(NVLINK_ERRORS[0])))), "NVLink errors {{hw_id}}"),
-                Query(by("hw_id", of_gpus(metric_of(REMAP_PENDING)), "max"), "remap waits {{hw_id}}"),
-                Query(by("hw_id", of_gpus(metric_of(REMAP_FAILURE)), "max"), "remap failed {{hw_id}}"),
-                Query(by("hw_id", of_gpus(metric_of(RECOVERY_ACTION)), "max"), "action {{hw_id}}"),
-            ),
             columns=(
                 Column("instance", "Node"),
                 Column("index", "GPU"),
@@ -67,34 +65,33 @@ FAULTS: Final = Section(
                 Column("Value #J", "Action"),
             ),
         ),
-        Panel(
-            title="XID errors by code",
-            description="Errors that the driver reported in this time range, over all chosen GPUs. 13, 31, 43 and 45 "
+        panel(
+            "XID errors by code",
+            "Errors that the driver reported in this time range, over all chosen GPUs. 13, 31, 43 and 45 "
             "are most often defects of a program; 48, 79, 94, 95, 119 and 120 concern the GPU.",
+            "none",
+            Query(by(_XID, increase(of_gpus(XID_ERRORS))), f"XID {{{{{_XID}}}}}"),
             kind="bargauge",
-            unit="none",
             width=8,
             height=8,
             thresholds=((None, "green"), (0.5, "red")),
-            queries=(Query(by(_XID, increase(of_gpus(XID_ERRORS))), f"XID {{{{{_XID}}}}}"),),
         ),
-        Panel(
-            title="Time for which clocks were held down",
-            description="Seconds in this time range, added up over the chosen GPUs, by reason. sw_power_cap is normal "
+        panel(
+            "Time for which clocks were held down",
+            "Seconds in this time range, added up over the chosen GPUs, by reason. sw_power_cap is normal "
             "under full load; heat and power brakes are not. Reasons overlap.",
-            kind="bargauge",
-            unit="s",
-            thresholds=((None, "blue"),),
-            queries=(Query(by(_REASON, throttled(increase)), f"{{{{{_REASON}}}}}"),),
+            "s",
+            Query(by(_REASON, throttled(increase)), f"{{{{{_REASON}}}}}"),
+            **BARS,
         ),
-        Panel(
-            title="Width of the PCIe links",
-            description="Lanes in use, as a share of those that GPU and slot both have. Less than 100 % on a busy GPU "
+        panel(
+            "Width of the PCIe links",
+            "Lanes in use, as a share of those that GPU and slot both have. Less than 100 % on a busy GPU "
             "means a bad contact or a riser that is not as wide; transfers are slower by as much.",
+            "percentunit",
+            Query(named(f"({_WIDTH} / {_WIDTH_MAX})"), GPU_NAME),
             legend="right",
-            unit="percentunit",
             maximum=1,
-            queries=(Query(named(f"({_WIDTH} / {_WIDTH_MAX})"), GPU_NAME),),
         ),
     ),
 )

@@ -141,6 +141,17 @@ class Panel:
         ]
 
 
+#: Shapes of panels that occur again and again.
+STAT: Json = {"kind": "stat", "width": 4, "height": 4}
+BARS: Json = {"kind": "bargauge", "thresholds": ((None, "blue"),)}
+SMALL: Json = {"width": 6, "height": 7}
+
+
+def panel(title: str, description: str, unit: str, *queries: Query, **shape: Any) -> Panel:
+    """A panel of these queries; `shape` are its other fields."""
+    return Panel(title=title, description=description, unit=unit, queries=queries, **shape)
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """A titled row and the panels below it, in reading order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from panels import Column, Panel, Query, Section
+from panels import BARS, Column, Query, Section, panel
 from queries import by, increase, of_gpus, of_regions, physical, rate
 
 from gpu_profile.catalogue.metrics import (
@@ -49,51 +49,46 @@ _VERDICTS = of_regions(REGION_CALLS)
 OVERVIEW: Final = Section(
     "Regions: what the programs do with the GPUs",
     (
-        Panel(
-            title="Regime by region",
-            description="Share of each region's executions in this time range by what bounded them. UNKNOWN means too "
+        panel(
+            "Regime by region",
+            "Share of each region's executions in this time range by what bounded them. UNKNOWN means too "
             "little evidence, for example executions too short for the samples; it is not a fault.",
+            "percentunit",
+            Query(
+                f"({by('region, regime', increase(_VERDICTS))} > 0) / on (region) group_left () "
+                f"{by('region', increase(_VERDICTS))}",
+                "{{region}}: {{regime}}",
+            ),
             kind="table",
-            unit="percentunit",
             matrix=("region", "regime"),
-            queries=(
-                Query(
-                    f"({by('region, regime', increase(_VERDICTS))} > 0) / on (region) group_left () "
-                    f"{by('region', increase(_VERDICTS))}",
-                    "{{region}}: {{regime}}",
-                ),
-            ),
         ),
-        Panel(
-            title="Energy by region in this time range",
-            description="Energy that the GPUs used while each region held them; where regions overlap on a GPU they "
+        panel(
+            "Energy by region in this time range",
+            "Energy that the GPUs used while each region held them; where regions overlap on a GPU they "
             "share it equally. Energy outside any region is not shown here.",
-            kind="bargauge",
-            unit="joule",
-            thresholds=((None, "blue"),),
-            queries=(Query(f"sort_desc({by('region', increase(of_regions(REGION_ENERGY)))})", "{{region}}"),),
+            "joule",
+            Query(f"sort_desc({by('region', increase(of_regions(REGION_ENERGY)))})", "{{region}}"),
+            **BARS,
         ),
-        Panel(
-            title="GPU time by region",
-            description="GPU time that each region kept busy, and the busy time outside them. 100 % is one GPU that "
+        panel(
+            "GPU time by region",
+            "GPU time that each region kept busy, and the busy time outside them. 100 % is one GPU that "
             "works all the time, so two can reach 200 %. Other users' programs count as outside.",
-            unit="percentunit",
-            stacked=True,
-            queries=(
-                Query(_BUSY, "{{region}}"),
-                Query(
-                    f"clamp_min({_ALL_BUSY} - sum({rate(of_regions(REGION_BUSY))}), 0)",
-                    "outside these regions",
-                ),
+            "percentunit",
+            Query(_BUSY, "{{region}}"),
+            Query(
+                f"clamp_min({_ALL_BUSY} - sum({rate(of_regions(REGION_BUSY))}), 0)",
+                "outside these regions",
             ),
-        ),
-        Panel(
-            title="Regimes over time",
-            description="Executions a second by what bounded them, over the chosen regions. Short regions that run "
-            "often outweigh long ones here.",
-            unit="cps",
             stacked=True,
-            queries=(Query(by("regime", rate(_VERDICTS)), "{{regime}}"),),
+        ),
+        panel(
+            "Regimes over time",
+            "Executions a second by what bounded them, over the chosen regions. Short regions that run "
+            "often outweigh long ones here.",
+            "cps",
+            Query(by("regime", rate(_VERDICTS)), "{{regime}}"),
+            stacked=True,
         ),
     ),
 )
@@ -101,85 +96,80 @@ OVERVIEW: Final = Section(
 CALLS: Final = Section(
     "Regions: each call",
     (
-        Panel(
-            title="Calls",
-            description="Executions a second. Each counts once, sampled by the tracer or not, on however many GPUs.",
-            unit="cps",
-            queries=(Query(_CALLS, "{{region}}"),),
+        panel(
+            "Calls",
+            "Executions a second. Each counts once, sampled by the tracer or not, on however many GPUs.",
+            "cps",
+            Query(_CALLS, "{{region}}"),
         ),
-        Panel(
-            title="Duration",
-            description="Mean and 95th percentile (dashed) of a call's time on the wall clock, waiting included. The "
+        panel(
+            "Duration",
+            "Mean and 95th percentile (dashed) of a call's time on the wall clock, waiting included. The "
             "percentile is only as fine as the histogram's buckets. The axis is logarithmic.",
-            unit="s",
+            "s",
+            Query(f"{_DURATION} / {_CALLS}", "{{region}}, mean"),
+            Query(
+                f"histogram_quantile(0.95, {_BUCKETS})",
+                "{{region}}, 95th percentile",
+                thin=True,
+                exemplars=True,
+            ),
             logarithmic=True,
             legend="right",
-            queries=(
-                Query(f"{_DURATION} / {_CALLS}", "{{region}}, mean"),
-                Query(
-                    "histogram_quantile(0.95, "
-                    + by("region, le", rate(of_regions(REGION_DURATION, part="_bucket")))
-                    + ")",
-                    "{{region}}, 95th percentile",
-                    thin=True,
-                    exemplars=True,
-                ),
-            ),
         ),
-        Panel(
-            title="GPU time for a call",
-            description="Busy seconds of GPUs that one call causes, on all its GPUs together. Far below its duration: "
+        panel(
+            "GPU time for a call",
+            "Busy seconds of GPUs that one call causes, on all its GPUs together. Far below its duration: "
             "the GPU waits.",
-            unit="s",
-            queries=(Query(f"{_BUSY} / {_CALLS}", "{{region}}"),),
+            "s",
+            Query(f"{_BUSY} / {_CALLS}", "{{region}}"),
         ),
-        Panel(
-            title="Energy for a call",
-            description="Energy of the GPUs that one call causes, its share of their idle power included. Hosts are "
-            "not included.",
-            unit="joule",
-            queries=(Query(f"{_ENERGY} / {_CALLS}", "{{region}}"),),
+        panel(
+            "Energy for a call",
+            "Energy of the GPUs that one call causes, its share of their idle power included. Hosts are not included.",
+            "joule",
+            Query(f"{_ENERGY} / {_CALLS}", "{{region}}"),
         ),
-        Panel(
-            title="Power by region",
-            description="Energy a second that goes to each region. The rest of the GPUs' power goes elsewhere.",
-            unit="watt",
+        panel(
+            "Power by region",
+            "Energy a second that goes to each region. The rest of the GPUs' power goes elsewhere.",
+            "watt",
+            Query(_ENERGY, "{{region}}"),
             stacked=True,
-            queries=(Query(_ENERGY, "{{region}}"),),
         ),
-        Panel(
-            title="Failed calls",
-            description="Share of calls that ended in an exception. The other panels count them like any other call.",
-            unit="percentunit",
-            queries=(Query(f"{_ERRORS} / {_CALLS}", "{{region}}"),),
+        panel(
+            "Failed calls",
+            "Share of calls that ended in an exception. The other panels count them like any other call.",
+            "percentunit",
+            Query(f"{_ERRORS} / {_CALLS}", "{{region}}"),
         ),
-        Panel(
-            title="Items",
-            description="Units of work a second, as the program counts them (images, tokens, requests). Only regions "
+        panel(
+            "Items",
+            "Units of work a second, as the program counts them (images, tokens, requests). Only regions "
             "that report items are shown.",
-            unit="cps",
-            queries=(Query(_ITEMS, "{{region}}"),),
+            "cps",
+            Query(_ITEMS, "{{region}}"),
         ),
-        Panel(
-            title="Energy for an item",
-            description="Energy of the GPUs for one unit of work. Compare it within a region, not between regions "
+        panel(
+            "Energy for an item",
+            "Energy of the GPUs for one unit of work. Compare it within a region, not between regions "
             "that count different things.",
-            unit="joule",
-            queries=(Query(f"{_ENERGY} / {_ITEMS}", "{{region}}"),),
+            "joule",
+            Query(f"{_ENERGY} / {_ITEMS}", "{{region}}"),
         ),
-        Panel(
-            title="Arithmetic by region",
-            description="Floating-point operations a second, over all time and not only a region's own. Only regions "
+        panel(
+            "Arithmetic by region",
+            "Floating-point operations a second, over all time and not only a region's own. Only regions "
             "whose operations are counted are shown; the profiler of operations does so.",
-            unit="flops",
-            queries=(Query(_FLOPS, "{{region}}"),),
+            "flops",
+            Query(_FLOPS, "{{region}}"),
         ),
-        Panel(
-            title="Memory traffic by region",
-            description="Bytes a second that operations have to read and write at least, where they are counted. What "
+        panel(
+            "Memory traffic by region",
+            "Bytes a second that operations have to read and write at least, where they are counted. What "
             "the memory really moves can be more.",
-            unit="Bps",
-            queries=(Query(_TRAFFIC, "{{region}}"),),
+            "Bps",
+            Query(_TRAFFIC, "{{region}}"),
         ),
     ),
 )
@@ -187,18 +177,16 @@ CALLS: Final = Section(
 KERNELS: Final = Section(
     "Regions: kernels, where a profiler looked",
     (
-        Panel(
-            title="Kernels by region in this time range",
-            description="Of the calls that a window of the profiler saw, not of all: how many these were, and what one "
+        panel(
+            "Kernels by region in this time range",
+            "Of the calls that a window of the profiler saw, not of all: how many these were, and what one "
             "of them launches. Regions that no window saw are not shown.",
+            "none",
+            Query(_PROFILED, "calls seen of {{region}}"),
+            Query(f"{_KERNELS} / {_PROFILED}", "kernels a call of {{region}}"),
+            Query(f"{_KERNEL_TIME} / ({_KERNELS} > 0)", "mean kernel of {{region}}"),
+            Query(f"{_COPIED} / {_PROFILED}", "copied a call of {{region}}"),
             kind="table",
-            unit="none",
-            queries=(
-                Query(_PROFILED, "calls seen of {{region}}"),
-                Query(f"{_KERNELS} / {_PROFILED}", "kernels a call of {{region}}"),
-                Query(f"{_KERNEL_TIME} / ({_KERNELS} > 0)", "mean kernel of {{region}}"),
-                Query(f"{_COPIED} / {_PROFILED}", "copied a call of {{region}}"),
-            ),
             columns=(
                 Column("region", "Region"),
                 Column("Value #A", "Calls seen"),
@@ -207,27 +195,25 @@ KERNELS: Final = Section(
                 Column("Value #D", "Copied a call", "bytes"),
             ),
         ),
-        Panel(
-            title="Waiting for the host, by region in this time range",
-            description="Share of the GPU's time in calls that a window of the profiler saw in which nothing was "
+        panel(
+            "Waiting for the host, by region in this time range",
+            "Share of the GPU's time in calls that a window of the profiler saw in which nothing was "
             "launched. Prefetch input, batch more, or capture a CUDA graph where it is high.",
-            kind="bargauge",
-            unit="percentunit",
+            "percentunit",
+            Query(f"sort_desc({_HOST_WAIT} / {_PROFILED_TIME})", "{{region}}"),
             maximum=1,
-            thresholds=((None, "blue"),),
             width=6,
-            queries=(Query(f"sort_desc({_HOST_WAIT} / {_PROFILED_TIME})", "{{region}}"),),
+            **BARS,
         ),
-        Panel(
-            title="Communication, by region in this time range",
-            description="Share of the GPU's time in calls that a window of the profiler saw in which a collective ran, "
+        panel(
+            "Communication, by region in this time range",
+            "Share of the GPU's time in calls that a window of the profiler saw in which a collective ran, "
             "hidden behind other kernels or not.",
-            kind="bargauge",
-            unit="percentunit",
+            "percentunit",
+            Query(f"sort_desc({_COMMUNICATION} / {_PROFILED_TIME})", "{{region}}"),
             maximum=1,
-            thresholds=((None, "blue"),),
             width=6,
-            queries=(Query(f"sort_desc({_COMMUNICATION} / {_PROFILED_TIME})", "{{region}}"),),
+            **BARS,
         ),
     ),
 )

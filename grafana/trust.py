@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from panels import Panel, Query, Section
+from panels import SMALL, Query, Section, panel
 from queries import GPU_NAME, by, named, of_gpus, rate
 
 from gpu_profile.catalogue.allocation import ATTRIBUTION_UP
@@ -25,42 +25,38 @@ _SCRAPES: Final = {"http.route": "/metrics"}
 TRUST: Final = Section(
     "How far to trust the numbers",
     (
-        Panel(
-            title="Answering",
-            description="1 while the device answers, 0 while it does not. A line that ends means that the exporter "
+        panel(
+            "Answering",
+            "1 while the device answers, 0 while it does not. A line that ends means that the exporter "
             "itself was not scraped.",
-            unit="none",
-            width=6,
-            height=7,
+            "none",
+            Query(named(of_gpus(DEVICE_UP)), GPU_NAME),
             maximum=1,
-            queries=(Query(named(of_gpus(DEVICE_UP)), GPU_NAME),),
+            **SMALL,
         ),
-        Panel(
-            title="Age of the newest sample",
-            description="How long ago the newest sample was taken when the exporter was scraped. What is stale is "
+        panel(
+            "Age of the newest sample",
+            "How long ago the newest sample was taken when the exporter was scraped. What is stale is "
             "left out of the panels above.",
-            unit="s",
-            width=6,
-            height=7,
-            queries=(Query(named(of_gpus(SAMPLE_AGE)), GPU_NAME),),
+            "s",
+            Query(named(of_gpus(SAMPLE_AGE)), GPU_NAME),
+            **SMALL,
         ),
-        Panel(
-            title="Time seen by the busy counter",
-            description="Share of time that the busy counter has covered. Below 100 % there are gaps in the sampling, "
+        panel(
+            "Time seen by the busy counter",
+            "Share of time that the busy counter has covered. Below 100 % there are gaps in the sampling, "
             "and utilisation is too low by as much.",
-            unit="percentunit",
-            width=6,
-            height=7,
-            queries=(Query(named(rate(of_gpus(OBSERVED))), GPU_NAME),),
+            "percentunit",
+            Query(named(rate(of_gpus(OBSERVED))), GPU_NAME),
+            **SMALL,
         ),
-        Panel(
-            title="Time spent reading the driver",
-            description="Seconds a second that the exporter waits for the driver, by tier of signals. It is not CPU "
+        panel(
+            "Time spent reading the driver",
+            "Seconds a second that the exporter waits for the driver, by tier of signals. It is not CPU "
             "time, and no scrape ever waits for it.",
-            unit="percentunit",
-            width=6,
-            height=7,
-            queries=(Query(by("instance, tier", rate(of_gpus(READ_TIME))), "{{tier}} on {{instance}}"),),
+            "percentunit",
+            Query(by("instance, tier", rate(of_gpus(READ_TIME))), "{{tier}} on {{instance}}"),
+            **SMALL,
         ),
     ),
 )
@@ -68,105 +64,91 @@ TRUST: Final = Section(
 EXPORTER: Final = Section(
     "The exporter itself",
     (
-        Panel(
-            title="Readers started again",
-            description="How often a process that reads the driver was started again, a second, by reason. “hung”: a "
+        panel(
+            "Readers started again",
+            "How often a process that reads the driver was started again, a second, by reason. “hung”: a "
             "call to a GPU did not come back; “released”: somebody asked for the GPUs to be let go of.",
-            unit="cps",
-            width=6,
-            height=7,
-            queries=(Query(by("instance, reason", rate(of_gpus(READER_RESTARTS))), "{{reason}} on {{instance}}"),),
+            "cps",
+            Query(by("instance, reason", rate(of_gpus(READER_RESTARTS))), "{{reason}} on {{instance}}"),
+            **SMALL,
         ),
-        Panel(
-            title="Duration of a scrape",
-            description="Mean time between a request for the metrics and its answer, as the exporter sees it. It never "
+        panel(
+            "Duration of a scrape",
+            "Mean time between a request for the metrics and its answer, as the exporter sees it. It never "
             "waits for the driver.",
-            unit="s",
-            width=6,
-            height=7,
-            queries=(
-                Query(
-                    f"{by('instance', rate(of_gpus(REQUEST_TIME, _SCRAPES)))} / "
-                    f"{by('instance', rate(of_gpus(REQUESTS, _SCRAPES)))}",
-                    "{{instance}}",
-                ),
+            "s",
+            Query(
+                f"{by('instance', rate(of_gpus(REQUEST_TIME, _SCRAPES)))} / "
+                f"{by('instance', rate(of_gpus(REQUESTS, _SCRAPES)))}",
+                "{{instance}}",
             ),
+            **SMALL,
         ),
-        Panel(
-            title="Samples left out",
-            description="Samples a second that were not used, by reason. “duplicate” is usual: the driver had nothing "
+        panel(
+            "Samples left out",
+            "Samples a second that were not used, by reason. “duplicate” is usual: the driver had nothing "
             "new. “implausible” and “late” should be rare; “reset” follows a reload of the driver.",
-            unit="cps",
-            width=6,
-            height=7,
-            queries=(Query(by("instance, reason", rate(of_gpus(DROPPED))), "{{reason}} on {{instance}}"),),
+            "cps",
+            Query(by("instance, reason", rate(of_gpus(DROPPED))), "{{reason}} on {{instance}}"),
+            **SMALL,
         ),
-        Panel(
-            title="Requests turned away",
-            description="Requests and connections a second that the exporter refused: too slow, too large, too many, "
+        panel(
+            "Requests turned away",
+            "Requests and connections a second that the exporter refused: too slow, too large, too many, "
             "or without a right certificate.",
-            unit="cps",
-            width=6,
-            height=7,
-            queries=(Query(by("instance", rate(of_gpus(REJECTED))), "{{instance}}"),),
+            "cps",
+            Query(by("instance", rate(of_gpus(REJECTED))), "{{instance}}"),
+            **SMALL,
         ),
-        Panel(
-            title="Series",
-            description="Series in the last scrape, and (dashed) how many a second were left out because there were "
+        panel(
+            "Series",
+            "Series in the last scrape, and (dashed) how many a second were left out because there were "
             "more than the budget allows.",
-            unit="none",
-            width=6,
-            height=7,
-            queries=(
-                Query(by("instance", of_gpus(SERIES)), "{{instance}}"),
-                Query(by("instance", rate(of_gpus(SERIES_DROPPED))), "{{instance}}, left out", thin=True),
-            ),
+            "none",
+            Query(by("instance", of_gpus(SERIES)), "{{instance}}"),
+            Query(by("instance", rate(of_gpus(SERIES_DROPPED))), "{{instance}}, left out", thin=True),
+            **SMALL,
         ),
-        Panel(
-            title="CPU of the readers",
-            description="Share of one core that the processes take that read the driver.",
-            unit="percentunit",
-            width=6,
-            height=7,
-            queries=(Query(by("instance", rate(of_gpus(READER_CPU))), "{{instance}}"),),
+        panel(
+            "CPU of the readers",
+            "Share of one core that the processes take that read the driver.",
+            "percentunit",
+            Query(by("instance", rate(of_gpus(READER_CPU))), "{{instance}}"),
+            **SMALL,
         ),
-        Panel(
-            title="Memory of the readers",
-            description="Memory of the processes that read the driver. It should not grow over days.",
-            unit="bytes",
-            width=6,
-            height=7,
-            queries=(Query(by("instance", of_gpus(READER_MEMORY)), "{{instance}}"),),
+        panel(
+            "Memory of the readers",
+            "Memory of the processes that read the driver. It should not grow over days.",
+            "bytes",
+            Query(by("instance", of_gpus(READER_MEMORY)), "{{instance}}"),
+            **SMALL,
         ),
-        Panel(
-            title="Who uses the GPUs: sources",
-            description="1 while a source of attribution answers, 0 with the reason while it does not. That there is "
+        panel(
+            "Who uses the GPUs: sources",
+            "1 while a source of attribution answers, 0 with the reason while it does not. That there is "
             "no kubelet on a machine that is no Kubernetes node is as it should be.",
-            unit="none",
-            width=6,
-            height=7,
+            "none",
+            Query(of_gpus(ATTRIBUTION_UP), "{{source}} on {{instance}} {{reason}}"),
             maximum=1,
-            queries=(Query(of_gpus(ATTRIBUTION_UP), "{{source}} on {{instance}} {{reason}}"),),
+            **SMALL,
         ),
-        Panel(
-            title="Push",
-            description="Tries a second to push over OTLP that failed, by error, and (dashed) batches that were given "
+        panel(
+            "Push",
+            "Tries a second to push over OTLP that failed, by error, and (dashed) batches that were given "
             "up. Empty where nothing is pushed.",
-            unit="cps",
+            "cps",
+            Query(
+                by("instance, signal, error_type", rate(of_gpus(PUSH_FAILURES))),
+                "{{signal}} on {{instance}}: {{error_type}}",
+            ),
+            Query(
+                by("instance, signal, reason", rate(of_gpus(PUSH_DROPPED))),
+                "{{signal}} on {{instance}}: given up, {{reason}}",
+                thin=True,
+            ),
             width=12,
             height=7,
             legend="right",
-            queries=(
-                Query(
-                    by("instance, signal, error_type", rate(of_gpus(PUSH_FAILURES))),
-                    "{{signal}} on {{instance}}: {{error_type}}",
-                ),
-                Query(
-                    by("instance, signal, reason", rate(of_gpus(PUSH_DROPPED))),
-                    "{{signal}} on {{instance}}: given up, {{reason}}",
-                    thin=True,
-                ),
-            ),
         ),
     ),
 )

@@ -2,145 +2,139 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from gpu_profile.catalogue import families
+from gpu_profile.catalogue.families import FASTEST, RECEIVED, REFRESH_NS, SENT, mean
 from gpu_profile.catalogue.group import Group
-from gpu_profile.catalogue.signal import Dcgm, Kind, Signal, Tier
+from gpu_profile.catalogue.signal import Signal, Tier
+from gpu_profile.units import NS_PER_S
 
-_SIXTH: Final = 1_000_000_000 // 6
+_SIXTH: Final = NS_PER_S // 6
+#: Fine enough for a gauge, and coarse enough that a minute's integral stays exact, in B/s.
+_RATE_STEP: Final = 65_536
 
-UTILIZATION: Final = families.task(
-    "utilization",
-    "general",
-    "nvmlDeviceGetSamples GPU_UTILIZATION, else nvmlDeviceGetUtilizationRates",
-    "DCGM_FI_DEV_GPU_UTIL",
-    Tier.FAST,
-    "Share of the sample period in which at least one kernel ran",
+#: Utilisation of one engine, in whole per cents over the driver's sample period (1/6 s to 1 s by model).
+_task: Final = partial(
+    mean, unit="1", quantum=1e-2, limit=100, tier=Tier.FAST, window_ns=_SIXTH, refresh_ns=_SIXTH, dcgm_scale=100
 )
-MEMORY_CONTROLLER: Final = Signal(
+#: What the driver computes between two renewals of its counters: a share of a ceiling, and traffic in whole 64 KiB/s.
+_window: Final = partial(mean, tier=Tier.GPM, window_ns=REFRESH_NS, refresh_ns=REFRESH_NS, group=Group.GPM)
+_gpm: Final = partial(_window, unit="1", quantum=1e-4, limit=10_000, mig=True)
+_gpm_rate: Final = partial(_window, unit="By/s", quantum=float(_RATE_STEP), limit=FASTEST // _RATE_STEP)
+
+UTILIZATION: Final = _task(
+    "utilization",
+    "hw.gpu.utilization",
+    "nvmlDeviceGetSamples GPU_UTILIZATION, else nvmlDeviceGetUtilizationRates",
+    "Share of the sample period in which at least one kernel ran",
+    "DCGM_FI_DEV_GPU_UTIL",
+    attributes=(("hw.gpu.task", "general"),),
+)
+MEMORY_CONTROLLER: Final = _task(
     "memory_controller",
     "nvidia.gpu.memory_controller.utilization",
-    "1",
-    Kind.WINDOW_MEAN,
-    1e-2,
-    100,
-    Tier.FAST,
-    source="nvmlDeviceGetSamples MEMORY_UTILIZATION, else nvmlDeviceGetUtilizationRates",
-    brief="Share of the sample period in which device memory was read or written (not a bandwidth)",
-    window_ns=_SIXTH,
-    refresh_ns=_SIXTH,
-    dcgm=Dcgm("DCGM_FI_DEV_MEM_COPY_UTIL", 100),
+    "nvmlDeviceGetSamples MEMORY_UTILIZATION, else nvmlDeviceGetUtilizationRates",
+    "Share of the sample period in which device memory was read or written (not a bandwidth)",
+    "DCGM_FI_DEV_MEM_COPY_UTIL",
 )
 
 
-def _media(key: str, nvml: str, dcgm: str | None, what: str) -> Signal:
-    return families.task(
+def _media(key: str, nvml: str, what: str, dcgm: str = "") -> Signal:
+    return _task(
         key,
-        key,
+        "hw.gpu.utilization",
         f"nvmlDeviceGet{nvml}Utilization",
-        dcgm,
-        Tier.SLOW,
         f"Share of the sample period in which the {what} was busy",
-        Group.MEDIA,
+        dcgm,
+        attributes=(("hw.gpu.task", key),),
+        tier=Tier.SLOW,
+        group=Group.MEDIA,
     )
 
 
-ENCODER: Final = _media("encoder", "Encoder", "DCGM_FI_DEV_ENC_UTIL", "video encoder")
-DECODER: Final = _media("decoder", "Decoder", "DCGM_FI_DEV_DEC_UTIL", "video decoder")
-JPEG: Final = _media("jpeg", "Jpg", None, "JPEG engine")
-OPTICAL_FLOW: Final = _media("optical_flow", "Ofa", None, "optical-flow engine")
+ENCODER: Final = _media("encoder", "Encoder", "video encoder", "DCGM_FI_DEV_ENC_UTIL")
+DECODER: Final = _media("decoder", "Decoder", "video decoder", "DCGM_FI_DEV_DEC_UTIL")
+ACTIVITY: Final = (
+    UTILIZATION,
+    MEMORY_CONTROLLER,
+    ENCODER,
+    DECODER,
+    _media("jpeg", "Jpg", "JPEG engine"),
+    _media("optical_flow", "Ofa", "optical-flow engine"),
+)
 
-GRAPHICS: Final = families.gpm(
+GRAPHICS: Final = _gpm(
     "graphics",
     "nvidia.gpu.graphics.activity",
-    "GRAPHICS_UTIL",
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+    "GPM GRAPHICS_UTIL",
     "Share of time in which any compute or graphics work ran",
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
 )
-SM: Final = families.gpm(
+SM: Final = _gpm(
     "sm",
     "nvidia.gpu.sm.activity",
-    "SM_UTIL",
-    "DCGM_FI_PROF_SM_ACTIVE",
+    "GPM SM_UTIL",
     "Share of cycles in which a multiprocessor had a warp resident, averaged over multiprocessors",
+    "DCGM_FI_PROF_SM_ACTIVE",
 )
-OCCUPANCY: Final = families.gpm(
+OCCUPANCY: Final = _gpm(
     "occupancy",
     "nvidia.gpu.sm.occupancy",
-    "SM_OCCUPANCY",
-    "DCGM_FI_PROF_SM_OCCUPANCY",
+    "GPM SM_OCCUPANCY",
     "Resident warps as a share of the most that fit",
+    "DCGM_FI_PROF_SM_OCCUPANCY",
 )
-TENSOR: Final = families.gpm(
+TENSOR: Final = _gpm(
     "tensor",
     "nvidia.gpu.tensor.activity",
-    "ANY_TENSOR_UTIL",
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+    "GPM ANY_TENSOR_UTIL",
     "Share of cycles in which a tensor pipe was active",
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
 )
-DRAM: Final = families.gpm(
+DRAM: Final = _gpm(
     "dram",
     "nvidia.gpu.dram.activity",
-    "DRAM_BW_UTIL",
-    "DCGM_FI_PROF_DRAM_ACTIVE",
+    "GPM DRAM_BW_UTIL",
     "Share of the peak device-memory bandwidth in use",
+    "DCGM_FI_PROF_DRAM_ACTIVE",
 )
 
 
-def _pipe(key: str, name: str, group: Group = Group.GPM) -> Signal:
-    return families.gpm(
-        key,
-        f"nvidia.gpu.{key}.activity",
-        f"{'INTEGER' if key == 'integer' else key.upper()}_UTIL",
-        f"DCGM_FI_PROF_PIPE_{'INT' if key == 'integer' else key.upper()}_ACTIVE",
-        f"Share of cycles in which the {name} pipe was active",
-        group,
-    )
+def _pipe(key: str, name: str, dcgm: str, group: Group = Group.GPM) -> Signal:
+    brief = f"Share of cycles in which the {name} pipe was active"
+    return _gpm(key, f"nvidia.gpu.{key}.activity", f"GPM {key.upper()}_UTIL", brief, dcgm, group=group)
 
 
-FP64: Final = _pipe("fp64", "FP64")
-FP32: Final = _pipe("fp32", "FP32")
-FP16: Final = _pipe("fp16", "FP16")
-INTEGER: Final = _pipe("integer", "integer", Group.GPM_DETAIL)
+FP64: Final = _pipe("fp64", "FP64", "DCGM_FI_PROF_PIPE_FP64_ACTIVE")
+FP32: Final = _pipe("fp32", "FP32", "DCGM_FI_PROF_PIPE_FP32_ACTIVE")
+FP16: Final = _pipe("fp16", "FP16", "DCGM_FI_PROF_PIPE_FP16_ACTIVE")
 
 
-def _tensor(kind: str, dcgm: str | None, numbers: str) -> Signal:
-    return families.gpm(
-        f"tensor_{kind}",
-        f"nvidia.gpu.tensor.{kind}.activity",
-        f"{kind.upper()}_TENSOR_UTIL",
-        dcgm,
-        f"Share of cycles in which the tensor pipe worked on {numbers}",
-        Group.GPM_DETAIL,
-    )
+def _tensor(kind: str, numbers: str, dcgm: str = "") -> Signal:
+    """The tensor pipe by what it multiplies, as `nvml.h` calls the instructions."""
+    brief = f"Share of cycles in which the tensor pipe worked on {numbers}"
+    otel, source = f"nvidia.gpu.tensor.{kind}.activity", f"GPM {kind.upper()}_TENSOR_UTIL"
+    return _gpm(f"tensor_{kind}", otel, source, brief, dcgm, group=Group.GPM_DETAIL)
 
 
-#: The tensor pipe by what it multiplies, as `nvml.h` calls the instructions.
-TENSORS: Final = (
-    _tensor("hmma", "DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE", "half-precision numbers"),
-    _tensor("imma", "DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE", "integers"),
-    _tensor("dfma", "DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE", "double-precision numbers (fused multiply-add)"),
-    _tensor("dmma", None, "double-precision numbers (matrix multiply)"),
-)
-
-
-def _rates(link: str, nvml: str, dcgm: str, name: str, group: Group) -> tuple[Signal, Signal]:
+def _rates(link: str, nvml: str, name: str, dcgm: str, group: Group) -> tuple[Signal, ...]:
+    """What a link receives and sends; `nvml` and `dcgm` with a place for the direction."""
     brief = f"Bytes per second over {name}, seen from the GPU"
-    rx, tx = f"{nvml}RX_PER_SEC", f"{nvml}TX_PER_SEC"
-    return (
-        families.gpm_rate(f"{link}_rx_rate", link, rx, "receive", dcgm.format("RX"), brief, group),
-        families.gpm_rate(f"{link}_tx_rate", link, tx, "transmit", dcgm.format("TX"), brief, group),
+    return tuple(
+        _gpm_rate(
+            f"{link}_{way.lower()}_rate",
+            f"nvidia.gpu.{link}.rate",
+            f"GPM {nvml.format(way)}",
+            brief,
+            dcgm.format(way),
+            attributes=direction,
+            group=group,
+        )
+        for way, direction in (("RX", RECEIVED), ("TX", SENT))
     )
 
 
-PCIE_RATES: Final = _rates("pcie", "PCIE_", "DCGM_FI_PROF_PCIE_{}_BYTES", "PCIe", Group.GPM)
-NVLINK_RATES: Final = _rates("nvlink", "NVLINK_TOTAL_", "DCGM_FI_PROF_NVLINK_{}_BYTES", "all NVLinks", Group.GPM_DETAIL)
-C2C_RATES: Final = _rates(
-    "c2c", "C2C_TOTAL_", "DCGM_FI_PROF_C2C_{}_ALL_BYTES", "the links to the CPU", Group.GPM_DETAIL
-)
-
-ACTIVITY: Final[tuple[Signal, ...]] = (UTILIZATION, MEMORY_CONTROLLER, ENCODER, DECODER, JPEG, OPTICAL_FLOW)
 GPM: Final[tuple[Signal, ...]] = (
     GRAPHICS,
     SM,
@@ -150,9 +144,12 @@ GPM: Final[tuple[Signal, ...]] = (
     FP64,
     FP32,
     FP16,
-    *PCIE_RATES,
-    INTEGER,
-    *TENSORS,
-    *NVLINK_RATES,
-    *C2C_RATES,
+    *_rates("pcie", "PCIE_{}_PER_SEC", "PCIe", "DCGM_FI_PROF_PCIE_{}_BYTES", Group.GPM),
+    _pipe("integer", "integer", "DCGM_FI_PROF_PIPE_INT_ACTIVE", Group.GPM_DETAIL),
+    _tensor("hmma", "half-precision numbers", "DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE"),
+    _tensor("imma", "integers", "DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE"),
+    _tensor("dfma", "double-precision numbers (fused multiply-add)", "DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE"),
+    _tensor("dmma", "double-precision numbers (matrix multiply)"),
+    *_rates("nvlink", "NVLINK_TOTAL_{}_PER_SEC", "all NVLinks", "DCGM_FI_PROF_NVLINK_{}_BYTES", Group.GPM_DETAIL),
+    *_rates("c2c", "C2C_TOTAL_{}_PER_SEC", "the links to the CPU", "DCGM_FI_PROF_C2C_{}_ALL_BYTES", Group.GPM_DETAIL),
 )

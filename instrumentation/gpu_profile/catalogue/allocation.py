@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu_profile.catalogue.metric import Instrument, Metric
+from gpu_profile.catalogue.metric import Family
 
 #: Where a process runs, as its cgroup tells.
 PLACE: Final = (
@@ -21,50 +21,47 @@ PLACE: Final = (
 )
 _PROCESS: Final = ("hw.id", "process.pid", "process.executable.name", *PLACE)
 
-ALLOCATION_INFO: Final = Metric(
+_HOLDERS: Final = Family()
+ALLOCATION_INFO: Final = _HOLDERS.gauge(
     "gpu_profile.allocation.info",
     "",
-    Instrument.GAUGE,
     "Who holds a device, by the source that says so; join it on hw_id",
-    ("hw.id", "source", "k8s.namespace.name", "k8s.pod.name", "k8s.container.name", "claim", *PLACE),
+    "hw.id",
+    "source",
+    "k8s.namespace.name",
+    "k8s.pod.name",
+    "k8s.container.name",
+    "claim",
+    *PLACE,
 )
-PROCESS_COUNT: Final = Metric(
-    "gpu_profile.process.count", "{process}", Instrument.GAUGE, "Processes that the driver sees on a device"
+PROCESS_COUNT: Final = _HOLDERS.gauge(
+    "gpu_profile.process.count", "{process}", "Processes that the driver sees on a device", "hw.id"
 )
-PROCESS_MEMORY: Final = Metric(
+PROCESS_MEMORY: Final = _HOLDERS.updowncounter(
     "gpu_profile.process.memory",
     "By",
-    Instrument.UPDOWNCOUNTER,
     "Device memory that a process holds; all of a device's together hold no more than the device has",
-    _PROCESS,
+    *_PROCESS,
 )
-PROCESS_UTILIZATION: Final = Metric(
+PROCESS_UTILIZATION: Final = _HOLDERS.gauge(
     "gpu_profile.process.utilization",
     "1",
-    Instrument.GAUGE,
     "Share of the driver's sample period in which a process's kernels ran; a device's add up to 1 at most",
-    _PROCESS,
+    *_PROCESS,
 )
-ATTRIBUTION_UP: Final = Metric(
+ATTRIBUTION_UP: Final = _HOLDERS.gauge(
     "gpu_profile.attribution.up",
     "",
-    Instrument.GAUGE,
     "1 while a source of attribution answers, else 0 with the reason",
-    ("source", "reason"),
+    "source",
+    "reason",
 )
-LEFT_OUT: Final = Metric(
+LEFT_OUT: Final = _HOLDERS.counter(
     "gpu_profile.attribution.left_out",
     "{item}",
-    Instrument.COUNTER,
     "What a source said and was not published, by reason; counted at each refresh",
-    ("source", "reason"),
+    "source",
+    "reason",
 )
 
-ALLOCATION_METRICS: Final = (
-    ALLOCATION_INFO,
-    PROCESS_COUNT,
-    PROCESS_MEMORY,
-    PROCESS_UTILIZATION,
-    ATTRIBUTION_UP,
-    LEFT_OUT,
-)
+ALLOCATION_METRICS: Final = tuple(_HOLDERS)

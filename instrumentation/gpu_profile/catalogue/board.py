@@ -6,34 +6,42 @@ Windows of power sensors are those that Yang, Adamek and Armour measured ("Part-
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from gpu_profile.catalogue import families
+from gpu_profile.catalogue.families import MS, REFRESH_NS, counter, gauge, mean
 from gpu_profile.catalogue.group import Group
-from gpu_profile.catalogue.signal import Dcgm, Kind, Signal, Tier
+from gpu_profile.catalogue.signal import Signal, Tier
+from gpu_profile.units import NS_PER_S
 
-_MS: Final = 1_000_000
-_SECOND: Final = 1_000 * _MS
+#: Power draw over the driver's window, and a limit of it, in mW.
+_power: Final = partial(mean, unit="W", quantum=1e-3, limit=4_000_000, tier=Tier.FAST, refresh_ns=REFRESH_NS)
+_power_limit: Final = partial(gauge, unit="W", quantum=1e-3, limit=4_000_000, group=Group.LIMITS)
+#: Above this no GPU runs, degrees Celsius: what a driver says beyond it is a code for something else.
+_HOTTEST: Final = 200
+_temperature: Final = partial(gauge, unit="Cel", limit=_HOTTEST)
+#: The clock of one domain, in whole MHz.
+_clock: Final = partial(gauge, unit="Hz", quantum=1e6, limit=100_000, dcgm_scale=1e-6)
+#: Time for which the clocks were held down for one reason.
+_throttle: Final = partial(counter, unit="s", quantum=1e-9, limit=2 * NS_PER_S)
 
-POWER: Final = families.power(
+POWER: Final = _power(
     "power",
     "hw.power",
     "field POWER_INSTANT",
     "Power draw in the driver's latest short window (25-100 ms by architecture)",
-    25 * _MS,
-    group=Group.CORE,
-    dcgm="DCGM_FI_DEV_POWER_USAGE_INSTANT",
+    "DCGM_FI_DEV_POWER_USAGE_INSTANT",
+    window_ns=25 * MS,
 )
-POWER_AVERAGE: Final = families.power(
+POWER_AVERAGE: Final = _power(
     "power_average",
     "nvidia.gpu.power.average",
     "field POWER_AVERAGE, else nvmlDeviceGetPowerUsage",
     "Power draw averaged by the driver over the last second",
-    _SECOND,
-    group=Group.CORE,
-    dcgm="DCGM_FI_DEV_POWER_USAGE",
+    "DCGM_FI_DEV_POWER_USAGE",
+    window_ns=NS_PER_S,
 )
-POWER_LIMIT: Final = families.power_limit(
+POWER_LIMIT: Final = _power_limit(
     "power_limit",
     "nvidia.gpu.power.limit",
     "nvmlDeviceGetEnforcedPowerLimit",
@@ -42,29 +50,29 @@ POWER_LIMIT: Final = families.power_limit(
     group=Group.CORE,
     tier=Tier.SLOW,
 )
-POWER_LIMITS: Final = (
-    families.power_limit(
+_POWER_LIMITS: Final = (
+    _power_limit(
         "power_limit_requested",
         "nvidia.gpu.power.limit.requested",
         "field POWER_REQUESTED_LIMIT",
         "Power limit that was asked for",
         "DCGM_FI_DEV_POWER_MGMT_LIMIT",
     ),
-    families.power_limit(
+    _power_limit(
         "power_limit_default",
         "nvidia.gpu.power.limit.default",
         "field POWER_DEFAULT_LIMIT, else nvmlDeviceGetPowerManagementDefaultLimit",
         "Power limit that the GPU starts with",
         "DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF",
     ),
-    families.power_limit(
+    _power_limit(
         "power_limit_min",
         "nvidia.gpu.power.limit.min",
         "field POWER_MIN_LIMIT, else nvmlDeviceGetPowerManagementLimitConstraints",
         "Lowest power limit that can be set",
         "DCGM_FI_DEV_POWER_MGMT_LIMIT_MIN",
     ),
-    families.power_limit(
+    _power_limit(
         "power_limit_max",
         "nvidia.gpu.power.limit.max",
         "field POWER_MAX_LIMIT, else nvmlDeviceGetPowerManagementLimitConstraints",
@@ -72,80 +80,62 @@ POWER_LIMITS: Final = (
         "DCGM_FI_DEV_POWER_MGMT_LIMIT_MAX",
     ),
 )
-ENERGY: Final = Signal(
-    "energy",
-    "hw.energy",
-    "J",
-    Kind.COUNTER,
-    1e-3,
-    4_000_000,
-    Tier.FAST,
-    source="field TOTAL_ENERGY_CONSUMPTION",
-    brief="Energy consumed since the driver was loaded",
-    refresh_ns=100 * _MS,
-    dcgm=Dcgm("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1000),
-)
-MODULE_POWER: Final = (
-    families.power(
+_module_power: Final = partial(_power, group=Group.MODULE, tier=Tier.SLOW)
+_MODULE_POWER: Final = (
+    _module_power(
         "power_module",
         "nvidia.gpu.module.power",
         "field POWER_INSTANT, scope MODULE",
         "Power draw of the whole superchip module, CPU included",
-        25 * _MS,
-        group=Group.MODULE,
-        dcgm=None,
+        window_ns=25 * MS,
     ),
-    families.power(
+    _module_power(
         "power_module_average",
         "nvidia.gpu.module.power.average",
         "field POWER_AVERAGE, scope MODULE",
         "Power draw of the whole superchip module, averaged over the last second",
-        _SECOND,
-        group=Group.MODULE,
-        dcgm=None,
+        window_ns=NS_PER_S,
     ),
-    families.power(
+    _module_power(
         "power_memory_average",
         "nvidia.gpu.memory.power.average",
         "field POWER_AVERAGE, scope MEMORY",
         "Power draw of the device memory, averaged over the last second",
-        _SECOND,
-        group=Group.MODULE,
-        dcgm=None,
+        window_ns=NS_PER_S,
     ),
 )
-
-#: Above this no GPU runs, degrees Celsius: what a driver says beyond it is a code for something else.
-_HOTTEST: Final = 200
-
-
-def _temperature(key: str, source: str, brief: str, place: str, dcgm: str, lowest: int) -> Signal:
-    return families.gauge(
-        key,
-        "hw.temperature",
-        "Cel",
-        source,
-        brief,
-        group=Group.CORE,
-        limit=_HOTTEST,
-        tier=Tier.SLOW,
-        attributes=(("hw.sensor_location", place),),
-        dcgm=Dcgm(dcgm),
-        lowest=lowest,
-    )
-
+ENERGY: Final = counter(
+    "energy",
+    "hw.energy",
+    "field TOTAL_ENERGY_CONSUMPTION",
+    "Energy consumed since the driver was loaded",
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+    unit="J",
+    quantum=1e-3,
+    limit=4_000_000,
+    tier=Tier.FAST,
+    refresh_ns=REFRESH_NS,
+    dcgm_scale=1000,
+)
 
 TEMPERATURE: Final = _temperature(
-    "temperature", "nvmlDeviceGetTemperature", "Temperature of the GPU core", "core", "DCGM_FI_DEV_GPU_TEMP", 0
+    "temperature",
+    "hw.temperature",
+    "nvmlDeviceGetTemperature",
+    "Temperature of the GPU core",
+    "DCGM_FI_DEV_GPU_TEMP",
+    attributes=(("hw.sensor_location", "core"),),
+    tier=Tier.SLOW,
 )
-# Memory without a sensor is reported as 0 degrees by some drivers.
 TEMPERATURE_MEMORY: Final = _temperature(
     "temperature_memory",
+    "hw.temperature",
     "field MEMORY_TEMP",
     "Temperature of the device memory",
-    "memory",
     "DCGM_FI_DEV_MEMORY_TEMP",
-    1,
+    attributes=(("hw.sensor_location", "memory"),),
+    tier=Tier.SLOW,
+    lowest=1,  # Memory without a sensor is reported as 0 degrees by some drivers.
 )
 #: What each threshold is in OpenTelemetry's words: NVML's name, the place, the type of limit, and DCGM's name.
 _THRESHOLDS: Final = (
@@ -154,150 +144,191 @@ _THRESHOLDS: Final = (
     ("gpu_max", "core", "max", "DCGM_FI_DEV_GPU_MAX_OP_TEMP"),
     ("mem_max", "memory", "max", "DCGM_FI_DEV_MEM_MAX_OP_TEMP"),
 )
-TEMPERATURE_LIMITS: Final = tuple(
-    families.gauge(
-        f"temperature_limit_{name}",
-        "hw.temperature.limit",
-        "Cel",
-        f"nvmlDeviceGetTemperatureThreshold {name.upper()}",
-        "Temperature from which the GPU protects itself",
+_TEMPERATURES: Final = (
+    TEMPERATURE,
+    TEMPERATURE_MEMORY,
+    *(
+        _temperature(
+            f"temperature_limit_{name}",
+            "hw.temperature.limit",
+            f"nvmlDeviceGetTemperatureThreshold {name.upper()}",
+            "Temperature from which the GPU protects itself",
+            dcgm,
+            attributes=(("hw.limit_type", kind), ("hw.sensor_location", place)),
+            group=Group.LIMITS,
+            lowest=1,
+        )
+        for name, place, kind, dcgm in _THRESHOLDS
+    ),
+    _temperature(
+        "temperature_margin",
+        "nvidia.gpu.temperature.margin",
+        "nvmlDeviceGetMarginTemperature",
+        "How far the GPU is from slowing itself down (T.Limit)",
+        "DCGM_FI_DEV_GPU_TEMP_LIMIT",
+        tier=Tier.SLOW,
         group=Group.LIMITS,
-        limit=_HOTTEST,
-        attributes=(("hw.limit_type", kind), ("hw.sensor_location", place)),
-        dcgm=Dcgm(dcgm),
-        lowest=1,
-    )
-    for name, place, kind, dcgm in _THRESHOLDS
-)
-TEMPERATURE_MARGIN: Final = families.gauge(
-    "temperature_margin",
-    "nvidia.gpu.temperature.margin",
-    "Cel",
-    "nvmlDeviceGetMarginTemperature",
-    "How far the GPU is from slowing itself down (T.Limit)",
-    group=Group.LIMITS,
-    limit=_HOTTEST,
-    tier=Tier.SLOW,
-    dcgm=Dcgm("DCGM_FI_DEV_GPU_TEMP_LIMIT"),
-    lowest=-_HOTTEST,
-)
-TEMPERATURE_MARGIN_LIMITS: Final = tuple(
-    families.gauge(
-        f"temperature_margin_limit_{name}",
-        "nvidia.gpu.temperature.margin.limit",
-        "Cel",
-        f"field TEMPERATURE_{name.upper()}_TLIMIT",
-        "Margin (T.Limit) from which the GPU protects itself (Ada and newer)",
-        group=Group.LIMITS,
-        limit=_HOTTEST,
-        attributes=(("hw.limit_type", kind), ("hw.sensor_location", place)),
         lowest=-_HOTTEST,
-    )
-    for name, place, kind, _ in _THRESHOLDS
+    ),
+    *(
+        _temperature(
+            f"temperature_margin_limit_{name}",
+            "nvidia.gpu.temperature.margin.limit",
+            f"field TEMPERATURE_{name.upper()}_TLIMIT",
+            "Margin (T.Limit) from which the GPU protects itself (Ada and newer)",
+            attributes=(("hw.limit_type", kind), ("hw.sensor_location", place)),
+            group=Group.LIMITS,
+            lowest=-_HOTTEST,
+        )
+        for name, place, kind, _ in _THRESHOLDS
+    ),
 )
-FAN: Final = families.gauge(
+_FAN: Final = gauge(
     "fan",
     "hw.fan.speed_ratio",
-    "1",
     "nvmlDeviceGetFanSpeed",
     "Speed that the fan is meant to have, as a share of its highest",
-    group=Group.LIMITS,
-    limit=200,
+    "DCGM_FI_DEV_FAN_SPEED",
+    unit="1",
     quantum=1e-2,
-    dcgm=Dcgm("DCGM_FI_DEV_FAN_SPEED", 100),
+    limit=200,
+    group=Group.LIMITS,
+    dcgm_scale=100,
 )
-
-CLOCK_SM: Final = families.clock("sm", "SM", "DCGM_FI_DEV_SM_CLOCK", "streaming multiprocessors")
-CLOCK_MEMORY: Final = families.clock("memory", "MEM", "DCGM_FI_DEV_MEM_CLOCK", "device memory")
-CLOCK_GRAPHICS: Final = families.clock("graphics", "GRAPHICS", None, "graphics engine", group=Group.CLOCKS)
-CLOCK_VIDEO: Final = families.clock("video", "VIDEO", "DCGM_FI_DEV_VIDEO_CLOCK", "video engines", group=Group.CLOCKS)
-CLOCKS_MAX: Final = tuple(
-    families.clock(domain, nvml, dcgm, what, most=True, group=Group.CLOCKS)
-    for domain, nvml, dcgm, what in (
-        ("sm", "SM", "DCGM_FI_DEV_MAX_SM_CLOCK", "streaming multiprocessors"),
-        ("memory", "MEM", "DCGM_FI_DEV_MAX_MEM_CLOCK", "device memory"),
-        ("graphics", "GRAPHICS", None, "graphics engine"),
-        ("video", "VIDEO", "DCGM_FI_DEV_MAX_VIDEO_CLOCK", "video engines"),
+#: Domain, NVML's name, what runs at it, DCGM's names of the clock now and of its highest, and the group.
+_DOMAINS: Final = (
+    ("sm", "SM", "streaming multiprocessors", "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_MAX_SM_CLOCK", Group.CORE),
+    ("memory", "MEM", "device memory", "DCGM_FI_DEV_MEM_CLOCK", "DCGM_FI_DEV_MAX_MEM_CLOCK", Group.CORE),
+    ("graphics", "GRAPHICS", "graphics engine", "", "", Group.CLOCKS),
+    ("video", "VIDEO", "video engines", "DCGM_FI_DEV_VIDEO_CLOCK", "DCGM_FI_DEV_MAX_VIDEO_CLOCK", Group.CLOCKS),
+)
+_CLOCKS: Final = tuple(
+    _clock(
+        f"clock_{domain}",
+        "nvidia.gpu.clock",
+        f"nvmlDeviceGetClockInfo {nvml}",
+        f"Current clock of the {what}",
+        dcgm,
+        attributes=(("nvidia.gpu.clock.domain", domain),),
+        tier=Tier.SLOW,
+        group=group,
     )
+    for domain, nvml, what, dcgm, _, group in _DOMAINS
 )
-PSTATE: Final = families.gauge(
+_CLOCKS_MAX: Final = tuple(
+    _clock(
+        f"clock_{domain}_max",
+        "nvidia.gpu.clock.max",
+        f"nvmlDeviceGetMaxClockInfo {nvml}",
+        f"Highest clock of the {what}",
+        dcgm,
+        attributes=(("nvidia.gpu.clock.domain", domain),),
+        group=Group.CLOCKS,
+    )
+    for domain, nvml, what, _, dcgm, _ in _DOMAINS
+)
+CLOCK_SM, CLOCK_MEMORY, *_ = _CLOCKS
+_PSTATE: Final = gauge(
     "pstate",
     "nvidia.gpu.pstate",
-    "{state}",
     "nvmlDeviceGetPerformanceState",
     "Performance state, from 0 (fastest) to 15",
-    group=Group.CORE,
+    "DCGM_FI_DEV_PSTATE",
+    unit="{state}",
     limit=15,
     tier=Tier.SLOW,
-    dcgm=Dcgm("DCGM_FI_DEV_PSTATE"),
 )
-RECOVERY_ACTION: Final = families.gauge(
+RECOVERY_ACTION: Final = gauge(
     "recovery_action",
     "nvidia.gpu.recovery_action",
-    "{action}",
     "field GET_GPU_RECOVERY_ACTION",
     "What the driver asks for: 0 nothing, 1 reset the GPU, 2 reboot, 3 drain peer traffic, 4 drain and reset, "
     "5 recover the IMEX domain, 6 reset the bus, 7 reboot the system",
-    group=Group.CORE,
+    "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION",
+    unit="{action}",
     limit=100,
     tier=Tier.SLOW,
-    dcgm=Dcgm("DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION"),
 )
 
+
 _EVENT: Final = "CLOCKS_EVENT_REASON_"
-THROTTLES: Final = (
-    families.throttle("sw_power_cap", "PERF_POLICY_POWER", "DCGM_FI_DEV_POWER_VIOLATION"),
-    families.throttle("sw_thermal", f"{_EVENT}SW_THERM_SLOWDOWN", f"DCGM_FI_DEV_{_EVENT}SW_THERM_SLOWDOWN_NS"),
-    families.throttle("hw_thermal", f"{_EVENT}HW_THERM_SLOWDOWN", f"DCGM_FI_DEV_{_EVENT}HW_THERM_SLOWDOWN_NS"),
-    families.throttle(
-        "hw_power_brake", f"{_EVENT}HW_POWER_BRAKE_SLOWDOWN", f"DCGM_FI_DEV_{_EVENT}HW_POWER_BRAKE_SLOWDOWN_NS"
-    ),
-    families.throttle("sync_boost", "PERF_POLICY_SYNC_BOOST", "DCGM_FI_DEV_SYNC_BOOST_VIOLATION"),
+#: Reason, NVML's field, and DCGM's name; and reasons that are rarer.
+_REASONS: Final = (
+    ("sw_power_cap", "PERF_POLICY_POWER", "DCGM_FI_DEV_POWER_VIOLATION"),
+    ("sw_thermal", f"{_EVENT}SW_THERM_SLOWDOWN", f"DCGM_FI_DEV_{_EVENT}SW_THERM_SLOWDOWN_NS"),
+    ("hw_thermal", f"{_EVENT}HW_THERM_SLOWDOWN", f"DCGM_FI_DEV_{_EVENT}HW_THERM_SLOWDOWN_NS"),
+    ("hw_power_brake", f"{_EVENT}HW_POWER_BRAKE_SLOWDOWN", f"DCGM_FI_DEV_{_EVENT}HW_POWER_BRAKE_SLOWDOWN_NS"),
+    ("sync_boost", "PERF_POLICY_SYNC_BOOST", "DCGM_FI_DEV_SYNC_BOOST_VIOLATION"),
 )
-#: For drivers that lack one of those counters, in the same order.
-THROTTLES_SEEN: Final = tuple(families.throttle_seen(row.key.removeprefix("throttle_")) for row in THROTTLES)
-THROTTLES_RARER: Final = tuple(
-    families.throttle(reason, f"PERF_POLICY_{field}", dcgm, tier=Tier.SLOW, group=Group.CLOCKS)
-    for reason, field, dcgm in (
-        ("thermal_policy", "THERMAL", "DCGM_FI_DEV_THERMAL_VIOLATION"),
-        ("board_limit", "BOARD_LIMIT", "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION"),
-        ("low_utilization", "LOW_UTILIZATION", "DCGM_FI_DEV_LOW_UTIL_VIOLATION"),
-        ("reliability", "RELIABILITY", "DCGM_FI_DEV_RELIABILITY_VIOLATION"),
-        ("application_clocks", "TOTAL_APP_CLOCKS", "DCGM_FI_DEV_TOTAL_APP_CLOCKS_VIOLATION"),
-        ("base_clocks", "TOTAL_BASE_CLOCKS", "DCGM_FI_DEV_TOTAL_BASE_CLOCKS_VIOLATION"),
+_RARER: Final = (
+    ("thermal_policy", "PERF_POLICY_THERMAL", "DCGM_FI_DEV_THERMAL_VIOLATION"),
+    ("board_limit", "PERF_POLICY_BOARD_LIMIT", "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION"),
+    ("low_utilization", "PERF_POLICY_LOW_UTILIZATION", "DCGM_FI_DEV_LOW_UTIL_VIOLATION"),
+    ("reliability", "PERF_POLICY_RELIABILITY", "DCGM_FI_DEV_RELIABILITY_VIOLATION"),
+    ("application_clocks", "PERF_POLICY_TOTAL_APP_CLOCKS", "DCGM_FI_DEV_TOTAL_APP_CLOCKS_VIOLATION"),
+    ("base_clocks", "PERF_POLICY_TOTAL_BASE_CLOCKS", "DCGM_FI_DEV_TOTAL_BASE_CLOCKS_VIOLATION"),
+)
+
+
+def _counted(reasons: tuple[tuple[str, str, str], ...], tier: Tier, group: Group) -> tuple[Signal, ...]:
+    return tuple(
+        _throttle(
+            f"throttle_{reason}",
+            "nvidia.gpu.throttle.time",
+            f"field {field}",
+            "Time for which the driver held the clocks down, by reason",
+            dcgm,
+            attributes=(("nvidia.gpu.throttle.reason", reason),),
+            tier=tier,
+            group=group,
+            dcgm_scale=NS_PER_S,
+        )
+        for reason, field, dcgm in reasons
     )
+
+
+THROTTLES: Final = _counted(_REASONS, Tier.FAST, Group.CORE)
+#: Time for which readings showed a reason, for drivers that lack one of those counters, in the same order.
+THROTTLES_SEEN: Final = tuple(
+    _throttle(
+        f"throttle_seen_{reason}",
+        "gpu_profile.throttle.time",
+        "nvmlDeviceGetCurrentClocksEventReasons, integrated where the driver has no counter",
+        "Time in which readings showed the clocks held down",
+        attributes=(("nvidia.gpu.throttle.reason", reason),),
+        tier=Tier.FAST,
+    )
+    for reason, _, _ in _REASONS
 )
-THROTTLE_REASONS: Final = families.gauge(
+_THROTTLE_REASONS: Final = gauge(
     "throttle_reasons",
     "nvidia.gpu.throttle.reasons",
-    "{bitmask}",
     "nvmlDeviceGetCurrentClocksEventReasons",
     "Reasons for the present clocks, as NVML's bit mask",
-    group=Group.CLOCKS,
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
+    unit="{bitmask}",
     limit=(1 << 24) - 1,
     tier=Tier.SLOW,
-    dcgm=Dcgm("DCGM_FI_DEV_CLOCKS_EVENT_REASONS"),
+    group=Group.CLOCKS,
 )
 
 BOARD: Final[tuple[Signal, ...]] = (
     POWER,
     POWER_AVERAGE,
     POWER_LIMIT,
-    *POWER_LIMITS,
-    *MODULE_POWER,
+    *_POWER_LIMITS,
+    *_MODULE_POWER,
     ENERGY,
-    TEMPERATURE,
-    TEMPERATURE_MEMORY,
-    *TEMPERATURE_LIMITS,
-    TEMPERATURE_MARGIN,
-    *TEMPERATURE_MARGIN_LIMITS,
-    FAN,
-    CLOCK_SM,
-    CLOCK_MEMORY,
-    CLOCK_GRAPHICS,
-    CLOCK_VIDEO,
-    *CLOCKS_MAX,
-    PSTATE,
+    *_TEMPERATURES,
+    _FAN,
+    *_CLOCKS,
+    *_CLOCKS_MAX,
+    _PSTATE,
     RECOVERY_ACTION,
 )
-THROTTLING: Final[tuple[Signal, ...]] = (*THROTTLES, *THROTTLES_SEEN, *THROTTLES_RARER, THROTTLE_REASONS)
+THROTTLING: Final[tuple[Signal, ...]] = (
+    *THROTTLES,
+    *THROTTLES_SEEN,
+    *_counted(_RARER, Tier.SLOW, Group.CLOCKS),
+    _THROTTLE_REASONS,
+)

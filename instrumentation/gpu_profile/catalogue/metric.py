@@ -41,6 +41,34 @@ class Metric:
         return f"{name}_total" if self.instrument is Instrument.COUNTER else name
 
 
+class Family(list[Metric]):
+    """Metrics that are published together, whose series all have `labels`. Each method makes the next row."""
+
+    def __init__(self, *labels: str) -> None:
+        super().__init__()
+        self._labels = labels
+
+    def counter(self, otel: str, unit: str, brief: str, *labels: str) -> Metric:
+        """A sum that only grows."""
+        return self._row(Metric(otel, unit, Instrument.COUNTER, brief, (*self._labels, *labels)))
+
+    def updowncounter(self, otel: str, unit: str, brief: str, *labels: str) -> Metric:
+        """A sum that grows and shrinks."""
+        return self._row(Metric(otel, unit, Instrument.UPDOWNCOUNTER, brief, (*self._labels, *labels)))
+
+    def gauge(self, otel: str, unit: str, brief: str, *labels: str, signals: tuple[Signal, ...] = ()) -> Metric:
+        """A value as it is now."""
+        return self._row(Metric(otel, unit, Instrument.GAUGE, brief, (*self._labels, *labels), signals))
+
+    def histogram(self, otel: str, unit: str, brief: str, *labels: str) -> Metric:
+        """How values are distributed."""
+        return self._row(Metric(otel, unit, Instrument.HISTOGRAM, brief, (*self._labels, *labels)))
+
+    def _row(self, metric: Metric) -> Metric:
+        self.append(metric)
+        return metric
+
+
 def label(attribute: str) -> str:
     """An OpenTelemetry attribute's name as a Prometheus label."""
     return attribute.replace(".", "_")

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
 from gpu_profile.catalogue.http import HTTP_METRICS
-from gpu_profile.catalogue.metric import Instrument, Metric
+from gpu_profile.catalogue.metric import Family, Instrument, Metric
 from gpu_profile.catalogue.push import PUSH_METRICS
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
 from gpu_profile.catalogue.signal import Kind, Signal
@@ -51,223 +51,137 @@ _SHARED: Final = {
     "nvidia.gpu.nvlink.io": "Payload bytes over all NVLinks, seen from the GPU",
 }
 
-MEMORY_LIMIT: Final = Metric(
-    "hw.gpu.memory.limit", "By", Instrument.UPDOWNCOUNTER, "Device memory in all, as the driver tells it"
+_NODE: Final = Family()
+MEMORY_LIMIT: Final = _NODE.updowncounter(
+    "hw.gpu.memory.limit", "By", "Device memory in all, as the driver tells it", "hw.id"
 )
-MEMORY_UTILIZATION: Final = Metric(
-    "hw.gpu.memory.utilization", "1", Instrument.GAUGE, "Share of the device memory in use", signals=(MEMORY_USED,)
+MEMORY_UTILIZATION: Final = _NODE.gauge(
+    "hw.gpu.memory.utilization", "1", "Share of the device memory in use", "hw.id", signals=(MEMORY_USED,)
 )
-STATUS: Final = Metric(
-    "hw.status",
-    "1",
-    Instrument.UPDOWNCOUNTER,
-    "1 for the state that the device is in, 0 for the others",
-    ("hw.id", "hw.state", "hw.type"),
+STATUS: Final = _NODE.updowncounter(
+    "hw.status", "1", "1 for the state that the device is in, 0 for the others", "hw.id", "hw.state", "hw.type"
 )
-BUSY: Final = Metric(
+BUSY: Final = _NODE.counter(
     "gpu_profile.busy",
     "s",
-    Instrument.COUNTER,
     "Time in which at least one kernel ran: rate() of it is the mean utilisation at any scrape interval",
+    "hw.id",
 )
-OBSERVED: Final = Metric(
+OBSERVED: Final = _NODE.counter(
     "gpu_profile.observed",
     "s",
-    Instrument.COUNTER,
     "Time that the busy counter has seen: less than the wall clock means gaps in the sampling",
+    "hw.id",
 )
-DEVICE_INFO: Final = Metric(
+DEVICE_INFO: Final = _NODE.gauge(
     "gpu_profile.device.info",
     "",
-    Instrument.GAUGE,
     "What a device is; join it on hw_id",
-    (
-        "hw.id",
-        "hw.name",
-        "hw.parent",
-        "hw.driver_version",
-        "hw.firmware_version",
-        "pci.bus_id",
-        "index",
-        "minor",
-        "kind",
-        "board.part_number",
-        "cuda.compute_capability",
-        "mig.profile",
-        "mig.instance",
-        "busy.source",
-    ),
+    "hw.id",
+    "hw.name",
+    "hw.parent",
+    "hw.driver_version",
+    "hw.firmware_version",
+    "pci.bus_id",
+    "index",
+    "minor",
+    "kind",
+    "board.part_number",
+    "cuda.compute_capability",
+    "mig.profile",
+    "mig.instance",
+    "busy.source",
 )
-DRIVER_INFO: Final = Metric(
+DRIVER_INFO: Final = _NODE.gauge(
     "gpu_profile.driver.info",
     "",
-    Instrument.GAUGE,
     "Versions of the driver, of NVML, and of the CUDA that the driver supports",
-    ("hw.driver_version", "nvml.version", "cuda.version"),
+    "hw.driver_version",
+    "nvml.version",
+    "cuda.version",
 )
-DEVICE_UP: Final = Metric("gpu_profile.device.up", "", Instrument.GAUGE, "1 while the device answers, else 0")
-SAMPLE_AGE: Final = Metric(
-    "gpu_profile.sample.age", "s", Instrument.GAUGE, "Age of the newest sample of the device", ("hw.id",)
-)
-SAMPLES: Final = Metric("gpu_profile.samples", "{sample}", Instrument.COUNTER, "Samples taken in")
-DROPPED: Final = Metric(
+DEVICE_UP: Final = _NODE.gauge("gpu_profile.device.up", "", "1 while the device answers, else 0", "hw.id")
+SAMPLE_AGE: Final = _NODE.gauge("gpu_profile.sample.age", "s", "Age of the newest sample of the device", "hw.id")
+SAMPLES: Final = _NODE.counter("gpu_profile.samples", "{sample}", "Samples taken in", "hw.id")
+DROPPED: Final = _NODE.counter(
     "gpu_profile.samples.dropped",
     "{sample}",
-    Instrument.COUNTER,
     "Samples left out, by reason: the driver repeated itself, or they came late",
-    ("hw.id", "reason"),
+    "hw.id",
+    "reason",
 )
-READ_ERRORS: Final = Metric(
-    "gpu_profile.driver.errors", "{error}", Instrument.COUNTER, "Driver calls that failed, by error", ("error.type",)
+READ_ERRORS: Final = _NODE.counter(
+    "gpu_profile.driver.errors", "{error}", "Driver calls that failed, by error", "error.type"
 )
-READ_TIME: Final = Metric(
-    "gpu_profile.driver.time", "s", Instrument.COUNTER, "Time spent reading the driver, by tier", ("tier",)
-)
-DRIVER_UP: Final = Metric("gpu_profile.driver.up", "", Instrument.GAUGE, "1 while the driver answers, else 0", ())
-BUILD_INFO: Final = Metric(
-    "gpu_profile.build.info",
-    "",
-    Instrument.GAUGE,
-    "Version of gpu-profile and the driver that it reads",
-    ("version", "driver"),
+READ_TIME: Final = _NODE.counter("gpu_profile.driver.time", "s", "Time spent reading the driver, by tier", "tier")
+DRIVER_UP: Final = _NODE.gauge("gpu_profile.driver.up", "", "1 while the driver answers, else 0")
+BUILD_INFO: Final = _NODE.gauge(
+    "gpu_profile.build.info", "", "Version of gpu-profile and the driver that it reads", "version", "driver"
 )
 
-REGION_CALLS: Final = Metric(
-    "gpu_profile.region.calls", "{call}", Instrument.COUNTER, "Executions of a region", ("region", "regime", "hw.id")
+_REGIONS: Final = Family("region")
+REGION_CALLS: Final = _REGIONS.counter(
+    "gpu_profile.region.calls", "{call}", "Executions of a region", "regime", "hw.id"
 )
-REGION_DURATION: Final = Metric(
-    "gpu_profile.region.duration", "s", Instrument.HISTOGRAM, "How long a region's executions took", ("region",)
+REGION_DURATION: Final = _REGIONS.histogram("gpu_profile.region.duration", "s", "How long a region's executions took")
+REGION_BUSY: Final = _REGIONS.counter(
+    "gpu_profile.region.busy", "s", "GPU busy time that a region caused: its exclusive share", "hw.id"
 )
-REGION_BUSY: Final = Metric(
-    "gpu_profile.region.busy",
-    "s",
-    Instrument.COUNTER,
-    "GPU busy time that a region caused: its exclusive share",
-    ("region", "hw.id"),
+REGION_ENERGY: Final = _REGIONS.counter(
+    "gpu_profile.region.energy", "J", "Energy that a GPU used for a region: its exclusive share", "hw.id"
 )
-REGION_ENERGY: Final = Metric(
-    "gpu_profile.region.energy",
-    "J",
-    Instrument.COUNTER,
-    "Energy that a GPU used for a region: its exclusive share",
-    ("region", "hw.id"),
+REGION_ITEMS: Final = _REGIONS.counter(
+    "gpu_profile.region.items", "{item}", "Units of work that a region's executions did"
 )
-REGION_ITEMS: Final = Metric(
-    "gpu_profile.region.items",
-    "{item}",
-    Instrument.COUNTER,
-    "Units of work that a region's executions did",
-    ("region",),
+REGION_ERRORS: Final = _REGIONS.counter(
+    "gpu_profile.region.errors", "{error}", "Executions of a region that ended in an exception"
 )
-REGION_ERRORS: Final = Metric(
-    "gpu_profile.region.errors",
-    "{error}",
-    Instrument.COUNTER,
-    "Executions of a region that ended in an exception",
-    ("region",),
-)
-REGION_FLOPS: Final = Metric(
+REGION_FLOPS: Final = _REGIONS.counter(
     "gpu_profile.region.flops",
     "{operation}",
-    Instrument.COUNTER,
     "Floating-point operations of a region's profiled operations, as far as they are known",
-    ("region",),
 )
-REGION_TRAFFIC: Final = Metric(
+REGION_TRAFFIC: Final = _REGIONS.counter(
     "gpu_profile.region.traffic",
     "By",
-    Instrument.COUNTER,
     "Bytes that a region's profiled operations read and wrote, as far as they are known",
-    ("region",),
-)
-REGION_PROFILED: Final = Metric(
-    "gpu_profile.region.profiled",
-    "{call}",
-    Instrument.COUNTER,
-    "Executions of a region that a window of the profiler saw: what all that is counted of kernels is of",
-    ("region",),
-)
-REGION_PROFILED_TIME: Final = Metric(
-    "gpu_profile.region.profiled.time",
-    "s",
-    Instrument.COUNTER,
-    "Time of the devices in a region's profiled executions, but for others' operations: what waits are a share of",
-    ("region",),
-)
-REGION_KERNELS: Final = Metric(
-    "gpu_profile.region.kernels",
-    "{kernel}",
-    Instrument.COUNTER,
-    "Kernels that a region's profiled executions launched",
-    ("region",),
-)
-REGION_KERNEL_TIME: Final = Metric(
-    "gpu_profile.region.kernel.time",
-    "s",
-    Instrument.COUNTER,
-    "Sum of the durations of the kernels of a region's profiled executions",
-    ("region",),
-)
-REGION_COPIED: Final = Metric(
-    "gpu_profile.region.copied",
-    "By",
-    Instrument.COUNTER,
-    "Bytes that the copies of a region's profiled executions moved, as far as they tell",
-    ("region",),
-)
-REGION_COMMUNICATION: Final = Metric(
-    "gpu_profile.region.communication",
-    "s",
-    Instrument.COUNTER,
-    "Time in which a collective of a region's profiled executions ran",
-    ("region",),
-)
-REGION_HOST_WAIT: Final = Metric(
-    "gpu_profile.region.host_wait",
-    "s",
-    Instrument.COUNTER,
-    "Time for which the GPU waited for the host in a region's profiled executions",
-    ("region",),
 )
 
 #: What is counted of the executions that a window of the profiler saw.
-REGION_KERNEL_METRICS: Final = (
-    REGION_PROFILED,
-    REGION_PROFILED_TIME,
-    REGION_KERNELS,
-    REGION_KERNEL_TIME,
-    REGION_COPIED,
-    REGION_COMMUNICATION,
-    REGION_HOST_WAIT,
+_WINDOWS: Final = Family("region")
+REGION_PROFILED: Final = _WINDOWS.counter(
+    "gpu_profile.region.profiled",
+    "{call}",
+    "Executions of a region that a window of the profiler saw: what all that is counted of kernels is of",
 )
-REGION_METRICS: Final = (
-    REGION_CALLS,
-    REGION_DURATION,
-    REGION_BUSY,
-    REGION_ENERGY,
-    REGION_ITEMS,
-    REGION_ERRORS,
-    REGION_FLOPS,
-    REGION_TRAFFIC,
-    *REGION_KERNEL_METRICS,
+REGION_PROFILED_TIME: Final = _WINDOWS.counter(
+    "gpu_profile.region.profiled.time",
+    "s",
+    "Time of the devices in a region's profiled executions, but for others' operations: what waits are a share of",
 )
+REGION_KERNELS: Final = _WINDOWS.counter(
+    "gpu_profile.region.kernels", "{kernel}", "Kernels that a region's profiled executions launched"
+)
+REGION_KERNEL_TIME: Final = _WINDOWS.counter(
+    "gpu_profile.region.kernel.time", "s", "Sum of the durations of the kernels of a region's profiled executions"
+)
+REGION_COPIED: Final = _WINDOWS.counter(
+    "gpu_profile.region.copied",
+    "By",
+    "Bytes that the copies of a region's profiled executions moved, as far as they tell",
+)
+REGION_COMMUNICATION: Final = _WINDOWS.counter(
+    "gpu_profile.region.communication", "s", "Time in which a collective of a region's profiled executions ran"
+)
+REGION_HOST_WAIT: Final = _WINDOWS.counter(
+    "gpu_profile.region.host_wait", "s", "Time for which the GPU waited for the host in a region's profiled executions"
+)
+
+REGION_KERNEL_METRICS: Final = tuple(_WINDOWS)
+REGION_METRICS: Final = (*_REGIONS, *REGION_KERNEL_METRICS)
 METRICS: Final[tuple[Metric, ...]] = (
     *_from_signals(),
-    MEMORY_LIMIT,
-    MEMORY_UTILIZATION,
-    STATUS,
-    BUSY,
-    OBSERVED,
-    DEVICE_INFO,
-    DRIVER_INFO,
-    DEVICE_UP,
-    SAMPLE_AGE,
-    SAMPLES,
-    DROPPED,
-    READ_ERRORS,
-    READ_TIME,
-    DRIVER_UP,
-    BUILD_INFO,
+    *_NODE,
     *SELF_METRICS,
     *ALLOCATION_METRICS,
     *HTTP_METRICS,

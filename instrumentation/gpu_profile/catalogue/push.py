@@ -4,72 +4,31 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu_profile.catalogue.metric import Instrument, Metric
+from gpu_profile.catalogue.metric import Family
 
-SENT: Final = Metric(
-    "gpu_profile.push.batches",
-    "{batch}",
-    Instrument.COUNTER,
-    "Batches that the OTLP endpoint took",
-    ("signal",),
+_PUSH: Final = Family("signal")
+SENT: Final = _PUSH.counter("gpu_profile.push.batches", "{batch}", "Batches that the OTLP endpoint took")
+FAILURES: Final = _PUSH.counter(
+    "gpu_profile.push.failures", "{failure}", "Tries to push a batch over OTLP that failed, by reason", "error.type"
 )
-FAILURES: Final = Metric(
-    "gpu_profile.push.failures",
-    "{failure}",
-    Instrument.COUNTER,
-    "Tries to push a batch over OTLP that failed, by reason",
-    ("signal", "error.type"),
-)
-DROPPED: Final = Metric(
+DROPPED: Final = _PUSH.counter(
     "gpu_profile.push.dropped",
     "{batch}",
-    Instrument.COUNTER,
     "Batches given up, by reason: the queue was full, the endpoint will not take them, or the exporter stopped",
-    ("signal", "reason"),
+    "reason",
 )
-REJECTED: Final = Metric(
+REJECTED: Final = _PUSH.counter(
     "gpu_profile.push.rejected",
     "{item}",
-    Instrument.COUNTER,
     "Data points or log records that the endpoint rejected out of batches that it took",
-    ("signal",),
 )
-QUEUE: Final = Metric(
-    "gpu_profile.push.queue.length",
-    "{batch}",
-    Instrument.GAUGE,
-    "Batches that wait to be pushed",
-    ("signal",),
+QUEUE: Final = _PUSH.gauge("gpu_profile.push.queue.length", "{batch}", "Batches that wait to be pushed")
+QUEUE_BYTES: Final = _PUSH.gauge("gpu_profile.push.queue.size", "By", "Memory of the batches that wait to be pushed")
+SUCCESS_AGE: Final = _PUSH.gauge(
+    "gpu_profile.push.success.age", "s", "Time since the endpoint last took a batch; absent until it took one"
 )
-QUEUE_BYTES: Final = Metric(
-    "gpu_profile.push.queue.size",
-    "By",
-    Instrument.GAUGE,
-    "Memory of the batches that wait to be pushed",
-    ("signal",),
-)
-SUCCESS_AGE: Final = Metric(
-    "gpu_profile.push.success.age",
-    "s",
-    Instrument.GAUGE,
-    "Time since the endpoint last took a batch; absent until it took one",
-    ("signal",),
-)
-BYTES: Final = Metric(
-    "gpu_profile.push.io",
-    "By",
-    Instrument.COUNTER,
-    "Bytes of the batches that the endpoint took, as they were sent",
-    ("signal",),
+BYTES: Final = _PUSH.counter(
+    "gpu_profile.push.io", "By", "Bytes of the batches that the endpoint took, as they were sent"
 )
 
-PUSH_METRICS: Final[tuple[Metric, ...]] = (
-    SENT,
-    FAILURES,
-    DROPPED,
-    REJECTED,
-    QUEUE,
-    QUEUE_BYTES,
-    SUCCESS_AGE,
-    BYTES,
-)
+PUSH_METRICS: Final = tuple(_PUSH)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -45,7 +45,7 @@ class Dcgm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signal:
-    """A quantity of a device.
+    """A quantity of a device. `source` is what NVML is asked for, `brief` what it is.
 
     Columns hold whole quanta: `value * quantum` is the value in `unit` (a UCUM base unit). `limit` bounds a plausible
     value in quanta (for a counter: its growth in a second), so that sums can be proven not to overflow, and `lowest` is
@@ -57,18 +57,21 @@ class Signal:
 
     key: str
     otel: str
+    source: str
+    brief: str
+    #: The metric that dcgm-exporter would publish, or an empty string; `dcgm_scale` is `Dcgm.scale`.
+    dcgm_name: str = ""
+    _: KW_ONLY
     unit: str
     kind: Kind
     quantum: float
     limit: int
     tier: Tier
-    source: str
-    brief: str
     attributes: Attributes = ()
     window_ns: int = 0
     refresh_ns: int = 0
     wraps_at: int = 0
-    dcgm: Dcgm | None = None
+    dcgm_scale: float = 1.0
     mig: bool = False
     group: Group = Group.CORE
     lowest: int = 0
@@ -84,6 +87,11 @@ class Signal:
             raise ValueError(f"{self.key}: quantum and limit must be positive")
         if not -self.limit <= self.lowest < self.limit:
             raise ValueError(f"{self.key}: the lowest plausible value must lie between the limit and its negative")
+
+    @property
+    def dcgm(self) -> Dcgm | None:
+        """What dcgm-exporter would publish, if it has this at all."""
+        return Dcgm(self.dcgm_name, self.dcgm_scale) if self.dcgm_name else None
 
     def base(self, quanta: float) -> float:
         """`quanta` in the row's base unit."""

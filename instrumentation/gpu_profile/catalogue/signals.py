@@ -41,8 +41,7 @@ from gpu_profile.catalogue.board import (
 )
 from gpu_profile.catalogue.links import LINKS, NVLINK_RX, NVLINK_TX, PCIE_REPLAYS, PCIE_RX, PCIE_TX
 from gpu_profile.catalogue.memory import (
-    BAR1_TOTAL,
-    BAR1_USED,
+    BAR1,
     ECC_CORRECTED,
     ECC_UNCORRECTED,
     MEMORY,
@@ -103,8 +102,7 @@ SIGNALS: Final[tuple[Signal, ...]] = (
     *MEMORY,
     *BOARD,
     *LINKS,
-    BAR1_USED,
-    BAR1_TOTAL,
+    *BAR1,
     *MEMORY_ERRORS,
     *THROTTLING,
     *GPM,

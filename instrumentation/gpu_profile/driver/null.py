@@ -1,6 +1,4 @@
-"""The driver of a machine without GPUs: it reads nothing and says why."""
-
-# A driver may ignore what the protocol hands it.
+"""The driver of a machine without GPUs, and what any driver answers where it has nothing to tell."""
 
 from __future__ import annotations
 
@@ -12,22 +10,12 @@ from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.driver.protocol import Capability
 
 
-class NullDriver:
-    """No devices. `reason` says in one line why, for whoever asks what is missing."""
-
-    name: Final = "none"
-    version: Final = ""
-
-    def __init__(self, reason: str = "no driver was asked for (none)") -> None:
-        self.reason: Final = reason
+class SilentDriver:
+    """Finds and reads nothing. Drivers overrule what they can tell."""
 
     def devices(self) -> Sequence[Device]:
         """None."""
         return ()
-
-    def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
-        """Nothing can be read, for the driver's reason."""
-        return dict.fromkeys(SIGNALS, Capability(False, self.reason))
 
     def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
         """Nothing."""
@@ -51,3 +39,17 @@ class NullDriver:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+class NullDriver(SilentDriver):
+    """No devices. `reason` says in one line why, for whoever asks what is missing."""
+
+    name: Final = "none"
+    version: Final = ""
+
+    def __init__(self, reason: str = "no driver was asked for (none)") -> None:
+        self.reason: Final = reason
+
+    def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
+        """Nothing can be read, for the driver's reason."""
+        return dict.fromkeys(SIGNALS, Capability(False, self.reason))

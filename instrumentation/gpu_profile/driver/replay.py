@@ -10,18 +10,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
+from gpu_profile.catalogue import SIGNALS, Kind, Signal
 from gpu_profile.catalogue import signal as signal_row
-from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.driver.null import SilentDriver
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import UsageError
 from gpu_profile.recording import Columns, Recording, read_recording
 from gpu_profile.units import NS_PER_S
 
 
-class ReplayDriver:
-    """Serves the samples and events of the recording in `directory` as they fall due.
+class ReplayDriver(SilentDriver):
+    """Serves the samples (all of them from `drain`) and events of the recording in `directory` as they fall due.
 
     Recorded time runs from the driver's start, `speed` times as fast as `clock`: the earliest sample (by its end) is
     due at once. Time stamps are moved and squeezed to match, so that the samples seem to happen now; with `shift=False`
@@ -76,10 +77,6 @@ class ReplayDriver:
         absent = Capability(False, "not in the recording")
         return {row: Capability(True) if row in recorded else absent for row in SIGNALS}
 
-    def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
-        """Nothing: every sample comes from `drain`."""
-        return ()
-
     def drain(self, device: Device) -> Sequence[Sample]:
         """The samples that have fallen due since the last call, in the order of their ends."""
         track = self._tracks.get(device.uuid)
@@ -95,21 +92,10 @@ class ReplayDriver:
             for lap, at in track.due(self._time, self._clock.now_ns())
         ]
 
-    def boundary(self, device: Device) -> Sequence[Sample]:
-        """Nothing: every sample comes from `drain`."""
-        return ()
-
     def events(self) -> Sequence[Event]:
         """The events that have fallen due since the last call, in order."""
         due = self._event_track.due(self._time, self._clock.now_ns())
         return [replace(self._events[at], t_ns=self._time.stamp(self._events[at].t_ns, lap)) for lap, at in due]
-
-    def processes(self, device: Device) -> Sequence[ProcessUse]:
-        """None: recordings do not hold who used a device."""
-        return ()
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 @dataclass(frozen=True, slots=True)

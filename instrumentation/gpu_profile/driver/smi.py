@@ -1,7 +1,5 @@
 """The fall-back where NVML cannot be loaded: `nvidia-smi`, one process for all devices."""
 
-# A driver may ignore what the protocol hands it.
-
 from __future__ import annotations
 
 import os
@@ -13,8 +11,9 @@ from typing import Final
 
 from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue import signals as rows
-from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.driver.null import SilentDriver
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.units import MIB, NS_PER_S
@@ -120,12 +119,12 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-class SmiDriver:
+class SmiDriver(SilentDriver):
     """Reads what `nvidia-smi` prints. GpuBackendError if it is missing, fails, or does not end within 10 s.
 
     One process serves a whole tick: its table is used once for each device and tier, unless it is older than half a
-    second by then. Samples carry the time at which the process ended. MIG instances, events and the processes on a
-    device are not read: use NVML for those.
+    second by then. Samples carry the time at which the process ended. MIG instances, sample buffers, GPM, events and
+    the processes on a device are not read: use NVML for those.
     """
 
     name: Final = "smi"
@@ -173,25 +172,6 @@ class SmiDriver:
                 if start < self._taken_ns or signal.kind is not Kind.WINDOW_MEAN:
                     samples.append(Sample(signal, start, self._taken_ns, value))
         return samples
-
-    def drain(self, device: Device) -> Sequence[Sample]:
-        """Nothing: nvidia-smi has no buffer to drain."""
-        return ()
-
-    def boundary(self, device: Device) -> Sequence[Sample]:
-        """Nothing: nvidia-smi does not read GPM."""
-        return ()
-
-    def events(self) -> Sequence[Event]:
-        """None: nvidia-smi does not tell them."""
-        return ()
-
-    def processes(self, device: Device) -> Sequence[ProcessUse]:
-        """None: they would cost a second nvidia-smi."""
-        return ()
-
-    def close(self) -> None:
-        """Nothing to release."""
 
     def _start(self, uuid: str, signal: Signal) -> int:
         """Where the sample that ends with the table begins: a window mean never covers a moment twice."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
@@ -135,6 +136,13 @@ class Errors:
                 raise gone(name)(f"NVML: {rule.words}")
         self.warn(name, what, uuid, f"{rule.words} ({name})")
         return rule
+
+    def release(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Release something. If that fails it is counted, and nothing is left to do about it."""
+        try:
+            function(*arguments)
+        except self.failures as failure:
+            self.counts[self.name(failure)] += 1
 
     def implausible(self, what: str, uuid: str, value: float) -> None:
         """Count a value that cannot be true and was left out."""

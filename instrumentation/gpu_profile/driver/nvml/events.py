@@ -66,10 +66,7 @@ class XidEvents:
         events, self._set = self._set, None
         self._watched.clear()
         if events is not None:
-            try:
-                self._library.api.nvmlEventSetFree(events)
-            except self._library.errors.failures as failure:
-                self._library.errors.counts[self._library.errors.name(failure)] += 1
+            self._library.errors.release(self._library.api.nvmlEventSetFree, events)
 
 
 def _address(handle: Any) -> int:

@@ -90,10 +90,7 @@ class Gpm:
         buffers, self._start, self._spare = (self._start, self._spare), None, None
         for buffer in buffers:
             if buffer is not None:
-                try:
-                    self._library.api.nvmlGpmSampleFree(buffer)
-                except self._library.errors.failures as failure:
-                    self._library.errors.counts[self._library.errors.name(failure)] += 1
+                self._library.errors.release(self._library.api.nvmlGpmSampleFree, buffer)
 
     def _take(self, before: int) -> int | None:
         """Let the driver fill the spare buffer; the moment of it: half-way through the call.

@@ -64,10 +64,7 @@ class Library:
         """Shut NVML down if this process started it."""
         if self.started:
             self._pid = None
-            try:
-                self.api.nvmlShutdown()
-            except self.errors.failures as failure:
-                self.errors.counts[self.errors.name(failure)] += 1
+            self.errors.release(self.api.nvmlShutdown)
 
     def constant(self, name: str) -> int | None:
         """The binding's constant of this name, None if it is too old to know it."""

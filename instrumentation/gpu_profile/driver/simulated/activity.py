@@ -63,6 +63,12 @@ class Totals:
         return between
 
 
+def integrated(edges: Ints, per_second: Floats) -> Totals:
+    """The totals of rates per second between edges: shape (len(edges) - 1, any width)."""
+    growth = per_second * (np.diff(edges) / NS_PER_S)[:, None]
+    return Totals(edges, np.cumsum(np.vstack([np.zeros((1, growth.shape[1])), growth]), axis=0))
+
+
 def pieces(model: DeviceModel, records: Records, from_ns: int) -> tuple[Ints, Floats, Ints]:
     """Cut `records` where any starts or ends, from `from_ns` on.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.clock import Clock
+from gpu_profile.driver.own_process import runs
 from gpu_profile.driver.simulated.activity import Activity, LoggedActivity, Shifted, Sum
 from gpu_profile.driver.simulated.models import DeviceModel
 from gpu_profile.driver.simulated.physics import WIDTH, Column, Floats, Ints
@@ -43,20 +44,10 @@ class _Writer:
     closed_ns: int | None = None
 
     def alive(self, t_ns: int) -> bool:
-        return (self.closed_ns is None or t_ns < self.closed_ns) and _runs(self.pid)
+        return (self.closed_ns is None or t_ns < self.closed_ns) and runs(self.pid)
 
     def held(self, slot: int, t_ns: int) -> int:
         return sum(change for t, where, change in self.changes if where == slot and t <= t_ns)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def epoch(directory: Path, scenario: Scenario, clock: Clock) -> int:
@@ -113,13 +104,11 @@ class Node:
         #: By slot: batches of kernels as (pid, starts, ends), oldest first.
         self._kernels: dict[int, deque[tuple[int, Ints, Ints]]] = {}
         self._polled_ns = _LONG_AGO_NS
-        activities: dict[int, Activity] = {}
-        for unit in reversed(self.scenario.units):  # Instances before the GPU that is their sum.
-            activities[unit.slot] = self._activity(unit, activities)
+        found = activities(self.scenario, self.epoch_ns, self._log)
         self.sensors = [
             Sensors(
                 unit.model,
-                activities[unit.slot],
+                found[unit.slot],
                 self.epoch_ns,
                 noise=self.scenario.noise,
                 seed=self.scenario.seed * 1000 + unit.slot,
@@ -127,13 +116,9 @@ class Node:
             for unit in self.scenario.units
         ]
 
-    def _activity(self, unit: Unit, made: dict[int, Activity]) -> Activity:
-        if unit.slices:
-            parts = [self.scenario.units[slot] for slot in unit.slices]
-            return Sum([made[slot] for slot in unit.slices], weights(unit.model, parts))
-        if unit.phases:
-            return Shifted(script(unit.phases, unit.model, loop=unit.loop), self.epoch_ns)
-        return self._logged.setdefault(unit.slot, LoggedActivity(unit.model, self.loads[1:]))
+    def _log(self, unit: Unit) -> Activity:
+        logged = self._logged[unit.slot] = LoggedActivity(unit.model, self.loads[1:])
+        return logged
 
     def refresh(self, now_ns: int) -> int:
         """Read what was logged, at most once per ms. Returns the moment that the sensors show."""
@@ -231,7 +216,21 @@ class Node:
         self._reader.close()
 
 
-def weights(whole: DeviceModel, parts: Sequence[Unit]) -> Floats:
+def activities(scenario: Scenario, epoch_ns: int, logged: Callable[[Unit], Activity]) -> dict[int, Activity]:
+    """What every device does, by slot; `logged` tells it of those that run logged work."""
+    found: dict[int, Activity] = {}
+    for unit in reversed(scenario.units):  # Instances before the GPU that is their sum.
+        if unit.slices:
+            parts = [scenario.units[slot] for slot in unit.slices]
+            found[unit.slot] = Sum([found[slot] for slot in unit.slices], _weights(unit.model, parts))
+        elif unit.phases:
+            found[unit.slot] = Shifted(script(unit.phases, unit.model, loop=unit.loop), epoch_ns)
+        else:
+            found[unit.slot] = logged(unit)
+    return found
+
+
+def _weights(whole: DeviceModel, parts: Sequence[Unit]) -> Floats:
     """What one unit of an instance's total adds to its GPU's: shares of ceilings shrink, amounts do not."""
     weights = np.ones((len(parts), WIDTH))
     compute = [Column.BUSY, Column.SM, Column.OCCUPANCY, Column.TENSOR, Column.FP64, Column.FP32, Column.THROTTLED]

@@ -1,7 +1,7 @@
 """A Python object that stands in for the shared library under nvidia-ml-py.
 
 `pynvml.nvmlLib = SimulatedNvml(...)`: pynvml looks its functions up as attributes and calls them with ctypes arguments,
-so its own code, structs and errors are at work. Entries are plain functions because pynvml sets attributes on them.
+so its own code, structs and errors are at work.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +19,8 @@ import pynvml as nv
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.simulated import nvml_device, nvml_events, nvml_fields, nvml_gpm
 from gpu_profile.driver.simulated.node import Node
-from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, number, put
-from gpu_profile.driver.simulated.scenario import FILE, Fault, Unit
+from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, needs, number, put, text
+from gpu_profile.driver.simulated.scenario import FILE, Unit
 from gpu_profile.errors import ScenarioError
 
 _CUDA_VERSION: Final = 12_080
@@ -38,18 +39,17 @@ class SimulatedNvml(Library):
         self._opened_ns = self._first_opened_ns = 0
         self._faults = sorted(self.node.scenario.faults, key=lambda fault: fault.from_s)
         self._reloads = [fault for fault in self._faults if fault.kind == "driver_reload"]
-        devices = {**nvml_device.TABLE, **nvml_fields.TABLE, **nvml_gpm.DEVICE_TABLE, **nvml_events.DEVICE_TABLE}
-        self._check_names(set(devices))
-        for name, body in devices.items():
-            setattr(self, name, self._device_entry(name, body))
-        for name, body in {**_SYSTEM, **nvml_gpm.TABLE, **nvml_events.TABLE}.items():
-            setattr(self, name, self._entry(body))
-        self.nvmlInitWithFlags = self._init_entry()
+        self._check_names(set(_DEVICE))
+        for name, body in _DEVICE.items():
+            setattr(self, name, _function(partial(self._on_device, name, body)))
+        for name, body in _NODE.items():
+            setattr(self, name, _function(partial(self._on_node, body)))
+        self.nvmlInitWithFlags = _function(self._init)
         # Not a method: pynvml sets its result type.
         self.nvmlErrorString = lambda code: nv.NVMLError._errcode_to_string.get(number(code), "Unknown Error").encode()
 
     def _check_names(self, functions: set[str]) -> None:
-        known = functions | nvml_fields.NAMES | nvml_gpm.NAMES
+        known = functions | nvml_fields.NAMES | nvml_device.SAMPLE_NAMES | nvml_gpm.NAMES
         for unit in self.node.scenario.gpus:
             for name in sorted(unit.unsupported - known):
                 raise self._unknown(f"device {unit.index}.unsupported", name, known)
@@ -62,49 +62,25 @@ class SimulatedNvml(Library):
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return ScenarioError(f"{self.node.directory / FILE}: [{place}]: unknown {name!r}{hint}")
 
-    def _entry(self, body: Callable[..., None]) -> Callable[..., int]:
-        def call(*arguments: Any) -> int:
-            try:
-                self._check_state()
-                body(self, *arguments)
-            except Done as done:
-                return done.code
-            return int(nv.NVML_SUCCESS)
+    def _on_node(self, body: Callable[..., None], *arguments: Any) -> None:
+        self._check_state()
+        body(self, *arguments)
 
-        return call
+    def _on_device(self, name: str, body: Callable[..., None], handle: Any, *arguments: Any) -> None:
+        now = self._check_state()
+        unit = self.unit(handle)
+        if self._faults:
+            self._check_device(unit, name, now)
+        needs(name not in unit.unsupported)
+        with self.node.lock:
+            body(Call(self, unit, now, self.node.refresh(now)), *arguments)
 
-    def _device_entry(self, name: str, body: Callable[..., None]) -> Callable[..., int]:
-        lacking = {unit.slot for unit in self.node.scenario.units if name in unit.unsupported}
-
-        def call(handle: Any, *arguments: Any) -> int:
-            try:
-                now = self._check_state()
-                unit = self.unit(handle)
-                if self._faults:
-                    self._check_device(unit, name, now)
-                if unit.slot in lacking:
-                    return int(nv.NVML_ERROR_NOT_SUPPORTED)
-                with self.node.lock:
-                    body(Call(self, unit, now, self.node.refresh(now)), *arguments)
-            except Done as done:
-                return done.code
-            return int(nv.NVML_SUCCESS)
-
-        return call
-
-    def _init_entry(self) -> Callable[..., int]:
-        def call(_flags: Any) -> int:
-            try:
-                now = self._check_reloads(nv.NVML_ERROR_DRIVER_NOT_LOADED)
-            except Done as done:
-                return done.code
-            if not self._inits:
-                self._opened_ns = now
-                self._first_opened_ns = self._first_opened_ns or now
-            self._inits += 1
-            return int(nv.NVML_SUCCESS)
-
-        return call
+    def _init(self, _flags: Any) -> None:
+        now = self._check_reloads(nv.NVML_ERROR_DRIVER_NOT_LOADED)
+        if not self._inits:
+            self._opened_ns = now
+            self._first_opened_ns = self._first_opened_ns or now
+        self._inits += 1
 
     def _shutdown(self) -> None:
         self._inits -= 1
@@ -135,7 +111,8 @@ class SimulatedNvml(Library):
     def _check_device(self, unit: Unit, name: str, now: int) -> None:
         gpu = self.gpu(unit).index
         for fault in self._faults:
-            if fault.kind in ("gpu_lost", "hang") and fault.device == gpu and self._active(fault, now):
+            active = self.node.at(fault.from_s) <= now < self.node.at(fault.to_s)
+            if fault.kind in ("gpu_lost", "hang") and fault.device == gpu and active:
                 if fault.kind == "gpu_lost":
                     raise Done(nv.NVML_ERROR_GPU_IS_LOST)
                 if fault.function in ("*", name):
@@ -147,12 +124,23 @@ class SimulatedNvml(Library):
             self._check_device(unit, "", self.node.clock.now_ns())
         self.put_handle(out, unit)
 
-    def _active(self, fault: Fault, now: int) -> bool:
-        return self.node.at(fault.from_s) <= now < self.node.at(fault.to_s)
+
+def _function(body: Callable[..., None]) -> Callable[..., int]:
+    """The body as a function of C that returns a code; a plain one, for pynvml sets attributes on it."""
+
+    def call(*arguments: Any) -> int:
+        try:
+            body(*arguments)
+        except Done as done:
+            return done.code
+        return int(nv.NVML_SUCCESS)
+
+    return call
 
 
-def _text(buffer: Any, text: str) -> None:
-    buffer.value = text.encode()
+def _of_gpus(body: Callable[..., None], call: Call, *arguments: Any) -> None:
+    needs(call.unit.parent is None)
+    body(call, *arguments)
 
 
 def _count(library: SimulatedNvml, out: Any) -> None:
@@ -174,13 +162,22 @@ def _by_uuid(library: SimulatedNvml, uuid: Any, out: Any) -> None:
     raise Done(nv.NVML_ERROR_NOT_FOUND)
 
 
-_SYSTEM: Final[dict[str, Callable[..., None]]] = {
+#: Functions of the node, of devices that are no MIG instances, and of any device.
+_NODE: Final[dict[str, Callable[..., None]]] = {
     "nvmlShutdown": SimulatedNvml._shutdown,
-    "nvmlSystemGetDriverVersion": lambda library, buffer, _size: _text(buffer, library.node.scenario.driver_version),
-    "nvmlSystemGetNVMLVersion": lambda library, buffer, _: _text(buffer, f"12.{library.node.scenario.driver_version}"),
+    "nvmlSystemGetDriverVersion": lambda library, buffer, _size: text(buffer, library.node.scenario.driver_version),
+    "nvmlSystemGetNVMLVersion": lambda library, buffer, _: text(buffer, f"12.{library.node.scenario.driver_version}"),
     "nvmlSystemGetCudaDriverVersion": lambda _, out: put(out, _CUDA_VERSION),
     "nvmlSystemGetCudaDriverVersion_v2": lambda _, out: put(out, _CUDA_VERSION),
     "nvmlDeviceGetCount_v2": _count,
     "nvmlDeviceGetHandleByIndex_v2": _by_index,
     "nvmlDeviceGetHandleByUUID": _by_uuid,
+    **nvml_gpm.TABLE,
+    **nvml_events.TABLE,
+}
+_GPU: Final = {**nvml_device.GPU_TABLE, **nvml_fields.GPU_TABLE, **nvml_events.GPU_TABLE}
+_DEVICE: Final[dict[str, Callable[..., None]]] = {
+    **nvml_device.TABLE,
+    **nvml_gpm.DEVICE_TABLE,
+    **{name: partial(_of_gpus, body) for name, body in _GPU.items()},
 }

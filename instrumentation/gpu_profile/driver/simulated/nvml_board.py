@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pynvml as nv
 
-from gpu_profile.driver.simulated.nvml_call import Call, Done, number, put
+from gpu_profile.driver.simulated.nvml_call import Call, Done, needs, number, put, text
 from gpu_profile.driver.simulated.physics import Column
 from gpu_profile.driver.simulated.sensors import COUNTER_REFRESH_NS
 from gpu_profile.units import MIB
@@ -26,36 +26,17 @@ _FAN_IDLE: Final = 30
 _P_IDLE: Final = 8
 
 
-def text(buffer: Any, words: str) -> None:
-    """Store a text in the caller's buffer."""
-    buffer.value = words.encode()
-
-
-def needs(has: object) -> None:
-    """End the call if the model does not have this."""
-    if not has:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
-
-
-def idle(call: Call) -> bool:
+def _idle(call: Call) -> bool:
     """Whether nothing ran in the last refresh period of the clocks."""
     return call.sensors.sm_clock_mhz(call.t_ns) == call.unit.model.idle_clock_mhz
 
 
-def _facts(fact: Callable[[Call], str]) -> Callable[..., None]:
-    def entry(call: Call, buffer: Any, _size: Any) -> None:
-        call.gpu_only()
-        text(buffer, fact(call))
-
-    return entry
+def _text(fact: Callable[[Call], str]) -> Callable[..., None]:
+    return lambda call, buffer, _size: text(buffer, fact(call))
 
 
 def _scalar(read: Callable[[Call], int]) -> Callable[..., None]:
-    def entry(call: Call, out: Any) -> None:
-        call.gpu_only()
-        put(out, read(call))
-
-    return entry
+    return lambda call, out: put(out, read(call))
 
 
 def _capability(call: Call, major: Any, minor: Any) -> None:
@@ -73,7 +54,7 @@ def _pci(call: Call, out: Any) -> None:
 
 def _generation(call: Call) -> int:
     # Boards that save power at idle let the link fall back to its slowest.
-    return 1 if call.unit.model.saves_power and idle(call) else call.unit.model.pcie_generation
+    return 1 if call.unit.model.saves_power and _idle(call) else call.unit.model.pcie_generation
 
 
 def _limit_mw(call: Call) -> int:
@@ -81,20 +62,17 @@ def _limit_mw(call: Call) -> int:
 
 
 def _limits(call: Call, lowest: Any, highest: Any) -> None:
-    call.gpu_only()
     put(lowest, round(call.unit.model.tdp_w * 1000 * 0.3))
     put(highest, _limit_mw(call))
 
 
 def _temperature(call: Call, sensor: Any, out: Any) -> None:
-    call.gpu_only()
     if number(sensor) != nv.NVML_TEMPERATURE_GPU:
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
     put(out, call.sensors.temperature_c(call.t_ns))
 
 
 def _threshold(call: Call, kind: Any, out: Any) -> None:
-    call.gpu_only()
     if number(kind) == nv.NVML_TEMPERATURE_THRESHOLD_MEM_MAX:
         needs(call.unit.model.memory_temperature)
     needs(number(kind) in THRESHOLDS)
@@ -102,51 +80,39 @@ def _threshold(call: Call, kind: Any, out: Any) -> None:
 
 
 def _margin(call: Call, out: Any) -> None:
-    call.gpu_only()
     needs(call.unit.model.temperature_margin)
     slowdown = THRESHOLDS[nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN]
     out._obj.marginTemperature = slowdown - call.sensors.temperature_c(call.t_ns)
 
 
 def _fan(call: Call, out: Any) -> None:
-    call.gpu_only()
     needs(call.unit.model.fan)
     put(out, _FAN_IDLE + max(0, call.sensors.temperature_c(call.t_ns) - 35))
 
 
-def _domain(domain: Any) -> int:
-    if (wanted := number(domain)) >= nv.NVML_CLOCK_COUNT:
-        raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
-    return wanted
+def _clock(sm_mhz: Callable[[Call], int]) -> Callable[..., None]:
+    """The clock of a domain, from that of the multiprocessors."""
 
+    def entry(call: Call, domain: Any, out: Any) -> None:
+        wanted = number(domain)
+        if wanted >= nv.NVML_CLOCK_COUNT:
+            raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
+        if wanted == nv.NVML_CLOCK_MEM:
+            put(out, call.unit.model.memory_clock_mhz)
+        else:
+            put(out, round(sm_mhz(call) * 0.9) if wanted == nv.NVML_CLOCK_VIDEO else sm_mhz(call))
 
-def _clock(call: Call, domain: Any, out: Any) -> None:
-    call.gpu_only()
-    _put_clock(call, _domain(domain), call.sensors.sm_clock_mhz(call.t_ns), out)
-
-
-def _max_clock(call: Call, domain: Any, out: Any) -> None:
-    call.gpu_only()
-    _put_clock(call, _domain(domain), call.unit.model.sm_clock_mhz, out)
-
-
-def _put_clock(call: Call, domain: int, sm_mhz: int, out: Any) -> None:
-    if domain == nv.NVML_CLOCK_MEM:
-        put(out, call.unit.model.memory_clock_mhz)
-    else:
-        put(out, sm_mhz if domain != nv.NVML_CLOCK_VIDEO else round(sm_mhz * 0.9))
+    return entry
 
 
 def _reasons(call: Call, out: Any) -> None:
-    call.gpu_only()
     end = call.sensors.refreshed(call.t_ns, COUNTER_REFRESH_NS)
     throttled = call.sensors.mean(Column.THROTTLED, end, COUNTER_REFRESH_NS) > 0
     capped = nv.nvmlClocksEventReasonSwPowerCap if throttled else 0
-    put(out, capped or (nv.nvmlClocksEventReasonGpuIdle if idle(call) else 0))
+    put(out, capped or (nv.nvmlClocksEventReasonGpuIdle if _idle(call) else 0))
 
 
 def _bar1(call: Call, out: Any) -> None:
-    call.gpu_only()
     needs(not call.unit.model.unified_memory)
     # The window is as large as the memory, in a power of two.
     out._obj.bar1Total = (1 << (call.unit.model.memory_mib - 1).bit_length()) * MIB
@@ -155,19 +121,16 @@ def _bar1(call: Call, out: Any) -> None:
 
 
 def _memory_errors(call: Call, _kind: Any, _count: Any, place: Any, out: Any) -> None:
-    call.gpu_only()
     needs(call.unit.model.ecc and number(place) in (nv.NVML_MEMORY_LOCATION_SRAM, nv.NVML_MEMORY_LOCATION_DRAM))
     put(out, 0)
 
 
 def _sram(call: Call, out: Any) -> None:
-    call.gpu_only()
     needs(call.unit.model.ecc)
     out._obj.bThresholdExceeded = 0
 
 
 def _fabric(call: Call, out: Any) -> None:
-    call.gpu_only()
     info = out._obj
     if call.unit.model.fabric:
         info.state, info.status, info.healthMask = nv.NVML_GPU_FABRIC_STATE_COMPLETED, 0, _HEALTHY
@@ -176,11 +139,14 @@ def _fabric(call: Call, out: Any) -> None:
 
 
 TABLE: Final[dict[str, Callable[..., None]]] = {
-    "nvmlDeviceGetVbiosVersion": _facts(lambda call: call.unit.model.vbios_version),
-    "nvmlDeviceGetBoardPartNumber": _facts(lambda call: call.unit.model.part_number),
     "nvmlDeviceGetCudaComputeCapability": _capability,
     "nvmlDeviceGetMinorNumber": lambda call, out: put(out, call.library.gpu(call.unit).index),
     "nvmlDeviceGetPciInfo_v3": _pci,
+}
+#: Functions that MIG instances do not have.
+GPU_TABLE: Final[dict[str, Callable[..., None]]] = {
+    "nvmlDeviceGetVbiosVersion": _text(lambda call: call.unit.model.vbios_version),
+    "nvmlDeviceGetBoardPartNumber": _text(lambda call: call.unit.model.part_number),
     "nvmlDeviceGetMaxPcieLinkGeneration": _scalar(lambda call: call.unit.model.pcie_generation),
     "nvmlDeviceGetMaxPcieLinkWidth": _scalar(lambda _: _LANES),
     "nvmlDeviceGetCurrPcieLinkGeneration": _scalar(_generation),
@@ -192,9 +158,11 @@ TABLE: Final[dict[str, Callable[..., None]]] = {
     "nvmlDeviceGetTemperatureThreshold": _threshold,
     "nvmlDeviceGetMarginTemperature": _margin,
     "nvmlDeviceGetFanSpeed": _fan,
-    "nvmlDeviceGetClockInfo": _clock,
-    "nvmlDeviceGetMaxClockInfo": _max_clock,
-    "nvmlDeviceGetPerformanceState": _scalar(lambda call: _P_IDLE if call.unit.model.saves_power and idle(call) else 0),
+    "nvmlDeviceGetClockInfo": _clock(lambda call: call.sensors.sm_clock_mhz(call.t_ns)),
+    "nvmlDeviceGetMaxClockInfo": _clock(lambda call: call.unit.model.sm_clock_mhz),
+    "nvmlDeviceGetPerformanceState": _scalar(
+        lambda call: _P_IDLE if call.unit.model.saves_power and _idle(call) else 0
+    ),
     "nvmlDeviceGetCurrentClocksEventReasons": _reasons,
     "nvmlDeviceGetCurrentClocksThrottleReasons": _reasons,
     "nvmlDeviceGetBAR1MemoryInfo": _bar1,

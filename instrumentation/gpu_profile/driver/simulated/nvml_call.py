@@ -70,10 +70,20 @@ class Call(NamedTuple):
         """The sensors of the device."""
         return self.library.node.sensors[self.unit.slot]
 
-    def gpu_only(self) -> None:
-        """End the call for a MIG instance, which has no such sensor."""
-        if self.unit.parent is not None:
-            raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+    def whole_gpu_only(self) -> None:
+        """End the call for a MIG instance, and for a GPU that is cut into some."""
+        needs(self.unit.parent is None and not self.unit.slices)
+
+
+def needs(has: object) -> None:
+    """End the call if the device does not have this."""
+    if not has:
+        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+
+
+def text(buffer: Any, words: str) -> None:
+    """Store a text in the caller's buffer."""
+    buffer.value = words.encode()
 
 
 def put(out: Any, value: Any) -> None:

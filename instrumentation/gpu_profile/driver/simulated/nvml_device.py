@@ -8,8 +8,7 @@ from typing import Any, Final
 import pynvml as nv
 
 from gpu_profile.driver.simulated import nvml_board, nvml_processes
-from gpu_profile.driver.simulated.nvml_board import needs, text
-from gpu_profile.driver.simulated.nvml_call import Call, Done, number, put
+from gpu_profile.driver.simulated.nvml_call import Call, Done, needs, number, put, text
 from gpu_profile.driver.simulated.sensors import SAMPLES_KEPT
 from gpu_profile.units import MIB
 
@@ -17,17 +16,12 @@ _MOST_INSTANCES: Final = 7
 
 
 def _utilization(call: Call, out: Any) -> None:
-    _whole_gpu_only(call)
+    call.whole_gpu_only()
     out._obj.gpu, out._obj.memory = call.sensors.utilization(call.t_ns)
 
 
-def _whole_gpu_only(call: Call) -> None:
-    if call.unit.parent is not None or call.unit.slices:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
-
-
 def _no_video(call: Call, utilization: Any, period_us: Any) -> None:
-    _whole_gpu_only(call)
+    call.whole_gpu_only()
     put(utilization, 0)
     put(period_us, call.unit.model.utilization_refresh_ns // 1000)
 
@@ -54,18 +48,14 @@ def _memory_v2(call: Call, out: Any) -> None:
     out._obj.used -= out._obj.reserved
 
 
-def power_mw(call: Call) -> int:
-    """What nvmlDeviceGetPowerUsage reports: the 1 s mean where there is one, else the instant reading."""
-    call.gpu_only()
+def _power_mw(call: Call) -> int:
+    """The 1 s mean where there is one, else the instant reading."""
     sensors = call.sensors
-    if call.unit.model.power_average:
-        return sensors.power_average_mw(call.t_ns)
-    return sensors.power_instant_mw(call.t_ns)
+    return (sensors.power_average_mw if call.unit.model.power_average else sensors.power_instant_mw)(call.t_ns)
 
 
 def energy_mj(call: Call) -> int:
     """The energy counter in mJ since the driver was last loaded."""
-    call.gpu_only()
     loaded = max(load for load in call.library.node.loads if load <= max(call.now_ns, call.sensors.epoch_ns))
     return call.sensors.energy_mj(call.t_ns, loaded)
 
@@ -95,28 +85,24 @@ SAMPLES: Final[dict[int, tuple[str, Callable[[Call, int], tuple[Any, Any]]]]] = 
     ),
     nv.NVML_MEMORY_CLK_SAMPLES: ("NVML_MEMORY_CLK_SAMPLES", _memory_clocks),
 }
+SAMPLE_NAMES: Final = frozenset(name for name, _ in SAMPLES.values())
 _OF_WHOLE_GPUS: Final = {nv.NVML_GPU_UTILIZATION_SAMPLES, nv.NVML_MEMORY_UTILIZATION_SAMPLES}
 
 
 def _samples(call: Call, kind: Any, last_seen_us: Any, value_type: Any, count: Any, out: Any) -> None:
-    call.gpu_only()
     name, read = SAMPLES.get(number(kind), ("", None))
     mig = call.unit.slices and number(kind) in _OF_WHOLE_GPUS
     if read is None or mig or name in call.unit.unsupported:
         raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
     put(value_type, nv.NVML_VALUE_TYPE_UNSIGNED_INT)
-    if out is None:
-        # As the driver does, ask for room for the whole buffer before looking.
-        instants, _ = read(call, number(last_seen_us) * 1000)
-        if not _newer(instants, last_seen_us).any():
-            raise Done(nv.NVML_ERROR_NOT_FOUND)
-        put(count, SAMPLES_KEPT)
-        return
     instants, values = read(call, number(last_seen_us) * 1000)
-    fresh = _newer(instants, last_seen_us)
+    fresh = instants // 1000 > number(last_seen_us)
     instants, values = instants[fresh], values[fresh]
     if len(instants) == 0:
         raise Done(nv.NVML_ERROR_NOT_FOUND)
+    if out is None:
+        put(count, SAMPLES_KEPT)  # As the driver does, ask for room for the whole buffer.
+        return
     if len(instants) > count._obj.value:
         raise Done(nv.NVML_ERROR_INSUFFICIENT_SIZE)
     put(count, len(instants))
@@ -124,13 +110,8 @@ def _samples(call: Call, kind: Any, last_seen_us: Any, value_type: Any, count: A
         slot.timeStamp, slot.sampleValue.uiVal = instant, value
 
 
-def _newer(instants: Any, last_seen_us: Any) -> Any:
-    return instants // 1000 > number(last_seen_us)
-
-
 def _mig_mode(call: Call, current: Any, pending: Any) -> None:
-    if not call.unit.model.mig:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+    needs(call.unit.model.mig)
     put(current, int(bool(call.unit.slices)))
     put(pending, int(bool(call.unit.slices)))
 
@@ -140,8 +121,7 @@ def _most_instances(call: Call, out: Any) -> None:
 
 
 def _instance(call: Call, index: Any, out: Any) -> None:
-    if not call.unit.model.mig:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+    needs(call.unit.model.mig)
     if number(index) >= len(call.unit.slices):
         raise Done(nv.NVML_ERROR_NOT_FOUND)
     call.library.put_handle(out, call.library.node.scenario.units[call.unit.slices[number(index)]])
@@ -154,22 +134,17 @@ def _parent(call: Call, out: Any) -> None:
 
 
 def _instance_id(call: Call, out: Any) -> None:
-    _mig_only(call)
+    needs(call.unit.parent is not None)
     put(out, call.unit.index + 1)
 
 
 def _compute_instance_id(call: Call, out: Any) -> None:
-    _mig_only(call)
+    needs(call.unit.parent is not None)
     put(out, 0)
 
 
-def _mig_only(call: Call) -> None:
-    if call.unit.parent is None:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
-
-
 def _attributes(call: Call, out: Any) -> None:
-    _mig_only(call)
+    needs(call.unit.parent is not None)
     compute, _ = call.library.gpu(call.unit).model.mig[call.unit.profile or ""]
     attributes = out._obj
     attributes.multiprocessorCount = call.unit.model.sms
@@ -189,9 +164,6 @@ TABLE: Final[dict[str, Callable[..., None]]] = {
     "nvmlDeviceGetOfaUtilization": _no_video,
     "nvmlDeviceGetMemoryInfo": _memory,
     "nvmlDeviceGetMemoryInfo_v2": _memory_v2,
-    "nvmlDeviceGetPowerUsage": lambda call, out: put(out, power_mw(call)),
-    "nvmlDeviceGetTotalEnergyConsumption": lambda call, out: put(out, energy_mj(call)),
-    "nvmlDeviceGetSamples": _samples,
     **nvml_processes.TABLE,
     "nvmlDeviceGetMigMode": _mig_mode,
     "nvmlDeviceGetMaxMigDeviceCount": _most_instances,
@@ -201,4 +173,11 @@ TABLE: Final[dict[str, Callable[..., None]]] = {
     "nvmlDeviceGetGpuInstanceId": _instance_id,
     "nvmlDeviceGetComputeInstanceId": _compute_instance_id,
     "nvmlDeviceGetAttributes_v2": _attributes,
+}
+#: Functions that MIG instances do not have.
+GPU_TABLE: Final[dict[str, Callable[..., None]]] = {
+    **nvml_board.GPU_TABLE,
+    "nvmlDeviceGetPowerUsage": lambda call, out: put(out, _power_mw(call)),
+    "nvmlDeviceGetTotalEnergyConsumption": lambda call, out: put(out, energy_mj(call)),
+    "nvmlDeviceGetSamples": _samples,
 }

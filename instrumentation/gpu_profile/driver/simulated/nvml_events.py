@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pynvml as nv
 
-from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, address, number, put, put_address
+from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, address, needs, number, put, put_address
 from gpu_profile.units import NS_PER_S
 
 _SUPPORTED: Final = nv.nvmlEventTypeXidCriticalError
@@ -51,17 +51,10 @@ def _find(library: Library, where: Any) -> EventSet:
 
 
 def _register(call: Call, types: Any, where: Any) -> None:
-    call.gpu_only()
     chosen = _find(call.library, where)
-    if number(types) & ~_SUPPORTED:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+    needs(not number(types) & ~_SUPPORTED)
     if number(types):
         chosen.registered.setdefault(call.unit.index, call.now_ns)
-
-
-def _types(call: Call, out: Any) -> None:
-    call.gpu_only()
-    put(out, _SUPPORTED)
 
 
 def _wait(library: Library, where: Any, out: Any, timeout_ms: Any) -> None:
@@ -91,9 +84,9 @@ def _free(library: Library, where: Any) -> None:
     del library.event_sets[address(where)]
 
 
-DEVICE_TABLE: Final[dict[str, Callable[..., None]]] = {
+GPU_TABLE: Final[dict[str, Callable[..., None]]] = {
     "nvmlDeviceRegisterEvents": _register,
-    "nvmlDeviceGetSupportedEventTypes": _types,
+    "nvmlDeviceGetSupportedEventTypes": lambda _, out: put(out, _SUPPORTED),
 }
 TABLE: Final[dict[str, Callable[..., None]]] = {
     "nvmlEventSetCreate": _create,

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pynvml as nv
 
 from gpu_profile.catalogue.links import PCIE_ERROR_KINDS
-from gpu_profile.driver.simulated.nvml_board import THRESHOLDS, needs
-from gpu_profile.driver.simulated.nvml_call import Call, Done, number
+from gpu_profile.driver.simulated.nvml_board import THRESHOLDS
+from gpu_profile.driver.simulated.nvml_call import Call, Done, needs, number
 from gpu_profile.driver.simulated.nvml_device import energy_mj
 from gpu_profile.driver.simulated.physics import Column
 
@@ -171,17 +171,10 @@ _FIELDS: Final[dict[str, tuple[int, _Reader]]] = {
 #: An older nvidia-ml-py may lack the newest names; what it cannot ask for needs no answer.
 _BY_ID: Final = {getattr(nv, name): (name, *row) for name, row in _FIELDS.items() if hasattr(nv, name)}
 #: The names that a scenario may call unsupported.
-NAMES: Final = frozenset(name for name in dir(nv) if name.startswith("NVML_FI_DEV_")) | {
-    "NVML_TOTAL_POWER_SAMPLES",
-    "NVML_GPU_UTILIZATION_SAMPLES",
-    "NVML_MEMORY_UTILIZATION_SAMPLES",
-    "NVML_PROCESSOR_CLK_SAMPLES",
-    "NVML_MEMORY_CLK_SAMPLES",
-}
+NAMES: Final = frozenset(name for name in dir(nv) if name.startswith("NVML_FI_DEV_"))
 
 
 def _field_values(call: Call, count: Any, values: Any) -> None:
-    call.gpu_only()
     fields = getattr(values, "_obj", values)
     stamp, unsupported = call.now_ns // 1000, call.unit.unsupported
     for i in range(number(count)):
@@ -206,4 +199,4 @@ def _field_values(call: Call, count: Any, values: Any) -> None:
             field.value.uiVal = reading
 
 
-TABLE: Final[dict[str, Callable[..., None]]] = {"nvmlDeviceGetFieldValues": _field_values}
+GPU_TABLE: Final[dict[str, Callable[..., None]]] = {"nvmlDeviceGetFieldValues": _field_values}

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pynvml as nv
 
-from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, address, number, put_address
+from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, address, needs, number, put_address
 from gpu_profile.driver.simulated.physics import Column
 from gpu_profile.units import MIB, NS_PER_S
 
@@ -35,11 +35,6 @@ _BY_ID: Final = {getattr(nv, name): (name, *row) for name, row in _METRICS.items
 NAMES: Final = frozenset(_METRICS)
 
 
-def _has_gpm(call: Call) -> None:
-    if not call.unit.model.gpm:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
-
-
 def _support(call: Call, out: Any) -> None:
     out._obj.isSupportedDevice = int(call.unit.model.gpm)
 
@@ -56,7 +51,7 @@ def _free(library: Library, sample: Any) -> None:
 
 
 def _store(call: Call, slot: int, sample: Any) -> None:
-    _has_gpm(call)
+    needs(call.unit.model.gpm)
     if (where := address(sample)) not in call.library.gpm_samples:
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
     instant, totals = call.library.node.sensors[slot].gpm_snapshot(call.t_ns)

@@ -34,8 +34,7 @@ def _nobody(_: Call, count: Any, _out: Any) -> None:
 
 
 def _utilization(call: Call, out: Any, count: Any, last_seen_us: Any) -> None:
-    if call.unit.parent is not None or call.unit.slices:
-        raise Done(nv.NVML_ERROR_NOT_SUPPORTED)
+    call.whole_gpu_only()
     # Samples end when the utilisation is renewed; only so many of them are kept.
     period, epoch = call.unit.model.utilization_refresh_ns, call.sensors.epoch_ns
     end = call.sensors.refreshed(call.t_ns, period)

@@ -146,13 +146,13 @@ class SimulatedQueue:
 
 
 def _find(scenario: Scenario, device: int | str, directory: Path) -> Unit:
-    for unit in scenario.units:
-        if device == unit.uuid or (device == unit.index and unit.parent is None):
-            if unit.slices:
-                names = ", ".join(scenario.units[slot].uuid for slot in unit.slices)
-                raise ScenarioError(f"{directory}: [device {unit.index}]: is cut into instances; use one of {names}")
-            if unit.phases:
-                raise ScenarioError(f"{directory}: [device {unit.index}]: follows a script and takes no other work")
-            return unit
-    known = ", ".join(unit.uuid for unit in scenario.units)
-    raise UsageError(f"{directory}: [device]: no device {device!r}; the simulated node has {known}")
+    unit = scenario.find(device)
+    if unit is None:
+        known = ", ".join(unit.uuid for unit in scenario.units)
+        raise UsageError(f"{directory}: [device]: no device {device!r}; the simulated node has {known}")
+    if unit.slices:
+        names = ", ".join(scenario.units[slot].uuid for slot in unit.slices)
+        raise ScenarioError(f"{directory}: [device {unit.index}]: is cut into instances; use one of {names}")
+    if unit.phases:
+        raise ScenarioError(f"{directory}: [device {unit.index}]: follows a script and takes no other work")
+    return unit

@@ -72,6 +72,11 @@ class Scenario:
         """The GPUs, by index."""
         return tuple(unit for unit in self.units if unit.parent is None)
 
+    def find(self, device: int | str) -> Unit | None:
+        """The GPU with this index, or the GPU or MIG instance with this UUID."""
+        found = (unit for unit in self.units if device == unit.uuid or (device == unit.index and unit.parent is None))
+        return next(found, None)
+
 
 DEFAULT: Final = """\
 # A node with a GPU that has GPM, one that has not, and one that is cut into two MIG instances.

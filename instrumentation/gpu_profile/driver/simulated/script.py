@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from gpu_profile.driver.simulated.activity import Activity, Chain, Cycle, Totals, pieces
+from gpu_profile.driver.simulated.activity import Activity, Chain, Cycle, integrated, pieces
 from gpu_profile.driver.simulated.models import PRECISIONS, DeviceModel, Precision
-from gpu_profile.driver.simulated.physics import WIDTH, Work, bounds, copy_ns, duration_ns
+from gpu_profile.driver.simulated.physics import Work, bounds, copy_ns, duration_ns
 from gpu_profile.driver.simulated.worklog import RECORD, RecordKind, Records
-from gpu_profile.units import NS_PER_S, nanoseconds
+from gpu_profile.units import nanoseconds
 
 MOST_LAUNCHES: Final = 10_000
 
@@ -55,26 +55,15 @@ class Step:
 
 
 def _kernel(phase: Phase, model: DeviceModel) -> Work | None:
+    kernel = Work(
+        phase.flops, phase.bytes, phase.precision, phase.sms, phase.occupancy, nvlink_bytes=phase.nvlink_bytes
+    )
     if phase.duty is not None and phase.period_s is not None:
         seconds = phase.duty * phase.period_s
-        return Work(
-            flops=phase.compute * model.peak_flops[phase.precision] * seconds,
-            bytes=phase.memory * model.dram_bytes_per_s * seconds,
-            precision=phase.precision,
-            sms=phase.sms,
-            occupancy=phase.occupancy,
-            seconds=seconds,
-        )
-    if not (phase.flops or phase.bytes or phase.nvlink_bytes):
-        return None
-    return Work(
-        flops=phase.flops,
-        bytes=phase.bytes,
-        precision=phase.precision,
-        sms=phase.sms,
-        occupancy=phase.occupancy,
-        nvlink_bytes=phase.nvlink_bytes,
-    )
+        flops = phase.compute * model.peak_flops[phase.precision] * seconds
+        size = phase.memory * model.dram_bytes_per_s * seconds
+        return replace(kernel, flops=flops, bytes=size, nvlink_bytes=0.0, seconds=seconds)
+    return kernel if phase.flops or phase.bytes or phase.nvlink_bytes else None
 
 
 def step(phase: Phase, model: DeviceModel) -> Step:
@@ -106,7 +95,6 @@ def script(phases: Sequence[Phase], model: DeviceModel, *, loop: bool) -> Activi
     for phase in phases:
         one = step(phase, model)
         edges, together, _ = pieces(model, one.records, 0)
-        steps = np.vstack([np.zeros(WIDTH), together * (np.diff(edges) / NS_PER_S)[:, None]])
-        parts.append((Cycle(Totals(edges, np.cumsum(steps, axis=0)), one.length_ns), nanoseconds(phase.duration_s)))
+        parts.append((Cycle(integrated(edges, together), one.length_ns), nanoseconds(phase.duration_s)))
     chain = Chain(parts)
     return Cycle(chain, sum(length for _, length in parts)) if loop else chain

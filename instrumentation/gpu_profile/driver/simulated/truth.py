@@ -13,19 +13,18 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.driver.simulated.activity import Activity, Shifted, Sum, Totals, pieces
+from gpu_profile.driver.simulated.activity import Activity, Totals, integrated, pieces
 from gpu_profile.driver.simulated.models import PRECISIONS, DeviceModel
-from gpu_profile.driver.simulated.node import epoch, weights
+from gpu_profile.driver.simulated.node import activities, epoch
 from gpu_profile.driver.simulated.physics import (
     COMPUTE_EFFICIENCY,
     MEMORY_EFFICIENCY,
     SHORTEST_KERNEL_NS,
     Column,
-    Floats,
     Ints,
 )
 from gpu_profile.driver.simulated.scenario import Unit, load
-from gpu_profile.driver.simulated.script import Phase, script, step
+from gpu_profile.driver.simulated.script import Phase, step
 from gpu_profile.driver.simulated.worklog import RECORD, LogReader, RecordKind, Records
 from gpu_profile.errors import UsageError
 from gpu_profile.units import NS_PER_S, nanoseconds
@@ -85,11 +84,9 @@ class Truth:
         self._tags: list[str | None] = [None]
         self._files: Ints = np.zeros(0, np.int64)
         self._records, self._tag_of = self._read(path)
-        self._activity: dict[int, Activity] = {}
         #: Of devices that run logged work: busy seconds and joules, each divided by how many share them.
         self._splits: dict[int, tuple[Totals, Totals]] = {}
-        for unit in reversed(self._scenario.units):  # Instances before the GPU that is their sum.
-            self._activity[unit.slot] = self._exact(unit)
+        self._activity = activities(self._scenario, self.epoch_ns, self._exact)
 
     def _read(self, path: Path) -> tuple[Records, Ints]:
         reader = LogReader(path, len(self._scenario.units))
@@ -112,27 +109,22 @@ class Truth:
         return records[order], np.concatenate(all_tags)[order]
 
     def _exact(self, unit: Unit) -> Activity:
-        if unit.slices:
-            parts = [self._scenario.units[slot] for slot in unit.slices]
-            return Sum([self._activity[slot] for slot in unit.slices], weights(unit.model, parts))
-        if unit.phases:
-            return Shifted(script(unit.phases, unit.model, loop=unit.loop), self.epoch_ns)
         mine = self._records[self._records["device"] == unit.slot]
         first = min(self.epoch_ns, int(mine["start"].min(initial=_FOREVER_NS)))
         edges, together, running = pieces(unit.model, mine, first)
         watts = unit.model.idle_w + together[:, Column.ENERGY]
         kernels = pieces(unit.model, mine[mine["kind"] == RecordKind.KERNEL], first)
         self._splits[unit.slot] = (
-            _integrated(kernels[0], (1 / np.maximum(kernels[2], 1))[:, None]),
-            _integrated(edges, (watts / np.maximum(running, 1))[:, None]),
+            integrated(kernels[0], (1 / np.maximum(kernels[2], 1))[:, None]),
+            integrated(edges, (watts / np.maximum(running, 1))[:, None]),
         )
-        return _integrated(edges, together)
+        return integrated(edges, together)
 
     def _unit(self, device: int | str) -> Unit:
-        for unit in self._scenario.units:
-            if device == unit.uuid or (device == unit.index and unit.parent is None):
-                return unit
-        raise UsageError(f"no device {device!r}; the simulated node has {[unit.uuid for unit in self._scenario.units]}")
+        unit = self._scenario.find(device)
+        if unit is None:
+            raise UsageError(f"no device {device!r}; the simulated node has {self.uuids}")
+        return unit
 
     def device(self, device: int | str, start_ns: int, end_ns: int) -> DeviceTruth:
         """What a device (GPU index, or UUID) did in [start_ns, end_ns). `means` are time means by column, 0-1."""
@@ -267,11 +259,6 @@ class _Spent:
         if not self._worked:
             return "IDLE"
         return max(self._ns, key=lambda regime: self._ns[regime])
-
-
-def _integrated(edges: Ints, per_second: Floats) -> Totals:
-    growth = per_second * (np.diff(edges) / NS_PER_S)[:, None]
-    return Totals(edges, np.cumsum(np.vstack([np.zeros((1, growth.shape[1])), growth]), axis=0))
 
 
 def _union_ns(start: Ints, end: Ints) -> int:
