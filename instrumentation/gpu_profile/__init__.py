@@ -1,6 +1,17 @@
 """What GPUs do for the code that uses them: regions as OpenTelemetry spans, joined with sampled GPU signals.
 
-The public names load on first use, so that importing the package costs a service nothing.
+The packages in the order in which data passes them:
+
+- `catalogue`: what can be measured, what it is called, and the values that flow: samples, devices, events.
+- `driver`: where samples come from. `sampling`: what is read when.
+- `history`: the bounded past of one device. `join`: intervals over it. `regimes`: from evidence to a verdict.
+- `regions`: named parts of a program, from a call to a span with GPU attributes.
+
+Beside them lie `recording` (the file format) and `report` (how anything is shown). On them stand `monitor` (one
+measured run), `kernels` (GPU operations by region), `roofline` (an operation against ceilings) and `analysis`
+(recordings). The doors are `integrations`, the command in `cli`, and the names below, which load on first use, so that
+importing the package costs a service nothing. A package imports only from those before it; `pyproject.toml` has the
+order.
 """
 
 from __future__ import annotations
@@ -13,6 +24,7 @@ if TYPE_CHECKING:
     from gpu_profile.monitor import GpuMonitor, gpu_profile
     from gpu_profile.monitor.gpu_summary import GpuSample, GpuSummary, ProfiledResult
     from gpu_profile.regions.region import region
+    from gpu_profile.regions.session import process as process
     from gpu_profile.regions.session.process import configure, session, stop, use_stream
     from gpu_profile.regions.telemetry.instruments import instrument_regions
     from gpu_profile.regions.telemetry.log_records import log_events

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.history.archive import History
-from gpu_profile.history.column import Column, check_order
+from gpu_profile.history.column import Column
 from gpu_profile.history.histogram import Histogram
 from gpu_profile.history.rows import Extent, Ints, Rows, Table
 
@@ -128,36 +128,22 @@ class AnchoredColumn(Column):
         held = self._absorbed.get(a_ns)
         return held if held is not None and held.until_ns <= b_ns else None
 
-    def extent(self, a_ns: int, b_ns: int) -> Extent:
-        """As `Column.extent`, also of what was let go of if `a` is an anchor."""
-        check_order(a_ns, b_ns)
-        if a_ns not in self._absorbed:
-            return super().extent(a_ns, b_ns)
+    def _extent(self, a_ns: int, b_ns: int, hot: Table, history: History) -> Extent:
+        held = self.absorbed(a_ns, b_ns)
+        if held is None:
+            return super()._extent(a_ns, b_ns, hot, history)
+        late = super()._extent(held.until_ns, b_ns, hot, history)
+        early = held.extent
+        return Extent(
+            early.mass + late.mass,
+            early.covered_ns + late.covered_ns,
+            max((peak for peak in (early.peak, late.peak) if peak is not None), default=None),
+            early.n + late.n,
+            max(early.edge_ns, late.edge_ns),
+        )
 
-        def read(hot: Table, history: History) -> Extent:
-            held = self.absorbed(a_ns, b_ns)
-            if held is None:
-                return self._extent(a_ns, b_ns, hot, history)
-            late = self._extent(held.until_ns, b_ns, hot, history)
-            early = held.extent
-            return Extent(
-                early.mass + late.mass,
-                early.covered_ns + late.covered_ns,
-                max((peak for peak in (early.peak, late.peak) if peak is not None), default=None),
-                early.n + late.n,
-                max(early.edge_ns, late.edge_ns),
-            )
-
-        return self.consistent(read)
-
-    def distribution(self, a_ns: int, b_ns: int) -> tuple[Histogram | None, Rows]:
-        """The values of `(a, b]` and their weights: a histogram of what was let go of, and the rows that are left."""
-
-        def read(hot: Table, history: History) -> tuple[Histogram | None, Rows]:
-            held = self.absorbed(a_ns, b_ns)
-            if held is None:
-                return None, self._part(a_ns, b_ns, hot, history)
-            return held.histogram, self._part(held.until_ns, b_ns, hot, history)
-
-        check_order(a_ns, b_ns)
-        return self.consistent(read)
+    def _distribution(self, a_ns: int, b_ns: int, hot: Table, history: History) -> tuple[Histogram | None, Rows]:
+        held = self.absorbed(a_ns, b_ns)
+        if held is None:
+            return super()._distribution(a_ns, b_ns, hot, history)
+        return held.histogram, self._part(held.until_ns, b_ns, hot, history)

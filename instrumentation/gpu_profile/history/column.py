@@ -142,7 +142,11 @@ class Column(Buffer, Account):
 
     def distribution(self, a_ns: int, b_ns: int) -> tuple[Histogram | None, Rows]:
         """The values of `(a, b]` and their weights: a histogram of rows that are not held any more, and the others."""
-        return None, self.rows(a_ns, b_ns)
+        check_order(a_ns, b_ns)
+        return self.consistent(lambda hot, history: self._distribution(a_ns, b_ns, hot, history))
+
+    def _distribution(self, a_ns: int, b_ns: int, hot: Table, history: History) -> tuple[Histogram | None, Rows]:
+        return None, self._part(a_ns, b_ns, hot, history)
 
     def edges(self, after_ns: int, until_ns: int) -> tuple[Ints, Ints, Ints]:
         """Starts, ends and masses of the rows that end in `(after, until]`, oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -9,7 +10,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.catalogue.signals import GRAPHICS, UTILIZATION
 from gpu_profile.history.timeline import Column, Timeline
-from gpu_profile.join.reading import read
+from gpu_profile.join.reading import Reading, read
 from gpu_profile.join.trailing import (
     WINDOWS_AFTER,
     WINDOWS_BEFORE,
@@ -71,20 +72,31 @@ class Busy(NamedTuple):
         return not self.reason
 
 
-def busy_time(timeline: Timeline, interval: Interval, *, stamped: bool | None = None) -> Busy | None:
+def busy_time(
+    timeline: Timeline,
+    interval: Interval,
+    readings: Mapping[Signal, Reading] | None = None,
+    *,
+    stamped: bool | None = None,
+) -> Busy | None:
     """Busy seconds of one interval; None where the device tells nothing around it.
 
     Activity counters come first, then utilisation, whose window is looked for in the readings once per timeline.
-    `stamped` says whether those carry the driver's own stamps; None: those in whole microseconds do, as this process's
-    clock ticks in nanoseconds. The first call for a timeline decides.
+    `readings` are those of the interval, from a caller who has them. `stamped` says whether the driver stamps them
+    itself; None: stamps in whole microseconds are its own, as this process's clock ticks in nanoseconds. The first call
+    for a timeline decides.
     """
     if interval.end_ns <= interval.start_ns:
         return None
     tiles, trailing = timeline.column(GRAPHICS), timeline.column(UTILIZATION)
-    if tiles is not None and tiles.watermark_ns is not None:
-        return _by_tiles(tiles, interval)
-    found = _learn(timeline, trailing, stamped) if trailing is not None else None
-    return _by_windows(trailing, found, interval) if trailing is not None and found is not None else None
+    column = tiles if tiles is not None and tiles.watermark_ns is not None else trailing
+    if column is None:
+        return None
+    reading = read(column, interval) if readings is None else readings.get(column.signal)
+    if column is tiles:
+        return _by_tiles(column, interval, reading)
+    found = _learn(timeline, column, stamped)
+    return None if found is None else _by_windows(column, found, interval, reading)
 
 
 def settled(timeline: Timeline, t_ns: int, *, stamped: bool | None = None) -> bool:
@@ -129,12 +141,12 @@ def _learn(timeline: Timeline, column: Column, stamped: bool | None) -> Found | 
 # ---------------------------------------------------------------------- utilisation
 
 
-def _by_windows(column: Column, found: Found, interval: Interval) -> Busy | None:
+def _by_windows(column: Column, found: Found, interval: Interval, reading: Reading | None) -> Busy | None:
     a, b = interval.start_ns, interval.end_ns
     widest = max(found.windows)
     many = _MANY_WINDOWS * (widest + found.stale_ns) if found.stale_ns else LONG_NS
     if b - a >= min(many, LONG_NS):
-        return _long(column, interval, widest)
+        return _long(reading, interval, widest)
     readings = readings_of(column, found, a - WINDOWS_BEFORE * widest, b + WINDOWS_AFTER * widest + found.stale_ns)
     if not len(readings.latest) or int(readings.latest[-1]) <= a or int(readings.earliest[0]) - widest >= b:
         return None
@@ -142,7 +154,7 @@ def _by_windows(column: Column, found: Found, interval: Interval) -> Busy | None
     every = [part for w in found.windows if (part := _by_window(readings, a, b, w)) is not None]
     bounds = hull(every)
     if bounds is None:
-        return _contradictory(column, interval)
+        return _contradictory(column.signal, reading, interval)
     reason = f"too short for readings of moments up to {apart / 1e6:.0f} ms apart"
     if len(found.windows) > 1 and (len(every) < len(found.windows) or any(_narrow(p, b - a, apart) for p in every)):
         reason = f"the sensor's window is not known yet: {_span(found.windows)}"
@@ -155,10 +167,10 @@ def _by_windows(column: Column, found: Found, interval: Interval) -> Busy | None
     return busy._replace(reason=reason) if len(every) < len(found.windows) else busy
 
 
-def _contradictory(column: Column, interval: Interval) -> Busy:
+def _contradictory(signal: Signal, reading: Reading | None, interval: Interval) -> Busy:
     length = interval.end_ns - interval.start_ns
-    anything = Bounds(_overlap(column, interval), 0.0, float(length))
-    return _busy(column.signal, anything, length, 0, "the readings contradict each other")
+    anything = Bounds(0.0 if reading is None else _overlap(reading, length), 0.0, float(length))
+    return _busy(signal, anything, length, 0, "the readings contradict each other")
 
 
 def _by_window(readings: Readings, a_ns: int, b_ns: int, window_ns: int) -> Bounds | None:
@@ -190,35 +202,33 @@ def _busy(source: Signal, bounds: Bounds, length_ns: int, apart_ns: int, reason:
     return Busy(value, low, high, length_ns / NS_PER_S, source, "" if narrow else reason)
 
 
-def _overlap(column: Column, interval: Interval) -> float:
+def _overlap(reading: Reading, length_ns: int) -> float:
     """Busy ns if every reading stood for the time since the one before it."""
-    reading = read(column, interval)
-    return 0.0 if reading is None else min(1.0, reading.mean) * (interval.end_ns - interval.start_ns)
+    return min(1.0, reading.mean) * length_ns
 
 
-def _long(column: Column, interval: Interval, window_ns: int) -> Busy | None:
+def _long(reading: Reading | None, interval: Interval, window_ns: int) -> Busy | None:
     """Busy time of a long interval: an overlap sum, which is off by what windows take in beside the edges.
 
     The sum of trailing means is the mean of sums over the interval moved back by up to a window: by half of one on
     average, and a renewal. What rows do not cover may be anything. Supposed is that the load does not beat with the
     sensor's renewals, which over so many windows takes a load that is locked to them.
     """
-    reading = read(column, interval)
     if reading is None:
         return None
-    length = interval.end_ns - interval.start_ns
+    signal, length = reading.signal, interval.end_ns - interval.start_ns
     covered = reading.coverage * length
-    doubt = window_ns / 2 + column.signal.refresh_ns + column.signal.quantum / 2 * covered
+    doubt = window_ns / 2 + signal.refresh_ns + signal.quantum / 2 * covered
     total = reading.total * NS_PER_S
     low, high = max(0.0, total - doubt), min(float(length), total + doubt + length - covered)
-    bounds = Bounds(min(max(_overlap(column, interval), low), high), low, high)
-    return _busy(column.signal, bounds, length, 0, "readings cover too little of it")
+    bounds = Bounds(min(max(_overlap(reading, length), low), high), low, high)
+    return _busy(signal, bounds, length, 0, "readings cover too little of it")
 
 
 # ---------------------------------------------------------------------- activity counters
 
 
-def _by_tiles(column: Column, interval: Interval) -> Busy | None:
+def _by_tiles(column: Column, interval: Interval, reading: Reading | None) -> Busy | None:
     """Busy time by counters that are read as deltas: tiles, whose edges lie at the counter's last renewal.
 
     It renews itself at an even pace (GPM: every 100 ms), at a phase that nobody is told: every one that fits counts.
@@ -226,7 +236,7 @@ def _by_tiles(column: Column, interval: Interval) -> Busy | None:
     a, b = interval.start_ns, interval.end_ns
     period = column.signal.refresh_ns
     if b - a >= LONG_NS:
-        return _long(column, interval, period)
+        return _long(reading, interval, period)
     starts, ends, masses = column.edges(a - 6 * period, b + 6 * period)
     held = ends > starts
     starts, ends, masses = starts[held], ends[held], masses[held]
@@ -245,7 +255,7 @@ def _by_tiles(column: Column, interval: Interval) -> Busy | None:
             fits.append(found)
     every = hull(found.bounds for found in sorted(fits))
     if every is None:
-        return _contradictory(column, interval)
+        return _contradictory(column.signal, reading, interval)
     low, high = max(0.0, every.low_ns - doubt), min(float(b - a), every.high_ns + doubt)
     bounds = Bounds(min(max(every.value_ns, low), high), low, high)
     reason = f"too short for a counter that renews itself every {period / 1e6:.0f} ms"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import Kind, Signal
@@ -28,8 +27,6 @@ class Reading(NamedTuple):
     the neighbourhood than about the interval. A long row wholly inside, such as one window that came late, takes
     nothing in from outside and does not count. A counter that nobody read for a while has one row for all that time,
     its growth spread evenly: an interval that begins or ends in it has a resolution that tells.
-
-    `p50`, `p95` and `p99` are time-weighted quantiles; None unless they were asked for, and for counters.
     """
 
     signal: Signal
@@ -39,12 +36,9 @@ class Reading(NamedTuple):
     coverage: float
     n: int
     resolution: float
-    p50: float | None = None
-    p95: float | None = None
-    p99: float | None = None
 
 
-def read(column: Column, interval: Interval, *, quantiles: bool = False) -> Reading | None:
+def read(column: Column, interval: Interval) -> Reading | None:
     """What `column` says about `interval`; None where it says nothing (never 0).
 
     Of an interval that begins at an anchor of the timeline, rows that were let go of count too.
@@ -60,27 +54,20 @@ def read(column: Column, interval: Interval, *, quantiles: bool = False) -> Read
     total = signal.base(mass) * per_s / NS_PER_S
     mean = signal.base(mass) * per_s / covered
     widest = max(signal.window_ns, signal.refresh_ns, edge)
-    reading = Reading(signal, mean, total, signal.base(peak) * per_s, covered / (b - a), n, widest / (b - a))
-    if not quantiles or signal.kind is Kind.COUNTER:
-        return reading
-    p50, p95, p99 = _quantiles(column, interval, (0.5, 0.95, 0.99))
-    return reading._replace(p50=p50, p95=p95, p99=p99)
+    return Reading(signal, mean, total, signal.base(peak) * per_s, covered / (b - a), n, widest / (b - a))
 
 
-def quantile(column: Column, interval: Interval, q: float) -> float | None:
-    """The time-weighted `q` quantile (0-1) of a window mean or an instant over `interval`, in base units.
+def quantiles(column: Column, interval: Interval, *qs: float) -> list[float | None]:
+    """The time-weighted quantiles `qs` (0-1) of a window mean or an instant over `interval`, in base units.
 
-    The smallest value that the signal stayed at or below for at least `q` of the covered time. Exact while the rows are
-    held; of an interval that begins at an anchor and outlived them, within 1 % of the range of its values.
+    Each is the smallest value that the signal stayed at or below for at least that share of the covered time; None
+    where nothing is covered. Exact while the rows are held; of an interval that begins at an anchor and outlived them,
+    within 1 % of the range of its values. ValueError for a share that is none, or a counter.
     """
-    if not 0 <= q <= 1:
-        raise ValueError(f"a quantile lies in 0-1, not {q}")
+    if wrong := [q for q in qs if not 0 <= q <= 1]:
+        raise ValueError(f"a quantile lies in 0-1, not {wrong[0]}")
     if column.signal.kind is Kind.COUNTER:
         raise ValueError(f"{column.signal.key}: a counter has growth, not quantiles")
-    return _quantiles(column, interval, (q,))[0]
-
-
-def _quantiles(column: Column, interval: Interval, qs: Sequence[float]) -> list[float | None]:
     histogram, rows = column.distribution(interval.start_ns, interval.end_ns)
     if histogram is not None:
         whole = Histogram()

@@ -19,7 +19,7 @@ from gpu_profile.catalogue.samples import Interval
 from gpu_profile.history.rows import Ints
 from gpu_profile.history.timeline import Column, Timeline
 from gpu_profile.join.busy import busy_time
-from gpu_profile.join.reading import Reading, read
+from gpu_profile.join.reading import Reading, quantiles, read
 from gpu_profile.units import MIB, NS_PER_S, seconds
 
 R = TypeVar("R")
@@ -169,9 +169,10 @@ class Utilisation(NamedTuple):
 def utilisation(timeline: Timeline, interval: Interval) -> Utilisation | None:
     """The utilisation of `interval`, None where nothing is known of it: the one place that says where it comes from."""
     column = timeline.best(BUSY_SOURCES)
-    reading = None if column is None else read(column, interval, quantiles=True)
+    reading = None if column is None else read(column, interval)
     if column is None or reading is None:
         return None
+    p50, p95 = quantiles(column, interval, 0.5, 0.95)
     length_s = seconds(interval.end_ns - interval.start_ns)
     # Where the samples end early the rest is not known at all: only what they cover counts. Of a run that outlives the
     # history only sums are left, in which its edges hardly count.
@@ -187,8 +188,8 @@ def utilisation(timeline: Timeline, interval: Interval) -> Utilisation | None:
     return Utilisation(
         mean=mean,
         busy_s=busy_s,
-        p50=reading.p50,
-        p95=reading.p95,
+        p50=p50,
+        p95=p95,
         maximum=max(mean, min(1.0, reading.maximum)),
         coverage=reading.coverage,
         n=_independent(reading, length_s),

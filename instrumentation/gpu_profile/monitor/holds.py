@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ class Hold:
             if self.session is not None:
                 self.session.holds -= 1
                 # Opening a driver takes longer than many runs do, and the next run may follow soon.
-                self.session._last_region_ns = max(self.session._last_region_ns, sampler.clock.now_ns())
+                self.session.keep_awake()
             elif self.other is not None:
                 self.other.let_go()
 
@@ -160,12 +159,12 @@ def _stop_others() -> None:
         other.sampler.stop()
 
 
-def _after_fork() -> None:
+@process.in_child
+def _forget() -> None:
     """In the child the threads are gone: forget them without touching what they may have held."""
     global _lock  # noqa: PLW0603 - the parent may have held it
     _lock = threading.RLock()
     _others.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_stop_others)

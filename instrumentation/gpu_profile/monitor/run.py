@@ -144,7 +144,7 @@ class Run:
         """The process's own sampler reads what its regions are on: have it read this run's devices too."""
         wanted = [device.uuid for _, device in self.devices if device is not None]
         if self._hold is not None and self._hold.session is not None:
-            self._hold.session.read_devices(wanted)
+            self._hold.session.joiner.read_devices(wanted)
         end_ns = self._clock.now_ns() + nanoseconds(FIRST_READING_S)
         while any(uuid not in sampler.states for uuid in wanted):
             if _refused(sampler) or self._clock.now_ns() >= end_ns:

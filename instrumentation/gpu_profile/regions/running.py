@@ -138,6 +138,8 @@ class Running(Execution):
         context = span.get_span_context()
         if context.is_valid:
             self.span_id, self.trace_id, self.sampled = context.span_id, context.trace_id, span.is_recording()
+            if self.sampled:
+                self.session.spans[self.span_id] = self
             if nested:
                 self._outside = outside = otel_context.get_current()
                 otel_context.attach(trace.set_span_in_context(span, outside))
@@ -192,12 +194,7 @@ class Running(Execution):
             if self.failed and isinstance(error, Exception):
                 span.record_exception(error)
                 span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
-            if session.on_step and self.sampled:
-                session.ending[self.span_id] = self
-                span.end(end_time=self.end_ns)
-                session.ending.pop(self.span_id, None)
-            else:
-                span.end(end_time=self.end_ns)
+            span.end(end_time=self.end_ns)
         except Exception as failure:  # noqa: BLE001 - as at the start
-            session.ending.pop(self.span_id, None)
             report(session, "span errors", failure)
+        session.spans.pop(self.span_id, None)

@@ -9,7 +9,7 @@ from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER, UTILIZATION
 from gpu_profile.history.timeline import Column, Ints, Timeline
-from gpu_profile.join.reading import Reading, quantile, read
+from gpu_profile.join.reading import Reading, quantiles, read
 from gpu_profile.units import NS_PER_S
 
 DEVICE = Device("GPU-a")
@@ -62,7 +62,7 @@ def both(name: str, hot: int) -> tuple[Column, Column]:
 
 
 def seen(column: Column, a: int, b: int) -> Reading:
-    reading = read(column, Interval(a, b), quantiles=True)
+    reading = read(column, Interval(a, b))
     assert reading is not None
     return reading
 
@@ -72,15 +72,14 @@ def seen(column: Column, a: int, b: int) -> Reading:
 def test_a_day_over_a_history_of_ten_minutes_reads_as_over_a_history_of_a_day(name: str, hot: int) -> None:
     held, full = both(name, hot)
     ours, theirs = seen(held, START, END), seen(full, START, END)
-    assert ours._replace(p50=None, p95=None, p99=None) == theirs._replace(p50=None, p95=None, p99=None)
+    assert ours == theirs
     if held.signal.kind is Kind.COUNTER:
-        assert (ours.p50, ours.p95, ours.p99) == (None, None, None)
         return
     values = full.rows(START, END).values
     tolerance = 0.01 * held.signal.base(int(values.max() - values.min()))
-    for found, true in zip(ours[-3:], theirs[-3:], strict=True):
+    whole = Interval(START, END)
+    for found, true in zip(*(quantiles(each, whole, 0.5, 0.95, 0.99) for each in (held, full)), strict=True):
         assert found == pytest.approx(true, abs=tolerance)
-    assert quantile(held, Interval(START, END), 0.95) == ours.p95
 
 
 def small(rounds: int, *anchors: int, capacity: int = 20, hot: int = 4, since: int = 0) -> Timeline:
@@ -103,7 +102,7 @@ def test_an_interval_whose_rows_are_gone_says_so_by_its_coverage() -> None:
     reading = seen(held, 5, 1000)
     assert reading.coverage == pytest.approx(len(held) * 10 / 995)
     assert read(held, Interval(5, 100)) is None
-    assert quantile(held, Interval(5, 100), 0.5) is None
+    assert quantiles(held, Interval(5, 100), 0.5) == [None]
 
 
 def test_an_interval_that_ended_before_rows_went_is_not_answered_from_more_than_it_was() -> None:
@@ -181,10 +180,12 @@ def test_after_the_clock_was_set_back_an_anchor_keeps_what_lies_before_the_new_p
     timeline.append([Sample(UTILIZATION, T0 + 10**18, T0 + 10**18 + step, 99)])
     for i in range(100, 200):
         timeline.append([Sample(UTILIZATION, T0 + i * step, T0 + (i + 1) * step, 50)])
-    reading = seen(only(timeline), T0, T0 + 200 * step)
+    whole = T0, T0 + 200 * step
+    reading = seen(only(timeline), *whole)
     assert only(timeline).dropped == {"late": 2, "clock set back": 1}
     assert reading.coverage == pytest.approx(198 / 200)
-    assert (reading.mean, reading.maximum, reading.p99) == (0.5, 0.5, 0.5)
+    assert (reading.mean, reading.maximum) == (0.5, 0.5)
+    assert quantiles(only(timeline), Interval(*whole), 0.99) == [0.5]
     assert reading.total == pytest.approx(0.5 * 198)
 
 

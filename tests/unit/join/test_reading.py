@@ -6,7 +6,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Interval, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER_AVERAGE, UTILIZATION
 from gpu_profile.history.timeline import Column
-from gpu_profile.join.reading import Reading, quantile, read
+from gpu_profile.join.reading import Reading, quantiles, read
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000
@@ -103,18 +103,18 @@ def test_a_quantile_weighs_values_by_time() -> None:
     column = Column(UTILIZATION, 4)
     column.append(Sample(UTILIZATION, T0, T0 + 90, 10))
     column.append(Sample(UTILIZATION, T0 + 90, T0 + 100, 99))
-    found = [quantile(column, during(0, 100), q) for q in (0.0, 0.5, 0.9, 0.91, 1.0)]
+    found = quantiles(column, during(0, 100), 0.0, 0.5, 0.9, 0.91, 1.0)
     assert found == [pytest.approx(v) for v in (0.10, 0.10, 0.10, 0.99, 0.99)]
-    assert quantile(column, during(85, 95), 0.51) == pytest.approx(0.99)
+    assert quantiles(column, during(85, 95), 0.51) == pytest.approx([0.99])
 
 
 def test_a_quantile_of_nothing_is_absent() -> None:
-    assert quantile(Column(UTILIZATION, 2), during(0, 10), 0.5) is None
-    assert quantile(readings(MEMORY_USED, (0, 10)), during(-5, 5), 0.5) is None
+    assert quantiles(Column(UTILIZATION, 2), during(0, 10), 0.5) == [None]
+    assert quantiles(readings(MEMORY_USED, (0, 10)), during(-5, 5), 0.5, 1.0) == [None, None]
 
 
 def test_a_quantile_outside_0_to_1_or_of_a_counter_is_refused() -> None:
     with pytest.raises(ValueError, match="lies in 0-1, not 95"):
-        quantile(windows(UTILIZATION, 5), during(0, 1), 95)
+        quantiles(windows(UTILIZATION, 5), during(0, 1), 0.5, 95)
     with pytest.raises(ValueError, match="energy: a counter has growth"):
-        quantile(readings(ENERGY, (0, 0), (10, 5)), during(0, 10), 0.5)
+        quantiles(readings(ENERGY, (0, 0), (10, 5)), during(0, 10), 0.5)

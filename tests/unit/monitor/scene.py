@@ -32,7 +32,7 @@ class Scene:
         process.current = self.session
         #: The regions that the session has met.
         self.ended: list[Execution] = []
-        self.session.on_end.append(self.ended.append)
+        self.session.joiner.on_end.append(self.ended.append)
 
     def __enter__(self) -> Self:
         return self

@@ -249,4 +249,4 @@ def test_device_that_the_settings_leave_out_is_read_for_as_long_as_it_is_asked_f
         with GpuMonitor(device=other) as monitor:
             scene.run(1.0)
         assert measured(monitor).coverage == 1.0
-        assert [device.uuid for device in scene.session.devices_of(Execution("step"))] == [one]
+        assert [device.uuid for device in scene.session.joiner.devices_of(Execution("step"))] == [one]

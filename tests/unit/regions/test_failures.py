@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,6 @@ from gpu_profile import GpuBackendError, region
 from gpu_profile.regions import running
 from gpu_profile.regions.region import current_name
 from gpu_profile.regions.session import process
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
-        yield stage
 
 
 @pytest.mark.parametrize("name", ["", 42, None, 1.5])
@@ -42,14 +36,14 @@ def test_decorating_what_is_no_function_is_a_type_error(thing: Any) -> None:
 
 
 @pytest.mark.parametrize("items", [-1, float("nan"), float("inf"), "3"])
-def test_items_that_would_break_a_counter_are_refused(stage: Stage, items: Any) -> None:
+def test_items_that_would_break_a_counter_are_refused(on_host: Stage, items: Any) -> None:
     with pytest.raises(ValueError, match="items is a finite number"):
         region("x", items=items)
     with region("x") as running, pytest.raises(ValueError, match="items is a finite number"):
         running.add_items(items)
 
 
-def test_items_add_up_over_an_execution(stage: Stage) -> None:
+def test_items_add_up_over_an_execution(on_host: Stage) -> None:
     once = region("decode", items=2)
     with once as running:
         running.add_items(3)
@@ -58,22 +52,22 @@ def test_items_add_up_over_an_execution(stage: Stage) -> None:
         pass
     with region("prefill") as other:
         other.add_items(7)
-    stage.session.settle(final=True)
-    assert [(e.name, e.items) for e in stage.ended] == [("decode", 5.5), ("decode", 2.0), ("prefill", 7.0)]
-    assert stage.session.verdicts.durations["decode"].items == 7.5
-    stage.flush()
-    assert stage.attributes("prefill")["items"] == 7.0
+    on_host.session.settle(final=True)
+    assert [(e.name, e.items) for e in on_host.ended] == [("decode", 5.5), ("decode", 2.0), ("prefill", 7.0)]
+    assert on_host.session.joiner.verdicts.durations["decode"].items == 7.5
+    on_host.flush()
+    assert on_host.attributes("prefill")["items"] == 7.0
 
 
 # ------------------------------------------------------------------ what fails is not the user's
 
 
-def test_without_any_tracer_provider_regions_are_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_tracer_provider_regions_are_counted(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "tracer", trace.NoOpTracer())
     with region("outer"), region("inner"):
         pass
-    stage.session.settle(final=True)
-    assert (stage.calls("outer"), stage.calls("inner")) == (1, 1)
+    on_host.session.settle(final=True)
+    assert (on_host.calls("outer"), on_host.calls("inner")) == (1, 1)
 
 
 class Broken:
@@ -93,21 +87,21 @@ def _broken_stream() -> Any:
 
 
 @pytest.mark.parametrize("stream", [Broken(), _broken_stream])
-def test_stream_that_fails_leaves_the_hosts_interval(stage: Stage, stream: Any) -> None:
+def test_stream_that_fails_leaves_the_hosts_interval(on_host: Stage, stream: Any) -> None:
     process.use_stream(stream)
     with region("step"):
-        stage.clock.advance(0.5)
-    execution = stage.only()
+        on_host.clock.advance(0.5)
+    execution = on_host.only()
     interval = execution.interval()
     assert interval is not None
     assert (interval.source, interval.end_ns - interval.start_ns) == ("host", 500_000_000)
-    assert stage.session.counts["mark errors"] == 1
+    assert on_host.session.counts["mark errors"] == 1
 
 
 @pytest.mark.parametrize("fails", ["record", "resolve"])
-def test_stream_that_fails_later_leaves_the_hosts_interval(stage: Stage, fails: str) -> None:
+def test_stream_that_fails_later_leaves_the_hosts_interval(on_host: Stage, fails: str) -> None:
     class Failing:
-        device_uuid = stage.uuid
+        device_uuid = on_host.uuid
         marks = 0
 
         def record(self) -> int:
@@ -123,16 +117,16 @@ def test_stream_that_fails_later_leaves_the_hosts_interval(stage: Stage, fails: 
 
     process.use_stream(Failing())
     with region("step"):
-        stage.clock.advance(0.5)
-    execution = stage.only()
+        on_host.clock.advance(0.5)
+    execution = on_host.only()
     assert execution.interval() == execution.host
     assert not execution.failed
-    stage.session.settle(final=True)
-    assert stage.session.counts["internal errors"] == 0
+    on_host.session.settle(final=True)
+    assert on_host.session.counts["internal errors"] == 0
 
 
 def test_tracer_that_fails_leaves_the_function_alone(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(running, "tracer", Broken())
 
@@ -142,18 +136,18 @@ def test_tracer_that_fails_leaves_the_function_alone(
 
     with caplog.at_level(logging.WARNING):
         assert [step(), step()] == ["result", "result"]
-    stage.session.settle(final=True)
-    assert stage.calls("step") == 2
-    assert stage.session.counts["span errors"] == 2
+    on_host.session.settle(final=True)
+    assert on_host.calls("step") == 2
+    assert on_host.session.counts["span errors"] == 2
     assert len(caplog.records) == 1
 
 
-def test_clock_that_is_set_back_makes_no_negative_execution(stage: Stage) -> None:
+def test_clock_that_is_set_back_makes_no_negative_execution(on_host: Stage) -> None:
     now = iter([2_000, 1_000])
-    stage.session.now_ns = lambda: next(now)
+    on_host.session.now_ns = lambda: next(now)
     with region("step", span=False):
         pass
-    execution = stage.only()
+    execution = on_host.only()
     assert (execution.start_ns, execution.end_ns) == (2_000, 2_000)
 
 
@@ -165,18 +159,18 @@ def without_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def test_without_a_driver_regions_run_and_their_spans_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with without_driver(tmp_path, monkeypatch) as stage:
+    with without_driver(tmp_path, monkeypatch) as on_host:
 
         @region("step")
         def step() -> int:
             return 7
 
         assert step() == 7
-        stage.flush()
-        assert "/nowhere/at/all" in stage.attributes("step")["unjoined"]
-        assert not [key for key in stage.attributes("step") if key not in ("region", "unjoined")]
-        assert stage.session.verdicts.calls == {("step", "UNKNOWN", ""): 1}
-        assert stage.processor.unjoined == 1
+        on_host.flush()
+        assert "/nowhere/at/all" in on_host.attributes("step")["unjoined"]
+        assert not [key for key in on_host.attributes("step") if key not in ("region", "unjoined")]
+        assert on_host.session.joiner.verdicts.calls == {("step", "UNKNOWN", ""): 1}
+        assert on_host.processor.unjoined == 1
 
 
 Use = Callable[[], object]
@@ -195,25 +189,25 @@ Use = Callable[[], object]
 def test_strict_region_says_in_one_line_what_was_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Use
 ) -> None:
-    with without_driver(tmp_path, monkeypatch) as stage:
-        stage.run(0.1)
+    with without_driver(tmp_path, monkeypatch) as on_host:
+        on_host.run(0.1)
         with pytest.raises(GpuBackendError, match="/nowhere/at/all") as caught:
             use()
         assert "\n" not in str(caught.value)
         assert current_name() is None
-        stage.session.settle(final=True)
-        assert not stage.session.verdicts.durations
+        on_host.session.settle(final=True)
+        assert not on_host.session.joiner.verdicts.durations
 
 
 def test_strict_regions_run_where_a_driver_answers_even_if_it_is_lost_later(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage.run(0.1)
+    on_host.run(0.1)
     with region("x", strict=True):
         pass
-    monkeypatch.setattr(stage.session.sampler, "driver", None)
+    monkeypatch.setattr(on_host.session.sampler, "driver", None)
     with region("x", strict=True):
         pass
     monkeypatch.undo()
-    stage.session.settle(final=True)
-    assert stage.calls("x") == 2
+    on_host.session.settle(final=True)
+    assert on_host.calls("x") == 2

@@ -4,7 +4,6 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import AsyncIterator, Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,28 +14,22 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.region import current_name
 
 
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
-        yield stage
-
-
-def test_async_function_is_one_execution_over_its_awaits(stage: Stage) -> None:
+def test_async_function_is_one_execution_over_its_awaits(on_host: Stage) -> None:
     @region("fetch")
     async def fetch(x: int) -> int:
         await asyncio.sleep(0)
         assert current_name() == "fetch"
-        stage.clock.advance(1.0)
+        on_host.clock.advance(1.0)
         await asyncio.sleep(0)
         return x + 1
 
     assert inspect.iscoroutinefunction(fetch)
     assert asyncio.run(fetch(1)) == 2
-    execution = stage.only()
+    execution = on_host.only()
     assert execution.end_ns - execution.start_ns == 1_000_000_000
 
 
-def test_tasks_keep_their_regions_apart_and_inherit_what_is_around_them(stage: Stage) -> None:
+def test_tasks_keep_their_regions_apart_and_inherit_what_is_around_them(on_host: Stage) -> None:
     @region("child")
     async def child(name: str) -> None:
         with region(name):
@@ -50,16 +43,16 @@ def test_tasks_keep_their_regions_apart_and_inherit_what_is_around_them(stage: S
             assert current_name() == "request"
 
     asyncio.run(main())
-    stage.flush()
-    assert {e.parent.name for e in stage.ended if e.parent is not None} == {"request", "child"}
-    assert {stage.parent(f"part {i}") for i in range(3)} == {"child"}
-    request = stage.span("request").context
+    on_host.flush()
+    assert {e.parent.name for e in on_host.ended if e.parent is not None} == {"request", "child"}
+    assert {on_host.parent(f"part {i}") for i in range(3)} == {"child"}
+    request = on_host.span("request").context
     assert request is not None
-    children = [span for span in stage.spans if span.name == "child"]
+    children = [span for span in on_host.spans if span.name == "child"]
     assert [c.parent.span_id for c in children if c.parent is not None] == [request.span_id] * 3
 
 
-def test_cancelled_task_ends_its_region_as_failed(stage: Stage) -> None:
+def test_cancelled_task_ends_its_region_as_failed(on_host: Stage) -> None:
     @region("wait")
     async def wait() -> None:
         await asyncio.Event().wait()
@@ -72,17 +65,17 @@ def test_cancelled_task_ends_its_region_as_failed(stage: Stage) -> None:
             await task
 
     asyncio.run(main())
-    assert stage.only().failed
+    assert on_host.only().failed
 
 
-def test_tasks_that_start_their_successors_do_not_hold_on_to_all_predecessors(stage: Stage) -> None:
+def test_tasks_that_start_their_successors_do_not_hold_on_to_all_predecessors(on_host: Stage) -> None:
     async def chain(left: int) -> None:
         with region("link", span=False):
             following = asyncio.create_task(chain(left - 1)) if left else None
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         if left % 50 == 0:
-            stage.session.settle(final=True)
+            on_host.session.settle(final=True)
         if following is not None:
             last.append(following)
 
@@ -93,8 +86,8 @@ def test_tasks_that_start_their_successors_do_not_hold_on_to_all_predecessors(st
 
     last: list[asyncio.Task[None]] = []
     asyncio.run(main())
-    stage.session.settle(final=True)
-    assert len(stage.ended) == 1501
+    on_host.session.settle(final=True)
+    assert len(on_host.ended) == 1501
 
     def depth(execution: Execution) -> int:
         found = 0
@@ -102,13 +95,13 @@ def test_tasks_that_start_their_successors_do_not_hold_on_to_all_predecessors(st
             execution, found = execution.parent, found + 1
         return found
 
-    assert depth(stage.ended[-1]) <= 1000
+    assert depth(on_host.ended[-1]) <= 1000
 
 
 # ------------------------------------------------------------------ generators
 
 
-def test_generator_is_one_execution_and_its_caller_is_not_inside(stage: Stage) -> None:
+def test_generator_is_one_execution_and_its_caller_is_not_inside(on_host: Stage) -> None:
     @region("stream")
     def stream(n: int) -> Generator[int, None, str]:
         for i in range(n):
@@ -127,29 +120,29 @@ def test_generator_is_one_execution_and_its_caller_is_not_inside(stage: Stage) -
         for i in consume():
             assert current_name() == "caller"
             with region(f"send {i}"):
-                stage.clock.advance(1.0)
+                on_host.clock.advance(1.0)
         assert current_name() == "caller"
-    stage.flush()
+    on_host.flush()
     around = {"caller": None, "stream": "caller", "decode 0": "stream", "decode 1": "stream"}
     around |= {"send 0": "caller", "send 1": "caller"}
-    assert stage.parents() == around
-    assert {name: stage.parent(name) for name in stage.names()} == around
+    assert on_host.parents() == around
+    assert {name: on_host.parent(name) for name in on_host.names()} == around
 
 
-def test_generator_begins_when_it_is_first_asked(stage: Stage) -> None:
+def test_generator_begins_when_it_is_first_asked(on_host: Stage) -> None:
     @region("stream")
     def stream() -> Iterator[int]:
         yield 1
 
     asked = stream()
-    stage.clock.advance(1.0)
-    start = stage.clock.now_ns()
+    on_host.clock.advance(1.0)
+    start = on_host.clock.now_ns()
     assert list(asked) == [1]
     stream()
-    assert stage.only().start_ns == start
+    assert on_host.only().start_ns == start
 
 
-def test_generator_takes_what_is_sent_and_thrown(stage: Stage) -> None:
+def test_generator_takes_what_is_sent_and_thrown(on_host: Stage) -> None:
     @region("echo")
     def echo() -> Generator[str, str, str]:
         said = "ready"
@@ -167,10 +160,10 @@ def test_generator_takes_what_is_sent_and_thrown(stage: Stage) -> None:
     with pytest.raises(StopIteration) as stop:
         talk.send("stop")
     assert stop.value.value == "bye"
-    assert not stage.only().failed
+    assert not on_host.only().failed
 
 
-def test_generator_that_is_closed_cleans_up_at_once_and_has_not_failed(stage: Stage) -> None:
+def test_generator_that_is_closed_cleans_up_at_once_and_has_not_failed(on_host: Stage) -> None:
     closed = []
 
     @region("stream")
@@ -184,10 +177,10 @@ def test_generator_that_is_closed_cleans_up_at_once_and_has_not_failed(stage: St
     next(asked)
     asked.close()  # type: ignore[attr-defined]
     assert closed == ["stream"]
-    assert not stage.only().failed
+    assert not on_host.only().failed
 
 
-def test_generator_that_raises_has_failed(stage: Stage) -> None:
+def test_generator_that_raises_has_failed(on_host: Stage) -> None:
     @region("stream")
     def stream() -> Iterator[int]:
         yield 1
@@ -197,11 +190,11 @@ def test_generator_that_raises_has_failed(stage: Stage) -> None:
     next(asked)
     with pytest.raises(ValueError, match="boom"):
         next(asked)
-    assert stage.only().failed
+    assert on_host.only().failed
 
 
 def test_generator_that_each_step_of_runs_in_another_context_ends_its_regions_quietly(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    on_host: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As web frameworks iterate over a body in a pool of threads."""
 
@@ -219,15 +212,15 @@ def test_generator_that_each_step_of_runs_in_another_context_ends_its_regions_qu
     for asked in (decorated(), plain()):
         while contextvars.copy_context().run(next, asked, None) is not None:
             pass
-    stage.session.settle(final=True)
-    assert sorted(e.name for e in stage.ended) == ["body", "part", "part", "plain", "plain"]
-    assert all(e.end_ns for e in stage.ended)
+    on_host.session.settle(final=True)
+    assert sorted(e.name for e in on_host.ended) == ["body", "part", "part", "plain", "plain"]
+    assert all(e.end_ns for e in on_host.ended)
     assert caplog.records == []
-    stage.flush()
-    assert len(stage.spans) == 5
+    on_host.flush()
+    assert len(on_host.spans) == 5
 
 
-def test_async_generator_is_one_execution_and_its_caller_is_not_inside(stage: Stage) -> None:
+def test_async_generator_is_one_execution_and_its_caller_is_not_inside(on_host: Stage) -> None:
     @region("stream")
     async def stream(n: int) -> AsyncIterator[int]:
         for i in range(n):
@@ -245,14 +238,14 @@ def test_async_generator_is_one_execution_and_its_caller_is_not_inside(stage: St
 
     assert inspect.isasyncgenfunction(stream)
     asyncio.run(main())
-    stage.flush()
+    on_host.flush()
     around = {"caller": None, "stream": "caller", "decode 0": "stream", "decode 1": "stream"}
     around |= {"send 0": "caller", "send 1": "caller"}
-    assert stage.parents() == around
-    assert {name: stage.parent(name) for name in stage.names()} == around
+    assert on_host.parents() == around
+    assert {name: on_host.parent(name) for name in on_host.names()} == around
 
 
-def test_async_generator_takes_what_is_sent_and_thrown_and_closes_at_once(stage: Stage) -> None:
+def test_async_generator_takes_what_is_sent_and_thrown_and_closes_at_once(on_host: Stage) -> None:
     log: list[str] = []
 
     @region("echo")
@@ -278,4 +271,4 @@ def test_async_generator_takes_what_is_sent_and_thrown_and_closes_at_once(stage:
 
     asyncio.run(main())
     assert log == ["closed in echo", "after"]
-    assert not stage.only().failed
+    assert not on_host.only().failed

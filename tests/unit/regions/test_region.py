@@ -4,8 +4,6 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from opentelemetry.trace import StatusCode
@@ -14,45 +12,38 @@ from support.regions import Stage
 from gpu_profile import region
 from gpu_profile.regions.region import Region, current_name
 
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
-        yield stage
-
-
 # ------------------------------------------------------------------ three ways to name a part of a program
 
 
-def test_with_block_is_one_execution_from_enter_to_exit(stage: Stage) -> None:
-    start = stage.clock.now_ns()
+def test_with_block_is_one_execution_from_enter_to_exit(on_host: Stage) -> None:
+    start = on_host.clock.now_ns()
     with region("prefill") as running:
         assert current_name() == "prefill"
         assert running.span is not None
-        stage.clock.advance(0.25)
+        on_host.clock.advance(0.25)
     assert current_name() is None
     assert running.span is None
-    execution = stage.only()
+    execution = on_host.only()
     assert (execution.name, execution.start_ns, execution.end_ns) == ("prefill", start, start + 250_000_000)
     assert not execution.failed
-    stage.flush()
-    assert stage.span("prefill").start_time == start
-    assert stage.span("prefill").end_time == start + 250_000_000
+    on_host.flush()
+    assert on_host.span("prefill").start_time == start
+    assert on_host.span("prefill").end_time == start + 250_000_000
 
 
-def test_bare_decorator_names_the_region_after_the_function(stage: Stage) -> None:
+def test_bare_decorator_names_the_region_after_the_function(on_host: Stage) -> None:
     @region
     def double(x: int) -> int:
         return 2 * x
 
     assert double(21) == 42
-    assert stage.only().name == "test_bare_decorator_names_the_region_after_the_function.<locals>.double"
+    assert on_host.only().name == "test_bare_decorator_names_the_region_after_the_function.<locals>.double"
 
 
-def test_decorator_with_settings_makes_every_call_an_execution(stage: Stage) -> None:
+def test_decorator_with_settings_makes_every_call_an_execution(on_host: Stage) -> None:
     calls = []
 
-    @region("step", items=8, device=stage.uuid, span=False)
+    @region("step", items=8, device=on_host.uuid, span=False)
     def step(*args: int, scale: int = 1) -> tuple[tuple[int, ...], int]:
         """Do it."""
         calls.append(args)
@@ -61,13 +52,13 @@ def test_decorator_with_settings_makes_every_call_an_execution(stage: Stage) -> 
     assert step(1, 2, scale=3) == ((1, 2), 3)
     assert step() == ((), 1)
     assert calls == [(1, 2), ()]
-    stage.session.settle(final=True)
-    assert [(e.name, e.items, e.device, e.span_id) for e in stage.ended] == [("step", 8.0, stage.uuid, 0)] * 2
+    on_host.session.settle(final=True)
+    assert [(e.name, e.items, e.device, e.span_id) for e in on_host.ended] == [("step", 8.0, on_host.uuid, 0)] * 2
     assert (step.__name__, step.__doc__) == ("step", "Do it.")
     assert inspect.signature(step) == inspect.signature(inspect.unwrap(step))
 
 
-def test_decorated_methods_get_their_self(stage: Stage) -> None:
+def test_decorated_methods_get_their_self(on_host: Stage) -> None:
     class Model:
         factor = 3
 
@@ -86,68 +77,68 @@ def test_decorated_methods_get_their_self(stage: Stage) -> None:
             return "weights"
 
     assert (Model.make().forward(2), Model.load()) == (6, "weights")
-    stage.session.settle(final=True)
-    assert [e.name for e in stage.ended] == ["make", "forward", "load"]
+    on_host.session.settle(final=True)
+    assert [e.name for e in on_host.ended] == ["make", "forward", "load"]
 
 
-def test_partial_functions_can_be_decorated(stage: Stage) -> None:
+def test_partial_functions_can_be_decorated(on_host: Stage) -> None:
     assert region("power")(functools.partial(pow, 2))(10) == 1024
-    assert stage.only().name == "power"
+    assert on_host.only().name == "power"
 
 
-def test_handle_runs_from_start_to_end_and_is_nobodys_parent(stage: Stage) -> None:
+def test_handle_runs_from_start_to_end_and_is_nobodys_parent(on_host: Stage) -> None:
     handle = region.start("epoch", items=1)
     assert current_name() is None
     with region("inside"):
         pass
-    stage.clock.advance(1.0)
+    on_host.clock.advance(1.0)
     handle.end()
-    stage.flush()
-    assert stage.parents() == {"epoch": None, "inside": None}
-    assert stage.parent("inside") is None
-    assert stage.ended[0].end_ns - stage.ended[0].start_ns == 1_000_000_000
+    on_host.flush()
+    assert on_host.parents() == {"epoch": None, "inside": None}
+    assert on_host.parent("inside") is None
+    assert on_host.ended[0].end_ns - on_host.ended[0].start_ns == 1_000_000_000
 
 
-def test_handle_in_a_block_is_another_execution_of_its_region(stage: Stage) -> None:
+def test_handle_in_a_block_is_another_execution_of_its_region(on_host: Stage) -> None:
     handle = region.start("epoch")
     with handle as another:
-        stage.clock.advance(1.0)
+        on_host.clock.advance(1.0)
     assert another.end_ns
     assert not handle.end_ns
     handle.end()
-    stage.session.settle(final=True)
-    assert stage.ended == [handle, another]
+    on_host.session.settle(final=True)
+    assert on_host.ended == [handle, another]
 
 
-def test_ending_twice_counts_once(stage: Stage) -> None:
+def test_ending_twice_counts_once(on_host: Stage) -> None:
     handle = region.start("once")
     handle.end()
     end = handle.end_ns
-    stage.clock.advance(1.0)
+    on_host.clock.advance(1.0)
     handle.end(ValueError("late"))
     handle.end()
-    execution = stage.only()
+    execution = on_host.only()
     assert (execution.end_ns, execution.failed) == (end, False)
-    stage.flush()
-    assert stage.names() == ["once"]
+    on_host.flush()
+    assert on_host.names() == ["once"]
 
 
-def test_ending_what_never_began_does_nothing(stage: Stage) -> None:
+def test_ending_what_never_began_does_nothing(on_host: Stage) -> None:
     region("never").end()
-    stage.session.settle(final=True)
-    assert stage.ended == []
+    on_host.session.settle(final=True)
+    assert on_host.ended == []
 
 
-def test_handle_can_end_in_another_thread(stage: Stage) -> None:
+def test_handle_can_end_in_another_thread(on_host: Stage) -> None:
     handle = region.start("step")
     thread = threading.Thread(target=handle.end)
     thread.start()
     thread.join()
-    assert stage.only().name == "step"
+    assert on_host.only().name == "step"
 
 
 def test_block_that_another_thread_ended_is_no_parent_of_what_follows(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    on_host: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     with region("outer"):
         running = region("left open")
@@ -158,15 +149,15 @@ def test_block_that_another_thread_ended_is_no_parent_of_what_follows(
         with region("after"):
             assert current_name() == "after"
         assert current_name() == "outer"
-    stage.session.settle(final=True)
-    assert stage.parents() == {"outer": None, "left open": "outer", "after": "outer"}
+    on_host.session.settle(final=True)
+    assert on_host.parents() == {"outer": None, "left open": "outer", "after": "outer"}
     assert caplog.records == []
 
 
 # ------------------------------------------------------------------ exceptions and results are the user's
 
 
-def test_exception_passes_through_and_is_recorded(stage: Stage) -> None:
+def test_exception_passes_through_and_is_recorded(on_host: Stage) -> None:
     error = ValueError("boom")
 
     @region("bad")
@@ -178,88 +169,92 @@ def test_exception_passes_through_and_is_recorded(stage: Stage) -> None:
     assert caught.value is error
     assert error.__context__ is None
     assert error.__cause__ is None
-    assert stage.only().failed
-    stage.flush()
-    span = stage.span("bad")
+    assert on_host.only().failed
+    on_host.flush()
+    span = on_host.span("bad")
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "ValueError: boom")
     assert [event.name for event in span.events] == ["exception"]
-    assert stage.session.verdicts.durations["bad"].errors == 1
+    assert on_host.session.joiner.verdicts.durations["bad"].errors == 1
     assert current_name() is None
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(0), asyncio.CancelledError()])
-def test_what_ends_the_program_passes_through_and_counts_as_failed(stage: Stage, error: BaseException) -> None:
+def test_what_ends_the_program_passes_through_and_counts_as_failed(on_host: Stage, error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, region("job"):
         raise error
     assert caught.value is error
-    assert stage.only().failed
-    stage.flush()
-    assert stage.span("job").status.status_code is StatusCode.UNSET
+    assert on_host.only().failed
+    on_host.flush()
+    assert on_host.span("job").status.status_code is StatusCode.UNSET
 
 
-def test_error_given_to_end_marks_the_execution_as_failed(stage: Stage) -> None:
+def test_error_given_to_end_marks_the_execution_as_failed(on_host: Stage) -> None:
     handle = region.start("request")
     handle.end(TimeoutError("no answer"))
-    assert stage.only().failed
-    stage.flush()
-    assert stage.span("request").status.description == "TimeoutError: no answer"
+    assert on_host.only().failed
+    on_host.flush()
+    assert on_host.span("request").status.description == "TimeoutError: no answer"
 
 
 # ------------------------------------------------------------------ nesting
 
 
-def test_nested_regions_know_what_is_around_them(stage: Stage) -> None:
+def test_nested_regions_know_what_is_around_them(on_host: Stage) -> None:
     with region("request"):
         with region("prefill"), region("attention"):
             assert current_name() == "attention"
         assert current_name() == "request"
         with region("decode", span=False):
             pass
-    stage.flush()
+    on_host.flush()
     expected = {"request": None, "prefill": "request", "attention": "prefill", "decode": "request"}
-    assert stage.parents() == expected
-    assert {name: stage.parent(name) for name in stage.names()} == {
+    assert on_host.parents() == expected
+    assert {name: on_host.parent(name) for name in on_host.names()} == {
         name: around for name, around in expected.items() if name != "decode"
     }
 
 
-def test_regions_and_plain_spans_nest_in_each_other(stage: Stage) -> None:
-    with stage.tracer.start_as_current_span("handler"), region("model"), stage.tracer.start_as_current_span("query"):
+def test_regions_and_plain_spans_nest_in_each_other(on_host: Stage) -> None:
+    with (
+        on_host.tracer.start_as_current_span("handler"),
+        region("model"),
+        on_host.tracer.start_as_current_span("query"),
+    ):
         pass
-    stage.flush()
-    assert (stage.parent("handler"), stage.parent("model"), stage.parent("query")) == (None, "handler", "model")
+    on_host.flush()
+    assert (on_host.parent("handler"), on_host.parent("model"), on_host.parent("query")) == (None, "handler", "model")
 
 
-def test_recursion_makes_an_execution_at_every_level(stage: Stage) -> None:
+def test_recursion_makes_an_execution_at_every_level(on_host: Stage) -> None:
     @region("factorial")
     def factorial(n: int) -> int:
         return 1 if n == 0 else n * factorial(n - 1)
 
     assert factorial(5) == 120
-    stage.session.settle(final=True)
-    assert len(stage.ended) == 6
-    assert [e.parent for e in stage.ended] == [None, *stage.ended[:-1]]
+    on_host.session.settle(final=True)
+    assert len(on_host.ended) == 6
+    assert [e.parent for e in on_host.ended] == [None, *on_host.ended[:-1]]
 
 
-def test_one_object_can_be_entered_again_while_it_runs(stage: Stage) -> None:
+def test_one_object_can_be_entered_again_while_it_runs(on_host: Stage) -> None:
     again = region("again")
     with again as outer:
-        stage.clock.advance(1.0)
+        on_host.clock.advance(1.0)
         with again as inner:
-            stage.clock.advance(1.0)
+            on_host.clock.advance(1.0)
             with pytest.raises(KeyError), again:
                 raise KeyError
         assert inner is not outer
-        stage.clock.advance(1.0)
+        on_host.clock.advance(1.0)
     with again:
-        stage.clock.advance(5.0)
-    stage.session.settle(final=True)
-    assert [round((e.end_ns - e.start_ns) / 1e9) for e in stage.ended] == [3, 1, 0, 5]
-    assert [e.failed for e in stage.ended] == [False, False, True, False]
-    assert [e.parent for e in stage.ended] == [None, outer, inner, None]
+        on_host.clock.advance(5.0)
+    on_host.session.settle(final=True)
+    assert [round((e.end_ns - e.start_ns) / 1e9) for e in on_host.ended] == [3, 1, 0, 5]
+    assert [e.failed for e in on_host.ended] == [False, False, True, False]
+    assert [e.parent for e in on_host.ended] == [None, outer, inner, None]
 
 
-def test_one_object_used_by_many_threads_keeps_their_executions_apart(stage: Stage) -> None:
+def test_one_object_used_by_many_threads_keeps_their_executions_apart(on_host: Stage) -> None:
     shared = region("shared")
     entered, leave = threading.Barrier(5), [threading.Event() for _ in range(4)]
     seen: list[Region] = []
@@ -279,14 +274,14 @@ def test_one_object_used_by_many_threads_keeps_their_executions_apart(stage: Sta
     entered.wait()
     assert len(set(seen)) == 4
     for i in (2, 0, 3, 1):
-        stage.clock.advance(1.0)
+        on_host.clock.advance(1.0)
         leave[i].set()
         threads[i].join()
-    stage.session.settle(final=True)
-    assert {e.items: round((e.end_ns - e.start_ns) / 1e9) for e in stage.ended} == {2: 1, 0: 2, 3: 3, 1: 4}
+    on_host.session.settle(final=True)
+    assert {e.items: round((e.end_ns - e.start_ns) / 1e9) for e in on_host.ended} == {2: 1, 0: 2, 3: 3, 1: 4}
 
 
-def test_decorated_function_of_many_threads_counts_every_call(stage: Stage) -> None:
+def test_decorated_function_of_many_threads_counts_every_call(on_host: Stage) -> None:
     @region("work", span=False)
     def work() -> str | None:
         return current_name()
@@ -301,12 +296,12 @@ def test_decorated_function_of_many_threads_counts_every_call(stage: Stage) -> N
             thread.start()
         for thread in threads:
             thread.join()
-    stage.session.settle(final=True)
-    assert stage.calls("work") == 2000
-    assert {e.parent for e in stage.ended if e.name == "work"} == {None}
+    on_host.session.settle(final=True)
+    assert on_host.calls("work") == 2000
+    assert {e.parent for e in on_host.ended if e.name == "work"} == {None}
 
 
-def test_blocks_that_end_in_the_wrong_order_leave_nothing_open(stage: Stage) -> None:
+def test_blocks_that_end_in_the_wrong_order_leave_nothing_open(on_host: Stage) -> None:
     first, second = region("first"), region("second")
     first.__enter__()
     second.__enter__()
@@ -315,6 +310,6 @@ def test_blocks_that_end_in_the_wrong_order_leave_nothing_open(stage: Stage) -> 
     assert current_name() is None
     with region("third"):
         pass
-    stage.flush()
-    assert stage.parents() == {"first": None, "second": "first", "third": None}
-    assert stage.parent("third") is None
+    on_host.flush()
+    assert on_host.parents() == {"first": None, "second": "first", "third": None}
+    assert on_host.parent("third") is None

@@ -19,12 +19,6 @@ from gpu_profile.regions.session import process
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
-        yield stage
-
-
-@pytest.fixture
 def off() -> Iterator[None]:
     configure(enabled=False, backend="none")
     yield
@@ -69,15 +63,15 @@ def test_switched_off_functions_raise_what_they_raise(off: None) -> None:
         region("call")(lambda: 1 // 0)()
 
 
-def test_a_block_that_began_before_it_was_switched_off_ends(stage: Stage) -> None:
+def test_a_block_that_began_before_it_was_switched_off_ends(on_host: Stage) -> None:
     with region("outer", span=False) as outer:
         process.disabled = True
         with region("inner"):
             pass
         process.disabled = False
     assert outer.end_ns
-    stage.session.settle(final=True)
-    assert [execution.name for execution in stage.ended] == ["outer"]
+    on_host.session.settle(final=True)
+    assert [execution.name for execution in on_host.ended] == ["outer"]
 
 
 @pytest.mark.parametrize(("value", "off"), [("1", True), ("yes", True), ("0", False), ("", False)])
@@ -93,7 +87,7 @@ def test_the_environment_switches_regions_off(value: str, off: bool) -> None:
     assert done.stdout.strip() == str(off)
 
 
-def test_a_region_that_has_ended_is_nobodys_parent_in_a_context_that_was_copied_inside_it(stage: Stage) -> None:
+def test_a_region_that_has_ended_is_nobodys_parent_in_a_context_that_was_copied_inside_it(on_host: Stage) -> None:
     with region("outer"), region("inner"):
         inside = copy_context()
     names: list[str | None] = []
@@ -101,21 +95,21 @@ def test_a_region_that_has_ended_is_nobodys_parent_in_a_context_that_was_copied_
         inside.run(lambda: names.append(current_name()))
         inside.run(region("call")(lambda: names.append(current_name())))
     assert names == [None, "call"]
-    assert stage.parents() == {"outer": None, "inner": "outer", "later": None, "call": None}
+    assert on_host.parents() == {"outer": None, "inner": "outer", "later": None, "call": None}
 
 
-def test_of_many_regions_in_a_row_only_the_last_is_kept_alive(stage: Stage) -> None:
+def test_of_many_regions_in_a_row_only_the_last_is_kept_alive(on_host: Stage) -> None:
     for _ in range(50):
         with region("only here", span=False):
             pass
-    stage.flush()
-    stage.ended.clear()
+    on_host.flush()
+    on_host.ended.clear()
     gc.collect()
     alive = [found for found in gc.get_objects() if type(found).__name__ == "Region" and found.name == "only here"]
     assert len(alive) <= 1
 
 
-def test_tasks_that_run_at_once_are_inside_their_own_regions(stage: Stage) -> None:
+def test_tasks_that_run_at_once_are_inside_their_own_regions(on_host: Stage) -> None:
     @region("inner", span=False)
     def inner(of: str) -> None:
         pass
@@ -131,24 +125,24 @@ def test_tasks_that_run_at_once_are_inside_their_own_regions(stage: Stage) -> No
         await asyncio.gather(*(outer(f"task {i}") for i in range(3)))
 
     asyncio.run(both())
-    stage.session.settle(final=True)
-    around = [e.parent.name for e in stage.ended if e.name == "inner" and e.parent is not None]
+    on_host.session.settle(final=True)
+    around = [e.parent.name for e in on_host.ended if e.name == "inner" and e.parent is not None]
     assert sorted(around) == ["task 0", "task 1", "task 2"]
-    assert {e.parent.name for e in stage.ended if e.name.startswith("task") and e.parent} == {"outer"}
+    assert {e.parent.name for e in on_host.ended if e.name.startswith("task") and e.parent} == {"outer"}
 
 
 def test_a_region_that_names_other_devices_than_its_streams_has_the_hosts_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = '[[device]]\nmodel = "H200 SXM"\n[[device]]\nmodel = "A10G"\n'
-    with Stage(tmp_path, monkeypatch, scenario=two) as stage:
-        stage.run(0.2)
-        first, second = (device.uuid for device in stage.session.sampler.listed)
-        assert stage.uuid == first
+    with Stage(tmp_path, monkeypatch, scenario=two) as on_host:
+        on_host.run(0.2)
+        first, second = (device.uuid for device in on_host.session.sampler.listed)
+        assert on_host.uuid == first
         with region("default"), region("same", device=0), region("other", device=second), region("both", device=[0, 1]):
-            stage.work(3.0, "work")
-        stage.flush()
-        sources = {name: stage.attributes(name)["interval.source"] for name in ("default", "same", "other", "both")}
+            on_host.work(3.0, "work")
+        on_host.flush()
+        sources = {name: on_host.attributes(name)["interval.source"] for name in ("default", "same", "other", "both")}
         assert sources == {"default": "device", "same": "device", "other": "host", "both": "host"}
-        assert stage.attributes("both")["device.ids"] == (first, second)
-        assert stage.attributes("other")["device.ids"] == (second,)
+        assert on_host.attributes("both")["device.ids"] == (first, second)
+        assert on_host.attributes("other")["device.ids"] == (second,)

@@ -43,9 +43,7 @@ class Pooled:
     `rates` are by signal, while the region or one inside it is active; a rate that cannot be given has its reason.
     `alone` are those rates while nothing else is active on the device, where that differs.
     `inclusive_s` is that time, `active_s` the part in which the region itself was the innermost (exclusive).
-    `busy_s` and `energy_j` are exclusive shares, the best estimates now; `busy_counter_s` and `energy_counter_j` follow
-    them without ever falling, and with the other regions' and the rest they add up to what the device measured.
-    `memory_max` is in bytes.
+    `busy_s` and `energy_j` are exclusive shares, the best estimates now. `memory_max` is in bytes.
     """
 
     region: str
@@ -57,8 +55,6 @@ class Pooled:
     alone: Mapping[Signal, Rate]
     busy_s: float | None
     energy_j: float | None
-    busy_counter_s: float | None
-    energy_counter_j: float | None
     memory_max: float | None
 
 
@@ -239,10 +235,16 @@ class Pool:
             alone=solo,
             busy_s=_estimate(busy, own),
             energy_j=_estimate(energy, own),
-            busy_counter_s=_counter(busy, own),
-            energy_counter_j=_counter(energy, own),
             memory_max=self._memory_max.get(column),
         )
+
+    def counted(self, region: str, signal: Signal | None) -> float | None:
+        """The counted share of `signal` (base unit, times s for a mean) of `region`; None where it is not shared out.
+
+        It follows the best estimate without ever falling. All regions' and the rest add up to what was measured.
+        """
+        known = self.attribution
+        return _counter(self._measured(signal), known.own(known.name(region, new=False)))
 
     def rest(self, signal: Signal) -> float | None:
         """The counted share of `signal` that no region was active for; None where its total is not shared out."""

@@ -7,7 +7,6 @@ program may begin to use the GPU late: ask again until there is an answer, which
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -128,10 +127,7 @@ def _alive(library: Library) -> bool:
         return False
 
 
-def _after_fork() -> None:
-    """A forked child must not touch its parent's events."""
+def forget() -> None:
+    """In a forked child, which must not touch its parent's events: know no streams."""
     for stream in _known.values():
         stream._forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from gpu_profile.catalogue.samples import Device, DeviceKind
@@ -28,6 +28,8 @@ class Placement:
 
     def __init__(self, asked: Spec | None = None, *, environ: Mapping[str, str] | None = None) -> None:
         self.asked = asked
+        #: UUIDs of the devices that were named; replaced as a whole, as the sampler's thread reads it.
+        self._named: frozenset[str] = frozenset()
         #: The devices of regions that name none.
         self.defaults: tuple[Device, ...] = ()
         #: How they are known, or why there are none, in words.
@@ -89,6 +91,21 @@ class Placement:
         if not found:
             self._complain(self.reason)
         return found
+
+    def add(self, uuids: Iterable[str]) -> bool:
+        """Have these devices read too; whether there is a new one among them."""
+        before = self._named
+        self._named = before | set(uuids)
+        return self._named != before
+
+    @property
+    def read(self) -> set[str]:
+        """UUIDs of the devices that are read: those of regions that name none, and those that were named."""
+        return {device.uuid for device in self.defaults} | self._named
+
+    def has(self, device: Device) -> bool:
+        """Whether a device is read."""
+        return device in self.defaults or device.uuid in self._named
 
     def of(self, device: Hashable) -> tuple[Device, ...]:
         """The devices of a region that names `device`; none if there is no such one."""

@@ -20,6 +20,7 @@ from gpu_profile.driver.grammar import check_spec, open_driver
 from gpu_profile.driver.visible import Spec
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
+from gpu_profile.regions import frameworks
 from gpu_profile.regions.session.entrance import StreamSetting
 from gpu_profile.regions.session.session import Session
 
@@ -241,13 +242,33 @@ def _in_dataloader_worker() -> bool:
     return worker_info is not None and worker_info() is not None
 
 
+#: What else a forked child forgets.
+_forget: list[Callable[[], None]] = []
+
+
+def in_child(forget: Callable[[], None]) -> Callable[[], None]:
+    """Have `forget` called in every forked child; a decorator for a module's own function.
+
+    First the streams and the session are forgotten, then what modules hold, in the order in which they were imported:
+    what a module stands on is clean before it.
+    """
+    _forget.append(forget)
+    return forget
+
+
 def _after_fork() -> None:
     """In the child neither threads nor NVML's handles live on: forget them without touching them."""
     global current, _lock  # noqa: PLW0603 - as above
+    frameworks.forget()
     if current is not None:
         current.forked = True
     current = None
     _lock = threading.RLock()
+    for forget in _forget:
+        try:
+            forget()
+        except Exception:  # noqa: BLE001 - the others must forget too
+            _log.exception("gpu-profile: a forked child could not forget what is its parent's")
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -198,7 +198,7 @@ def record_session(session: Session, directory: Path) -> Recorder:
         opened = session.sampler.driver
         return (opened.name, opened.version) if opened is not None else ("", "")
 
-    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=session.devices_of)
+    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=session.joiner.devices_of)
 
     def take(device: Device, samples: Sequence[Sample]) -> None:
         if not _sampled_by_parent(directory, driver()[0]):
@@ -214,8 +214,8 @@ def record_session(session: Session, directory: Path) -> Recorder:
 
     session.sampler.sinks.append(take)
     session.sampler.event_sinks.append(take_event)
-    session.on_end.append(recorder.take_ended)
-    session.on_settled.append(recorder.take_settled)
+    session.joiner.on_end.append(recorder.take_ended)
+    session.joiner.on_settled.append(recorder.take_settled)
     session.on_step.append(step)
     session.on_stop.append(recorder.close)
     return recorder

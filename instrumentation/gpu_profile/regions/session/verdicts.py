@@ -92,15 +92,19 @@ class Verdicts:
             for region in pool.regions if pool is not None else ():
                 self._judge(region, uuid)
 
-    def _judge(self, region: str, device: str) -> Judged | None:
+    def judge_first(self, region: str, device: str) -> None:
+        """Judge a region on a device where it has no verdict yet."""
+        if (region, device) not in self._judged:
+            self._judge(region, device)
+
+    def _judge(self, region: str, device: str) -> None:
         pool = self._pools.get(device)
         if pool is None or region not in self.durations or region not in pool.regions:
-            return None
+            return
         durations, source = self._durations(region), self._sources.get(region, "host")
         summary = summarise(pool, region, durations, interval_source=source)
         verdict = self._by_profilers(region) or classify(summary.evidence, self.thresholds)
-        judged = self._judged[region, device] = Judged(summary, verdict)
-        return judged
+        self._judged[region, device] = Judged(summary, verdict)
 
     def _by_profilers(self, region: str) -> Verdict | None:
         """The verdict that a region's kernels give, else its operations, on whatever device; None if they give none."""
@@ -116,8 +120,8 @@ class Verdicts:
         return Durations(stats.calls, stats.errors, stats.items, total_s, q(0.5), q(0.95), max_s)
 
     def newest(self, region: str, device: str) -> Judged | None:
-        """The newest verdict on a region on one device."""
-        return self._judged.get((region, device)) or self._judge(region, device)
+        """The newest verdict on a region on one device; None while there is none."""
+        return self._judged.get((region, device))
 
     def every(self) -> list[Judged]:
         """The newest verdict on every region on every device that it ran on, in order of first appearance."""

@@ -1,4 +1,4 @@
-"""What the join says of one execution, as span attributes. Pure but for the session that it reads from."""
+"""What the join says of one execution, as span attributes. Pure but for the joiner that it reads from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpu_profile.join.summary import Judged, SpanReading, read_span, span_eviden
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.regions.execution import Execution
-from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.units import NS_PER_S
 
 AttributeValues = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
@@ -49,10 +49,10 @@ class _Region(NamedTuple):
 
 
 class Enricher:
-    """The joined attributes of one session's executions. What a region's spans share is looked up once a second."""
+    """The joined attributes of a session's executions. What a region's spans share is looked up once a second."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, joiner: Joiner) -> None:
+        self.joiner = joiner
         self._regions: dict[tuple[str, Hashable], _Region] = {}
         self._at = (-1, -1)
 
@@ -71,7 +71,7 @@ class Enricher:
         told = [] if execution.operation is None else [execution.operation.evidence()]
         told += [] if execution.kernels is None else [execution.kernels.evidence]
         for evidence in told:
-            verdict = classify(evidence, self.session.verdicts.thresholds)
+            verdict = classify(evidence, self.joiner.verdicts.thresholds)
             if verdict.regime is not Regime.UNKNOWN or names.REGIME.name not in result:
                 _add_verdict(result, verdict)
         return result
@@ -79,7 +79,7 @@ class Enricher:
     def _joined(self, execution: Execution) -> dict[str, AttributeValues]:
         region = self._region(execution)
         if not region.devices:
-            reason = self.session.sampler.problem or self.session.placement.why(execution.device)
+            reason = self.joiner.sampler.problem or self.joiner.placement.why(execution.device)
             return {names.REGION.name: execution.name, names.UNJOINED.name: reason}
         if execution.stream is None:
             start_ns, end_ns, source = execution.start_ns, execution.end_ns, "host"
@@ -99,7 +99,7 @@ class Enricher:
             if own is not None:
                 result = {key: region.fixed[key] for key in _SHARED if key in region.fixed}
                 result |= {_SOURCE: source, _LENGTH: length_s}
-                _add_own(result, self.session, own)
+                _add_own(result, self.joiner, own)
                 return result
         result = {**region.fixed, _SOURCE: source, _LENGTH: length_s}
         if region.power_w is not None:
@@ -107,8 +107,8 @@ class Enricher:
             result[_ENERGY] = round(region.power_w * length_s, _DIGITS)
             result[_ENERGY_HALF_WIDTH] = round(region.power_half_width * length_s, _DIGITS)
         if not region.known:
-            session = self.session
-            result[names.UNJOINED.name] = session.sampler.problem or _why(session, execution.name, region.devices)
+            joiner = self.joiner
+            result[names.UNJOINED.name] = joiner.sampler.problem or _why(joiner, execution.name, region.devices)
         return result
 
     def _own(self, region: _Region, interval: Interval) -> list[tuple[SpanReading, Busy | None]] | None:
@@ -120,15 +120,14 @@ class Enricher:
         for timeline in region.timelines:
             reading = read_span(timeline, interval)
             # What a sensor's windows hide of an interval can often be worked out, at ten times the cost.
-            busy = None if long and reading.resolved else busy_time(timeline, interval)
+            busy = None if long and reading.resolved else busy_time(timeline, interval, reading.readings)
             if not (long and reading.resolved) and (busy is None or not busy.sure):
                 return None
             result.append((reading, busy))
         return result
 
     def _region(self, execution: Execution) -> _Region:
-        session = self.session
-        at = session.judged_ns, session.placement.version
+        at = self.joiner.judged_ns, self.joiner.placement.version
         if at != self._at or len(self._regions) > _MOST_KEPT:
             self._regions.clear()
             self._at = at
@@ -139,28 +138,23 @@ class Enricher:
         return found
 
     def _look_up(self, execution: Execution) -> _Region:
-        session = self.session
-        devices = session.devices_of(execution)
-        timelines = tuple(t for device in devices if (t := session.sampler.timeline(device.uuid)) is not None)
+        joiner = self.joiner
+        devices = joiner.devices_of(execution)
+        timelines = tuple(t for device in devices if (t := joiner.sampler.timeline(device.uuid)) is not None)
         fixed: dict[str, AttributeValues] = {
             names.REGION.name: execution.name,
             names.DEVICE_IDS.name: tuple(device.uuid for device in devices),
         }
-        rank = session.placement.rank
+        rank = joiner.placement.rank
         if rank is not None:
             told = ((names.RANK, rank.rank), (names.LOCAL_RANK, rank.local_rank))
             fixed.update({attribute.name: value for attribute, value in told if value is not None})
-        judged = [j for d in devices if (j := session.verdict(execution.name, d.uuid)) is not None]
+        judged = [j for d in devices if (j := joiner.verdicts.newest(execution.name, d.uuid)) is not None]
         power_w, half_width = _add_pooled(fixed, judged, of=len(devices))
         resolved_ns = (
             max(map(_resolves_ns, timelines), default=math.inf) if len(timelines) == len(devices) else math.inf
         )
         return _Region(devices, timelines, fixed, names.SCOPE.name in fixed, power_w, half_width, resolved_ns)
-
-
-def attributes_of(session: Session, execution: Execution) -> dict[str, AttributeValues]:
-    """The joined attributes of one execution: see `Enricher.attributes`."""
-    return Enricher(session).attributes(execution)
 
 
 def _resolves_ns(timeline: Timeline) -> float:
@@ -169,14 +163,14 @@ def _resolves_ns(timeline: Timeline) -> float:
     return math.inf if window_ns is None else window_ns / WIDEST_WINDOW
 
 
-def _why(session: Session, region: str, devices: Sequence[Device]) -> str:
+def _why(joiner: Joiner, region: str, devices: Sequence[Device]) -> str:
     for device in devices:
-        state, pool = session.sampler.states.get(device.uuid), session.pools.get(device.uuid)
+        state, pool = joiner.sampler.states.get(device.uuid), joiner.pools.get(device.uuid)
         if state is not None and not state.up:
             return state.reason
         if pool is not None and pool.overflowed and region not in pool.regions:
             return f"more than {MOST_REGIONS} regions: it is pooled with others"
-        judged = session.verdict(region, device.uuid)
+        judged = joiner.verdicts.newest(region, device.uuid)
         if judged is not None:
             # What was profiled is judged by other evidence than what is missing here.
             sampled = judged.verdict.basis in {"counters", "coarse"}
@@ -184,7 +178,7 @@ def _why(session: Session, region: str, devices: Sequence[Device]) -> str:
     return "no samples cover the region"
 
 
-def _add_own(result: dict[str, AttributeValues], session: Session, own: list[tuple[SpanReading, Busy | None]]) -> None:
+def _add_own(result: dict[str, AttributeValues], joiner: Joiner, own: list[tuple[SpanReading, Busy | None]]) -> None:
     first, bounds = max(own, key=lambda pair: _busy(*pair))
     result[names.SCOPE.name] = "span"
     busy = first.get(BUSY_SOURCES)
@@ -203,12 +197,12 @@ def _add_own(result: dict[str, AttributeValues], session: Session, own: list[tup
     memory = [m for reading, _ in own if (m := reading.readings.get(rows.MEMORY_USED)) is not None]
     if memory:
         result[names.MEMORY_MAX.name] = int(max(m.maximum for m in memory))
-    timeline = session.sampler.timeline(first.device.uuid)
-    pool = session.pools.get(first.device.uuid)
+    timeline = joiner.sampler.timeline(first.device.uuid)
+    pool = joiner.pools.get(first.device.uuid)
     if timeline is not None and bounds is None:
         source = busy.signal if busy is not None else None
         overall = pool.mean(source) if pool is not None and source is not None else None
-        _add_verdict(result, classify(span_evidence(timeline, first, overall), session.verdicts.thresholds))
+        _add_verdict(result, classify(span_evidence(timeline, first, overall), joiner.verdicts.thresholds))
 
 
 def _busy(reading: SpanReading, bounds: Busy | None) -> float:

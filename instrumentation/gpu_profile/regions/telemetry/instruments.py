@@ -7,7 +7,6 @@ that joins. Executions count whatever the sampler of traces decides.
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -23,68 +22,12 @@ from gpu_profile.join.durations import BUCKETS_S
 from gpu_profile.join.unmixing.region_columns import OTHER
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
+from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.telemetry.counters import COUNTERS, Series
 from gpu_profile.units import NS_PER_S
 
-#: The value of every series of one metric, by the values of the metric's labels.
-Series = dict[tuple[str, ...], float]
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
-
-
-def _calls(session: Session) -> Series:
-    return {key: float(calls) for key, calls in session.verdicts.calls.items()}
-
-
-def _busy(session: Session) -> Series:
-    return _shares(session, lambda pool, region: pool.pooled(region).busy_counter_s)
-
-
-def _energy(session: Session) -> Series:
-    return _shares(session, lambda pool, region: pool.pooled(region).energy_counter_j)
-
-
-def _shares(session: Session, value: Callable[..., float | None]) -> Series:
-    return {
-        (region, uuid): known
-        for uuid, pool in session.pools.items()
-        for region in pool.regions
-        if (known := value(pool, region)) is not None
-    }
-
-
-def _items(session: Session) -> Series:
-    return {(region,): d.items for region, d in session.verdicts.durations.items() if d.items is not None}
-
-
-def _errors(session: Session) -> Series:
-    return {(region,): d.errors for region, d in session.verdicts.durations.items()}
-
-
-def _flops(session: Session) -> Series:
-    # OTLP's whole numbers end at 9e18, which a long run passes.
-    return {(region,): float(o.flops) for region, o in session.verdicts.operations.items() if o.flops is not None}
-
-
-def _traffic(session: Session) -> Series:
-    return {(region,): float(o.bytes) for region, o in session.verdicts.operations.items() if o.bytes is not None}
-
-
-def _kernels(row: Metric, session: Session) -> Series:
-    told = ((region, works.counters()) for region, works in session.verdicts.kernels.items())
-    return {(region,): counters[row] for region, counters in told if row in counters}
-
-
-#: Every counter among the region metrics, and where a session has it.
-_COUNTERS: Final[tuple[tuple[Metric, Callable[[Session], Series]], ...]] = (
-    (rows.REGION_CALLS, _calls),
-    (rows.REGION_BUSY, _busy),
-    (rows.REGION_ENERGY, _energy),
-    (rows.REGION_ITEMS, _items),
-    (rows.REGION_ERRORS, _errors),
-    (rows.REGION_FLOPS, _flops),
-    (rows.REGION_TRAFFIC, _traffic),
-    *((row, partial(_kernels, row)) for row in rows.REGION_KERNEL_METRICS),
-)
 
 
 class RegionInstruments:
@@ -96,7 +39,7 @@ class RegionInstruments:
         self._ended: dict[str, Series] = {}
         self._sessions: list[Session] = []
         self.on = True
-        for row, read in _COUNTERS:
+        for row, read in COUNTERS:
             meter.create_observable_counter(row.otel, [partial(self._observe, row, read)], row.unit, row.brief)
         row, buckets = rows.REGION_DURATION, {"explicit_bucket_boundaries_advisory": list(BUCKETS_S)}
         if not buckets.keys() <= inspect.signature(meter.create_histogram).parameters.keys():
@@ -108,22 +51,22 @@ class RegionInstruments:
     def _attach(self, session: Session) -> None:
         with self._lock:
             self._sessions.append(session)
-        session.on_end.append(partial(self._record, session))
+        session.joiner.on_end.append(partial(self._record, session))
         session.on_stop.append(partial(self._fold, session))
 
     def _fold(self, session: Session) -> None:
         with self._lock:
             if session in self._sessions:
                 self._sessions.remove(session)
-                with session.lock:
-                    for row, read in _COUNTERS:
-                        _add(self._ended.setdefault(row.otel, {}), read(session))
+                with session.joiner.lock:
+                    for row, read in COUNTERS:
+                        _add(self._ended.setdefault(row.otel, {}), read(session.joiner))
 
     def _record(self, session: Session, execution: Execution) -> None:
         if not self.on:
             return
         # Told after it was counted; a name that was one too many has been counted as `other`.
-        name = execution.name if execution.name in session.verdicts.durations else OTHER
+        name = execution.name if execution.name in session.joiner.verdicts.durations else OTHER
         seconds = max(0, execution.end_ns - execution.start_ns) / NS_PER_S
         if self._takes_context and execution.sampled:
             span = NonRecordingSpan(SpanContext(execution.trace_id, execution.span_id, False, _SAMPLED))
@@ -131,19 +74,19 @@ class RegionInstruments:
         else:
             self._durations.record(seconds, {"region": name})
 
-    def _observe(self, row: Metric, read: Callable[[Session], Series], _: CallbackOptions) -> Iterable[Observation]:
+    def _observe(self, row: Metric, read: Callable[[Joiner], Series], _: CallbackOptions) -> Iterable[Observation]:
         if not self.on:
             return []
         # Who joins holds a session's lock and never this one, so no two threads wait for each other.
         with self._lock:
             total = dict(self._ended.get(row.otel, {}))
             for session in self._sessions:
-                with session.lock:
-                    _add(total, read(session))
+                with session.joiner.lock:
+                    _add(total, read(session.joiner))
         return [Observation(value, dict(zip(row.labels, key, strict=True))) for key, value in total.items()]
 
-    def _after_fork(self) -> None:
-        # What the parent's sessions have counted is the parent's.
+    def forget(self) -> None:
+        """In a forked child: what the parent's sessions have counted is the parent's."""
         self._lock, self._sessions, self._ended = threading.RLock(), [], {}
 
 
@@ -175,9 +118,7 @@ def leave_regions() -> None:
         instruments.on = False
 
 
-def _after_fork() -> None:
+@process.in_child
+def _forget() -> None:
     for instruments in _instrumented.values():
-        instruments._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+        instruments.forget()

@@ -46,7 +46,7 @@ class EventLogs:
         self._happened: deque[Event] = deque(maxlen=_MOST_EVENTS)
         self._ended: deque[Execution] = deque(maxlen=_REMEMBERED)
         session.sampler.event_sinks.append(self._happened.append)
-        session.on_end.append(self._remember)
+        session.joiner.on_end.append(self._remember)
         session.on_step.append(self._emit_all)
 
     def leave(self) -> None:
@@ -54,7 +54,7 @@ class EventLogs:
         session = self._session
         hooks: tuple[tuple[list[Any], Any], ...] = (
             (session.sampler.event_sinks, self._happened.append),
-            (session.on_end, self._remember),
+            (session.joiner.on_end, self._remember),
             (session.on_step, self._emit_all),
         )
         for told, own in hooks:
@@ -81,8 +81,8 @@ class EventLogs:
         If there were none, those that had ended less than `LOOK_BACK_S` before.
         """
         session = self._session
-        with session.lock:
-            known = {id(one): one for one in (*session.backlog.everyone(), *session.began, *self._ended)}
+        with session.joiner.lock:
+            known = {id(one): one for one in (*session.joiner.backlog.everyone(), *session.began, *self._ended)}
             here = [one for one in known.values() if one.span_id and _is_on(session, one, device)]
             running = [one for one in here if one.start_ns <= t_ns and _runs_at(one, t_ns)]
             found = running or [one for one in here if 0 <= t_ns - one.end_ns <= nanoseconds(LOOK_BACK_S)]
@@ -128,7 +128,7 @@ def _span_context(active: Iterable[Execution]) -> SpanContext:
 
 def _is_on(session: Session, execution: Execution, device: str) -> bool:
     """Whether it ran on the device, or on a MIG instance of it."""
-    return any(device in (one.uuid, one.parent) for one in session.devices_of(execution))
+    return any(device in (one.uuid, one.parent) for one in session.joiner.devices_of(execution))
 
 
 def _runs_at(execution: Execution, t_ns: int) -> bool:

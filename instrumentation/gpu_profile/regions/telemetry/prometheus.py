@@ -18,7 +18,9 @@ from gpu_profile.errors import UsageError
 from gpu_profile.join.durations import BUCKETS_S, DurationStats
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
+from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.telemetry.counters import COUNTERS
 from gpu_profile.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -54,11 +56,11 @@ class _Examples:
 
     def _attach(self, session: Session) -> None:
         self._newest = {}  # another session's buckets do not have them
-        session.on_end.append(partial(self._remember, session))
+        session.joiner.on_end.append(partial(self._remember, session))
 
     def _remember(self, session: Session, execution: Execution) -> None:
         # A name that was one too many is counted as `other`, which is no one region: it has no examples.
-        if execution.sampled and execution.name in session.verdicts.durations:
+        if execution.sampled and execution.name in session.joiner.verdicts.durations:
             seconds = max(0, execution.end_ns - execution.start_ns) / NS_PER_S
             self._newest[execution.name, bisect_left(BUCKETS_S, seconds)] = _Example(
                 execution.trace_id, execution.span_id, seconds, execution.end_ns / NS_PER_S
@@ -95,36 +97,23 @@ class RegionCollector:
         """The families, in the catalogue's order; a value that is not known has no series."""
         session = process.running()
         if session is not None:
-            with session.lock:
-                collected = list(families(session))
+            with session.joiner.lock:
+                collected = list(families(session.joiner))
             yield from collected
 
 
-def families(session: Session) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-    """The region metrics of one session as prometheus_client's families. The session's lock must be held."""
+def families(joiner: Joiner) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
+    """The region metrics of one session as prometheus_client's families. The joiner's lock must be held."""
     from prometheus_client.core import HistogramMetricFamily
 
-    stats = sorted(session.verdicts.durations.items())
-    yield _counter(rows.REGION_CALLS, ((key, n) for key, n in sorted(session.verdicts.calls.items())))
-    histogram = HistogramMetricFamily(
-        rows.REGION_DURATION.prometheus, rows.REGION_DURATION.brief, labels=_labels(rows.REGION_DURATION)
-    )
-    for region, durations in stats:
-        histogram.add_metric([region], list(_buckets(region, durations)), durations.total_ns / NS_PER_S)
-    yield histogram
-    shares = [(region, uuid, pool.pooled(region)) for uuid, pool in session.pools.items() for region in pool.regions]
-    busy = (((r, u), p.busy_counter_s) for r, u, p in shares)
-    energy = (((r, u), p.energy_counter_j) for r, u, p in shares)
-    yield _counter(rows.REGION_BUSY, ((key, value) for key, value in busy if value is not None))
-    yield _counter(rows.REGION_ENERGY, ((key, value) for key, value in energy if value is not None))
-    yield _counter(rows.REGION_ITEMS, (((r,), d.items) for r, d in stats if d.items is not None))
-    yield _counter(rows.REGION_ERRORS, (((r,), d.errors) for r, d in stats))
-    operations = sorted(session.verdicts.operations.items())
-    yield _counter(rows.REGION_FLOPS, (((r,), o.flops) for r, o in operations if o.flops is not None))
-    yield _counter(rows.REGION_TRAFFIC, (((r,), o.bytes) for r, o in operations if o.bytes is not None))
-    profiled = [(region, works.counters()) for region, works in sorted(session.verdicts.kernels.items())]
-    for row in rows.REGION_KERNEL_METRICS:
-        yield _counter(row, (((region,), told[row]) for region, told in profiled if row in told))
+    for row, read in COUNTERS:
+        yield _counter(row, sorted(read(joiner).items()))
+        if row is rows.REGION_CALLS:  # durations come next in the catalogue
+            length = rows.REGION_DURATION
+            histogram = HistogramMetricFamily(length.prometheus, length.brief, labels=_labels(length))
+            for region, durations in sorted(joiner.verdicts.durations.items()):
+                histogram.add_metric([region], list(_buckets(region, durations)), durations.total_ns / NS_PER_S)
+            yield histogram
 
 
 def _buckets(region: str, durations: DurationStats) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-import os
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -22,6 +21,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from gpu_profile.errors import UsageError
 from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import Session
 
 if TYPE_CHECKING:
@@ -339,9 +339,7 @@ def leave() -> None:
         left.forget()
 
 
-def _after_fork() -> None:
+@process.in_child
+def _forget() -> None:
     if current is not None:
         current.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -8,7 +8,6 @@ or does not fit in the queue, goes on as it is, and is counted.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -22,7 +21,8 @@ from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.regions.execution import AWAIT_S, Execution
 from gpu_profile.regions.session import process
-from gpu_profile.regions.session.session import DEADLINE_S, Session
+from gpu_profile.regions.session.joiner import DEADLINE_S
+from gpu_profile.regions.session.session import Session
 from gpu_profile.regions.telemetry import server_spans
 from gpu_profile.regions.telemetry.enrichment import AttributeValues, Enricher
 from gpu_profile.units import NS_PER_S
@@ -77,11 +77,11 @@ class GpuSpanProcessor(SpanProcessor):
         process.on_start(self._attach)
 
     def _attach(self, session: Session) -> None:
-        self._session, self._enricher = session, Enricher(session)
+        self._session, self._enricher = session, Enricher(session.joiner)
         session.on_step.append(self._release)
 
-    def _after_fork(self) -> None:
-        # The parent still holds these spans, and exports them.
+    def forget(self) -> None:
+        """In a forked child: the parent still holds these spans, and exports them."""
         self._held.clear()
         self._awaiting.clear()
         self._lock = threading.RLock()
@@ -105,7 +105,7 @@ class GpuSpanProcessor(SpanProcessor):
         """Hold a region's span until its samples are there; pass any other on."""
         session, others, execution = self._session, server_spans.current, None
         if session is not None and span.context is not None:
-            execution = session.ending.get(span.context.span_id)
+            execution = session.spans.get(span.context.span_id)
         if execution is None and others is not None:
             execution = others.ended(span)
         if session is None or execution is None:
@@ -174,13 +174,14 @@ class GpuSpanProcessor(SpanProcessor):
             return bool(self._held)
 
     def _due(self, held: _Held) -> bool:
-        return held.session.covered(held.execution) or not held.in_time(self._deadline_ns)
+        return held.session.joiner.covered(held.execution) or not held.in_time(self._deadline_ns)
 
     def _joined(self, held: _Held) -> ReadableSpan:
         try:
             enricher = self._enricher
-            if enricher is None or enricher.session is not held.session:
-                enricher = Enricher(held.session)  # one that ended while its spans waited
+            if enricher is None or enricher.joiner is not held.session.joiner:
+                enricher = Enricher(held.session.joiner)  # of a session that ended while its spans waited
+            enricher.joiner.judge_first(held.execution)
             added = enricher.attributes(held.execution)
         except Exception as error:  # noqa: BLE001 - a span must not be lost to our defect
             if not held.session.counts["join errors"]:
@@ -244,9 +245,7 @@ class JoinedSpan(ReadableSpan):
 _processors: Final[WeakSet[GpuSpanProcessor]] = WeakSet()
 
 
-def _after_fork() -> None:
+@process.in_child
+def _forget() -> None:
     for processor in list(_processors):
-        processor._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+        processor.forget()

@@ -26,11 +26,7 @@ from gpu_profile.units import NS_PER_S
 
 
 def counted(pool: Pool, signal: Signal) -> dict[str, float | None]:
-    result: dict[str, float | None] = {"": pool.rest(signal)}
-    for name in NAMES:
-        pooled = pool.pooled(name)
-        result[name] = pooled.busy_counter_s if signal is GRAPHICS else pooled.energy_counter_j
-    return result
+    return {"": pool.rest(signal), **{name: pool.counted(name, signal) for name in NAMES}}
 
 
 # ---------------------------------------------------------------------- rates
@@ -157,7 +153,7 @@ def test_estimates_add_up_to_what_was_measured_too() -> None:
     pool = World(seconds=20).run(10)
     nobodys = known(pool.rest(GRAPHICS))
     estimates = sum(known(pool.pooled(name).busy_s) for name in NAMES)
-    counters = sum(known(pool.pooled(name).busy_counter_s) for name in NAMES)
+    counters = sum(known(pool.counted(name, pool.busy_source())) for name in NAMES)
     assert estimates == pytest.approx(counters + nobodys, rel=0.02)
 
 
@@ -170,8 +166,8 @@ def test_a_device_that_tells_nothing_has_no_rates_and_no_shares() -> None:
     pool.count("r")
     pooled = pool.pooled("r")
     assert (dict(pooled.rates), pooled.busy_s, pooled.energy_j, pooled.memory_max) == ({}, None, None, None)
-    assert (pooled.busy_counter_s, pooled.energy_counter_j) == (None, None)
     assert (pool.busy_source(), pool.energy_source()) == (None, None)
+    assert (pool.counted("r", None), pool.counted("r", GRAPHICS)) == (None, None)
     assert (pool.mean(GRAPHICS), pool.sensor(GRAPHICS), pool.rest(GRAPHICS)) == (None, None, None)
     assert pool.coverage(GRAPHICS) == 0.0
     assert (pooled.executions, pooled.active_s) == (1, 1.0)
@@ -181,7 +177,8 @@ def test_columns_without_samples_give_no_shares_either() -> None:
     pool = Pool(Timeline(DEVICE, [GRAPHICS, ENERGY, MEMORY_USED]), start_ns=T0)
     pool.advance([Activity(1, None, "r", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
     pooled = pool.pooled("r")
-    assert (pooled.busy_s, pooled.energy_j, pooled.busy_counter_s, pooled.memory_max) == (None, None, None, None)
+    assert (pooled.busy_s, pooled.energy_j, pooled.memory_max) == (None, None, None)
+    assert pool.counted("r", GRAPHICS) is None
     assert all(rate.reason for rate in pooled.rates.values())
 
 
@@ -192,13 +189,14 @@ def test_a_region_that_no_window_has_met_yet_has_no_estimate() -> None:
     pool.advance([late], pool.frontier_ns + NS_PER_S)
     assert pool.pooled("late").busy_s is None
     assert pool.pooled("late").energy_j is None
-    assert pool.pooled("late").busy_counter_s == 0.0
+    assert pool.counted("late", pool.busy_source()) == 0.0
 
 
 def test_a_region_that_nobody_knows_has_nothing() -> None:
-    pooled = World(seconds=2).run(10).pooled("no such region")
+    pool = World(seconds=2).run(10)
+    pooled = pool.pooled("no such region")
     assert (pooled.executions, pooled.active_s, dict(pooled.rates)) == (0, 0.0, {})
-    assert (pooled.busy_s, pooled.busy_counter_s) == (None, None)
+    assert (pooled.busy_s, pool.counted("no such region", pool.busy_source())) == (None, None)
 
 
 def test_only_totals_that_are_shared_out_have_a_rest() -> None:

@@ -39,7 +39,7 @@ def test_after_the_clock_was_set_back_totals_go_on_and_rates_stay_right(back_s: 
             if a.start_ns < until and (a.end_ns or 0) > until - NS_PER_S
         ]
         pool.advance(active, until - shift)
-        shares = [known(pool.pooled(name).busy_counter_s) for name in NAMES]
+        shares = [known(pool.counted(name, pool.busy_source())) for name in NAMES]
         assert sum(shares) >= total - 1e-9
         total = sum(shares)
         assert 0 <= pool.coverage(GRAPHICS) <= 1
@@ -146,7 +146,7 @@ def test_whoever_leaves_is_in_other_with_everything_it_had(step_s: int) -> None:
         spent = sum((a.end_ns or 0) - a.start_ns for a in activities) / NS_PER_S
         assert sum(p.active_s for p in pooled.values()) == pytest.approx(spent)
         assert sum(p.executions for p in pooled.values()) == len(activities)
-        shares = {name: known(p.busy_counter_s) for name, p in pooled.items() if p.busy_counter_s is not None}
+        shares = {name: share for name in names if (share := pool.counted(name, GRAPHICS)) is not None}
         measured = next(mixture.measured[0] for mixture in pool._mixtures if mixture.lead is GRAPHICS)
         assert sum(shares.values()) + known(pool.rest(GRAPHICS)) == pytest.approx(measured)
         gone = [name for name in before if name not in shares and name != OTHER]

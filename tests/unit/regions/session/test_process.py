@@ -22,12 +22,6 @@ ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch) as stage:
-        yield stage
-
-
-@pytest.fixture
 def clean() -> Iterator[None]:
     """A process that has no session, before and after."""
     configure(backend="none")
@@ -92,7 +86,7 @@ def test_configuring_again_ends_the_session_and_the_next_region_starts_another(s
     found = process.session()
     assert found is not stage.session
     found.settle(final=True)
-    assert set(found.verdicts.durations) == {"after"}
+    assert set(found.joiner.verdicts.durations) == {"after"}
 
 
 def test_stream_can_be_named_while_regions_run(stage: Stage) -> None:
@@ -193,7 +187,7 @@ def test_signal_handler_may_run_a_region_at_any_moment() -> None:
     assert len(seen) == 51
     found = process.session()
     found.settle(final=True)
-    assert (found.verdicts.durations["main"].calls, found.verdicts.durations["handler"].calls) == (50, 51)
+    assert (found.joiner.verdicts.durations["main"].calls, found.joiner.verdicts.durations["handler"].calls) == (50, 51)
 
 
 # ------------------------------------------------------------------ fork
@@ -235,14 +229,14 @@ def test_fork_inside_a_region_leaves_the_parent_as_it_was_and_the_child_ends_qui
             stage.provider.force_flush()
             counted = process.session()
             counted.settle(final=True)
-            return f"{stage.names()} {sorted(counted.verdicts.durations)}"
+            return f"{stage.names()} {sorted(counted.joiner.verdicts.durations)}"
 
         in_child(write, say)  # type: ignore[arg-type]
     os.close(write)
     assert of_child(child, read) == "['child'] ['child']"
     stage.flush()
     assert sorted(stage.names()) == ["around", "parent"]
-    assert sorted(stage.session.verdicts.durations) == ["around", "parent"]
+    assert sorted(stage.session.joiner.verdicts.durations) == ["around", "parent"]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -261,7 +255,7 @@ def test_forked_child_starts_a_session_of_its_own_with_threads(clean: None) -> N
                 pass
             own = process.session()
             own.stop()
-            return f"{before} {own is mine} {own.forked} {dict(own.verdicts.calls)}"
+            return f"{before} {own is mine} {own.forked} {dict(own.joiner.verdicts.calls)}"
 
         in_child(write, say)  # type: ignore[arg-type]
     os.close(write)
@@ -286,7 +280,7 @@ def child():
     session = process.session()
     session.flush()
     assert session.sampler.states, session.sampler.problem
-    assert list(session.verdicts.durations) == ["child"], session.durations
+    assert list(session.joiner.verdicts.durations) == ["child"], session.durations
 
 if __name__ == "__main__":
     with region("parent", strict=True):
@@ -297,7 +291,7 @@ if __name__ == "__main__":
         assert started.exitcode == 0, started.exitcode
     session = process.session()
     session.flush()
-    assert list(session.verdicts.durations) == ["parent"], session.durations
+    assert list(session.joiner.verdicts.durations) == ["parent"], session.durations
     print("done")
 """
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,10 @@ from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import Work
 from gpu_profile.join.unmixing.region_columns import OTHER
 from gpu_profile.regions.execution import Execution
-from gpu_profile.regions.session import process, session, verdicts
+from gpu_profile.regions.session import joiner, process, verdicts
 from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import NS_PER_S
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch) as stage:
-        yield stage
 
 
 def execution(name: str, start_ns: int, end_ns: int, **fields: Any) -> Execution:
@@ -48,10 +41,10 @@ def test_shares_of_regions_and_the_rest_add_up_to_the_device(stage: Stage) -> No
                 stage.work(length_s, name, share=share)
         stage.run(rng.uniform(0, 0.02))
     stage.session.flush()
-    pool = stage.session.pools[stage.uuid]
+    pool = stage.session.joiner.pools[stage.uuid]
     source = pool.energy_source()
     assert source is not None
-    parts = [pool.pooled(name).energy_counter_j for name in ("prefill", "decode")]
+    parts = [pool.counted(name, pool.energy_source()) for name in ("prefill", "decode")]
     parts.append(pool.rest(source))
     truth = stage.truth().device(0, start, stage.clock.now_ns()).energy_j
     assert sum(part or 0.0 for part in parts) == pytest.approx(truth, rel=0.05)
@@ -68,14 +61,14 @@ def test_region_that_outlives_the_history_has_values_of_its_own_for_all_of_its_t
             for _ in range(60):
                 stage.work(1.0, "train", share=0.4)
         energy_j = stage.truth().device(0, start, stage.clock.now_ns()).energy_j
-        timeline = stage.session.pools[stage.uuid].timeline
+        timeline = stage.session.joiner.pools[stage.uuid].timeline
         assert len(timeline.anchors) == 1
         stage.flush()
         found = stage.attributes("train")
         assert (found["scope"], found["coverage"]) == ("span", pytest.approx(1.0, abs=0.01))
         assert found["busy.ratio"] == pytest.approx(0.4, rel=0.02)
         assert found["energy.joules"] == pytest.approx(energy_j, rel=0.02)
-        stage.run(session.STREAM_S + 2)
+        stage.run(joiner.STREAM_S + 2)
         assert not timeline.anchors
 
 
@@ -90,8 +83,8 @@ def test_clock_that_is_set_back_delays_no_span_and_the_join_goes_on(
         stage.run(1.5)
         assert stage.names() == ["before"]
         stage.run(6)
-        pool = stage.session.pools[stage.uuid]
-        assert stage.clock.now_ns() - pool.frontier_ns < 2 * session.DEADLINE_S * NS_PER_S
+        pool = stage.session.joiner.pools[stage.uuid]
+        assert stage.clock.now_ns() - pool.frontier_ns < 2 * joiner.DEADLINE_S * NS_PER_S
         assert stage.session.counts["clock set back"] == pool.set_back == 1
         assert "the clock was set back" in caplog.text
         with region("after"):
@@ -107,7 +100,7 @@ def test_nested_regions_are_charged_once(stage: Stage) -> None:
                 stage.work(0.08, "model", share=0.8)
             stage.run(0.03)
     stage.flush()
-    pool = stage.session.pools[stage.uuid]
+    pool = stage.session.joiner.pools[stage.uuid]
     assert pool.pooled("model").busy_s == pytest.approx(30 * 0.064, rel=0.1)
     assert pool.pooled("model").active_s == pytest.approx(30 * 0.08, rel=0.01)
     # While its child is active on the device, a parent is not innermost.
@@ -119,13 +112,13 @@ def test_region_that_runs_for_long_is_joined_while_it_runs(stage: Stage) -> None
     stage.run(0.2)
     with region("training"):
         stage.work(4.0, "training", share=0.9)
-        pooled = stage.session.pools[stage.uuid].pooled("training")
+        pooled = stage.session.joiner.pools[stage.uuid].pooled("training")
         assert pooled.active_s > 3.0
         assert pooled.busy_s is not None
         assert pooled.busy_s > 2.5
         assert pooled.executions == 0
     stage.flush()
-    assert stage.session.pools[stage.uuid].pooled("training").executions == 1
+    assert stage.session.joiner.pools[stage.uuid].pooled("training").executions == 1
 
 
 def test_executions_before_the_driver_is_open_are_joined_once_it_is(stage: Stage) -> None:
@@ -135,8 +128,8 @@ def test_executions_before_the_driver_is_open_are_joined_once_it_is(stage: Stage
             stage.clock.advance(0.1)
         stage.session.settle()
     stage.run(2.0)
-    assert stage.session.verdicts.calls == {("early", "UNKNOWN", stage.uuid): 3}
-    assert stage.session.pools[stage.uuid].pooled("early").executions == 3
+    assert stage.session.joiner.verdicts.calls == {("early", "UNKNOWN", stage.uuid): 3}
+    assert stage.session.joiner.pools[stage.uuid].pooled("early").executions == 3
 
 
 def test_executions_that_no_device_can_be_named_for_are_counted_all_the_same(
@@ -147,7 +140,7 @@ def test_executions_that_no_device_can_be_named_for_are_counted_all_the_same(
             with region("step", items=1):
                 pass
         stage.run(0.2)
-        assert stage.session.verdicts.calls == {("step", "UNKNOWN", ""): 5}
+        assert stage.session.joiner.verdicts.calls == {("step", "UNKNOWN", ""): 5}
         assert stage.session.regions() == []
 
 
@@ -162,7 +155,7 @@ def test_stream_that_never_passes_its_marks_is_given_up_after_a_minute(stage: St
             return None
 
     settled: list[Execution] = []
-    stage.session.on_settled.append(settled.append)
+    stage.session.joiner.on_settled.append(settled.append)
     process.use_stream(Stuck())
     with region("stuck"):
         pass
@@ -214,15 +207,15 @@ def test_names_without_end_are_counted_together(stage: Stage, monkeypatch: pytes
         with region(f"request {i}", span=False):
             pass
     stage.session.settle(final=True)
-    assert len(stage.session.verdicts.durations) == 11
+    assert len(stage.session.joiner.verdicts.durations) == 11
     assert stage.calls(OTHER) == 15
-    assert stage.session.verdicts.durations[OTHER].calls == 15
+    assert stage.session.joiner.verdicts.durations[OTHER].calls == 15
 
 
 def test_executions_that_cannot_be_joined_fast_enough_are_left_out_and_counted(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "MOST_PENDING", 10)
+    monkeypatch.setattr(joiner, "MOST_PENDING", 10)
     process.use_stream(None)
     stage.run(0.2)
     for _ in range(50):
@@ -232,8 +225,8 @@ def test_executions_that_cannot_be_joined_fast_enough_are_left_out_and_counted(
     assert stage.session.counts["executions left out"] == 40
     stage.flush()
     assert stage.calls("step") == 50
-    assert stage.session.pools[stage.uuid].pooled("step").executions == 50
-    assert stage.session.pools[stage.uuid].pooled("step").active_s == pytest.approx(0.01)
+    assert stage.session.joiner.pools[stage.uuid].pooled("step").executions == 50
+    assert stage.session.joiner.pools[stage.uuid].pooled("step").active_s == pytest.approx(0.01)
 
 
 def test_parents_are_known_when_executions_are_let_go(stage: Stage) -> None:
@@ -242,7 +235,7 @@ def test_parents_are_known_when_executions_are_let_go(stage: Stage) -> None:
     def take(execution: Execution) -> None:
         found[execution.name] = None if execution.parent is None else execution.parent.name
 
-    stage.session.on_settled.append(take)
+    stage.session.joiner.on_settled.append(take)
     with region("request"), region("model"):
         stage.work(0.1, "model")
     stage.flush()
@@ -276,7 +269,7 @@ def test_named_devices_are_the_only_ones_that_are_joined(tmp_path: Path, monkeyp
             lambda: process.Settings(backend=f"simulated:{node}", clock=clock).open_driver(), clock=clock, devices=named
         )
         found.sampler.step()
-        assert [device.uuid for device in found.devices()] == (uuids[:1] if named is None else named)
+        assert [device.uuid for device in found.joiner.devices()] == (uuids[:1] if named is None else named)
         found.stop()
 
 
@@ -286,7 +279,7 @@ def test_a_device_that_is_named_before_the_driver_has_answered_is_read_once_it_h
     with Stage(tmp_path, monkeypatch, scenario=ONE_GPU + '[[device]]\nmodel = "A10G"\n', on_device=False) as stage:
         with region("second", device=1):
             stage.session.settle(final=True)  # nothing is listed yet
-            assert stage.session.devices() == []
+            assert stage.session.joiner.devices() == []
             stage.run(3.0)
         stage.flush()
         first, second = (device.uuid for device in stage.session.sampler.listed)

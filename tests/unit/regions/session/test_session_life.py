@@ -74,14 +74,14 @@ def test_session_samples_from_the_first_region_until_it_is_idle_and_again_from_t
         until(lambda: live.clock.now_ns() - started > 100e9, "a long region")
         assert live.active
     until(lambda: not live.active, "idle")
-    assert live.verdicts.calls == {("first", "UNKNOWN", ""): 1}
+    assert live.joiner.verdicts.calls == {("first", "UNKNOWN", ""): 1}
     before = len(opening.opened)
     assert opening.closed == before
     with region("second", span=False):
         until(lambda: live.active and len(opening.opened) > before, "sampling again")
     until(lambda: not live.active, "idle again")
     assert opening.closed == len(opening.opened)
-    assert live.verdicts.calls == {("first", "UNKNOWN", ""): 1, ("second", "UNKNOWN", ""): 1}
+    assert live.joiner.verdicts.calls == {("first", "UNKNOWN", ""): 1, ("second", "UNKNOWN", ""): 1}
 
 
 def test_region_that_begins_while_sampling_ends_is_found(live: Session, opening: Opening) -> None:
@@ -106,7 +106,7 @@ def test_region_that_begins_while_sampling_ends_is_found(live: Session, opening:
             until(lambda: len(opening.opened) > before, "sampling again")
     finally:
         live.sampler.stop = stop  # type: ignore[method-assign]
-    until(lambda: ("meanwhile", "UNKNOWN", "") in live.verdicts.calls, "counted")
+    until(lambda: ("meanwhile", "UNKNOWN", "") in live.joiner.verdicts.calls, "counted")
 
 
 def test_stop_ends_both_threads_and_closes_the_driver(live: Session, opening: Opening) -> None:
@@ -118,7 +118,7 @@ def test_stop_ends_both_threads_and_closes_the_driver(live: Session, opening: Op
     assert stopped == ["stopped"]
     assert opening.closed == len(opening.opened)
     assert not {"gpu-profile-join", "gpu-profile-sampler"} & {thread.name for thread in threading.enumerate()}
-    assert live.verdicts.calls == {("step", "UNKNOWN", ""): 1}
+    assert live.joiner.verdicts.calls == {("step", "UNKNOWN", ""): 1}
 
 
 def test_pause_does_not_end_a_recording(live: Session, opening: Opening) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,6 @@ from gpu_profile.driver.simulated import Work
 #: Two GPUs: a process that says nothing uses the first.
 TWO_GPUS = ONE_GPU + '[[device]]\nmodel = "A10G"\n'
 LOST = ONE_GPU + '[[fault]]\nkind = "gpu_lost"\ndevice = 0\nfrom_s = 1\n'
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch) as stage:
-        yield stage
-
-
-@pytest.fixture
-def on_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
-        yield stage
 
 
 def test_region_of_seconds_carries_its_own_values_close_to_the_truth(stage: Stage) -> None:
@@ -122,8 +109,8 @@ def test_device_of_a_region_is_joined_even_where_it_is_not_the_default(
         assert stage.attributes("default")["device.ids"] == (first,)
         assert stage.attributes("second")["device.ids"] == (second,)
         assert "no device has this UUID; there are" in stage.attributes("unknown")["unjoined"]
-        assert stage.session.pools[first].regions == ["default"]
-        assert stage.session.pools[second].regions == ["second"]
+        assert stage.session.joiner.pools[first].regions == ["default"]
+        assert stage.session.joiner.pools[second].regions == ["second"]
 
 
 def test_span_of_a_lost_gpu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +222,7 @@ def test_the_regions_verdict_on_a_device_is_by_its_operations(stage: Stage) -> N
     (judged,) = stage.session.regions()
     assert (str(judged.verdict.regime), judged.verdict.basis, judged.verdict.n) == ("COMPUTE_BOUND", "operation", 8)
     assert judged.summary.evidence.basis == "counters"
-    assert {*stage.session.verdicts.calls} == {("matmul", "COMPUTE_BOUND", stage.uuid)}
+    assert {*stage.session.joiner.verdicts.calls} == {("matmul", "COMPUTE_BOUND", stage.uuid)}
 
 
 # ---------------------------------------------------------------------- kernels
@@ -289,14 +276,14 @@ def test_the_regions_verdict_on_a_device_is_by_its_kernels_and_later_spans_have_
         with region("step"):
             stage.work(1.0, "step", share=0.3)
         if i == 2:
-            with stage.session.lock:
-                stage.session.verdicts.take_kernels("step", TALKING)
+            with stage.session.joiner.lock:
+                stage.session.joiner.verdicts.take_kernels("step", TALKING)
     stage.flush()
     (judged,) = stage.session.regions()
     assert (str(judged.verdict.regime), judged.verdict.basis) == ("COMMUNICATION_BOUND", "kernels")
     assert judged.verdict.n == 9
     assert judged.summary.evidence.basis == "counters"
-    regimes = {regime for _, regime, _ in stage.session.verdicts.calls}
+    regimes = {regime for _, regime, _ in stage.session.joiner.verdicts.calls}
     assert "COMMUNICATION_BOUND" in regimes
 
 
@@ -305,7 +292,7 @@ def test_a_span_says_what_was_missing_of_the_join_and_not_what_its_kernels_did(s
     with region("step") as execution:
         stage.work(0.002, "step")
         execution.kernels = HUNGRY
-    stage.session.verdicts.take_kernels("step", HUNGRY)
+    stage.session.joiner.verdicts.take_kernels("step", HUNGRY)
     stage.flush()
     said = stage.attributes("step")
     assert "host" not in said["unjoined"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -28,13 +27,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
-        yield stage
-
-
-@pytest.fixture
-def registry(stage: Stage) -> CollectorRegistry:
+def registry(on_host: Stage) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(RegionCollector())
     return registry
@@ -56,20 +49,20 @@ def examples(text: str) -> dict[tuple[str, str], Exemplar]:
     }
 
 
-def lasting(stage: Stage, name: str, seconds: float) -> None:
+def lasting(on_host: Stage, name: str, seconds: float) -> None:
     with region(name):
-        stage.run(seconds)
+        on_host.run(seconds)
 
 
-def test_bucket_has_the_newest_execution_in_it(stage: Stage, registry: CollectorRegistry) -> None:
+def test_bucket_has_the_newest_execution_in_it(on_host: Stage, registry: CollectorRegistry) -> None:
     for seconds in (0.07, 0.3, 0.06):
-        lasting(stage, "step", seconds)
-    lasting(stage, "load", 0.03)
-    stage.flush()
+        lasting(on_host, "step", seconds)
+    lasting(on_host, "load", 0.03)
+    on_host.flush()
     found = examples(page(registry))
     assert set(found) == {("step", "0.1"), ("step", "0.5"), ("load", "0.05")}
     newest = found["step", "0.1"]
-    span = [span for span in stage.spans if span.name == "step"][-1]
+    span = [span for span in on_host.spans if span.name == "step"][-1]
     assert span.context is not None
     assert span.end_time is not None
     assert newest.labels == {
@@ -79,11 +72,11 @@ def test_bucket_has_the_newest_execution_in_it(stage: Stage, registry: Collector
     assert float(newest.timestamp or 0) == pytest.approx(span.end_time / NS_PER_S)
 
 
-def test_exemplar_lies_in_its_bucket_also_at_the_edge(stage: Stage, registry: CollectorRegistry) -> None:
+def test_exemplar_lies_in_its_bucket_also_at_the_edge(on_host: Stage, registry: CollectorRegistry) -> None:
     for seconds in (0.1, 0.25, 700.0):
         with region("step"):
-            stage.clock.advance(seconds)
-    stage.flush()
+            on_host.clock.advance(seconds)
+    on_host.flush()
     found = examples(page(registry))
     assert {bucket: example.value for (_, bucket), example in found.items()} == {
         "0.1": 0.1,
@@ -93,55 +86,55 @@ def test_exemplar_lies_in_its_bucket_also_at_the_edge(stage: Stage, registry: Co
 
 
 def test_execution_without_a_sampled_span_is_no_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False, sampler=ALWAYS_OFF) as stage:
+    with Stage(tmp_path, monkeypatch, on_device=False, sampler=ALWAYS_OFF) as on_host:
         registry = CollectorRegistry()
         registry.register(RegionCollector())
-        lasting(stage, "step", 0.1)
+        lasting(on_host, "step", 0.1)
         with region("quiet", span=False):
             pass
-        stage.flush()
+        on_host.flush()
         assert examples(page(registry)) == {}
 
 
 def test_every_example_is_an_exported_span_at_1_per_cent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False, sampler=TraceIdRatioBased(0.01)) as stage:
+    with Stage(tmp_path, monkeypatch, on_device=False, sampler=TraceIdRatioBased(0.01)) as on_host:
         registry = CollectorRegistry()
         registry.register(RegionCollector())
         for i in range(2_000):
             with region("step"):
-                stage.clock.advance(0.0001 * (i % 40))
-        stage.flush()
+                on_host.clock.advance(0.0001 * (i % 40))
+        on_host.flush()
         found = examples(page(registry))
-        exported = {format_span_id(span.context.span_id) for span in stage.spans if span.context is not None}
+        exported = {format_span_id(span.context.span_id) for span in on_host.spans if span.context is not None}
         assert 0 < len(exported) < 100
         assert len(found) > 0
         assert {example.labels["span_id"] for example in found.values()} <= exported
 
 
-def test_names_that_are_counted_together_have_no_example(stage: Stage, registry: CollectorRegistry) -> None:
+def test_names_that_are_counted_together_have_no_example(on_host: Stage, registry: CollectorRegistry) -> None:
     for i in range(1_010):
         with region(f"step {i}"):
-            stage.clock.advance(0.001)
-    stage.flush()
+            on_host.clock.advance(0.001)
+    on_host.flush()
     found = examples(page(registry))
     assert len(found) == 1_000
     assert not any(name == "other" for name, _ in found)
 
 
-def test_new_session_starts_without_examples(stage: Stage, registry: CollectorRegistry) -> None:
-    lasting(stage, "step", 0.07)
+def test_new_session_starts_without_examples(on_host: Stage, registry: CollectorRegistry) -> None:
+    lasting(on_host, "step", 0.07)
     process.stop()
-    stage.session = process._make()
-    stage.session.active = True
-    process.current = stage.session
-    lasting(stage, "step", 0.3)
-    stage.flush()
+    on_host.session = process._make()
+    on_host.session.active = True
+    process.current = on_host.session
+    lasting(on_host, "step", 0.3)
+    on_host.flush()
     assert set(examples(page(registry))) == {("step", "0.5")}
 
 
-def test_only_a_scraper_that_asks_for_openmetrics_gets_them(stage: Stage, registry: CollectorRegistry) -> None:
-    lasting(stage, "step", 0.07)
-    stage.flush()
+def test_only_a_scraper_that_asks_for_openmetrics_gets_them(on_host: Stage, registry: CollectorRegistry) -> None:
+    lasting(on_host, "step", 0.07)
+    on_host.flush()
     server = serve_metrics(0, address="127.0.0.1")
     try:
         url = f"http://127.0.0.1:{server.port}/metrics"

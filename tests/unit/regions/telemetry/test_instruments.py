@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,6 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_internal, "_METER_PROVIDER", None)
     monkeypatch.setattr(metrics_internal, "_METER_PROVIDER_SET_ONCE", Once())
     monkeypatch.setattr(metrics_internal, "_PROXY_METER_PROVIDER", type(metrics_internal._PROXY_METER_PROVIDER)())
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch) as stage:
-        yield stage
 
 
 class Reader:
@@ -95,7 +88,7 @@ def product(stage: Stage) -> None:
         stage.work(0.05, "matmul")
         execution.operation = PRODUCT
     stage.run(0.6)
-    stage.session.verdicts.take_kernels("matmul", HUNGRY)
+    stage.session.joiner.verdicts.take_kernels("matmul", HUNGRY)
 
 
 # ------------------------------------------------------------------ names and numbers
@@ -160,7 +153,7 @@ def test_every_execution_counts_at_any_sampling_of_traces(
             assert sum(reader.values(rows.REGION_CALLS.otel).values()) == 2_000
             assert reader.durations("decode").count == 2_000
             numbers[sampled] = [reader.values(row.otel) for row in (rows.REGION_BUSY, rows.REGION_ENERGY)]
-            assert stage.session.pools[stage.uuid].pooled("decode").executions == 2_000
+            assert stage.session.joiner.pools[stage.uuid].pooled("decode").executions == 2_000
     kept, dropped = ([list(values.values()) for values in numbers[s]] for s in (1.0, ratio))
     assert dropped == kept
 

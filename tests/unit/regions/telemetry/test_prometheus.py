@@ -20,14 +20,8 @@ from gpu_profile.catalogue import metrics as rows
 from gpu_profile.errors import UsageError
 from gpu_profile.join.durations import BUCKETS_S
 from gpu_profile.regions.session import process
-from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.telemetry import prometheus
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch) as stage:
-        yield stage
 
 
 def exposition() -> str:
@@ -49,7 +43,7 @@ def busy_service(stage: Stage) -> None:
         stage.work(0.05, "matmul")
         execution.operation = PRODUCT
     stage.run(0.6)
-    stage.session.verdicts.take_kernels("matmul", HUNGRY)
+    stage.session.joiner.verdicts.take_kernels("matmul", HUNGRY)
 
 
 def test_without_a_session_there_are_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +99,8 @@ def test_work_of_operations_is_counted_for_their_region_alone(stage: Stage) -> N
 
 def test_kernels_are_counted_for_the_regions_that_a_window_saw_alone(stage: Stage) -> None:
     busy_service(stage)
-    stage.session.verdicts.take_kernels("matmul", TALKING)
-    stage.session.verdicts.take_kernels("talk", TALKING)
+    stage.session.joiner.verdicts.take_kernels("matmul", TALKING)
+    stage.session.joiner.verdicts.take_kernels("talk", TALKING)
     found = series(exposition())
     told = {
         name.removeprefix("gpu_profile_region_").partition("{")[0]: value
@@ -181,11 +175,11 @@ def test_scrape_keeps_the_join_out_while_it_reads(stage: Stage, monkeypatch: pyt
     busy_service(stage)
     families, could_join = prometheus.families, []
 
-    def probe(session: Session) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-        other = threading.Thread(target=lambda: could_join.append(session.lock.acquire(blocking=False)))
+    def probe(joiner: Joiner) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
+        other = threading.Thread(target=lambda: could_join.append(joiner.lock.acquire(blocking=False)))
         other.start()
         other.join()
-        yield from families(session)
+        yield from families(joiner)
 
     monkeypatch.setattr(prometheus, "families", probe)
     assert "gpu_profile_region_calls_total" in exposition()

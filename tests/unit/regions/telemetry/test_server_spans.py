@@ -4,7 +4,6 @@ import gc
 import os
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,15 +27,9 @@ from gpu_profile.regions.telemetry.server_spans import ForeignRule, parse_rule
 INTERNAL, SERVER, CONSUMER, CLIENT = SpanKind.INTERNAL, SpanKind.SERVER, SpanKind.CONSUMER, SpanKind.CLIENT
 
 
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
-        yield stage
-
-
-def joined(stage: Stage) -> set[str]:
+def joined(on_host: Stage) -> set[str]:
     """Names of the spans that have something of ours."""
-    return {s.name for s in stage.spans if any(key.startswith("gpu_profile.") for key in s.attributes or {})}
+    return {s.name for s in on_host.spans if any(key.startswith("gpu_profile.") for key in s.attributes or {})}
 
 
 # ------------------------------------------------------------------ the rule's words
@@ -92,7 +85,7 @@ def test_rule_with_a_kind_that_is_none_is_a_usage_error() -> None:
         ForeignRule(kinds=frozenset({"http"}))
 
 
-def test_rule_that_no_span_fits_watches_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_that_no_span_fits_watches_none(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_spans, "current", None)
     assert server_spans.watch(parse_rule("none"), session=process.session, innermost=lambda: None) is None
     assert server_spans.current is None
@@ -116,19 +109,19 @@ def test_rule_that_no_span_fits_watches_none(stage: Stage, monkeypatch: pytest.M
     ],
 )
 def test_rule_says_which_spans_get_gpu_attributes(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, words: str, expected: set[str]
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch, words: str, expected: set[str]
 ) -> None:
     watch(monkeypatch, parse_rule(words))
     for name, kind, scope in (
         ("GET /", SERVER, "shop.http"), ("receive", CONSUMER, "shop"), ("call", CLIENT, "shop.http"),
         ("plain", INTERNAL, "shop"),
     ):  # fmt: skip
-        with foreign_span(stage, name, kind, scope=scope):
-            stage.run(0.01)
-    with foreign_span(stage, "with region"), region("region"):
-        stage.run(0.01)
-    stage.flush()
-    assert joined(stage) == expected
+        with foreign_span(on_host, name, kind, scope=scope):
+            on_host.run(0.01)
+    with foreign_span(on_host, "with region"), region("region"):
+        on_host.run(0.01)
+    on_host.flush()
+    assert joined(on_host) == expected
 
 
 def test_matched_span_is_pooled_judged_and_joined_like_a_region_of_its_name(
@@ -136,94 +129,96 @@ def test_matched_span_is_pooled_judged_and_joined_like_a_region_of_its_name(
 ) -> None:
     seen: dict[str, dict[str, object]] = {}
     for how in ("foreign", "region"):
-        with Stage(tmp_path / how, monkeypatch, on_device=False) as stage:
+        with Stage(tmp_path / how, monkeypatch, on_device=False) as on_host:
             if how == "foreign":
                 watch(monkeypatch)
-            stage.run(0.5)
+            on_host.run(0.5)
             for _ in range(3):
-                with foreign_span(stage, "GET /answer", SERVER) if how == "foreign" else region("GET /answer"):
-                    stage.work(2.0, "x", share=0.75)
-                stage.run(0.3)
-            stage.flush()
-            spans = [dict(span.attributes or {}) for span in stage.spans]
+                with foreign_span(on_host, "GET /answer", SERVER) if how == "foreign" else region("GET /answer"):
+                    on_host.work(2.0, "x", share=0.75)
+                on_host.run(0.3)
+            on_host.flush()
+            spans = [dict(span.attributes or {}) for span in on_host.spans]
             assert len(spans) == 3
             assert spans[0]["gpu_profile.scope"] == "span"
-            seen[how] = {"spans": spans, "calls": stage.calls("GET /answer"), "judged": stage.session.regions()}
+            seen[how] = {"spans": spans, "calls": on_host.calls("GET /answer"), "judged": on_host.session.regions()}
     assert seen["foreign"]["calls"] == 3
     assert seen["foreign"] == seen["region"]
 
 
-def test_span_that_is_not_matched_passes_straight_through(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_span_that_is_not_matched_passes_straight_through(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     watch(monkeypatch)
-    with foreign_span(stage, "plain"):
-        stage.run(0.1)
-    assert stage.names() == ["plain"]
-    assert stage.attributes("plain") == {}
-    assert stage.calls("plain") == 0
+    with foreign_span(on_host, "plain"):
+        on_host.run(0.1)
+    assert on_host.names() == ["plain"]
+    assert on_host.attributes("plain") == {}
+    assert on_host.calls("plain") == 0
 
 
-def test_spans_that_are_not_watched_stay_as_they_are(stage: Stage) -> None:
-    with foreign_span(stage, "GET /", SERVER), region("step"):
-        stage.run(0.1)
-    stage.flush()
-    assert joined(stage) == {"step"}
+def test_spans_that_are_not_watched_stay_as_they_are(on_host: Stage) -> None:
+    with foreign_span(on_host, "GET /", SERVER), region("step"):
+        on_host.run(0.1)
+    on_host.flush()
+    assert joined(on_host) == {"step"}
 
 
 def test_matched_span_starts_the_session_where_no_region_ever_runs(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     spans = watch(monkeypatch)
 
     def session() -> Session:
         asked.append(1)
-        return stage.session
+        return on_host.session
 
     monkeypatch.setattr(spans, "_session", session)
-    with foreign_span(stage, "plain"):
+    with foreign_span(on_host, "plain"):
         pass
     assert asked == []
-    with foreign_span(stage, "GET /", SERVER):
+    with foreign_span(on_host, "GET /", SERVER):
         pass
     assert asked == [1]
 
 
-def test_last_name_of_a_span_counts_and_its_error(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_name_of_a_span_counts_and_its_error(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     watch(monkeypatch)
-    with foreign_span(stage, "GET", SERVER) as span:
+    with foreign_span(on_host, "GET", SERVER) as span:
         span.update_name("GET /items/{id}")
         span.set_status(Status(StatusCode.ERROR))
-        stage.run(0.1)
-    stage.flush()
-    durations = stage.session.verdicts.durations
+        on_host.run(0.1)
+    on_host.flush()
+    durations = on_host.session.joiner.verdicts.durations
     assert list(durations) == ["GET /items/{id}"]
     assert durations["GET /items/{id}"].errors == 1
 
 
-def test_span_with_times_of_its_own_making_never_runs_backwards(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_span_with_times_of_its_own_making_never_runs_backwards(
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watch(monkeypatch)
-    now = stage.clock.now_ns()
-    tracer = stage.provider.get_tracer("shop")
+    now = on_host.clock.now_ns()
+    tracer = on_host.provider.get_tracer("shop")
     tracer.start_span("backwards", kind=SERVER, start_time=now).end(end_time=now - 10**9)
     tracer.start_span("at zero", kind=SERVER, start_time=0).end(end_time=now)
     tracer.start_span("tomorrow", kind=SERVER, start_time=now + 86_400 * 10**9).end()
-    stage.flush()
-    stage.session.settle(final=True)
-    assert {e.name for e in stage.ended} == {"backwards", "at zero", "tomorrow"}
-    assert all(0 < e.start_ns <= e.end_ns for e in stage.ended)
-    assert stage.session.counts["internal errors"] == 0
+    on_host.flush()
+    on_host.session.settle(final=True)
+    assert {e.name for e in on_host.ended} == {"backwards", "at zero", "tomorrow"}
+    assert all(0 < e.start_ns <= e.end_ns for e in on_host.ended)
+    assert on_host.session.counts["internal errors"] == 0
 
 
 def test_span_of_the_foreign_kind_that_is_not_sampled_is_invisible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False, sampler=ALWAYS_OFF) as stage:
+    with Stage(tmp_path, monkeypatch, on_device=False, sampler=ALWAYS_OFF) as on_host:
         watch(monkeypatch)
-        tracer = stage.provider.get_tracer("shop")
+        tracer = on_host.provider.get_tracer("shop")
         with tracer.start_as_current_span("GET /", kind=SERVER), region("step"):
-            stage.run(0.1)
-        stage.flush()
-        assert stage.parents() == {"step": None}
+            on_host.run(0.1)
+        on_host.flush()
+        assert on_host.parents() == {"step": None}
 
 
 # ------------------------------------------------------------------ processors
@@ -231,7 +226,7 @@ def test_span_of_the_foreign_kind_that_is_not_sampled_is_invisible(
 
 @pytest.mark.parametrize("concurrent", [False, True])
 def test_span_counts_once_and_is_joined_for_every_processor(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, concurrent: bool
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch, concurrent: bool
 ) -> None:
     spans = watch(monkeypatch)
     exporters = [InMemorySpanExporter() for _ in range(3)]
@@ -240,12 +235,12 @@ def test_span_counts_once_and_is_joined_for_every_processor(
     for exporter in exporters:
         provider.add_span_processor(GpuSpanProcessor(SimpleSpanProcessor(exporter)))
     for _ in range(20):
-        span = provider.get_tracer("shop").start_span("GET /", kind=SERVER, start_time=stage.clock.now_ns())
-        stage.run(0.01)
-        span.end(end_time=stage.clock.now_ns())
-    stage.run(1.5)
+        span = provider.get_tracer("shop").start_span("GET /", kind=SERVER, start_time=on_host.clock.now_ns())
+        on_host.run(0.01)
+        span.end(end_time=on_host.clock.now_ns())
+    on_host.run(1.5)
     provider.force_flush()
-    assert stage.calls("GET /") == 20
+    assert on_host.calls("GET /") == 20
     for exporter in exporters:
         finished = exporter.get_finished_spans()
         assert len(finished) == 20
@@ -256,7 +251,7 @@ def test_span_counts_once_and_is_joined_for_every_processor(
 
 
 def test_defect_of_ours_fails_neither_span_nor_region_and_is_said_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     spans = watch(monkeypatch)
 
@@ -265,10 +260,10 @@ def test_defect_of_ours_fails_neither_span_nor_region_and_is_said_once(
 
     monkeypatch.setattr(spans, "_innermost", fail)
     for _ in range(3):
-        with foreign_span(stage, "GET /", SERVER), region("step"):
+        with foreign_span(on_host, "GET /", SERVER), region("step"):
             pass
-    stage.flush()
-    assert stage.names().count("GET /") == stage.names().count("step") == 3
+    on_host.flush()
+    assert on_host.names().count("GET /") == on_host.names().count("step") == 3
     assert [r.message for r in caplog.records] == [
         "gpu-profile: a span goes on without what GPUs did in it: ZeroDivisionError()"
     ]
@@ -278,68 +273,68 @@ def test_defect_of_ours_fails_neither_span_nor_region_and_is_said_once(
 
 
 def test_spans_beyond_the_bound_are_passed_over_and_counted(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     spans = watch(monkeypatch, most_live=10)
-    running = [start(stage, f"GET /{i}", SERVER) for i in range(13)]
+    running = [start(on_host, f"GET /{i}", SERVER) for i in range(13)]
     assert spans.overlooked == 3
-    stage.run(0.1)
+    on_host.run(0.1)
     for span in running:
-        span.end(end_time=stage.clock.now_ns())
-    stage.flush()
-    assert joined(stage) == {f"GET /{i}" for i in range(10)}
-    assert len(stage.names()) == 13
+        span.end(end_time=on_host.clock.now_ns())
+    on_host.flush()
+    assert joined(on_host) == {f"GET /{i}" for i in range(10)}
+    assert len(on_host.names()) == 13
     assert [r.message for r in caplog.records] == [
         "gpu-profile: more than 10 spans run at once; the rest get no GPU values"
     ]
-    with foreign_span(stage, "after", SERVER):
+    with foreign_span(on_host, "after", SERVER):
         pass
-    stage.flush()
-    assert "after" in joined(stage)
+    on_host.flush()
+    assert "after" in joined(on_host)
 
 
-def test_spans_that_nobody_ends_make_room_once_they_are_gone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_that_nobody_ends_make_room_once_they_are_gone(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     spans = watch(monkeypatch, most_live=10)
     for _ in range(100):
-        start(stage, "leaked")
+        start(on_host, "leaked")
     gc.collect()
     assert spans.overlooked == 0
     assert len(spans._live) <= 10
 
 
-def test_matched_span_that_nobody_ends_ends_when_it_is_gone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matched_span_that_nobody_ends_ends_when_it_is_gone(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     spans = watch(monkeypatch)
-    leaked = start(stage, "GET /", SERVER)
-    stage.run(1.0)
-    assert stage.calls("GET /") == 0
+    leaked = start(on_host, "GET /", SERVER)
+    on_host.run(1.0)
+    assert on_host.calls("GET /") == 0
     del leaked
     gc.collect()
-    stage.run(1.0)
+    on_host.run(1.0)
     assert spans.forgotten == 1
-    assert stage.calls("GET /") == 1
-    assert stage.session.verdicts.durations["GET /"].errors == 1
+    assert on_host.calls("GET /") == 1
+    assert on_host.session.joiner.verdicts.durations["GET /"].errors == 1
     assert not spans._taken
-    stage.run(35.0)
-    assert stage.session.idle
+    on_host.run(35.0)
+    assert on_host.session.idle
 
 
-def test_names_without_end_are_counted_as_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_without_end_are_counted_as_other(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     watch(monkeypatch)
     for i in range(1_200):
-        with foreign_span(stage, f"GET /user/{i}", SERVER):
-            stage.clock.advance(0.0001)
+        with foreign_span(on_host, f"GET /user/{i}", SERVER):
+            on_host.clock.advance(0.0001)
         if i % 100 == 0:
-            stage.run(0.1)
-    stage.run(1.0)
-    assert len(stage.session.verdicts.durations) == 1_001
-    assert sum(stats.calls for stats in stage.session.verdicts.durations.values()) == 1_200
-    assert stage.session.verdicts.durations["other"].calls == 200
-    assert len(stage.session.pools[stage.uuid].regions) <= 65
+            on_host.run(0.1)
+    on_host.run(1.0)
+    assert len(on_host.session.joiner.verdicts.durations) == 1_001
+    assert sum(stats.calls for stats in on_host.session.joiner.verdicts.durations.values()) == 1_200
+    assert on_host.session.joiner.verdicts.durations["other"].calls == 200
+    assert len(on_host.session.joiner.pools[on_host.uuid].regions) <= 65
 
 
-def test_forked_child_forgets_the_parents_spans(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_child_forgets_the_parents_spans(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     spans = watch(monkeypatch)
-    with foreign_span(stage, "GET /", SERVER) as span:
+    with foreign_span(on_host, "GET /", SERVER) as span:
         child = os.fork()
         if child == 0:
             code = 1
@@ -347,23 +342,23 @@ def test_forked_child_forgets_the_parents_spans(stage: Stage, monkeypatch: pytes
                 assert not spans._live
                 assert spans.around(None) is None
                 span.end()
-                with foreign_span(stage, "child", SERVER):
+                with foreign_span(on_host, "child", SERVER):
                     assert [taken.execution.name for taken in spans._taken.values()] == ["child"]
                 code = 0
             finally:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
-        stage.run(0.1)
-    stage.flush()
-    assert stage.calls("GET /") == 1
+        on_host.run(0.1)
+    on_host.flush()
+    assert on_host.calls("GET /") == 1
 
 
 def test_region_that_begins_in_two_threads_of_one_span_makes_it_one_execution(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans = watch(monkeypatch)
     found: list[Execution | None] = []
-    with foreign_span(stage, "job") as span:
+    with foreign_span(on_host, "job") as span:
         barrier = threading.Barrier(8)
 
         def begin() -> None:
@@ -377,20 +372,20 @@ def test_region_that_begins_in_two_threads_of_one_span_makes_it_one_execution(
         for thread in threads:
             thread.join()
     assert len({id(execution) for execution in found}) == 1
-    stage.flush()
-    assert stage.calls("job") == 1
+    on_host.flush()
+    assert on_host.calls("job") == 1
 
 
-def test_leaving_ends_what_runs_and_watches_no_more(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_ends_what_runs_and_watches_no_more(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     watch(monkeypatch)
-    with foreign_span(stage, "GET /", SERVER):
-        stage.run(0.2)
+    with foreign_span(on_host, "GET /", SERVER):
+        on_host.run(0.2)
         server_spans.leave()
-        stage.run(0.2)
-    with foreign_span(stage, "GET /", SERVER):
+        on_host.run(0.2)
+    with foreign_span(on_host, "GET /", SERVER):
         pass
-    stage.flush()
-    assert stage.calls("GET /") == 1
-    assert joined(stage) == set()
-    (execution,) = stage.ended
+    on_host.flush()
+    assert on_host.calls("GET /") == 1
+    assert joined(on_host) == set()
+    (execution,) = on_host.ended
     assert execution.end_ns - execution.start_ns == 200_000_000

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -47,18 +47,6 @@ class Recorder(SpanProcessor):
         self.log.append("shutdown")
 
 
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch) as stage:
-        yield stage
-
-
-@pytest.fixture
-def on_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
-        yield stage
-
-
 # ------------------------------------------------------------------ holding and letting go
 
 
@@ -75,7 +63,7 @@ def test_span_waits_until_its_samples_are_there(on_host: Stage) -> None:
 
 def test_span_does_not_wait_longer_than_its_deadline(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     on_host.run(0.3)
-    monkeypatch.setattr(on_host.session, "covered", lambda _: False)
+    monkeypatch.setattr(on_host.session.joiner, "covered", lambda _: False)
     with region("step"):
         pass
     on_host.run(0.95)
@@ -94,7 +82,7 @@ def test_first_span_waits_for_the_driver_to_be_opened(on_host: Stage) -> None:
     on_host.run(1.0)
     assert on_host.names() == ["step"]
     assert on_host.attributes("step")["device.ids"] == (on_host.uuid,)
-    assert set(on_host.session.verdicts.calls) == {("step", "UNKNOWN", on_host.uuid)}
+    assert set(on_host.session.joiner.verdicts.calls) == {("step", "UNKNOWN", on_host.uuid)}
 
 
 def test_spans_that_are_no_regions_pass_straight_through(on_host: Stage) -> None:
@@ -110,7 +98,7 @@ def test_unsampled_and_unrecorded_regions_have_no_spans(tmp_path: Path, monkeypa
             pass
         stage.flush()
         assert stage.names() == []
-        assert stage.session.ending == {}
+        assert stage.session.spans == {}
 
 
 def test_spans_leave_in_the_order_in_which_they_ended(stage: Stage) -> None:
@@ -409,10 +397,10 @@ def test_sampling_of_traces_never_changes_the_numbers(
         stage.flush()
         assert len(stage.spans) < 40
         assert stage.calls("decode") == 400
-        assert stage.session.verdicts.durations["decode"].items == 800
-        pooled = stage.session.pools[stage.uuid].pooled("decode")
-        assert pooled.executions == 400
-        assert pooled.busy_counter_s == pytest.approx(2.0, rel=0.1)
+        assert stage.session.joiner.verdicts.durations["decode"].items == 800
+        pool = stage.session.joiner.pools[stage.uuid]
+        assert pool.pooled("decode").executions == 400
+        assert pool.counted("decode", pool.busy_source()) == pytest.approx(2.0, rel=0.1)
 
 
 def test_defect_of_the_join_loses_no_span(
@@ -494,7 +482,7 @@ def test_contract_with_the_sdk_holds_for_the_installed_version(on_host: Stage) -
     class Probe(Recorder):
         def on_end(self, span: ReadableSpan) -> None:
             assert span.context is not None
-            seen.append((span.name, span.context.span_id in on_host.session.ending, threading.get_ident()))
+            seen.append((span.name, span.context.span_id in on_host.session.spans, threading.get_ident()))
 
     on_host.provider.add_span_processor(Probe())
     with region("step") as running:

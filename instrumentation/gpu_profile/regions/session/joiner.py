@@ -1,0 +1,237 @@
+"""The join of a session: executions on one side, samples on the other, and a pool for each device between the two."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Final
+
+from gpu_profile.catalogue.samples import Device
+from gpu_profile.clock import Clock
+from gpu_profile.history.timeline import Timeline
+from gpu_profile.join.summary import Judged
+from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.regimes import Thresholds
+from gpu_profile.regimes.kernel_work import KernelWork
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.session.backlog import Backlog
+from gpu_profile.regions.session.placement import Placement
+from gpu_profile.regions.session.verdicts import Verdicts
+from gpu_profile.sampling.sampler import Sampler
+from gpu_profile.units import NS_PER_S, nanoseconds
+
+_log = logging.getLogger("gpu_profile")
+
+#: A span, or a slice of time, waits at most this long for samples; then what is there must do.
+DEADLINE_S: Final = 1.0
+#: Pools take time in by slices of at least this length.
+SLICE_S: Final = 0.5
+#: How often verdicts are renewed: they cost a fit per signal.
+JUDGE_S: Final = 1.0
+#: A stream that has not passed an execution's marks after this long has died, or nobody resolves its marks.
+STREAM_S: Final = 60.0
+#: Executions that may wait for the join. Beyond, the oldest are counted in calls and durations only.
+MOST_PENDING: Final = 200_000
+
+
+class Joiner:
+    """Takes in executions, advances pools to what samples cover, and judges regions.
+
+    One thread at a time calls `join`; any may ask the rest. `counts` is where failures and omissions are counted.
+    """
+
+    def __init__(
+        self, sampler: Sampler, placement: Placement, clock: Clock, thresholds: Thresholds, counts: Counter[str]
+    ) -> None:
+        self.sampler = sampler
+        self.placement = placement
+        self.pools: dict[str, Pool] = {}
+        self.verdicts = Verdicts(self.pools, thresholds)
+        self.backlog = Backlog(self._is_marked)
+        #: Called with every execution that has ended, and with those that every pool has taken in.
+        self.on_end: list[Callable[[Execution], None]] = []
+        self.on_settled: list[Callable[[Execution], None]] = []
+        #: Held while pools and counts change.
+        self.lock = threading.RLock()
+        #: When regions were last judged; up to when every pool has taken time in; when the last execution ended.
+        self.judged_ns = self.frontier_ns = self.last_end_ns = 0
+        self._clock = clock
+        self._counts = counts
+        self._started_ns = clock.now_ns()
+        #: How many names of devices there were when they were last looked up, and the placement's version then.
+        self._looked_up = (0, 0)
+        #: The executions that outlive the history, and where it was anchored for them.
+        self._anchored: dict[int, tuple[Execution, list[tuple[Timeline, int]]]] = {}
+
+    # ------------------------------------------------------------------ devices
+
+    def read_devices(self, uuids: Iterable[str]) -> None:
+        """Have these devices read too, from the next round on."""
+        if self.placement.add(uuids):
+            self.sampler.look_again()
+
+    def devices(self) -> list[Device]:
+        """The devices that regions are joined with."""
+        known = (state.device for state in list(self.sampler.states.values()))
+        return [device for device in known if self.placement.has(device)]
+
+    def devices_of(self, execution: Execution) -> Sequence[Device]:
+        """The devices that an execution is joined with."""
+        return self.placement.of(execution.device)
+
+    # ------------------------------------------------------------------ the join
+
+    def join(self, began: deque[Execution], *, final: bool) -> None:
+        """Take in what has begun, and advance every pool to what samples cover; with `final` to now."""
+        with self.lock:
+            now = self._clock.now_ns()
+            if not (final or self._answered(now)):
+                return
+            self._collect(began)
+            devices, frontier = self.devices(), now
+            for device in devices:
+                pool = self._pool(device, now)
+                if pool is not None:
+                    mark = pool.timeline.watermark_ns(pool.joined)
+                    until = max(now if mark is None else mark, now - nanoseconds(DEADLINE_S))
+                    if final or not 0 <= until - pool.frontier_ns < nanoseconds(SLICE_S):
+                        self._advance(pool, until, final=final)
+                    frontier = min(frontier, pool.frontier_ns)
+            if frontier != self.frontier_ns:
+                self.frontier_ns = frontier
+                self._let_go(now)
+            if final or not 0 <= now - self.judged_ns < JUDGE_S * NS_PER_S:
+                self.judged_ns = now
+                self.verdicts.judge(device.uuid for device in devices)
+                self._anchor(now)
+            self.verdicts.count_calls()
+
+    def _advance(self, pool: Pool, until_ns: int, *, final: bool) -> None:
+        times = pool.set_back
+        here = self._here(pool.timeline.device.uuid)
+        pool.advance(self.backlog.activities(here, pool.frontier_ns, until_ns), until_ns, final=final)
+        if pool.set_back > times:
+            self._counts["clock set back"] += 1
+            _log.warning("gpu-profile: the clock was set back; the join of %s starts anew", pool.timeline.device.uuid)
+
+    def _answered(self, now: int) -> bool:
+        """Whether the driver has said which devices there are, or has had the time to."""
+        return self.sampler.stats.turned_ns > 0 or now - self._started_ns > DEADLINE_S * NS_PER_S
+
+    def _here(self, uuid: str) -> Callable[[Hashable], bool]:
+        """Whether executions that name such devices are on this one."""
+        known: dict[Hashable, bool] = {}
+
+        def here(device: Hashable) -> bool:
+            if device not in known:
+                known[device] = any(found.uuid == uuid for found in self.placement.of(device))
+            return known[device]
+
+        return here
+
+    def _is_marked(self, execution: Execution) -> bool:
+        if execution.stream is None or execution.device == execution.stream.device_uuid:
+            return True
+        return [d.uuid for d in self.placement.of(execution.device)] == [execution.stream.device_uuid]
+
+    def _collect(self, began: deque[Execution]) -> None:
+        """Count the executions that have ended since the last time; each is joined with its devices."""
+        found = self.backlog.collect(began)
+        key = len(self.backlog.named), self.placement.version
+        if key != self._looked_up:  # a new name, or a name may mean something by now that it did not before
+            self._looked_up = key
+            self.read_devices(known.uuid for name in self.backlog.named for known in self.placement.of(name))
+        if not found:
+            return
+        self.last_end_ns = max(self.last_end_ns, *(execution.end_ns for execution in found))
+        where: dict[Hashable, list[str]] = {}
+        for device in {execution.device for execution in found}:
+            where[device] = [known.uuid for known in self.placement.of(device)]
+        for (name, device), times in self.verdicts.take(found, where).items():
+            for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
+                pool.count(name, times)
+        for hook in self.on_end:
+            for execution in found:
+                hook(execution)
+        if left_out := self.backlog.drop(MOST_PENDING):
+            self._counts["executions left out"] += left_out
+
+    def _pool(self, device: Device, now: int) -> Pool | None:
+        pool = self.pools.get(device.uuid)
+        timeline = self.sampler.timeline(device.uuid)
+        if pool is None and timeline is not None:
+            here = self._here(device.uuid)
+            mine = [execution for execution in self.backlog.everyone() if here(execution.device)]
+            starts = (execution.start_ns for execution in mine if execution.start_ns)
+            pool = self.pools[device.uuid] = Pool(timeline, start_ns=min(starts, default=now))
+            for execution in mine:
+                if execution.end_ns:
+                    pool.count(execution.name)
+        return pool
+
+    def _let_go(self, now: int) -> None:
+        """Forget the executions that every pool has taken in."""
+        gone = self.backlog.let_go(self.frontier_ns, now + nanoseconds(DEADLINE_S), now - nanoseconds(STREAM_S))
+        self._settled(gone)
+
+    def _settled(self, executions: Iterable[Execution]) -> None:
+        for execution in executions:
+            for hook in self.on_settled:
+                hook(execution)
+
+    def give_up(self) -> None:
+        """What is left at the end will not be joined any more: those who wait for it are told so."""
+        self._settled([*self.backlog.ended, *self.backlog.behind])
+
+    def _anchor(self, now: int) -> None:
+        """Have the history keep what executions need that are about to outlive it, until their spans have gone on."""
+        for key, (execution, held) in list(self._anchored.items()):
+            if execution.end_ns and now - execution.end_ns > STREAM_S * NS_PER_S:
+                del self._anchored[key]
+                for anchored, start_ns in held:
+                    anchored.release(start_ns)
+        for execution in self.backlog.running:
+            if id(execution) in self._anchored:
+                continue
+            due, active = [], execution.active()
+            for device in self.devices_of(execution) if active is not None else ():
+                timeline = self.sampler.timeline(device.uuid)
+                if timeline is not None and active is not None and timeline.anchor_due(active[0]):
+                    due.append((timeline, active[0]))
+            if not due:
+                return  # those that began later are not due either
+            for anchored, start_ns in due:
+                anchored.anchor(start_ns)
+            self._anchored[id(execution)] = execution, due
+
+    # ------------------------------------------------------------------ answers
+
+    def covered(self, execution: Execution) -> bool:
+        """Whether the pools of its devices have taken in all of an execution that has ended."""
+        if execution.stream is None and execution.end_ns <= self.frontier_ns:
+            return True
+        interval = execution.interval()
+        if interval is None or not self._answered(self._clock.now_ns()):
+            return False
+        pools = (self.pools.get(device.uuid) for device in self.devices_of(execution))
+        return all(pool is not None and pool.frontier_ns >= interval.end_ns for pool in pools)
+
+    def judge_first(self, execution: Execution) -> None:
+        """See to it that its region has a verdict on its devices: all are judged anew only once in `JUDGE_S`."""
+        with self.lock:
+            for device in self.devices_of(execution):
+                self.verdicts.judge_first(execution.name, device.uuid)
+
+    def take_kernels(self, region: str, work: KernelWork) -> None:
+        """Add what a profiler's records say of one execution of a region."""
+        with self.lock:
+            self.verdicts.take_kernels(region, work)
+
+    def regions(self) -> list[Judged]:
+        """Every region on every device that it ran on, judged now, in order of first appearance."""
+        with self.lock:
+            self.judged_ns = self._clock.now_ns()
+            self.verdicts.judge(device.uuid for device in self.devices())
+            return self.verdicts.every()

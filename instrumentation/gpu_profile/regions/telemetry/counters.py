@@ -1,0 +1,71 @@
+"""The counters among the region metrics, read from a joiner: what a scrape and OpenTelemetry's instruments publish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from gpu_profile.catalogue import Metric, Signal
+from gpu_profile.catalogue import metrics as rows
+from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.regions.session.joiner import Joiner
+
+#: The value of every series of one metric, by the values of the metric's labels.
+Series = dict[tuple[str, ...], float]
+
+
+def _calls(joiner: Joiner) -> Series:
+    return {key: float(calls) for key, calls in joiner.verdicts.calls.items()}
+
+
+def _busy(joiner: Joiner) -> Series:
+    return _shares(joiner, Pool.busy_source)
+
+
+def _energy(joiner: Joiner) -> Series:
+    return _shares(joiner, Pool.energy_source)
+
+
+def _shares(joiner: Joiner, source: Callable[[Pool], Signal | None]) -> Series:
+    return {
+        (region, uuid): known
+        for uuid, pool in joiner.pools.items()
+        for region in pool.regions
+        if (known := pool.counted(region, source(pool))) is not None
+    }
+
+
+def _items(joiner: Joiner) -> Series:
+    return {(region,): d.items for region, d in joiner.verdicts.durations.items() if d.items is not None}
+
+
+def _errors(joiner: Joiner) -> Series:
+    return {(region,): d.errors for region, d in joiner.verdicts.durations.items()}
+
+
+def _flops(joiner: Joiner) -> Series:
+    # OTLP's whole numbers end at 9e18, which a long run passes.
+    return {(region,): float(o.flops) for region, o in joiner.verdicts.operations.items() if o.flops is not None}
+
+
+def _traffic(joiner: Joiner) -> Series:
+    return {(region,): float(o.bytes) for region, o in joiner.verdicts.operations.items() if o.bytes is not None}
+
+
+def _kernels(row: Metric, joiner: Joiner) -> Series:
+    told = ((region, works.counters()) for region, works in joiner.verdicts.kernels.items())
+    return {(region,): counters[row] for region, counters in told if row in counters}
+
+
+#: Every counter among the region metrics, in the catalogue's order, and how it is read.
+COUNTERS: Final[tuple[tuple[Metric, Callable[[Joiner], Series]], ...]] = (
+    (rows.REGION_CALLS, _calls),
+    (rows.REGION_BUSY, _busy),
+    (rows.REGION_ENERGY, _energy),
+    (rows.REGION_ITEMS, _items),
+    (rows.REGION_ERRORS, _errors),
+    (rows.REGION_FLOPS, _flops),
+    (rows.REGION_TRAFFIC, _traffic),
+    *((row, partial(_kernels, row)) for row in rows.REGION_KERNEL_METRICS),
+)
