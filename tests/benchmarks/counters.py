@@ -11,7 +11,7 @@ from typing import Final
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.traces import flop, flop_of, twin
+from support.traces import flop, flop_of, nobodys, twin
 
 from benchmarks.rows import Row
 from gpu_profile.kernels.counters.sums import Counters
@@ -43,7 +43,7 @@ def twin_rows() -> Iterator[Row]:
     regions = {name: counters.of(known.whole, part, name) for name, part in known.regions.items()}
     found = {name: each for name, each in regions.items() if each is not None}
     shares = {name: flop(each) for name, each in found.items()}
-    total = round(sum(shares.values()) + flop_of(matched.sums))
+    total = round(sum(shares.values()) + flop_of(nobodys(known.records, matched)))
     yield Row(
         "counters: floating-point operations of all regions, and of what is nobody's",
         f"{total:,}",

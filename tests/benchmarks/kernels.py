@@ -10,14 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from support.traces import RESNET, TRACES
+
 from benchmarks.counters import twin_rows
-from benchmarks.kernel_goldens import TRACES, golden_rows
+from benchmarks.kernel_goldens import golden_rows
 from benchmarks.rows import Row
 from benchmarks.windows import window_rows
 
 _ROOT: Final = Path(__file__).parents[2]
 #: Some steps of training; a trace of minutes is what memory matters for, so its events are repeated.
-_STEPS: Final = TRACES / "kineto" / "resnet50_workers0.json.gz"
+_STEPS: Final = TRACES / f"{RESNET}.json.gz"
 _REPEAT: Final = 4
 _LARGER: Final = 16
 

@@ -20,7 +20,7 @@ from gpu_profile.catalogue.samples import Device, Event, Interval, ProcessUse, S
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, UTILIZATION
 from gpu_profile.driver import Capability
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.reading import Reading, read
+from gpu_profile.join.reading import Reading, quantiles, read
 from gpu_profile.join.summary import Judged
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import Session
@@ -105,6 +105,8 @@ class Day:
     busy: Reading
     energy: Reading
     memory: Reading
+    p50: float
+    p95: float
     truth: Mapping[str, float]
     timeline: Timeline
     regions: Mapping[str, Judged]
@@ -115,8 +117,8 @@ class Day:
             "energy": self.energy.total,
             "mean power": self.energy.mean,
             "busy time": self.busy.total,
-            "p50": self.busy.p50 or 0.0,
-            "p95": self.busy.p95 or 0.0,
+            "p50": self.p50,
+            "p95": self.p95,
             "highest": self.busy.maximum,
             "peak memory": self.memory.maximum,
         }
@@ -179,13 +181,21 @@ def run(
             assert timeline is not None
             whole = Interval(start_ns, end_ns)
             columns = [timeline.columns[signal] for signal in (UTILIZATION, ENERGY, MEMORY_USED)]
-            busy, energy, memory = (read(column, whole, quantiles=True) for column in columns)
+            busy, energy, memory = (read(column, whole) for column in columns)
+            p50, p95 = (value or 0.0 for value in quantiles(columns[0], whole, 0.5, 0.95))
         assert busy is not None
         assert energy is not None
         assert memory is not None
         session.settle(final=True)
         return Day(
-            busy, energy, memory, truth(driver, seconds), timeline, {j.summary.region: j for j in session.regions()}
+            busy,
+            energy,
+            memory,
+            p50,
+            p95,
+            truth(driver, seconds),
+            timeline,
+            {j.summary.region: j for j in session.regions()},
         )
     finally:
         process.current = None

@@ -208,7 +208,7 @@ def _unjoined(provider: TracerProvider) -> int:
 
 def _settled() -> bool:
     session = process.session()
-    mixtures = [mixture for pool in session.pools.values() for mixture in pool._live]
+    mixtures = [mixture for pool in session.joiner.pools.values() for mixture in pool._live]
     return bool(mixtures) and all(mixture.locked for mixture in mixtures)
 
 

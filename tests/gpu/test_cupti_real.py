@@ -154,6 +154,5 @@ def test_many_threads_and_full_buffers_lose_nothing_and_never_hang() -> None:
         for thread in threads: thread.join()
         found = records()
         assert len(kernels(found)) == 80000 and source.dropped == 0, (len(kernels(found)), source.dropped)
-        print(source.overhead_ns)
         """
     )

@@ -110,9 +110,10 @@ def test_sampling_gives_executions_their_kernels(source: str) -> None:
     run(
         f"""
         sampling = Sampling(window_s=0.05, source={source!r})
-        assert sampling.arm(), sampling.stats
+        sample = sampling.arm()
+        assert sample, sampling.stats
         executions = []
-        while sampling._window is not None or sampling._armed is not None:
+        while not sample.over.is_set():
             with region("step", span=False) as execution:
                 work(3)
             executions.append(execution)
@@ -120,7 +121,7 @@ def test_sampling_gives_executions_their_kernels(source: str) -> None:
         assert sampling.stats.windows == 1, sampling.stats
         told = [execution.kernels for execution in executions if execution.kernels]
         assert told and {{each.kernels for each in told}} == {{3}}, told
-        assert process.current.verdicts.kernels["step"].executions == len(told)
+        assert process.current.joiner.verdicts.kernels["step"].executions == len(told)
         sampling.stop()
         """,
         needs="cupti" if source == "cupti" else "torch",

@@ -7,28 +7,12 @@ import socket
 from pathlib import Path
 
 import pytest
+from integration.conftest import NODE
 from prometheus_client.parser import text_string_to_metric_families
 from support.exporter import series
 from support.programs import exporter, fails, until
 
 from gpu_profile.driver import simulated
-
-NODE = """
-[[device]]
-model = "H200 SXM"
-  [[device.phase]]
-  duration_s = 3600
-  duty = 0.5
-  period_s = 0.1
-
-[[device]]
-model = "A10G"
-"""
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> str:
-    return f"simulated:{simulated.create(tmp_path / 'node', NODE)}"
 
 
 def test_it_serves_what_it_reads_and_ends_in_peace_when_told_to(node: str) -> None:

@@ -266,7 +266,7 @@ def test_regions_without_spans_find_the_span_around_them(service: Stage, when: s
         GpuProfileInstrumentor().instrument(tracer_provider=service.provider)
         service.session = process.current = process._make()
         service.session.active = True
-        service.session.on_end.append(service.ended.append)
+        service.session.joiner.on_end.append(service.ended.append)
     else:
         GpuProfileInstrumentor().instrument(tracer_provider=service.provider)
     with service.provider.get_tracer("shop").start_as_current_span("job"), region("quiet", span=False):

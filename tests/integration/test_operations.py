@@ -60,7 +60,7 @@ process.stop()
 
 
 def test_operations_reach_spans_metrics_and_a_recording_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
-    given = {name: getattr(PRODUCT, name) for name in ("flops", "bytes", "precision", "busy", "compute", "memory")}
+    given = {name: getattr(PRODUCT, name) for name in ("flops", "bytes", "precision", "compute", "memory", "overhead")}
     done = subprocess.run(
         [sys.executable, "-c", SERVICE, str(tmp_path / "a"), json.dumps(given)],
         capture_output=True,

@@ -80,8 +80,8 @@ def test_region_metrics_arrive_with_every_execution_at_1_per_cent_of_traces(
                     queue.synchronize()
                     execution.operation = Operation(flops=10**18, bytes=10**9)
             session = process.session()
-            with session.lock:
-                session.verdicts.take_kernels("step", HUNGRY)
+            with session.joiner.lock:
+                session.joiner.verdicts.take_kernels("step", HUNGRY)
         finally:
             process.stop()
             configure()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from integration.conftest import NODE
 from support.programs import Exporter, Prometheus, exporter, until
 
 from gpu_profile.catalogue import ALL_GROUPS, DEFAULT_GROUPS, METRICS, Metric
@@ -22,17 +23,7 @@ pytestmark = [
     pytest.mark.debian,
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus and promtool"),
 ]
-NODE = """
-[[device]]
-model = "H200 SXM"
-  [[device.phase]]
-  duration_s = 3600
-  duty = 0.5
-  period_s = 0.1
-
-[[device]]
-model = "A10G"
-
+MORE = """
 [[device]]
 model = "RTX 4090"
 
@@ -57,7 +48,7 @@ ELSEWHERE = {*REGION_METRICS, *ALLOCATION_METRICS, *PUSH_METRICS, CERTIFICATE_EN
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return simulated.create(tmp_path_factory.mktemp("prometheus") / "node", NODE)
+    return simulated.create(tmp_path_factory.mktemp("prometheus") / "node", NODE + MORE)
 
 
 @pytest.fixture(scope="module")

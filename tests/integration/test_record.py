@@ -12,28 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from integration.conftest import NODE
 from support.exporter import series
 from support.programs import environment, exporter, until
 
 from gpu_profile.driver import simulated
 from gpu_profile.recording import Recording, read_recording
-
-NODE = """
-[[device]]
-model = "H200 SXM"
-  [[device.phase]]
-  duration_s = 3600
-  duty = 0.5
-  period_s = 0.1
-
-[[device]]
-model = "A10G"
-"""
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> str:
-    return f"simulated:{simulated.create(tmp_path / 'node', NODE)}"
 
 
 def command(*arguments: str | Path) -> list[str]:

@@ -12,22 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from integration.conftest import NODE
 from integration.running import command, last_line, profile, start
 from support.programs import environment
 
 from gpu_profile.driver import simulated
-
-NODE = """
-[[device]]
-model = "H200 SXM"
-  [[device.phase]]
-  duration_s = 3600
-  duty = 0.5
-  period_s = 0.1
-
-[[device]]
-model = "A10G"
-"""
 
 #: The keys that `--json` is known for.
 KEYS = {
@@ -49,11 +38,6 @@ select.select([], [], [], 0.3)
 print(*found, flush=True)
 sys.exit(9)
 """
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> str:
-    return f"simulated:{simulated.create(tmp_path / 'node', NODE)}"
 
 
 @pytest.fixture

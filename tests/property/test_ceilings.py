@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.ceilings.cache import SCHEMA, load, path_of, store
+from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.precision import Precision
 
 texts = st.text(max_size=10)

@@ -8,7 +8,7 @@ from gpu_profile.catalogue import Signal, signal
 from gpu_profile.catalogue.samples import Interval, Sample
 from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.history.timeline import Column
-from gpu_profile.join.reading import quantile, read
+from gpu_profile.join.reading import quantiles, read
 from gpu_profile.units import NS_PER_S
 
 THROTTLE = signal("throttle_hw_thermal")
@@ -62,18 +62,6 @@ def test_a_quantile_is_the_smallest_value_that_enough_of_the_covered_ticks_stay_
 ) -> None:
     rows = column.rows(a, a + length)
     ticks = sorted(v for v, w in zip(rows.values.tolist(), rows.weights.tolist(), strict=True) for _ in range(w))
-    for q in qs:
-        found = quantile(column, Interval(a, a + length), q)
+    for q, found in zip(qs, quantiles(column, Interval(a, a + length), *qs), strict=True):
         wanted = next((v for i, v in enumerate(ticks, start=1) if i >= q * len(ticks)), None)
         assert found == (None if wanted is None else column.signal.base(wanted))
-
-
-@given(columns().filter(lambda c: c.signal is UTILIZATION), st.integers(-10, 300), st.integers(0, 300))
-def test_a_reading_gives_the_quantiles_that_are_asked_for(column: Column, a: int, length: int) -> None:
-    interval = Interval(a, a + length)
-    reading = read(column, interval, quantiles=True)
-    if reading is not None:
-        assert (reading.p50, reading.p95, reading.p99) == tuple(
-            quantile(column, interval, q) for q in (0.5, 0.95, 0.99)
-        )
-        assert reading._replace(p50=None, p95=None, p99=None) == read(column, interval)

@@ -10,7 +10,7 @@ from support.kernels import Torch
 
 from gpu_profile.kernels.joining.columns import Columns
 from gpu_profile.kernels.memory.allocator import AllocatorInterval, AllocatorMeter, AllocatorUse
-from gpu_profile.kernels.memory.region import RegionMemory, merge, region_memory
+from gpu_profile.kernels.memory.region import RegionMemory, levels_of, merge, region_memory
 from gpu_profile.kernels.memory.timeline import memory_timeline
 from gpu_profile.kernels.records import Allocation
 
@@ -44,9 +44,9 @@ def test_a_regions_memory_is_what_a_loop_over_each_window_finds(
     records: list[Allocation], spans: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     members = data.draw(st.lists(st.sampled_from(range(len(records))), unique=True) if records else st.just([]))
-    columns = Columns()
-    columns.extend(records)
-    found = region_memory(columns.allocations, columns.names, np.array(members, np.int64), spans)
+    columns = Columns(records)
+    starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
+    found = region_memory(columns, np.array(members, np.int64), starts, ends, levels_of(columns))
 
     told = bool(records) and records[0].total is not None
     before = (records[0].total or 0) - records[0].bytes if told else 0
@@ -73,10 +73,8 @@ def test_a_regions_memory_is_what_a_loop_over_each_window_finds(
 def test_a_thinned_timeline_keeps_to_its_size_its_extremes_and_the_truth(
     records: list[Allocation], points: int
 ) -> None:
-    columns = Columns()
-    columns.extend(records)
-    every = memory_timeline(columns.allocations, columns.names, points=1000)
-    few = memory_timeline(columns.allocations, columns.names, points=points)
+    levels = levels_of(Columns(records))
+    every, few = memory_timeline(levels), memory_timeline(levels, points=points)
     for whole, thin in zip(every, few, strict=True):
         assert len(thin.times) <= points
         assert (thin.totals.min(), thin.totals.max()) == (whole.totals.min(), whole.totals.max())

@@ -109,11 +109,10 @@ def test_counters_of_all_regions_and_the_rest_are_what_was_measured_and_only_gro
             taken += 1
         active = [a for a in activities if a.start_ns < T0 + high * MS and (a.end_ns or 0) > T0 + low * MS]
         pool.advance(active, T0 + high * MS, final=high == slices[-1])
-        counted = {name: pool.pooled(name) for name in "abcd"}
         now = {
-            name: (p.busy_counter_s or 0.0, p.energy_counter_j or 0.0)
-            for name, p in counted.items()
-            if p.region == name
+            name: (pool.counted(name, GRAPHICS) or 0.0, pool.counted(name, ENERGY) or 0.0)
+            for name in "abcd"
+            if pool.pooled(name).region == name
         }
         for name, both in before.items():
             assert now[name][0] >= both[0] - 1e-9
@@ -124,7 +123,7 @@ def test_counters_of_all_regions_and_the_rest_are_what_was_measured_and_only_gro
         if mixture.covered_s:
             total = sum(both[which] for both in before.values()) + known(pool.rest(signal))
             assert total == pytest.approx(float(mixture.measured[0]), rel=1e-9, abs=1e-9)
-            estimates = [p.busy_s if which == 0 else p.energy_j for p in counted.values()]
+            estimates = [p.busy_s if which == 0 else p.energy_j for p in map(pool.pooled, "abcd")]
             assert all(estimate is None or estimate >= 0 for estimate in estimates)
             assert sum(estimate or 0 for estimate in estimates) <= total * (1 + 1e-9) + 1e-9
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.kernels.joining.columns import NONE
+from gpu_profile.kernels.joining.columns import NONE, Numbers
 from gpu_profile.kernels.joining.idle import IdleTimes, idle_between
 from gpu_profile.kernels.joining.intervals import Cover
 from gpu_profile.kernels.joining.nesting import Forest, Nesting
@@ -109,12 +109,17 @@ operations: st.SearchStrategy[Launched] = st.lists(
 )
 
 
-@given(operations)
-def test_idle_times_of_any_part_add_up_to_those_of_the_whole(found: Launched) -> None:
+def columns(found: Launched) -> tuple[Numbers, Numbers, Numbers]:
+    """Starts, ends and launches, sorted."""
     found = sorted(found, key=lambda o: (o[0], NONE if o[2] is None else o[2], o[0] + o[1]))
     starts = np.array([a for a, _, _ in found], np.int64)
-    ends = starts + np.array([n for _, n, _ in found], np.int64)
     launched = np.array([NONE if c is None else c for _, _, c in found], np.int64)
+    return starts, starts + np.array([n for _, n, _ in found], np.int64), launched
+
+
+@given(operations)
+def test_idle_times_of_any_part_add_up_to_those_of_the_whole(found: Launched) -> None:
+    starts, ends, launched = columns(found)
     times = IdleTimes(starts, ends, launched)
     first, last = int(starts[0]), int(ends.max())
     cuts = [*range(first, last, 7), last]
@@ -128,10 +133,7 @@ def test_idle_times_of_any_part_add_up_to_those_of_the_whole(found: Launched) ->
 
 @given(operations)
 def test_before_the_first_and_after_the_last_operation_a_device_waits_for_the_host(found: Launched) -> None:
-    found = sorted(found, key=lambda o: (o[0], NONE if o[2] is None else o[2], o[0] + o[1]))
-    starts = np.array([a for a, _, _ in found], np.int64)
-    ends = starts + np.array([n for _, n, _ in found], np.int64)
-    launched = np.array([NONE if c is None else c for _, _, c in found], np.int64)
+    starts, ends, launched = columns(found)
     times = IdleTimes(starts, ends, launched)
     after = times.within(cover([(int(ends.max()), int(ends.max()) + 50)]))
     assert (after.host_wait_ns, after.total_ns) == (50, 50)

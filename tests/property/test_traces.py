@@ -40,16 +40,15 @@ HOST_SIDE: list[Record] = [
 
 def readable(path: Path) -> int:
     """Read all that there is; whatever is wrong must be said by a UsageError that names the file."""
-    count = 0
-    columns = Columns()
+    found: list[Record] = []
     try:
-        for record in Trace(path):
-            columns.add(record)
-            assert not isinstance(record, Operation | Call | Range | Operator) or record.end_ns >= record.start_ns
-            count += 1
+        found.extend(Trace(path))
     except UsageError as error:
         assert str(error).startswith(f"{path}: ")  # noqa: PT017 - what was read before is looked at as well
-    return count
+    for record in found:
+        assert not isinstance(record, Operation | Call | Range | Operator) or record.end_ns >= record.start_ns
+    Columns(found)
+    return len(found)
 
 
 @pytest.fixture(scope="module")
@@ -153,25 +152,20 @@ def test_every_event_is_a_record_or_counted_as_left_out(
 ) -> None:
     target.write_text(json.dumps({"traceEvents": [*events, *others]}))
     source = Trace(target)
-    columns, found = Columns(), list(source)
-    columns.extend(found)
+    found = list(source)
     assert len(found) + source.skipped.total() == len(events) + len(others)
     assert source.skipped["not an object"] == len(others)
-    json.dumps(columns.names, ensure_ascii=False).encode()
+    json.dumps(Columns(found).names, ensure_ascii=False).encode()
 
 
-HEADERS = ["baseTimeNanoseconds", "deviceProperties", "distributedInfo"]
-
-
-@given(key=st.sampled_from(HEADERS), value=loose, inner=arguments)
+@given(value=loose, inner=arguments)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_header_is_read_or_does_not_tell(key: str, value: object, inner: dict[str, object], target: Path) -> None:
-    for content in (value, inner, [inner, value], {"rank": value}, [{"id": value, "numSms": value, "name": value}]):
-        target.write_text(json.dumps({key: content, "traceEvents": []}))
+def test_any_header_is_read_or_does_not_tell(value: object, inner: dict[str, object], target: Path) -> None:
+    for content in (value, inner, [inner, value]):
+        target.write_text(json.dumps({"baseTimeNanoseconds": content, "traceEvents": []}))
         source = Trace(target)
         assert list(source) == []
-        assert source.rank is None or source.rank >= 0
-        assert all(number > 0 for number in source.multiprocessors.values())
+        assert source.base_ns >= 0
 
 
 NAMES = {

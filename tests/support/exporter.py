@@ -15,7 +15,9 @@ from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.driver import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
+from gpu_profile.history.ledger import Ledger
 from gpu_profile.sampling.sampler import Sampler
+from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.attribution import Attribution
@@ -135,20 +137,11 @@ IN_POD = (
 TICKS = 100
 
 
-@dataclass
-class State:
-    """What attribution uses of a `DeviceState`."""
-
-    device: Device
-    processes: tuple[ProcessUse, ...] = ()
-    processes_ns: int | None = None
-    up: bool = True
-
-
-def states_of(now_ns: int, processes: Mapping[str, Sequence[ProcessUse]] | None = None) -> dict[str, State]:
+def states_of(now_ns: int, processes: Mapping[str, Sequence[ProcessUse]] | None = None) -> dict[str, Tracked]:
     """All devices, with the processes that the driver listed at `now_ns`; None if it was not asked."""
     listed_ns = None if processes is None else now_ns
-    return {d.uuid: State(d, tuple((processes or {}).get(d.uuid, ())), listed_ns) for d in DEVICES}
+    uses = {uuid: tuple(found) for uuid, found in (processes or {}).items()}
+    return {d.uuid: Tracked(d, Ledger(), {}, processes=uses.get(d.uuid, ()), processes_ns=listed_ns) for d in DEVICES}
 
 
 class FakeProc:
@@ -279,7 +272,7 @@ class Host:
         self.proc = FakeProc(root / "proc", host=host)
         self.jobs = root / "jobs"
         self.jobs.mkdir()
-        self.states: Mapping[str, State] = states_of(self.clock.now_ns(), {})
+        self.states: Mapping[str, Tracked] = states_of(self.clock.now_ns(), {})
         self.attribution = Attribution(
             lambda: self.states,
             **{"pods": "off", "containers": False, **settings},

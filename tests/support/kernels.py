@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -251,6 +251,20 @@ class FakeSource:
         caller = threading.get_native_id() if thread is None else thread
         self.records.append(Call(number, start_ns, start_ns + 10, caller, "cudaLaunchKernel"))
         self.records.append(Operation(Kind.KERNEL, 0, 7, start_ns + 20, start_ns + 20 + ns, name, number))
+
+
+def in_thread(work: Callable[[], object], name: str = "worker") -> int:
+    """Run it in another thread: that thread's native id."""
+    ids: list[int] = []
+
+    def run() -> None:
+        ids.append(threading.get_native_id())
+        work()
+
+    thread = threading.Thread(target=run, name=name)
+    thread.start()
+    thread.join()
+    return ids[0]
 
 
 @contextmanager

@@ -72,7 +72,7 @@ class Stage:
         process.current = self.session
         #: What the join has met, in the order in which it began.
         self.ended: list[Execution] = []
-        self.session.on_end.append(self.ended.append)
+        self.session.joiner.on_end.append(self.ended.append)
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +160,7 @@ class Stage:
 
     def calls(self, region: str) -> int:
         """How often a region was counted, whatever its regime and device."""
-        return sum(count for (name, _, _), count in self.session.verdicts.calls.items() if name == region)
+        return sum(count for (name, _, _), count in self.session.joiner.verdicts.calls.items() if name == region)
 
 
 GEMM, RELU, ALL_REDUCE = "ampere_sgemm_128x64_tn", "vectorized_elementwise_kernel", "ncclDevKernel_AllReduce"
@@ -217,8 +217,8 @@ TALKING = KernelWork(
 #: One that launched nothing.
 NOTHING = KernelWork(evidence=Evidence("kernels", {}, 0, 0.0, reason="nothing was launched in it"))
 #: A matrix product near its ceiling: 120 FLOPs for a byte.
-PRODUCT = Operation(flops=2_400_000_000, bytes=20_000_000, precision="bf16", busy=0.95, compute=0.85, memory=0.2, n=1)
+PRODUCT = Operation(flops=2_400_000_000, bytes=20_000_000, precision="bf16", compute=0.85, memory=0.2, overhead=0.05)
 #: An addition that the memory's bandwidth bounds.
-SUM = Operation(flops=1_000_000, bytes=12_000_000, precision="fp32", busy=0.9, compute=0.01, memory=0.8, n=1)
+SUM = Operation(flops=1_000_000, bytes=12_000_000, precision="fp32", compute=0.01, memory=0.8, overhead=0.1)
 #: One of which nothing is known but that it ran.
 BLANK = Operation(reason="needs passes=2")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from gpu_profile.regions.frameworks import libcuda
-from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
+from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.machines import cupy_machine, host_machine, torch_machine
 from gpu_profile.roofline.machines.machine import Memory, Timing
 from gpu_profile.roofline.precision import Precision

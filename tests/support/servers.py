@@ -290,15 +290,3 @@ def answering(answer: Answer) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join(5)
-
-
-def text(body: str, kind: str = "text/plain; version=0.0.4", code: int = 200) -> Answer:
-    """Answers with a text."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(code)
-        handler.send_header("Content-Type", kind)
-        handler.end_headers()
-        handler.wfile.write(body.encode())
-
-    return answer

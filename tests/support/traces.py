@@ -4,20 +4,49 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gpu_profile.kernels.counters.sums import Counters, CounterSums
+from gpu_profile.kernels.activity import Activity, measure
+from gpu_profile.kernels.counters.formulas import adds_up
+from gpu_profile.kernels.counters.sums import Counters, CounterSums, Matched
 from gpu_profile.kernels.records import Allocation, Call, Counted, Kind, Launched, Operation, Operator, Range, Record
 from gpu_profile.kernels.sums import KernelSum
+from gpu_profile.kernels.trace import Trace
 from gpu_profile.kernels.views import KernelReport, report_of
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 US = 1_000
 MS = 1_000_000
+ALEXNET = "hta/alexnet_a100"
+COUNTERS = "hta/alexnet_a100_cupti_counters"
+DDP = "hta/ddp_a100_nccl_rank0"
+MI250 = "hta/mi250_minitoy_rocm62"
+RESNET = "kineto/resnet50_workers0"
+STREAMS = "hta/multistream_event_sync_a100"
+#: Of recorded traces, found with other code: operations, kernels, span, busy, communication and overlap in µs.
+SUMS: Final = {
+    ALEXNET: (98, 79, 12_920_244, 66_141, 0, 0),
+    DDP: (3774, 2700, 660_551, 157_500, 46_876, 7_317),
+    MI250: (16, 14, 8_912, 149, 0, 0),
+    STREAMS: (6, 3, 19_506, 372, 0, 0),
+    RESNET: (9096, 8772, 996_477, 603_558, 0, 0),
+}
+#: The same of streams: waiting for the host, and for something else, in µs.
+IDLE: Final = {
+    (ALEXNET, 7): (12_855_007, 104),
+    (ALEXNET, 20): (12_011_718, 3),
+    (DDP, 7): (540_091, 2_150),
+    (DDP, 40): (583_924, 0),
+    (MI250, 0): (8_763, 0),
+    (STREAMS, 20): (32, 0),
+    (STREAMS, 24): (0, 15),
+    (STREAMS, 28): (0, 15),
+    (RESNET, 7): (382_676, 10_243),
+}
 _CATEGORY = {
     Kind.KERNEL: ("kernel", "gemm"),
     Kind.COMMUNICATION: ("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
@@ -25,6 +54,69 @@ _CATEGORY = {
     Kind.COPY: ("gpu_memcpy", "Memcpy DtoD (Device -> Device)"),
     Kind.SET: ("gpu_memset", "Memset (Device)"),
 }
+
+
+#: Events as Kineto writes them.
+KERNEL: dict[str, Any] = {
+    "ph": "X",
+    "cat": "kernel",
+    "name": "gemm",
+    "pid": 0,
+    "tid": 7,
+    "ts": 10,
+    "dur": 2,
+    "args": {"device": 0, "stream": 7, "correlation": 5},
+}
+CALL: dict[str, Any] = {
+    "ph": "X",
+    "cat": "cuda_runtime",
+    "name": "cudaLaunchKernel",
+    "pid": 100,
+    "tid": 101,
+    "ts": 4,
+    "dur": 1,
+    "args": {"correlation": 5},
+}
+
+
+def event_trace(tmp_path: Path, *events: Any, ranges_named: str | None = None, **top: Any) -> Trace:
+    """A trace of events as they are given, with other members of its top level."""
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events, **top}))
+    return Trace(path, ranges_named=ranges_named)
+
+
+def one_record(tmp_path: Path, event: Any) -> Record:
+    """The record that comes of one event."""
+    (record,) = event_trace(tmp_path, event)
+    return record
+
+
+def recorded(name: str) -> Trace:
+    """A recorded trace."""
+    return Trace(TRACES / f"{name}.json.gz")
+
+
+def activity_of(records: Iterable[Record]) -> Activity:
+    """What its GPU operations add up to."""
+    found = measure(records)
+    assert found is not None
+    return found
+
+
+def rounded(activity: Activity) -> tuple[int, ...]:
+    """A trace's sums as `SUMS` has them."""
+    kernels = activity.counts[Kind.KERNEL] + activity.counts[Kind.COMMUNICATION]
+    times = (activity.span_ns, activity.busy_ns, activity.communication_ns, activity.overlap_ns)
+    return activity.operations, kernels, *(round(time / US) for time in times)
+
+
+def as_hta(records: Iterable[Record]) -> list[Operation]:
+    """HTA leaves the last step of a trace out, and rounds starts up and ends down to whole microseconds."""
+    records = list(records)
+    last = max(r.start_ns for r in records if isinstance(r, Range) and r.name == "ProfilerStep")
+    kept = [r for r in records if isinstance(r, Operation) and r.start_ns < last]
+    return [r._replace(start_ns=-(-r.start_ns // US) * US, end_ns=r.end_ns // US * US) for r in kept]
 
 
 class Program:
@@ -148,6 +240,16 @@ def joined(records: Sequence[Counted], whole: dict[str, KernelSum], region: dict
     found = Counters(records).of(whole, region, "step")
     assert found is not None
     return found
+
+
+def nobodys(records: Sequence[Counted], matched: Matched) -> dict[str, float]:
+    """What the records that no kernel belongs to add up to, by metric; of some of a name, the mean's part."""
+    often = Counter(record.name for record in records)
+    found: dict[str, float] = defaultdict(float)
+    for record in records:
+        for metric, value in record.values.items():
+            found[metric] += adds_up(metric) * value * matched.records.get(record.name, 0) / often[record.name]
+    return {metric: value for metric, value in found.items() if value}
 
 
 class Twin(NamedTuple):

@@ -21,6 +21,7 @@ import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from support.programs import environment
+from unit.exporter.settings import served
 
 import gpu_profile
 from gpu_profile.catalogue import ATTRIBUTES, METRICS, SIGNALS, Instrument
@@ -30,7 +31,6 @@ from gpu_profile.catalogue.metric import label
 from gpu_profile.cli import commands
 from gpu_profile.regions.session import process
 from gpu_profile_exporter.cli import exporter
-from gpu_profile_exporter.config import load
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -225,7 +225,7 @@ def test_every_yaml_block_is_yaml_of_prometheus_or_of_our_listener(block: Block)
 def test_every_toml_block_of_the_exporters_pages_is_settings_that_it_takes(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "exporter.toml"
     path.write_text(block.text, encoding="utf-8")
-    load({}, {}, path)
+    served(["--config", str(path)])
 
 
 @pytest.mark.debian

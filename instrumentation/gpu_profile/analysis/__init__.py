@@ -1,6 +1,21 @@
 """What a recording says: regions and devices judged as a live session judges them, and two recordings compared. Pure.
 
 Nothing here samples or waits: an analysis is a function of recorded files.
+
+Read in this order:
+
+- `runs`: the recorded spans, sorted out: what ran on which device, inside what.
+- `account`: the heart: `analyse` joins, pools and judges them, and gives an `Analysis`. `ranks` sets the same region on
+  several ranks side by side.
+- `comparison`: two analyses, region by region, with intervals. `gate`: the conditions of `--fail-on`. `rules`:
+  thresholds from a file.
+- Views of an `Analysis`: `text`, `data` (JSON), `tables` (CSV), `page` (HTML), `perfetto` (a trace), `figure`
+  (matplotlib). The last three draw executions on `lanes`; `drawing` is the page's timeline.
+
+Imports `report`, the join, the regimes, the recording and the catalogue; neither a driver nor a session. One more view
+is a module with a function from `Analysis`, which uses `report` for its form and `text` for words that views share, and
+an option in `cli/analysis.py`. One more fact of a region is a field of `account.RegionUse`, and a line in `data`,
+`tables` and `text`.
 """
 
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse, analyse

@@ -137,11 +137,10 @@ def analyse(
     for uuid, mine in work.devices.items():
         timeline = timelines.get(uuid) or Timeline(Device(uuid))
         regions += list(_regions(timeline, mine, work, thresholds))
+        notes += _uncovered(timeline, mine)
     for timeline in timelines.values():
         own = [use.summary for use in regions if use.summary.device == timeline.device]
         uses.append(_device_use(timeline, own))
-    for uuid, mine in work.devices.items():
-        notes += _uncovered(timelines.get(uuid), mine)
     order = {name: place for place, name in enumerate(work.runs)}
     rank = {uuid: place for place, uuid in enumerate(timelines)}
     regions.sort(key=lambda use: (order[use.summary.region], rank.get(use.summary.device.uuid, len(rank))))
@@ -285,10 +284,10 @@ def _known(timeline: Timeline) -> tuple[int, int] | None:
     return None
 
 
-def _uncovered(timeline: Timeline | None, mine: DeviceWork) -> Iterator[str]:
+def _uncovered(timeline: Timeline, mine: DeviceWork) -> Iterator[str]:
     """A line if executions lie where the device was not sampled: nothing of them is in its shares and rates."""
-    known = None if timeline is None else _known(timeline)
-    if timeline is None or known is None:
+    known = _known(timeline)
+    if known is None:
         return
     starts, ends = mine.activities.starts, mine.activities.ends
     outside = int(np.count_nonzero((ends <= known[0]) | (starts >= known[1])))

@@ -11,7 +11,7 @@ from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.text import reasons
 from gpu_profile.regimes import Regime, Verdict
-from gpu_profile.regimes.kernel_work import KernelWorks
+from gpu_profile.regimes.kernel_work import QUANTITIES, KernelWorks
 from gpu_profile.regimes.operation import Operations
 from gpu_profile.report.as_json import Value
 from gpu_profile.units import NS_PER_S
@@ -121,7 +121,7 @@ def of_region(use: RegionUse) -> Value:
         "call_energy_j": summary.call_energy_j,
         "memory_max_bytes": summary.memory_max,
         "operations": None if use.operations is None else _operations(use.operations),
-        "kernels": None if use.kernels is None else _kernels(use.kernels),
+        "kernels": None if use.kernels is None else of_kernels(use.kernels),
         "verdict": _verdict(use.verdict),
         "reasons": list(use.reasons),
     }
@@ -142,40 +142,22 @@ def _operations(operations: Operations) -> Value:
     }
 
 
-def _kernels(kernels: KernelWorks) -> Value:
-    evidence = kernels.evidence()
-    told = ("busy", "work", "communication", "transfer", "host_wait", "launch", "other_wait")
-    return {
-        "executions": kernels.executions,
-        "operations": evidence.n,
-        "kernels": kernels.kernels,
-        "kernel_s": kernels.kernel_ns / NS_PER_S,
-        "mean_kernel_s": _seconds(kernels.mean_kernel_ns),
-        "span_s": kernels.span_ns / NS_PER_S,
-        "busy_s": kernels.busy_ns / NS_PER_S,
-        "others_s": kernels.others_ns / NS_PER_S,
-        "host_wait_s": _seconds(kernels.host_wait_ns),
-        "launch_s": _seconds(kernels.launch_ns),
-        "other_wait_s": _seconds(kernels.other_wait_ns),
-        "copies": kernels.copies,
-        "copy_bytes": kernels.copy_bytes,
-        "copy_s": kernels.copy_ns / NS_PER_S,
-        "communication_s": kernels.communication_ns / NS_PER_S,
-        "overlap_s": kernels.overlap_ns / NS_PER_S,
-        "overlap_ratio": kernels.overlap_ratio,
-        "occupancy": kernels.occupancy,
-        "backward": kernels.backward,
-        "allocated_bytes": kernels.allocated_bytes,
-        "freed_bytes": kernels.freed_bytes,
-        "peak_bytes": kernels.peak_bytes,
+def of_kernels(kernels: KernelWorks) -> dict[str, Value]:
+    """What a profiler's records say of a region. A ratio follows what it is made of."""
+    evidence, mean_ns = kernels.evidence(), kernels.mean_kernel_ns
+    ratios: dict[str, dict[str, Value]] = {
+        "kernel_ns": {"mean_kernel_s": None if mean_ns is None else mean_ns / NS_PER_S},
+        "overlap_ns": {"overlap_ratio": kernels.overlap_ratio, "occupancy": kernels.occupancy},
+    }
+    found: dict[str, Value] = {"executions": kernels.executions, "operations": evidence.n}
+    for each in QUANTITIES:
+        found |= {each.key: each.of(kernels), **ratios.get(each.name, {})}
+    shares = ("busy", "work", "communication", "transfer", "host_wait", "launch", "other_wait")
+    return found | {
         "coverage": evidence.coverage,
-        "shares": {key: evidence.get(key) for key in told},
+        "shares": {key: evidence.get(key) for key in shares},
         "top": [{"name": name, "count": count, "total_s": ns / NS_PER_S} for name, count, ns in kernels.top],
     }
-
-
-def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else ns / NS_PER_S
 
 
 def _verdict(verdict: Verdict) -> Value:

@@ -58,7 +58,7 @@ def timeline(analysis: Analysis, lanes: Sequence[Lanes]) -> dict[str, Any] | Non
     if end_ns <= start_ns:
         return None
     scale = Scale.of(start_ns, end_ns)
-    names = labels(use.device for use in analysis.devices)
+    names = labels(analysis)
     regions = list(dict.fromkeys([*analysis.runs, *(name for each in lanes for name in each.regions)]))
     found = {chart.key: top for chart in CHARTS if (top := _top(chart, analysis))}
     count = sum(use.timeline.best(chart.sources) is not None for use in analysis.devices for chart in CHARTS)

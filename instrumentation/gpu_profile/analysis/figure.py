@@ -57,7 +57,7 @@ def draw(analysis: Analysis) -> Figure:
         figure.text(0.5, 0.5, "no samples and no executions", ha="center", color=_SOFT)
         return figure
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    known = labels(use.device for use in analysis.devices)
+    known = labels(analysis)
     for axis, (use, chart) in zip(axes, panels, strict=False):
         _panel(axis, use, chart, analysis)
         if chart is CHARTS[0] or len(panels) == 1:

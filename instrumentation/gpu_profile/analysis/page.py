@@ -19,8 +19,7 @@ from gpu_profile.analysis.text import (
     labels,
     rank_lines,
     reasons,
-    region_cells,
-    region_columns,
+    region_table,
 )
 from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.recording import Recording
@@ -176,7 +175,7 @@ def _energy(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
     uses = [use for use in analysis.devices if use.energy_j]
     if not uses:
         return
-    names = labels(use.device for use in analysis.devices)
+    names = labels(analysis)
     yield "<section><h2>Where the energy went</h2>"
     for use in uses:
         if len(analysis.devices) > 1:
@@ -231,14 +230,12 @@ def _style(use: RegionUse, number: Mapping[str, int]) -> str:
 def _regions(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
     if not analysis.regions:
         return
-    names = labels(use.device for use in analysis.devices)
-    columns = region_columns(analysis.regions)
-    rows = []
-    for use in analysis.regions:
-        uuid = use.summary.device.uuid
-        cells = zip(columns, region_cells(use, names.get(uuid, uuid), columns), strict=True)
-        rows.append("".join(_region_cell(column, cell, use, number) for column, cell in cells))
-    yield f"<section><h2>Regions</h2>{page.table(columns, rows)}</section>"
+    columns, rows = region_table(analysis)
+    lines = [
+        "".join(_region_cell(column, cell, use, number) for column, cell in zip(columns, row, strict=True))
+        for use, row in zip(analysis.regions, rows, strict=True)
+    ]
+    yield f"<section><h2>Regions</h2>{page.table(columns, lines)}</section>"
 
 
 def _region_cell(column: str, cell: str, use: RegionUse, number: Mapping[str, int]) -> str:
@@ -262,15 +259,15 @@ def _meter(share: float) -> str:
 def _why(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
     if not analysis.regions:
         return
-    names = labels(use.device for use in analysis.devices)
+    names = labels(analysis)
     several = len({use.summary.device.uuid for use in analysis.regions}) > 1
     ranked = sorted(analysis.regions, key=lambda use: -(use.summary.energy_j or use.summary.busy_s or 0.0))
     kept = {id(use) for use in ranked[:_MOST_CARDS]}
     yield '<section><h2>Why, and what to do next</h2><div class="cards">'
     for use in analysis.regions:
         if id(use) in kept:
-            uuid = use.summary.device.uuid
-            yield _card(use, f" on device {names.get(uuid, uuid) or 'unknown'}" if several else "", number)
+            name = names[use.summary.device.uuid] or "unknown"
+            yield _card(use, f" on device {name}" if several else "", number)
     yield "</div>"
     if len(analysis.regions) > _MOST_CARDS:
         yield f"<p>and {len(analysis.regions) - _MOST_CARDS:,} more that used less; --json has all</p>"
@@ -323,7 +320,7 @@ def _ranks(analysis: Analysis) -> Iterator[str]:
 def _devices(analysis: Analysis) -> Iterator[str]:
     if not analysis.devices:
         return
-    names = labels(use.device for use in analysis.devices)
+    names = labels(analysis)
     rows = [
         "".join(map(page.cell, DEVICE_COLUMNS, device_row(use, names[use.device.uuid]))) for use in analysis.devices
     ]

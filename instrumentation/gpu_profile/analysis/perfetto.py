@@ -77,7 +77,7 @@ def perfetto_packets(recording: Recording, analysis: Analysis) -> Iterator[bytes
 
 def _groups(spans: list[SpanRecord], analysis: Analysis) -> list[tuple[str, list[SpanRecord]]]:
     """Executions by the devices that they used, if all tell that, else all as one."""
-    names = labels(use.device for use in analysis.devices)
+    names = labels(analysis)
     groups: dict[tuple[str, ...], list[SpanRecord]] = {}
     for span in spans:
         told = () if span.assumed else span.devices
@@ -92,7 +92,7 @@ class _Trace(perfetto.Tracks):
     def __init__(self, analysis: Analysis) -> None:
         super().__init__()
         self.analysis = analysis
-        self.labels = labels(use.device for use in analysis.devices)
+        self.labels = labels(analysis)
         self.uses = {use.device.uuid: use for use in analysis.devices}
 
     # ------------------------------------------------------------------ executions

@@ -7,14 +7,14 @@ formula has an apostrophe before it; numbers are as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, cast
 
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
+from gpu_profile.analysis.data import of_kernels
 from gpu_profile.regimes import Regime, Verdict
-from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import Operations
 from gpu_profile.report.as_csv import Cell, csv_text
-from gpu_profile.units import NS_PER_S
+from gpu_profile.units import seconds
 
 
 def _mean_s(use: RegionUse) -> float | None:
@@ -32,14 +32,9 @@ def _operated(value: Callable[[Operations], Cell]) -> Callable[[RegionUse], Cell
     return lambda use: None if use.operations is None else value(use.operations)
 
 
-def _of_kernels(value: Callable[[KernelWorks], Cell], *, ns: bool = False) -> Callable[[RegionUse], Cell]:
-    """Of what a profiler's records say, where there are any; with `ns` in seconds."""
-
-    def cell(use: RegionUse) -> Cell:
-        found = None if use.kernels is None else value(use.kernels)
-        return found / NS_PER_S if ns and isinstance(found, int | float) else found
-
-    return cell
+def _of_kernels(key: str) -> Callable[[RegionUse], Cell]:
+    """Of what a profiler's records say, where there are any; by its key in JSON."""
+    return lambda use: None if use.kernels is None else cast(Cell, of_kernels(use.kernels)[key])
 
 
 _REGIONS: Final[Mapping[str, Callable[[RegionUse], Cell]]] = {
@@ -75,14 +70,14 @@ _REGIONS: Final[Mapping[str, Callable[[RegionUse], Cell]]] = {
     "flops_per_s": _operated(lambda operations: operations.flops_per_s),
     "traffic_bytes_per_s": _operated(lambda operations: operations.bytes_per_s),
     "flops_per_byte": _operated(lambda operations: operations.intensity),
-    "profiled": _of_kernels(lambda kernels: kernels.executions),
-    "kernels": _of_kernels(lambda kernels: kernels.kernels),
-    "kernel_s": _of_kernels(lambda kernels: kernels.kernel_ns, ns=True),
-    "mean_kernel_s": _of_kernels(lambda kernels: kernels.mean_kernel_ns, ns=True),
-    "profiled_s": _of_kernels(lambda kernels: kernels.whole_ns, ns=True),
-    "host_wait_s": _of_kernels(lambda kernels: kernels.host_wait_ns, ns=True),
-    "communication_s": _of_kernels(lambda kernels: kernels.communication_ns, ns=True),
-    "copied_bytes": _of_kernels(lambda kernels: kernels.copy_bytes),
+    "profiled": _of_kernels("executions"),
+    "kernels": _of_kernels("kernels"),
+    "kernel_s": _of_kernels("kernel_s"),
+    "mean_kernel_s": _of_kernels("mean_kernel_s"),
+    "profiled_s": lambda use: None if use.kernels is None else seconds(use.kernels.whole_ns),
+    "host_wait_s": _of_kernels("host_wait_s"),
+    "communication_s": _of_kernels("communication_s"),
+    "copied_bytes": _of_kernels("copy_bytes"),
     "regime": lambda use: str(use.verdict.regime),
     "confidence_ratio": _judged(lambda verdict: verdict.confidence),
     "basis": lambda use: use.verdict.basis,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
 from gpu_profile.analysis.comparison import Comparison, Difference
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
-from gpu_profile.catalogue.samples import Device, DeviceKind
+from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import Operations
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
-from gpu_profile.report.table import UNKNOWN, printable
+from gpu_profile.report.table import UNKNOWN, fitted_table, printable
 from gpu_profile.units import NS_PER_S, percent, si
 
 DEVICE_COLUMNS: Final = (
@@ -51,16 +51,13 @@ _KERNELS: Final[Mapping[str, Callable[[KernelWorks], str]]] = {
 _MOST_RANKS: Final = 8
 
 
-def labels(devices: Iterable[Device]) -> dict[str, str]:
-    """A short name for each device by UUID: a GPU's index, if no other has it."""
-    everyone = list(devices)
-    often = Counter(device.index for device in everyone if device.kind is DeviceKind.GPU)
-    return {
-        device.uuid: str(device.index)
-        if device.kind is DeviceKind.GPU and device.index is not None and often[device.index] == 1
-        else device.uuid
-        for device in everyone
-    }
+def labels(analysis: Analysis) -> dict[str, str]:
+    """A short name for each device that anything is said of, by UUID: a GPU's index, if no other has it."""
+    gpus = [use.device for use in analysis.devices if use.device.kind is DeviceKind.GPU]
+    often = Counter(device.index for device in gpus)
+    uuids = [use.device.uuid for use in analysis.devices] + [use.summary.device.uuid for use in analysis.regions]
+    indices = {gpu.uuid: str(gpu.index) for gpu in gpus if gpu.index is not None and often[gpu.index] == 1}
+    return {uuid: uuid for uuid in uuids} | indices
 
 
 def known(value: float | None, unit: str) -> str:
@@ -135,16 +132,21 @@ def region_cells(use: RegionUse, label: str, columns: Sequence[str]) -> tuple[st
     return tuple(cells[column] for column in columns)
 
 
+def region_table(analysis: Analysis) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The columns that there is something to say in, and a row for each region on each of its devices."""
+    names, columns = labels(analysis), region_columns(analysis.regions)
+    return columns, [region_cells(use, names[use.summary.device.uuid], columns) for use in analysis.regions]
+
+
 def reasons(analysis: Analysis, *, regions_only: bool = False) -> list[str]:
     """What could not be told, and why: a line each. With `regions_only`, not of devices on which no region ran."""
-    names = labels(use.device for use in analysis.devices)
+    names = labels(analysis)
     lines = list(analysis.notes)
     ran = {use.summary.device.uuid for use in analysis.regions}
     devices = [use for use in analysis.devices if use.device.uuid in ran or not regions_only]
     lines += [f"device {names[use.device.uuid]}: {reason}" for use in devices for reason in use.reasons]
     for use in analysis.regions:
-        label = names.get(use.summary.device.uuid, use.summary.device.uuid) or "not known"
-        place = f"{use.summary.region} on device {label}"
+        place = f"{use.summary.region} on device {names[use.summary.device.uuid] or 'not known'}"
         by_reason: dict[str, list[str]] = {}
         for what, _, why in (reason.partition(": ") for reason in use.reasons):
             by_reason.setdefault(why, []).append(what)
@@ -156,19 +158,19 @@ def reasons(analysis: Analysis, *, regions_only: bool = False) -> list[str]:
 
 def advice(analysis: Analysis) -> list[str]:
     """The next step for each region that has one: a line each."""
-    names = labels(use.device for use in analysis.devices)
+    names = labels(analysis)
     several = len(analysis.devices) > 1
     lines = []
     for use in analysis.regions:
         if use.verdict.advice:
-            where = f" on device {names.get(use.summary.device.uuid, '')}" if several else ""
+            where = f" on device {names[use.summary.device.uuid]}" if several else ""
             lines.append(f"{use.summary.region}{where}: {use.verdict.regime}: {use.verdict.advice}")
     return lines
 
 
 def events(analysis: Analysis) -> list[str]:
     """What happened to devices, with the seconds since the recording's start: a line each."""
-    names = labels(use.device for use in analysis.devices)
+    names = labels(analysis)
     return [
         f"{(event.t_ns - analysis.start_ns) / NS_PER_S:.1f} s: device {names.get(event.device, event.device)}: "
         + " ".join(printable(str(part)) for part in (event.kind, event.code, event.message) if part not in (None, ""))
@@ -178,7 +180,7 @@ def events(analysis: Analysis) -> list[str]:
 
 def render(analysis: Analysis) -> str:
     """The whole analysis."""
-    names = labels(use.device for use in analysis.devices)
+    names = labels(analysis)
     parts = [headline(analysis)]
     if analysis.devices:
         rows = (device_row(use, names[use.device.uuid]) for use in analysis.devices)
@@ -204,14 +206,9 @@ def render_regions(analysis: Analysis, *, width: int | None = None) -> str:
 def _regions(analysis: Analysis, width: int | None = None) -> list[str]:
     if not analysis.regions:
         return []
-    names = labels(use.device for use in analysis.devices)
-    columns = region_columns(analysis.regions)
-    for spare in ("", *_SPARE):
-        columns = tuple(column for column in columns if column != spare)
-        rows = [region_cells(use, names.get(u := use.summary.device.uuid, u), columns) for use in analysis.regions]
-        table = text_table(columns, rows)
-        if width is None or max(map(len, table.splitlines())) <= width:
-            break
+    columns, rows = region_table(analysis)
+    spare = [[columns.index(column)] for column in _SPARE if column in columns]
+    table = fitted_table(columns, rows, spare, width=width)
     ranks = rank_lines(analysis.ranks)
     return [table, *(["\n".join(ranks)] if ranks else [])]
 
@@ -267,15 +264,14 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 
 def render_verdicts(before: Analysis, after: Sequence[Verdict]) -> str:
     """The verdicts of an analysis beside those under other thresholds, in the order of its regions."""
-    names = labels(use.device for use in before.devices)
+    names = labels(before)
     rows = []
     changed = 0
     for use, verdict in zip(before.regions, after, strict=True):
-        uuid = use.summary.device.uuid
         differs = verdict.regime is not use.verdict.regime
         changed += differs
         mark = "changed" if differs else ""
-        label = names.get(uuid, uuid) or UNKNOWN
+        label = names[use.summary.device.uuid] or UNKNOWN
         rows.append((use.summary.region, label, *_judged(use.verdict), *_judged(verdict), mark))
     columns = ("region", "device", "by default", "sure", "by these rules", "sure", "")
     why = [f"{use.summary.region}: {v.regime} by: {v.rule}" for use, v in zip(before.regions, after, strict=True)]

@@ -1,4 +1,18 @@
-"""The command `gpu-profile`. Errors become one line on stderr and an exit code here, and nowhere else."""
+"""The command `gpu-profile`. Errors become one line on stderr and an exit code here, and nowhere else.
+
+Each command has a module; what a command does lies in the packages below, and is imported when it runs: `--help` loads
+none of it. Read in this order:
+
+- `launch`: `run`, which is meant where no command is named: it starts `child`, samples beside it (`watch`), draws a
+  line at the foot of the terminal (`live`), and shows what came of it (`outcome`).
+- `record`: samples alone, into a directory. `analysis`: `analyze`, `classify` and `compare` of recordings.
+- `kernels`: traces of PyTorch's profiler. `op` (with `op_text`): what bounds an operation.
+- `doctor`: what works on this machine; it asks `machine` and `gpus`, each answer a `finding`.
+- For all of them: `options`, `devices` (which ones are meant), `output` (files and descriptors), `ending` (signals).
+
+Imports everything below, and nothing imports it but the exporter's demonstration. One more command is a module with a
+click command, a line in `commands` below, and its row in docs/command-line.md.
+"""
 
 from __future__ import annotations
 

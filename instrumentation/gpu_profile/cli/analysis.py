@@ -58,8 +58,9 @@ def analyze(
     """Print the regions, devices, energy and verdicts of a RECORDING."""
     from gpu_profile.analysis.data import of_analysis
     from gpu_profile.analysis.page import render_page
+    from gpu_profile.analysis.perfetto import perfetto_trace
+    from gpu_profile.analysis.tables import regions_csv
     from gpu_profile.analysis.text import render
-    from gpu_profile.cli.outcome import perfetto, regions_table
     from gpu_profile.report.as_json import to_json
 
     source = _read(recording)
@@ -67,8 +68,8 @@ def analyze(
     title = recording.name or str(recording)
     files: list[tuple[str | None, Callable[[], bytes]]] = [
         (html, lambda: render_page(found, title=title, recording=source).encode("utf-8", "xmlcharrefreplace")),
-        (csv, lambda: regions_table(found)),
-        (trace, lambda: perfetto(source, found)),
+        (csv, lambda: regions_csv(found).encode()),
+        (trace, lambda: perfetto_trace(source, found)),
     ]
     for target, make in files:
         if target is not None:

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
-
-import click
 
 if TYPE_CHECKING:
     from gpu_profile.catalogue.samples import Device
 
-device_option = click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    metavar="SPEC",
-    help="A number of CUDA's, 'nvml:N', or a UUID or its beginning; repeatable.",
-)
 
-
-def chooser(
-    specs: Sequence[str], *, visible: bool, environ: Mapping[str, str] | None = None
-) -> Callable[[Sequence[Device]], Sequence[Device]]:
+def chooser(specs: Sequence[str], *, visible: bool) -> Callable[[Sequence[Device]], Sequence[Device]]:
     """Picks from a driver's devices: those that `specs` name, and without any all of them.
 
     With `visible`, all that CUDA_VISIBLE_DEVICES leaves, if it is set. The function raises UsageError for what is not
     there.
     """
-    environment = os.environ if environ is None else environ
 
     def choose(devices: Sequence[Device]) -> Sequence[Device]:
         from gpu_profile.driver.visible import VARIABLE, Visible
         from gpu_profile.errors import UsageError
 
-        seen = Visible(devices, environment)
+        seen = Visible(devices, os.environ)
         if specs:
             return seen.resolve(specs)
-        if visible and devices and VARIABLE in environment:
+        if visible and devices and VARIABLE in os.environ:
             if not seen.devices:
                 raise UsageError(f"no GPU to watch: {seen.reason}; --device nvml:N names one all the same")
             return seen.devices

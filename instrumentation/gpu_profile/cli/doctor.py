@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import Final
 import click
 
 from gpu_profile.cli.finding import Check, Finding, State
-from gpu_profile.cli.launch import BACKEND_VARIABLE
+from gpu_profile.cli.options import backend_option
 
 #: A check that takes longer has failed.
 LIMIT_S: Final = 10.0
@@ -24,13 +23,7 @@ _WIDEST: Final = 20
 
 
 @click.command()
-@click.option(
-    "--backend",
-    "--driver",
-    metavar="SPEC",
-    default=lambda: os.environ.get(BACKEND_VARIABLE) or "auto",
-    help=f"The driver to look at; else {BACKEND_VARIABLE}, else auto.",
-)
+@backend_option("--backend", "--driver", about="The driver to look at")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def doctor(*, backend: str, as_json: bool) -> int:
     """Say what works on this machine and why not.

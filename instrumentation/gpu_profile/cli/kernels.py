@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,32 +85,19 @@ def _files(
     report: KernelReport, source: Trace, *, html: str | None, csv: str | None, perfetto: str | None, region: str | None
 ) -> bool:
     """Write what was asked for; whether anything was."""
+    from gpu_profile.kernels.views import as_file
 
-    def page() -> bytes:
-        from gpu_profile.kernels.render.page import render_page
-
-        left_out = {f"events left out ({reason})": count for reason, count in sorted(source.skipped.items())}
-        text = render_page(report, title=source.path.name, notes=left_out)
-        return text.encode("utf-8", "xmlcharrefreplace")
-
-    def table() -> bytes:
-        from gpu_profile.kernels.render.table_file import kernels_csv
-
-        return kernels_csv(report, region=region).encode()
-
-    def trace() -> bytes:
-        from gpu_profile.kernels.render.perfetto import perfetto_trace
-
-        return perfetto_trace(report, base_ns=source.base_ns)
-
-    asked: list[tuple[str | None, Callable[[], bytes]]] = [(html, page), (csv, table), (perfetto, trace)]
-    for target, make in asked:
-        if target is not None:
-            with Output(target) as output:
-                if problem := output.write(make()):
-                    raise UsageError(problem)
-            click.echo(f"wrote {target}", err=True)
-    return any(target is not None for target, _ in asked)
+    left_out = {f"events left out ({reason})": count for reason, count in sorted(source.skipped.items())}
+    asked = {".html": html, ".csv": csv, ".pftrace": perfetto}
+    for form, target in asked.items():
+        if target is None:
+            continue
+        with Output(target) as output:
+            data = as_file(report, form, title=source.path.name, notes=left_out, region=region, base_ns=source.base_ns)
+            if problem := output.write(data):
+                raise UsageError(problem)
+        click.echo(f"wrote {target}", err=True)
+    return any(target is not None for target in asked.values())
 
 
 def _json(report: KernelReport, source: Trace, problems: list[UsageError], region: str | None, top: int) -> str:

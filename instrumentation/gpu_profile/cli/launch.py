@@ -17,22 +17,26 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from gpu_profile.cli.child import Child, CommandNotFoundError, asked_to_end, held_signals
-from gpu_profile.cli.devices import chooser, device_option
+from gpu_profile.cli.devices import chooser
 from gpu_profile.cli.live import LiveLine, describe
+from gpu_profile.cli.options import (
+    BACKEND_VARIABLE,
+    RECORD_VARIABLE,
+    SAMPLED_VARIABLE,
+    Seconds,
+    backend_option,
+    device_option,
+    interval_option,
+    record_option,
+    usual_backend,
+)
 from gpu_profile.cli.output import Output
-from gpu_profile.cli.seconds import Seconds
 from gpu_profile.cli.watch import Watch
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.units import nanoseconds
 
 if TYPE_CHECKING:
     from gpu_profile.cli.outcome import Outcome
-
-#: What the command's processes find in their environment. The first two are settings of any process.
-BACKEND_VARIABLE: Final = "GPU_PROFILE_BACKEND"
-RECORD_VARIABLE: Final = "GPU_PROFILE_RECORD"
-#: The driver whose samples a parent process records already.
-SAMPLED_VARIABLE: Final = "GPU_PROFILE_SAMPLED"
 
 #: The context's object where nothing comes after the command line but the end of this process.
 LAST: Final = "last"
@@ -47,32 +51,15 @@ _STDOUT: Final = "standard output"
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 @device_option
-@click.option(
-    "--interval",
-    type=Seconds(min=0.001),
-    default=0.2,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often counters are read.",
-)
-@click.option(
-    "--backend",
-    "--driver",
-    metavar="SPEC",
-    help=f"auto, nvml, smi, none, simulated[:DIR] or replay:DIR; else {BACKEND_VARIABLE}, else auto.",
-)
+@interval_option(0.2)
+@backend_option("--backend", "--driver", default=None)
 @click.option("--warmup", type=Seconds(min=0), default=0.0, metavar="SECONDS", help="Leave this much out at the start.")
 @click.option("--strict", is_flag=True, help="Start nothing if no GPU can be read.")
 @click.option("--json", "as_json", is_flag=True, help="The result as the last line on standard output, not as text.")
 @click.option("--json-file", metavar=f"{_FILE}|fd:N", help="The result as JSON into a file or an open descriptor.")
 @click.option("--report", metavar=_FILE, help="Write a page (HTML) that needs nothing else.")
 @click.option("--trace", metavar=_FILE, help="Write a trace for ui.perfetto.dev.")
-@click.option(
-    "--record",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Keep the recording, for analyze and compare.",
-)
+@record_option("Keep the recording")
 @click.option("--live/--no-live", default=True, help="Show what the GPUs do now, if standard error is a terminal.")
 @click.pass_context
 def run(
@@ -179,7 +166,7 @@ def _backend(backend: str | None, stack: ExitStack) -> str:
         from gpu_profile.driver.grammar import check_spec
 
         check_spec(backend)
-    word, _, place = (backend or os.environ.get(BACKEND_VARIABLE) or "auto").strip().partition(":")
+    word, _, place = (backend or usual_backend()).strip().partition(":")
     if word == "simulated" and not place:
         place = tempfile.mkdtemp(prefix="gpu-profile-simulated-")
         stack.callback(shutil.rmtree, place, ignore_errors=True)

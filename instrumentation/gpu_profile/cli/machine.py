@@ -183,22 +183,11 @@ def frameworks() -> Iterator[Finding]:
     yield Finding("frameworks", State.INFO, said or "none installed", data={"versions": found})
     found = _versions(_TELEMETRY)
     said = ", ".join(f"{name} {version}" for name, version in found.items())
-    named = {
-        name: value
-        for name, value in os.environ.items()
-        if name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME")
-    }
-    said += "".join(f", {name}={value}" for name, value in named.items())
-    if found:
-        yield Finding("OpenTelemetry", State.OK, said, data={"versions": found})
-    else:
-        yield Finding(
-            "OpenTelemetry",
-            State.INFO,
-            said.removeprefix(", ") or "no exporter of spans is installed",
-            "to send spans: pip install 'gpu-profile[otlp]'",
-            {"versions": {}},
-        )
+    named = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME")
+    said += "".join(f", {name}={value}" for name, value in os.environ.items() if name in named)
+    said = said.removeprefix(", ") or "no exporter of spans is installed"
+    to_do = "" if found else "to send spans: pip install 'gpu-profile[otlp]'"
+    yield Finding("OpenTelemetry", State.OK if found else State.INFO, said, to_do, {"versions": found})
 
 
 def settings() -> Iterator[Finding]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_profile.cli.launch import BACKEND_VARIABLE, RECORD_VARIABLE
 from gpu_profile.cli.op_text import ceilings_text, profile_text, title_text
+from gpu_profile.cli.options import BACKEND_VARIABLE, RECORD_VARIABLE, record_option
 from gpu_profile.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpu_profile.roofline.ceilings import Ceilings
+    from gpu_profile.roofline.ceilings.ceilings import Ceilings
     from gpu_profile.roofline.machines.machine import Machine
     from gpu_profile.roofline.profiler import GPUProfiler
     from gpu_profile.roofline.workloads import Workload
@@ -49,12 +49,7 @@ _WARMUP, _REPEATS = 3, 20
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 @click.option("--plot", metavar="FILE", help="Write the operation beneath the machine's roofs, such as op.png.")
 @click.option("--recalibrate", is_flag=True, help="Measure the machine's ceilings again.")
-@click.option(
-    "--record",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Keep the runs as a recording, for analyze and compare.",
-)
+@record_option("Keep the runs as a recording")
 @click.option("--list", "list_all", is_flag=True, help="Name the operations that there are.")
 @click.option(
     "--ceilings", "show_ceilings", is_flag=True, help="Show what this machine can do at most, and how that is known."
@@ -92,7 +87,8 @@ def op(
     NAME is one of those that --list names; its input has about --size elements, and the shapes are said. The ceilings
     that it is held against are measured on this machine at first use, which takes some seconds, and are kept.
     """
-    from gpu_profile.roofline import machines
+    from gpu_profile.roofline.machines.devices import machine as machine_of
+    from gpu_profile.roofline.plots.theme import check_file
     from gpu_profile.roofline.workloads import WORKLOADS, check_workload, prepare, torch_device
 
     if name is not None:
@@ -102,17 +98,11 @@ def op(
         return
     if name is None and not (visualize or show_ceilings or recalibrate):
         raise UsageError(f"which operation? {', '.join(WORKLOADS)}; or --ceilings, or --visualize")
-    target = None
-    if plot is not None:
-        from gpu_profile.roofline.plots.theme import check_file
-
-        target = check_file(plot)
+    target = None if plot is None else check_file(plot)
     if visualize:
-        from gpu_profile.roofline.plots.theme import check_file
-
         check_file(output)
     kept = record is not None or RECORD_VARIABLE in os.environ
-    machine = machines.machine(device)
+    machine = machine_of(device)
     # What cannot be run is said before seconds of calibration.
     where = torch_device(machine) if name is not None or visualize else machine.device
     profiler = _profiler(machine, recalibrate=recalibrate, regions=kept)
@@ -196,6 +186,7 @@ def _profile(profiler: GPUProfiler, workload: Workload, *, kept: bool, **runs: A
 def _draw(target: Path, profile: Mapping[str, Any], ceilings: Ceilings, *, title: str) -> None:
     from gpu_profile.roofline.plots.points import Point
     from gpu_profile.roofline.plots.roofs import roofline_figure
+    from gpu_profile.roofline.plots.theme import save
     from gpu_profile.roofline.precision import Precision
 
     precision = profile["precision"]
@@ -206,8 +197,5 @@ def _draw(target: Path, profile: Mapping[str, Any], ceilings: Ceilings, *, title
         profile["regime"],
         precision=None if precision is None else Precision(precision),
     )
-    try:
-        roofline_figure(ceilings, [point], title=title).savefig(target, dpi=130)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from error
+    save(roofline_figure(ceilings, [point], title=title), target)
     click.echo(f"wrote {target}", err=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpu_profile.units import MIB, NS_PER_S, percent, si
 
 if TYPE_CHECKING:
-    from gpu_profile.roofline.ceilings import Ceiling, Ceilings
+    from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings
 
 _UNKNOWN: Final = "–"
 _SOURCES: Final = {"measured": "measured", "datasheet": "data sheet", "formula": "by formula"}

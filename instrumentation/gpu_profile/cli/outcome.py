@@ -190,27 +190,15 @@ class Outcome:
 
     def trace(self) -> bytes:
         """A trace for Perfetto."""
+        from gpu_profile.analysis.perfetto import perfetto_trace
+
         analysis, recording = self._analysis, self.recording
-        return b"" if recording is None else perfetto(recording, analysis)
+        return b"" if recording is None else perfetto_trace(recording, analysis)
 
     @property
     def _title(self) -> str:
         text = " ".join(self.command)
         return text if len(text) <= 80 else text[:79] + "…"
-
-
-def perfetto(recording: Recording, analysis: Analysis) -> bytes:
-    """A recording as a trace for Perfetto."""
-    from gpu_profile.analysis.perfetto import perfetto_trace
-
-    return perfetto_trace(recording, analysis)
-
-
-def regions_table(analysis: Analysis) -> bytes:
-    """The regions of an analysis as CSV."""
-    from gpu_profile.analysis.tables import regions_csv
-
-    return regions_csv(analysis).encode()
 
 
 def _idle(summary: GpuSummary) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpu_profile.cli.devices import chooser, device_option
+from gpu_profile.cli.devices import chooser
 from gpu_profile.cli.ending import end_signals
-from gpu_profile.cli.launch import BACKEND_VARIABLE
-from gpu_profile.cli.seconds import Seconds
+from gpu_profile.cli.options import Seconds, backend_option, device_option, interval_option
 from gpu_profile.cli.watch import Watch
 from gpu_profile.errors import RecordingError, UsageError
 from gpu_profile.units import si
@@ -30,22 +28,8 @@ _SLOW_S: Final = 2.0
 
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--driver",
-    "--backend",
-    "driver_spec",
-    metavar="SPEC",
-    default=lambda: os.environ.get(BACKEND_VARIABLE) or "auto",
-    help=f"auto, nvml, smi, none, simulated[:DIR] or replay:DIR; else {BACKEND_VARIABLE}, else auto.",
-)
-@click.option(
-    "--interval",
-    type=Seconds(min=0.001),
-    default=0.1,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often counters are read.",
-)
+@backend_option("--driver", "--backend", "driver_spec")
+@interval_option(0.1)
 @click.option("--seconds", type=Seconds(min=0.1), metavar="SECONDS", help="End after this long; without it, on Ctrl-C.")
 @device_option
 @click.option(

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
 from types import CodeType
@@ -23,7 +23,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from gpu_profile.analysis import Analysis, analyse
-from gpu_profile.analysis.text import labels, reasons, region_cells, region_columns, render_regions
+from gpu_profile.analysis.text import reasons, region_table, render_regions
 from gpu_profile.errors import GpuProfileError
 from gpu_profile.monitor import GpuMonitor
 from gpu_profile.monitor.gpu_summary import GpuSummary
@@ -31,7 +31,6 @@ from gpu_profile.recording import read_recording
 from gpu_profile.regions.region import region
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.recorder import Recorder
-from gpu_profile.regions.session.session import Session
 
 #: Shows a value under the cell.
 display: Callable[[object], object] = IPython.display.display
@@ -100,10 +99,7 @@ def _value(value: float | None, unit: str, digits: int = 1) -> str:
 
 
 def _regions(analysis: Analysis) -> str:
-    names = labels(use.device for use in analysis.devices)
-    columns = region_columns(analysis.regions)
-    rows = [region_cells(use, names.get(u := use.summary.device.uuid, u), columns) for use in analysis.regions]
-    return _table(columns, rows)
+    return _table(*region_table(analysis))
 
 
 def _steps(analysis: Analysis) -> str:
@@ -185,13 +181,13 @@ class GpuProfileMagics(Magics):
         if self.shell is None:
             raise UsageError("%%gpu_profile needs a running IPython")
         run = _compiled(self.shell, cell)
-        with tempfile.TemporaryDirectory(prefix="gpu-profile-") as directory:
-            watched = _Watched(monitor, Path(directory))
+        with tempfile.TemporaryDirectory(prefix="gpu-profile-") as place:
+            directory = Path(place)
             try:
-                with watched.running(), region(asked.name):
+                with _recorded(directory), monitor, region(asked.name):
                     run()
             finally:
-                report = watched.report()
+                report = _report(monitor, directory)
                 if asked.out:
                     self.shell.user_ns[asked.out] = report.analysis
                 # A cell that ends with an exception has no result of its own to be shown first.
@@ -200,17 +196,8 @@ class GpuProfileMagics(Magics):
 
 
 def _configure(backend: str) -> None:
-    known = replace(process.settings(), backend=backend)
-    process.configure(
-        backend=backend,
-        interval_s=known.interval_s,
-        retention_s=known.retention_s,
-        devices=known.devices,
-        stream=known.stream,
-        thresholds=known.thresholds,
-        record=known.record,
-        clock=known.clock,
-    )
+    known = process.settings()
+    process.configure(**{field.name: getattr(known, field.name) for field in fields(known)} | {"backend": backend})
 
 
 def _compiled(shell: Any, cell: str) -> Callable[[], None]:
@@ -238,49 +225,36 @@ def _quiet(cell: str) -> bool:
     return cell.rstrip().endswith(";")
 
 
-class _Watched:
-    """A monitor, and a recording of the process's session, while a cell runs."""
-
-    def __init__(self, monitor: GpuMonitor, directory: Path) -> None:
-        self._monitor = monitor
-        self._directory = directory
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        session = process.session()
-        with _recorded(session, self._directory):
-            with self._monitor:
-                yield
-            session.flush()
-
-    def report(self) -> CellReport:
-        """What is known; whatever is wrong with it must not hide the cell's own exception."""
-        try:
-            return CellReport(self._monitor.summaries, analyse(read_recording(self._directory)))
-        except GpuProfileError as error:
-            return CellReport(self._monitor.summaries, None, str(error).replace(str(self._directory), "the cell"))
+def _report(monitor: GpuMonitor, directory: Path) -> CellReport:
+    """What is known; whatever is wrong with it must not hide the cell's own exception."""
+    try:
+        return CellReport(monitor.summaries, analyse(read_recording(directory)))
+    except GpuProfileError as error:
+        return CellReport(monitor.summaries, None, str(error).replace(str(directory), "the cell"))
 
 
 @contextmanager
-def _recorded(session: Session, directory: Path) -> Iterator[None]:
-    """Record what the session sees for a while."""
+def _recorded(directory: Path) -> Iterator[None]:
+    """Record what the process's session sees for a while."""
+    session = process.session()
 
     def driver() -> tuple[str, str]:
         opened = session.sampler.driver
         return (opened.name, opened.version) if opened is not None else ("", "")
 
-    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=session.devices_of)
+    recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=session.joiner.devices_of)
     hooks: list[tuple[list[Any], Callable[..., None]]] = [
         (session.sampler.sinks, recorder.take),
         (session.sampler.event_sinks, recorder.take_event),
-        (session.on_end, recorder.take_ended),
-        (session.on_settled, recorder.take_settled),
+        (session.joiner.on_end, recorder.take_ended),
+        (session.joiner.on_settled, recorder.take_settled),
     ]
     recorder.open()
     for hook, call in hooks:
         hook.append(call)
     try:
         yield
+        session.flush()
     finally:
         for hook, call in hooks:
             hook.remove(call)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
-from gpu_profile.integrations.open_regions import OpenRegions
-from gpu_profile.integrations.torch import BACKWARD, FORWARD, OPTIMIZER, Instrumentation, instrument
+from gpu_profile.integrations.torch import BACKWARD, FORWARD, OPTIMIZER
+from gpu_profile.integrations.trainer import CHECKPOINT, EPOCH, STEP, TrainerRegions, begins, ends
 from gpu_profile.regions.region import region
 
 try:
@@ -23,12 +22,8 @@ except ImportError as missing:
     message = f"gpu_profile.integrations.lightning needs Lightning: pip install lightning ({missing})"
     raise ImportError(message) from missing
 
-EPOCH: Final = "epoch"
-STEP: Final = "step"
-CHECKPOINT: Final = "checkpoint"
 
-
-class GpuProfileCallback(Callback):  # type: ignore[misc]
+class GpuProfileCallback(TrainerRegions, Callback):  # type: ignore[misc]
     """Regions `epoch`, `step` with `forward`, `backward` and `optimizer.step` in it, `data_wait`, `validation`, `test`,
     `predict` and `checkpoint`.
 
@@ -37,40 +32,12 @@ class GpuProfileCallback(Callback):  # type: ignore[misc]
     the units of work of a step from its batch. `span=False` emits no spans.
     """
 
-    def __init__(
-        self,
-        *,
-        modules: str | type | Iterable[str | type] | None = None,
-        depth: int = 0,
-        items: Callable[[Any], float] | None = None,
-        span: bool = True,
-    ) -> None:
-        super().__init__()
-        self._modules, self._depth, self._items, self._span = modules, depth, items, span
-        self._open = OpenRegions()
-        self._handle: Instrumentation | None = None
-        self._undo: list[Callable[[], object]] = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handle": None, "_undo": []}
-
-    def _begin(self, name: str, items: float | None = None) -> None:
-        self._open.open(name, items=items, span=self._span)
-
     # ------------------------------------------------------------------ the whole
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 - as Lightning calls it
         """Before the loaders are made, which wait for their first batch then."""
         self._end()
-        self._handle = instrument(
-            pl_module,
-            modules=self._modules,
-            depth=self._depth,
-            forward=False,
-            backward=False,
-            loader=True,
-            span=self._span,
-        )
+        self._instrument(pl_module, forward=False, backward=False)
         save = trainer.save_checkpoint
 
         @functools.wraps(save)
@@ -89,14 +56,6 @@ class GpuProfileCallback(Callback):  # type: ignore[misc]
         """End what is open, also upon Ctrl-C."""
         self._end(exception)
 
-    def _end(self, error: BaseException | None = None) -> None:
-        while self._undo:
-            self._undo.pop()()
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
-        self._open.close_all(error)
-
     # ------------------------------------------------------------------ training
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
@@ -105,13 +64,7 @@ class GpuProfileCallback(Callback):  # type: ignore[misc]
             after = optimizer.register_step_post_hook(lambda *_: self._open.close(OPTIMIZER))
             self._undo.append(after.remove)
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Begin `epoch`."""
-        self._begin(EPOCH)
-
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """End `epoch`."""
-        self._open.close(EPOCH)
+    on_train_epoch_start, on_train_epoch_end = begins(EPOCH), ends(EPOCH)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """Begin `step`, and `forward`."""
@@ -123,40 +76,14 @@ class GpuProfileCallback(Callback):  # type: ignore[misc]
         self._open.close(FORWARD)
         self._begin(BACKWARD)
 
-    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """End `backward`."""
-        self._open.close(BACKWARD)
-
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
-        """Begin `optimizer.step`. A step that is left out, as a scaler does, ends with `step`."""
-        self._begin(OPTIMIZER)
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """End `step` and what is open in it."""
-        self._open.close(STEP)
+    on_after_backward = ends(BACKWARD)
+    # A step that is left out, as a scaler does, ends with `step`.
+    on_before_optimizer_step = begins(OPTIMIZER)
+    on_train_batch_end = ends(STEP)
 
     # ------------------------------------------------------------------ the other loops
 
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Begin `validation`; the sanity check is one, too."""
-        self._begin("validation")
-
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """End `validation`."""
-        self._open.close("validation")
-
-    def on_test_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Begin `test`."""
-        self._begin("test")
-
-    def on_test_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """End `test`."""
-        self._open.close("test")
-
-    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Begin `predict`."""
-        self._begin("predict")
-
-    def on_predict_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """End `predict`."""
-        self._open.close("predict")
+    # The sanity check is a validation, too.
+    on_validation_start, on_validation_end = begins("validation"), ends("validation")
+    on_test_start, on_test_end = begins("test"), ends("test")
+    on_predict_start, on_predict_end = begins("predict"), ends("predict")

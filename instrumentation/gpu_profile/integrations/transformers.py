@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from gpu_profile.integrations.open_regions import OpenRegions
-from gpu_profile.integrations.torch import OPTIMIZER, Instrumentation, instrument
+from gpu_profile.integrations.torch import OPTIMIZER
+from gpu_profile.integrations.trainer import CHECKPOINT, EPOCH, STEP, TrainerRegions, begins, ends
 
 try:
     from transformers import TrainerCallback
@@ -16,13 +15,10 @@ except ImportError as missing:
     message = f"gpu_profile.integrations.transformers needs Transformers: pip install transformers ({missing})"
     raise ImportError(message) from missing
 
-EPOCH: Final = "epoch"
-STEP: Final = "step"
 EVALUATION: Final = "evaluation"
-CHECKPOINT: Final = "checkpoint"
 
 
-class GpuProfileCallback(TrainerCallback):  # type: ignore[misc]
+class GpuProfileCallback(TrainerRegions, TrainerCallback):  # type: ignore[misc]
     """Regions `epoch`, `step` with `forward`, `backward` and `optimizer.step` in it, `data_wait`, `evaluation` and
     `checkpoint`.
 
@@ -32,22 +28,6 @@ class GpuProfileCallback(TrainerCallback):  # type: ignore[misc]
     The Trainer tells nobody of an exception. What is open then ends at exit, with `close()`, when training begins
     anew, or at once in `with GpuProfileCallback() as callback: ... trainer.train()`.
     """
-
-    def __init__(
-        self,
-        *,
-        modules: str | type | Iterable[str | type] | None = None,
-        depth: int = 0,
-        items: Callable[..., float] | None = None,
-        span: bool = True,
-    ) -> None:
-        super().__init__()
-        self._modules, self._depth, self._items, self._span = modules, depth, items, span
-        self._open = OpenRegions()
-        self._handle: Instrumentation | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handle": None}
 
     def __enter__(self) -> Self:
         return self
@@ -60,13 +40,7 @@ class GpuProfileCallback(TrainerCallback):  # type: ignore[misc]
     def close(self, error: BaseException | None = None) -> None:
         """End what is open and take everything away again; with an error, what was open has failed."""
         atexit.unregister(self.close)
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
-        self._open.close_all(error)
-
-    def _begin(self, name: str) -> None:
-        self._open.open(name, span=self._span)
+        self._end(error)
 
     def _begin_next(self, control: Any) -> None:
         """What the trainer is about to do after a step or an epoch, of whose beginning it does not tell."""
@@ -81,39 +55,27 @@ class GpuProfileCallback(TrainerCallback):  # type: ignore[misc]
         """Instrument the model, and every loader."""
         self.close()
         atexit.register(self.close)
-        self._handle = instrument(
-            model, modules=self._modules, depth=self._depth, loader=True, items=self._items, span=self._span
-        )
+        self._instrument(model, items=self._items)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Take everything away again."""
         self.close()
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Begin `epoch`."""
-        self._begin(EPOCH)
+    on_epoch_begin = begins(EPOCH)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """End `epoch`."""
         self._open.close(EPOCH)
         self._begin_next(control)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Begin `step`."""
-        self._begin(STEP)
+    on_step_begin = begins(STEP)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """End `step`."""
         self._open.close(STEP)
         self._begin_next(control)
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Begin `optimizer.step`."""
-        self._begin(OPTIMIZER)
-
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """End `optimizer.step`."""
-        self._open.close(OPTIMIZER)
+    on_pre_optimizer_step, on_optimizer_step = begins(OPTIMIZER), ends(OPTIMIZER)
 
     # ------------------------------------------------------------------ evaluation and checkpoints
 
@@ -129,10 +91,4 @@ class GpuProfileCallback(TrainerCallback):  # type: ignore[misc]
         if self._handle is not None and control.should_save and str(getattr(args.save_strategy, "value", "")) != "best":
             self._begin(CHECKPOINT)
 
-    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """End `evaluation`."""
-        self._open.close(EVALUATION)
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """End `checkpoint`."""
-        self._open.close(CHECKPOINT)
+    on_predict, on_save = ends(EVALUATION), ends(CHECKPOINT)

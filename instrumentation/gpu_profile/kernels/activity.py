@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from gpu_profile.kernels.joining.idle import Idle, idle_between
 from gpu_profile.kernels.joining.intervals import Cover
 from gpu_profile.kernels.joining.work import Work, gpu_work
 from gpu_profile.kernels.records import Kind, Record
+from gpu_profile.kernels.sums import TimeSums
 from gpu_profile.regimes.evidence import Evidence
 
 #: Sets of operations whose unions the sums are made of.
@@ -46,7 +47,7 @@ class StreamActivity:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(TimeSums):
     """A trace's GPU operations in sums over its devices.
 
     `communication_ns`: the union of collectives; `overlap_ns` is its part beside kernels of another kind.
@@ -82,26 +83,10 @@ class Activity:
         """The span times the number of devices."""
         return self.span_ns * len(self.devices)
 
-    @property
-    def exposed_communication_ns(self) -> int:
-        """Communication that no kernel of another kind hides."""
-        return self.communication_ns - self.overlap_ns
-
-    @property
-    def work_ns(self) -> int:
-        """Busy time that is neither exposed communication nor an exposed transfer."""
-        return self.busy_ns - self.exposed_communication_ns - self.exposed_transfer_ns
-
-    @property
-    def overlap_ratio(self) -> float | None:
-        """The share of the communication beside kernels of another kind; None without communication."""
-        return self.overlap_ns / self.communication_ns if self.communication_ns else None
-
 
 def measure(records: Iterable[Record]) -> Activity | None:
     """Add up what ran; None if no GPU operation is among the records. Reads them once, in any order."""
-    columns = Columns()
-    columns.extend(records)
+    columns = Columns(records)
     work, _ = gpu_work(columns)
     return activity_of(columns, work)
 
@@ -152,50 +137,9 @@ def _stream(key: tuple[int, int | str], starts: Numbers, ends: Numbers, launched
     return StreamActivity(*key, len(starts), last - first, Cover(starts, ends).length, idle)
 
 
-class _Sums(Protocol):
-    """What a trace's whole and a region have in common."""
-
-    @property
-    def operations(self) -> int: ...
-    @property
-    def launches(self) -> int: ...
-    @property
-    def busy_ns(self) -> int: ...
-    @property
-    def exposed_communication_ns(self) -> int: ...
-    @property
-    def exposed_transfer_ns(self) -> int: ...
-    @property
-    def idle(self) -> Idle: ...
-    @property
-    def mean_kernel_ns(self) -> float | None: ...
-
-
 def evidence(activity: Activity) -> Evidence:
-    """What the regimes judge, as shares of `device_ns`; see `evidence_of`."""
+    """What the regimes judge, as shares of `device_ns`."""
     whole = activity.device_ns
     if not whole:
         return Evidence("kernels", {}, activity.operations, 0.0, reason="the trace's GPU operations take no time")
-    return evidence_of(activity, whole)
-
-
-def evidence_of(sums: _Sums, whole_ns: int) -> Evidence:
-    """The same as shares of a time above 0; `kernel_s` is the mean kernel in seconds.
-
-    Idle time whose cause the trace does not hold lowers the coverage; without any call of the host, only the busy time
-    is known.
-    """
-    idle, communication, transfer = sums.idle, sums.exposed_communication_ns, sums.exposed_transfer_ns
-    values = {
-        "busy": sums.busy_ns / whole_ns,
-        "work": (sums.busy_ns - communication - transfer) / whole_ns,
-        "communication": communication / whole_ns,
-        "transfer": transfer / whole_ns,
-    }
-    if sums.launches:
-        values["host_wait"] = idle.host_wait_ns / whole_ns
-        values["launch"] = idle.launch_ns / whole_ns
-        values["other_wait"] = (idle.kernel_wait_ns + idle.other_ns) / whole_ns
-    if sums.mean_kernel_ns is not None:
-        values["kernel_s"] = sums.mean_kernel_ns / 1e9
-    return Evidence("kernels", values, sums.operations, 1.0 - idle.unknown_ns / whole_ns)
+    return activity.evidence_over(whole, activity.mean_kernel_ns)

@@ -6,49 +6,20 @@ Sums of two recordings of the same region add up; every ratio is made of sums, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from gpu_profile.kernels.activity import evidence_of
 from gpu_profile.kernels.counters.sums import CounterSums
 from gpu_profile.kernels.joining.idle import Idle
 from gpu_profile.kernels.memory.region import RegionMemory, merge
-from gpu_profile.kernels.sums import CopySum, KernelSum
+from gpu_profile.kernels.sums import CopySum, KernelSum, TimeSums, longest_first, merged
 from gpu_profile.regimes import Verdict, classify
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import MOST_TOP, KernelWork
 
-S = TypeVar("S", KernelSum, CopySum)
-#: What two recordings' sums add up by themselves.
-_ADDED: Final = (
-    "executions",
-    "host_ns",
-    "span_ns",
-    "busy_ns",
-    "others_ns",
-    "idle",
-    "operations",
-    "own",
-    "launches",
-    "communication_ns",
-    "overlap_ns",
-    "transfer_ns",
-    "exposed_transfer_ns",
-    "backward",
-    "backward_ns",
-    "graph",
-    "beside_ns",
-    "waits",
-    "wait_ns",
-    "occupancy_ns",
-    "occupancy_of_ns",
-    "breadth_ns",
-    "breadth_of_ns",
-)
-
 
 @dataclass(frozen=True, slots=True)
-class RegionKernels:
+class RegionKernels(TimeSums):
     """One region, over all its executions. Operations belong to the region that launched them, and to those around it.
 
     `host_ns` is the time of the executions on the host. `span_ns` is each device's time from the start of an execution,
@@ -65,22 +36,22 @@ class RegionKernels:
     """
 
     name: str
-    executions: int
-    host_ns: int
-    devices: tuple[int, ...]
-    span_ns: int
-    busy_ns: int
-    others_ns: int
-    idle: Idle
-    operations: int
-    own: int
-    launches: int
-    kernels: Mapping[str, KernelSum]
-    copies: Mapping[str, CopySum]
-    communication_ns: int
-    overlap_ns: int
-    transfer_ns: int
-    exposed_transfer_ns: int
+    executions: int = 0
+    host_ns: int = 0
+    devices: tuple[int, ...] = ()
+    span_ns: int = 0
+    busy_ns: int = 0
+    others_ns: int = 0
+    idle: Idle = field(default_factory=Idle)
+    operations: int = 0
+    own: int = 0
+    launches: int = 0
+    kernels: Mapping[str, KernelSum] = field(default_factory=dict)
+    copies: Mapping[str, CopySum] = field(default_factory=dict)
+    communication_ns: int = 0
+    overlap_ns: int = 0
+    transfer_ns: int = 0
+    exposed_transfer_ns: int = 0
     backward: int = 0
     backward_ns: int = 0
     graph: int = 0
@@ -99,30 +70,22 @@ class RegionKernels:
         """The same region in two recordings."""
         if (self.name, self.on_host) != (other.name, other.on_host):
             raise ValueError(f"{self.name!r} and {other.name!r} are not the same region")
-        return replace(
-            self,
-            devices=tuple(sorted({*self.devices, *other.devices})),
-            kernels=_merged(self.kernels, other.kernels),
-            copies=_merged(self.copies, other.copies),
-            memory=merge(self.memory, other.memory),
-            counters=self.counters + other.counters if self.counters and other.counters else None,
-            **{key: getattr(self, key) + getattr(other, key) for key in _ADDED},
-        )
+        special: dict[str, Any] = {
+            "name": self.name,
+            "on_host": self.on_host,
+            "devices": tuple(sorted({*self.devices, *other.devices})),
+            "kernels": merged(self.kernels, other.kernels),
+            "copies": merged(self.copies, other.copies),
+            "memory": merge(self.memory, other.memory),
+            "counters": self.counters + other.counters if self.counters and other.counters else None,
+        }
+        names = {each.name for each in fields(self)} - special.keys()
+        return RegionKernels(**special, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
     @property
     def busy_ratio(self) -> float | None:
         """`busy_ns` over `span_ns`; None if no device was used."""
         return self.busy_ns / self.span_ns if self.span_ns else None
-
-    @property
-    def overlap_ratio(self) -> float | None:
-        """`overlap_ns` over `communication_ns`; None without communication."""
-        return self.overlap_ns / self.communication_ns if self.communication_ns else None
-
-    @property
-    def exposed_communication_ns(self) -> int:
-        """Communication that no kernel of another kind hides."""
-        return self.communication_ns - self.overlap_ns
 
     @property
     def kernel_count(self) -> int:
@@ -138,6 +101,11 @@ class RegionKernels:
     def mean_kernel_ns(self) -> float | None:
         """The mean duration of kernels and collectives; None without any."""
         return self.kernel_ns / self.kernel_count if self.kernel_count else None
+
+    @property
+    def copy_count(self) -> int:
+        """Copies of either kind."""
+        return sum(each.count for each in self.copies.values())
 
     @property
     def copy_bytes(self) -> int | None:
@@ -163,8 +131,7 @@ class RegionKernels:
 
     def top(self, most: int) -> list[tuple[str, KernelSum]]:
         """The kernels that took longest in all."""
-        by_time = sorted(self.kernels.items(), key=lambda item: (-item[1].total_ns, item[0]))
-        return by_time[:most]
+        return longest_first(self.kernels)[:most]
 
     def evidence(self) -> Evidence:
         """What the regimes judge, as shares of the span less the time in which only others' operations ran."""
@@ -175,7 +142,7 @@ class RegionKernels:
             return Evidence("kernels", {}, 0, 0.0, reason="it launched nothing on a GPU")
         if not whole:
             return Evidence("kernels", {}, self.operations, 0.0, reason="its GPU operations take no time")
-        return evidence_of(self, whole)
+        return self.evidence_over(whole, self.mean_kernel_ns)
 
     def verdict(self) -> Verdict:
         """What bounds it, on the basis `kernels`."""
@@ -195,7 +162,7 @@ class RegionKernels:
             host_wait_ns=self.idle.host_wait_ns if caused else None,
             launch_ns=self.idle.launch_ns if caused else None,
             other_wait_ns=self.idle.kernel_wait_ns + self.idle.other_ns if caused else None,
-            copies=sum(each.count for each in self.copies.values()),
+            copies=self.copy_count,
             copy_bytes=self.copy_bytes,
             copy_ns=self.copy_ns,
             communication_ns=self.communication_ns,
@@ -208,10 +175,3 @@ class RegionKernels:
             top=tuple((name, each.count, each.total_ns) for name, each in self.top(MOST_TOP)),
             evidence=self.evidence(),
         )
-
-
-def _merged(one: Mapping[str, S], other: Mapping[str, S]) -> dict[str, S]:
-    result = dict(one)
-    for name, sums in other.items():
-        result[name] = result[name] + sums if name in result else sums
-    return result

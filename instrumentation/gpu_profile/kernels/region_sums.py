@@ -15,7 +15,7 @@ from gpu_profile.kernels.joining.idle import Idle, IdleTimes
 from gpu_profile.kernels.joining.intervals import Cover
 from gpu_profile.kernels.joining.placing import Placing
 from gpu_profile.kernels.joining.work import Work
-from gpu_profile.kernels.memory.region import levels, region_memory
+from gpu_profile.kernels.memory.region import levels_of, region_memory
 from gpu_profile.kernels.records import Kind
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.sums import CopySum, KernelSum
@@ -62,8 +62,7 @@ class Adder:
 
     def __init__(self, columns: Columns, work: Work, placing: Placing, *, on_host: bool) -> None:
         self._work, self._placing, self._on_host = work, placing, on_host
-        self._ranges, self._calls, self._allocations = columns.ranges, columns.calls, columns.allocations
-        self._names = columns.names
+        self._columns, self._ranges, self._calls, self._names = columns, columns.ranges, columns.calls, columns.names
         self._devices = {
             device: _Device(work, work.devices == device) for device in np.unique(work.devices).astype(int).tolist()
         }
@@ -72,7 +71,7 @@ class Adder:
         waits = waiting[self._calls.names] if len(self._calls.names) else np.zeros(0, bool)
         self._waits = _Members(placing, np.where(waits, placing.calls, -1))
         self._taken = _Members(placing, placing.allocations)
-        self._levels = levels(self._allocations, self._names)
+        self.levels = levels_of(columns)
 
     def region(self, name: str, ranges: Sequence[int], executions: int) -> RegionKernels:
         """The sums of these ranges, of which none is inside another, under this name."""
@@ -85,7 +84,6 @@ class Adder:
         belongs = self._placing.own[members]
         mine = (belongs >= 0) & (self._ranges.names[belongs] == self._ranges.names[here[0]])
         waits = _distinct(self._waits.inside(ranges))
-        taken = _distinct(self._taken.inside(ranges))
         sums = self._sums(name, members, self._windows(each, starts, ends))
         return replace(
             sums,
@@ -95,13 +93,7 @@ class Adder:
             beside_ns=sum(device.busy.within(host) for device in self._devices.values()),
             waits=len(waits),
             wait_ns=Cover(self._calls.starts[waits], self._calls.ends[waits]).length,
-            memory=region_memory(
-                self._allocations,
-                self._names,
-                taken,
-                list(zip(starts.tolist(), ends.tolist(), strict=True)),
-                made=self._levels,
-            ),
+            memory=region_memory(self._columns, self.members(ranges), starts, ends, self.levels),
         )
 
     def outside(self) -> RegionKernels | None:
@@ -174,15 +166,12 @@ class Adder:
         breadth, of_breadth = _weighted(np.minimum(work.blocks[members], 1.0), (ends - starts) * kernel)
         return RegionKernels(
             name=name,
-            executions=0,
-            host_ns=0,
             devices=tuple(used),
             span_ns=span,
             busy_ns=busy,
             others_ns=others,
             idle=idle,
             operations=len(members),
-            own=0,
             launches=int((work.launched[members] != NONE).sum()),
             kernels=self._kernels(members[kernel]),
             copies=self._copies(members[np.isin(kinds, _COPIES)]),

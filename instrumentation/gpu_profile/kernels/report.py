@@ -16,18 +16,19 @@ from gpu_profile.kernels.counters.sums import Counters, Matched
 from gpu_profile.kernels.joining.columns import NONE, Columns
 from gpu_profile.kernels.joining.placing import place
 from gpu_profile.kernels.joining.work import gpu_work, host_work
-from gpu_profile.kernels.memory.region import levels
 from gpu_profile.kernels.memory.timeline import MemorySteps, memory_timeline
 from gpu_profile.kernels.records import Allocation, Counted, Record
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.region_sums import Adder
+from gpu_profile.kernels.sums import KernelSum
 
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
     """The data of a `KernelReport`: the whole, each region's part, and the records that both come from.
 
-    `activity` sums up all GPU operations (None: there are none); `regions` come in order of first appearance.
+    `activity` sums up all GPU operations (None: there are none), `kernels` all kernels by name, of whatever region;
+    `regions` come in order of first appearance.
 
     `outside` is what was launched in no region, named "". `notes` counts, by reason, what could not be used or told
     apart. `dropped` is how many records the profiler lost; None: it does not tell. `on_host`: there was no GPU
@@ -37,6 +38,7 @@ class ReportData:
 
     source: str
     activity: Activity | None
+    kernels: Mapping[str, KernelSum]
     regions: tuple[RegionKernels, ...]
     outside: RegionKernels | None
     notes: Mapping[str, int]
@@ -62,8 +64,7 @@ class ReportData:
         `counted` are counters of another run of the same program, joined by the names of kernels; without them, those
         among the records are. `notes` counts what whoever reads the records left out.
         """
-        columns = Columns()
-        columns.extend(records)
+        columns = Columns(records)
         work, unjoined = gpu_work(columns)
         names = columns.names
         # Counters are recorded without the kernels that they are of.
@@ -77,19 +78,20 @@ class ReportData:
         begun = sorted(placing.forest.outermost.items(), key=lambda item: min(ranges.starts[at] for at in item[1]))
         regions = [adder.region(names[number], inside, int(many[number])) for number, inside in begun]
         outside = adder.outside()
-        matched = None
+        kernels, matched = adder.everything(), None
         read = list(columns.counted if counted is None else counted)
         if read:
-            counters, whole = Counters(read), adder.everything()
+            counters = Counters(read)
             regions = [
-                replace(each, counters=counters.of(whole, each.kernels, each.name, executions=each.executions))
+                replace(each, counters=counters.of(kernels, each.kernels, each.name, executions=each.executions))
                 for each in regions
             ]
-            matched = counters.matched(whole, {each.name for each in regions})
+            matched = counters.matched(kernels, {each.name for each in regions})
         activity = None if on_host else activity_of(columns, work)
         return cls(
             source=source,
             activity=activity,
+            kernels=kernels,
             regions=tuple(regions),
             outside=outside,
             notes=Counter(notes or {}) + Counter(unjoined if activity else {}) + Counter(placing.notes),
@@ -100,6 +102,11 @@ class ReportData:
             _adder=adder,
             _outermost={names[number]: inside for number, inside in begun},
         )
+
+    @property
+    def causes(self) -> bool:
+        """Whether the recording has calls of the host, without which nothing tells why a GPU was idle."""
+        return self.activity is not None and self.activity.launches > 0
 
     def region(self, name: str) -> RegionKernels:
         """One region; UsageError with the nearest names if there is none of this name."""
@@ -123,32 +130,24 @@ class ReportData:
         """What each allocator had given out over time, in at most `points` steps: of the whole recording, or of each of
         a region's executions that is in no other of the same name. UsageError if there is no such region.
         """
-        found, names = self.columns.allocations, self.columns.names
-        made = levels(found, names)
         if region is None:
-            return [memory_timeline(found, names, points=points, made=made)]
+            return [memory_timeline(self._adder.levels, points=points)]
         self.region(region)
         ranges = self.columns.ranges
         windows = [(int(ranges.starts[at]), int(ranges.ends[at])) for at in self._outermost[region]]
-        return [memory_timeline(found, names, window=each, points=points, made=made) for each in sorted(windows)]
+        return [memory_timeline(self._adder.levels, window=each, points=points) for each in sorted(windows)]
 
     def allocations(self, name: str) -> list[Allocation]:
         """The allocations that were made in a region, in order of time; UsageError if there is no such region."""
         self.region(name)
         found, names, threads = self.columns.allocations, self.columns.names, self.columns.threads
         members = self._adder.members(self._outermost[name])
+        order = members[np.argsort(found.times[members], kind="stable")]
         driver = {(each.time_ns, each.address, each.bytes): each for each in self.columns.driver}
+        rows = zip(*(column[order].tolist() for column in found), strict=True)
         result = []
-        for at in members[np.argsort(found.times[members], kind="stable")].tolist():
-            total = int(found.totals[at])
-            plain = Allocation(
-                int(found.times[at]),
-                threads[int(found.threads[at])],
-                int(found.devices[at]),
-                int(found.bytes[at]),
-                None if total == NONE else total,
-                int(found.addresses[at]),
-                names[int(found.sources[at])],
-            )
-            result.append(driver.get((plain.time_ns, plain.address, plain.bytes), plain))
+        for time, thread, device, moved, total, source, address in rows:
+            told = None if total == NONE else total
+            plain = Allocation(time, threads[thread], device, moved, told, address, names[source])
+            result.append(driver.get((time, address, moved), plain))
         return result

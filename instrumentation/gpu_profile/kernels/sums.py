@@ -1,8 +1,17 @@
-"""Sums that regions are made of: kernels of one name, and copies of one direction. They add up."""
+"""Sums that regions are made of: kernels of one name, copies of one direction, busy and idle time. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import add
+from typing import TypeVar
+
+from gpu_profile.kernels.joining.idle import Idle
+from gpu_profile.regimes.evidence import Evidence
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +47,66 @@ class CopySum:
             self.bytes + other.bytes,
             self.known_ns + other.known_ns,
         )
+
+
+def merged(one: Mapping[K, T], other: Mapping[K, T], plus: Callable[[T, T], T] = add) -> dict[K, T]:
+    """Both of them; what both have under one key is added up."""
+    result = dict(one)
+    for key, value in other.items():
+        result[key] = plus(result[key], value) if key in result else value
+    return result
+
+
+def longest_first(kernels: Mapping[str, KernelSum]) -> list[tuple[str, KernelSum]]:
+    """By total time; of equal ones by name, so that the order never depends on chance."""
+    return sorted(kernels.items(), key=lambda item: (-item[1].total_ns, item[0]))
+
+
+class TimeSums:
+    """What a whole trace and a region have in common: how their busy and idle times are made up; see `Activity`."""
+
+    __slots__ = ()
+
+    operations: int
+    launches: int
+    busy_ns: int
+    communication_ns: int
+    overlap_ns: int
+    transfer_ns: int
+    exposed_transfer_ns: int
+    idle: Idle
+
+    @property
+    def exposed_communication_ns(self) -> int:
+        """Communication that no kernel of another kind hides."""
+        return self.communication_ns - self.overlap_ns
+
+    @property
+    def work_ns(self) -> int:
+        """Busy time that is neither exposed communication nor an exposed transfer."""
+        return self.busy_ns - self.exposed_communication_ns - self.exposed_transfer_ns
+
+    @property
+    def overlap_ratio(self) -> float | None:
+        """The share of the communication beside kernels of another kind; None without communication."""
+        return self.overlap_ns / self.communication_ns if self.communication_ns else None
+
+    def evidence_over(self, whole_ns: int, mean_kernel_ns: float | None) -> Evidence:
+        """What the regimes judge, as shares of a time above 0; `kernel_s` is the mean kernel in seconds.
+
+        Idle time whose cause the trace does not hold lowers the coverage; without any call of the host, only the busy
+        time is known.
+        """
+        values = {
+            "busy": self.busy_ns / whole_ns,
+            "work": self.work_ns / whole_ns,
+            "communication": self.exposed_communication_ns / whole_ns,
+            "transfer": self.exposed_transfer_ns / whole_ns,
+        }
+        if self.launches:
+            values["host_wait"] = self.idle.host_wait_ns / whole_ns
+            values["launch"] = self.idle.launch_ns / whole_ns
+            values["other_wait"] = (self.idle.kernel_wait_ns + self.idle.other_ns) / whole_ns
+        if mean_kernel_ns is not None:
+            values["kernel_s"] = mean_kernel_ns / 1e9
+        return Evidence("kernels", values, self.operations, 1.0 - self.idle.unknown_ns / whole_ns)

@@ -24,26 +24,18 @@ class Trace:
     that cannot be used is left out and counted by reason in `skipped`. An operator that is called `ranges_named` is
     yielded as a range, too.
 
-    The rest is known after the end, since it may stand there. `base_ns` is what to add to the trace's times for
-    nanoseconds since the epoch. `multiprocessors` and `device_names` are by the ids that the profiler gives to the
-    devices, which on AMD may not be those of the operations; empty if the trace does not tell. `rank`: the process's
-    in its distributed program.
+    `base_ns` is what to add to the trace's times for nanoseconds since the epoch. It is known after the end, since it
+    may stand there; 0 if the trace does not tell.
     """
 
     def __init__(self, path: str | Path, *, ranges_named: str | None = None) -> None:
         self.path = Path(path)
         self.ranges_named = ranges_named
-        self._clear()
-
-    def _clear(self) -> None:
         self.base_ns = 0
         self.skipped: Counter[str] = Counter()
-        self.multiprocessors: dict[int, int] = {}
-        self.device_names: dict[int, str] = {}
-        self.rank: int | None = None
 
     def __iter__(self) -> Iterator[Record]:
-        self._clear()
+        self.base_ns, self.skipped = 0, Counter()
         makers, named = MAKERS.get, self.ranges_named
         for event in self._events():
             if type(event) is not dict:
@@ -90,27 +82,12 @@ class Trace:
                 found = True
                 yield from stream.elements()
             else:
-                self._header(key, stream.value())
+                value = stream.value()
+                if key == "baseTimeNanoseconds" and type(value) is int and 0 <= value < LATEST:
+                    self.base_ns = value
             more = stream.peek() == ","
             if more:
                 stream.take(",", "','")
         stream.take("}", "',' or '}'")
         if not found:
             raise UsageError(f"{self.path}: no traceEvents: it is not a trace of PyTorch's profiler")
-
-    def _header(self, key: str, value: Any) -> None:
-        if key == "baseTimeNanoseconds" and type(value) is int and 0 <= value < LATEST:
-            self.base_ns = value
-        elif key == "distributedInfo" and type(value) is dict:
-            rank = value.get("rank")
-            self.rank = rank if type(rank) is int and rank >= 0 else None
-        elif key == "deviceProperties" and type(value) is list:
-            for properties in value:
-                if type(properties) is dict and type(device := properties.get("id")) is int:
-                    self._device(device, properties.get("numSms"), properties.get("name"))
-
-    def _device(self, device: int, multiprocessors: Any, name: Any) -> None:
-        if type(multiprocessors) is int and multiprocessors > 0:
-            self.multiprocessors[device] = multiprocessors
-        if type(name) is str and name:
-            self.device_names[device] = name

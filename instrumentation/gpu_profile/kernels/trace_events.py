@@ -58,14 +58,11 @@ def _set(event: Event) -> Operation:
 def _operation(event: Event, kind: Kind, name: str) -> Operation:
     arguments = _arguments(event)
     start, end = _interval(event)
-    device = arguments.get("device", event.get("pid"))
-    if type(device) is not int or not 0 <= device < _MOST_DEVICES:
-        raise UnusableError("no device")
     get = arguments.get
     occupancy = _number(get("est. achieved occupancy %"))
     return Operation(
         kind,
-        device,
+        _device(get("device", event.get("pid"))),
         _thread(get("stream", event.get("tid"))),
         start,
         end,
@@ -122,10 +119,7 @@ def _allocation(event: Event) -> Allocation | None:
     moved, kind, device = arguments.get("Bytes"), arguments.get("Device Type"), arguments.get("Device Id")
     if type(moved) is not int or not moved or not -_LARGEST < moved < _LARGEST:
         raise UnusableError("no bytes")
-    if kind == _CPU and type(kind) is int:
-        device = HOST
-    elif type(device) is not int or not 0 <= device < _MOST_DEVICES:
-        raise UnusableError("no device")
+    device = HOST if kind == _CPU and type(kind) is int else _device(device)
     time = nanoseconds(event.get("ts"), "no start time")
     address = arguments.get("Addr")
     return Allocation(
@@ -140,9 +134,7 @@ def _allocation(event: Event) -> Allocation | None:
 
 def _counted(event: Event) -> Counted:
     arguments = _arguments(event)
-    device = arguments.get("device", event.get("pid"))
-    if type(device) is not int or not 0 <= device < _MOST_DEVICES:
-        raise UnusableError("no device")
+    device = _device(arguments.get("device", event.get("pid")))
     values = {}
     for name, value in arguments.items():
         number = _finite(value)
@@ -207,6 +199,12 @@ def _interval(event: Event) -> tuple[int, int]:
 def _arguments(event: Event) -> Event:
     arguments = event.get("args")
     return arguments if type(arguments) is dict else {}
+
+
+def _device(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MOST_DEVICES:
+        raise UnusableError("no device")
+    return value
 
 
 def _correlation(arguments: Event) -> int | None:

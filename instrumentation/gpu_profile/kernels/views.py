@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels.records import Counted, Record
 from gpu_profile.kernels.report import ReportData
+
+#: The file formats, by the end of the file's name.
+FORMS: Final = (".txt", ".json", ".csv", ".html", ".pftrace")
 
 
 class KernelReport(ReportData):
@@ -33,10 +35,10 @@ class KernelReport(ReportData):
         (`.pftrace`), by the name's end. UsageError for another, or a file that cannot be written.
         """
         file = Path(path)
-        make = _FORMS.get(file.suffix.lower())
-        if make is None:
-            raise UsageError(f"{file}: it is written as {', '.join(_FORMS)}, not {file.suffix or 'without one'}")
-        data = make(self, file)
+        form = file.suffix.lower()
+        if form not in FORMS:
+            raise UsageError(f"{file}: it is written as {', '.join(FORMS)}, not {file.suffix or 'without one'}")
+        data = as_file(self, form, title=file.stem)
         try:
             file.write_bytes(data)
         except OSError as error:
@@ -44,54 +46,38 @@ class KernelReport(ReportData):
         return file
 
 
-def report_of(
-    records: Iterable[Record],
+#: Joins records with regions; see `ReportData.of`.
+report_of: Final = KernelReport.of
+
+
+def as_file(
+    report: KernelReport,
+    form: str,
     *,
-    source: str = "",
-    dropped: int | None = None,
-    counted: Iterable[Counted] | None = None,
+    title: str = "",
     notes: Mapping[str, int] | None = None,
-) -> KernelReport:
-    """Join operations with the calls that launched them, and calls with the regions that they were made in.
+    region: str | None = None,
+    base_ns: int = 0,
+) -> bytes:
+    """What a file of one of the `FORMS` holds.
 
-    `counted` are counters of another run of the same program, joined by the names of kernels; without them, those among
-    the records are. `notes` counts what whoever reads the records left out.
+    A page has a `title`, and `notes` on what whoever read the records left out; a table can be of one `region`;
+    `base_ns` makes the times of a trace nanoseconds since the epoch.
     """
-    return KernelReport.of(records, source=source, dropped=dropped, counted=counted, notes=notes)
+    if form == ".txt":
+        return f"{report.text()}\n".encode()
+    if form == ".json":
+        from gpu_profile.report.as_json import to_json
 
+        return f"{to_json(report.to_dict())}\n".encode()
+    if form == ".csv":
+        from gpu_profile.kernels.render.table_file import kernels_csv
 
-def _text(report: KernelReport, _: Path) -> bytes:
-    return f"{report.text()}\n".encode()
+        return kernels_csv(report, region=region).encode()
+    if form == ".html":
+        from gpu_profile.kernels.render.page import render_page
 
-
-def _values(report: KernelReport, _: Path) -> bytes:
-    from gpu_profile.report.as_json import to_json
-
-    return f"{to_json(report.to_dict())}\n".encode()
-
-
-def _table(report: KernelReport, _: Path) -> bytes:
-    from gpu_profile.kernels.render.table_file import kernels_csv
-
-    return kernels_csv(report).encode()
-
-
-def _page(report: KernelReport, file: Path) -> bytes:
-    from gpu_profile.kernels.render.page import render_page
-
-    return render_page(report, title=file.stem).encode("utf-8", "xmlcharrefreplace")
-
-
-def _perfetto(report: KernelReport, _: Path) -> bytes:
+        return render_page(report, title=title, notes=notes).encode("utf-8", "xmlcharrefreplace")
     from gpu_profile.kernels.render.perfetto import perfetto_trace
 
-    return perfetto_trace(report)
-
-
-_FORMS: Final[Mapping[str, Callable[[KernelReport, Path], bytes]]] = {
-    ".txt": _text,
-    ".json": _values,
-    ".csv": _table,
-    ".html": _page,
-    ".pftrace": _perfetto,
-}
+    return perfetto_trace(report, base_ns=base_ns)

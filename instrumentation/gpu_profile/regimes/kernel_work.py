@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpu_profile.catalogue import Metric
 from gpu_profile.catalogue import attributes as names
@@ -32,27 +32,6 @@ _LARGEST: Final = (1 << 63) - 1
 #: No execution takes longer than 146 years.
 _LONGEST_S: Final = (1 << 62) / NS_PER_S
 
-_COUNTS: Final[Mapping[str, Attribute]] = {
-    "kernels": names.KERNELS_COUNT,
-    "copies": names.KERNELS_COPIES,
-    "copy_bytes": names.KERNELS_COPIED,
-    "backward": names.KERNELS_BACKWARD,
-    "allocated_bytes": names.KERNELS_ALLOCATED,
-    "freed_bytes": names.KERNELS_FREED,
-    "peak_bytes": names.KERNELS_PEAK,
-}
-_TIMES: Final[Mapping[str, Attribute]] = {
-    "kernel_ns": names.KERNELS_TIME,
-    "span_ns": names.KERNELS_SPAN,
-    "busy_ns": names.KERNELS_BUSY,
-    "others_ns": names.KERNELS_OTHERS,
-    "host_wait_ns": names.KERNELS_HOST_WAIT,
-    "launch_ns": names.KERNELS_LAUNCH,
-    "other_wait_ns": names.KERNELS_OTHER_WAIT,
-    "copy_ns": names.KERNELS_COPY_TIME,
-    "communication_ns": names.KERNELS_COMMUNICATION,
-    "overlap_ns": names.KERNELS_OVERLAP,
-}
 _EVIDENCE: Final[Mapping[str, Attribute]] = {
     "busy": names.KERNELS_BUSY_SHARE,
     "work": names.KERNELS_WORK_SHARE,
@@ -63,58 +42,103 @@ _EVIDENCE: Final[Mapping[str, Attribute]] = {
     "other_wait": names.KERNELS_OTHER_WAIT_SHARE,
     "kernel_s": names.KERNELS_MEAN,
 }
-#: What may be missing from a profiler's records.
-_OPTIONAL: Final = frozenset(
-    {"copy_bytes", "allocated_bytes", "freed_bytes", "peak_bytes", "host_wait_ns", "launch_ns", "other_wait_ns"}
-)
-_SUMS: Final = (*(name for name in _COUNTS if name != "peak_bytes"), *_TIMES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelWork:
-    """The GPU operations that one execution launched. Times in ns; None: not in the records.
+def _row(attribute: Attribute, default: int | None = 0, *, metric: Metric | None = None) -> Any:
+    return field(default=default, metadata={"attribute": attribute, "metric": metric})
 
-    `kernel_ns` sums the durations of its kernels. `span_ns` is the time of its devices from its start to its end, on
-    the host or there; in `busy_ns` of it its own operations ran, in `others_ns` only those of others. The rest is idle:
+
+@dataclass(slots=True, kw_only=True)
+class KernelSums:
+    """What GPU operations of a region add up to; a new quantity is a row here. Times in ns; None: not in the records.
+
+    `kernel_ns` sums the durations of kernels. `span_ns` is the time of the devices from a start to its end, on the host
+    or there; in `busy_ns` of it the region's own operations ran, in `others_ns` only those of others. The rest is idle:
     `host_wait_ns`, of which launching took `launch_ns`, and `other_wait_ns`, as in `kernels.Idle`. `copy_ns` sums the
-    durations of its copies. In `communication_ns` one of its collectives ran, in `overlap_ns` of that another kernel
-    beside it.
-    `occupancy` is estimated, 0-1, a mean over `kernel_ns`. `backward` operations are of the backward pass of what ran
-    forward in it. `peak_bytes` is the most that the allocator had given out meanwhile. `top` are the kernels that took
-    longest: name, count, and ns in all. `evidence`, of the basis `kernels`, is what a verdict on it rests on.
+    durations of copies. In `communication_ns` a collective ran, in `overlap_ns` of that another kernel beside it.
+    `backward` operations are of the backward pass of what ran forward in the region. `peak_bytes` is the most that the
+    allocator had given out meanwhile.
     """
 
-    evidence: Evidence
-    kernels: int = 0
-    kernel_ns: int = 0
-    span_ns: int = 0
-    busy_ns: int = 0
-    others_ns: int = 0
-    host_wait_ns: int | None = None
-    launch_ns: int | None = None
-    other_wait_ns: int | None = None
-    copies: int = 0
-    copy_bytes: int | None = None
-    copy_ns: int = 0
-    communication_ns: int = 0
-    overlap_ns: int = 0
-    occupancy: float | None = None
-    backward: int = 0
-    allocated_bytes: int | None = None
-    freed_bytes: int | None = None
-    peak_bytes: int | None = None
-    top: tuple[tuple[str, int, int], ...] = ()
+    kernels: int = _row(names.KERNELS_COUNT, metric=rows.REGION_KERNELS)
+    kernel_ns: int = _row(names.KERNELS_TIME, metric=rows.REGION_KERNEL_TIME)
+    span_ns: int = _row(names.KERNELS_SPAN)
+    busy_ns: int = _row(names.KERNELS_BUSY)
+    others_ns: int = _row(names.KERNELS_OTHERS)
+    host_wait_ns: int | None = _row(names.KERNELS_HOST_WAIT, None, metric=rows.REGION_HOST_WAIT)
+    launch_ns: int | None = _row(names.KERNELS_LAUNCH, None)
+    other_wait_ns: int | None = _row(names.KERNELS_OTHER_WAIT, None)
+    copies: int = _row(names.KERNELS_COPIES)
+    copy_bytes: int | None = _row(names.KERNELS_COPIED, None, metric=rows.REGION_COPIED)
+    copy_ns: int = _row(names.KERNELS_COPY_TIME)
+    communication_ns: int = _row(names.KERNELS_COMMUNICATION, metric=rows.REGION_COMMUNICATION)
+    overlap_ns: int = _row(names.KERNELS_OVERLAP)
+    backward: int = _row(names.KERNELS_BACKWARD)
+    allocated_bytes: int | None = _row(names.KERNELS_ALLOCATED, None)
+    freed_bytes: int | None = _row(names.KERNELS_FREED, None)
+    peak_bytes: int | None = _row(names.KERNELS_PEAK, None)
 
     @property
     def whole_ns(self) -> int:
-        """What the shares in `evidence` are of: the span without the time in which only others' operations ran."""
+        """What shares are of: the span without the time in which only others' operations ran."""
         return self.span_ns - self.others_ns
+
+
+class Quantity(NamedTuple):
+    """A field of `KernelSums`, and what it is called elsewhere. `optional`: it may be missing from the records.
+
+    Outside it is a count under its own name or, if it is a time, seconds under a name that ends in `_s`.
+    """
+
+    name: str
+    attribute: Attribute
+    metric: Metric | None
+    optional: bool
+
+    @property
+    def time(self) -> bool:
+        """Whether it is a time, in ns."""
+        return self.name.endswith("_ns")
+
+    @property
+    def key(self) -> str:
+        """Its name outside."""
+        return f"{self.name[:-3]}_s" if self.time else self.name
+
+    def of(self, sums: KernelSums) -> int | float | None:
+        """Its value outside."""
+        value: int | None = getattr(sums, self.name)
+        return _seconds(value) if self.time else value
+
+    def read(self, found: Mapping[str, Any]) -> int | None:
+        """Its value from attributes."""
+        value: Any = _read(found, self.attribute)
+        return _in_ns(value) if self.time and value is not None else value
+
+
+QUANTITIES: Final = tuple(
+    Quantity(each.name, each.metadata["attribute"], each.metadata["metric"], each.default is None)
+    for each in fields(KernelSums)
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class KernelWork(KernelSums):
+    """The GPU operations that one execution launched. It is not changed once it is made.
+
+    `occupancy` is estimated, 0-1, a mean over `kernel_ns`. `top` are the kernels that took longest: name, count, and ns
+    in all. `evidence`, of the basis `kernels`, is what a verdict on it rests on; its shares are of `whole_ns`.
+    """
+
+    evidence: Evidence
+    occupancy: float | None = None
+    top: tuple[tuple[str, int, int], ...] = ()
 
     def attributes(self) -> dict[str, AttributeValue]:
         """As attributes of a span; what is not known is absent."""
         told: dict[Attribute, AttributeValue | None] = {names.KERNELS_N: self.evidence.n}
-        told |= {row: _fitting(getattr(self, name)) for name, row in _COUNTS.items()}
-        told |= {row: _seconds(getattr(self, name)) for name, row in _TIMES.items()}
+        values = {each.attribute: each.of(self) for each in QUANTITIES}
+        told |= {row: value for row, value in values.items() if value is None or value <= _LARGEST}
         told |= {row: self.evidence.get(key) for key, row in _EVIDENCE.items()}
         told[names.KERNELS_OCCUPANCY] = self.occupancy
         told[names.KERNELS_COVERAGE] = self.evidence.coverage
@@ -143,45 +167,32 @@ class KernelWork:
         if names.KERNELS_N.name not in found:
             return None
         try:
-            values: dict[str, Any] = {name: _count(found, row) for name, row in _COUNTS.items()}
-            values |= {name: _nanoseconds(found, row) for name, row in _TIMES.items()}
-            if any(value is None and name not in _OPTIONAL for name, value in values.items()):
+            values: dict[str, Any] = {each.name: each.read(found) for each in QUANTITIES}
+            if any(values[each.name] is None and not each.optional for each in QUANTITIES):
                 return None
-            told = {key: value for key, row in _EVIDENCE.items() if (value := _number(found, row)) is not None}
-            coverage, n = _number(found, names.KERNELS_COVERAGE), _count(found, names.KERNELS_N)
-            evidence = Evidence("kernels", told, n or 0, coverage or 0.0, reason=_text(found, names.KERNELS_REASON))
+            told = {key: value for key, row in _EVIDENCE.items() if (value := _read(found, row)) is not None}
+            coverage, n = _read(found, names.KERNELS_COVERAGE) or 0.0, _read(found, names.KERNELS_N) or 0
+            evidence = Evidence("kernels", told, n, coverage, reason=_read(found, names.KERNELS_REASON) or "")
+            lists = (names.KERNELS_TOP_NAMES, names.KERNELS_TOP_COUNTS, names.KERNELS_TOP_TIMES)
+            top = zip(*(_read(found, row) or () for row in lists), strict=True)
             return KernelWork(
-                evidence=evidence, occupancy=_number(found, names.KERNELS_OCCUPANCY), top=_top(found), **values
+                evidence=evidence,
+                occupancy=_read(found, names.KERNELS_OCCUPANCY),
+                top=tuple((name, count, _in_ns(seconds)) for name, count, seconds in top)[:MOST_TOP],
+                **values,
             )
         except (TypeError, ValueError, OverflowError):
             return None
 
 
 @dataclass(slots=True)
-class KernelWorks:
+class KernelWorks(KernelSums):
     """Sums over the `executions` of a region that a profiler saw, which all rates are of. None: no execution told.
 
-    The fields are those of `KernelWork`; `peak_bytes` is the highest of them.
+    `peak_bytes` is the highest of them.
     """
 
     executions: int = 0
-    kernels: int = 0
-    kernel_ns: int = 0
-    span_ns: int = 0
-    busy_ns: int = 0
-    others_ns: int = 0
-    host_wait_ns: int | None = None
-    launch_ns: int | None = None
-    other_wait_ns: int | None = None
-    copies: int = 0
-    copy_bytes: int | None = None
-    copy_ns: int = 0
-    communication_ns: int = 0
-    overlap_ns: int = 0
-    backward: int = 0
-    allocated_bytes: int | None = None
-    freed_bytes: int | None = None
-    peak_bytes: int | None = None
     _n: int = 0
     _reason: str = ""
     #: By what was told: the sum of value × weight, and the sum of the weights.
@@ -192,12 +203,11 @@ class KernelWorks:
     def add(self, work: KernelWork) -> None:
         """Add an execution."""
         self.executions += 1
-        for name in _SUMS:
+        for name, *_ in QUANTITIES:
             value = getattr(work, name)
             if value is not None:
-                setattr(self, name, (getattr(self, name) or 0) + value)
-        if work.peak_bytes is not None:
-            self.peak_bytes = max(self.peak_bytes or 0, work.peak_bytes)
+                before = getattr(self, name) or 0
+                setattr(self, name, max(before, value) if name == "peak_bytes" else before + value)
         if work.occupancy is not None:
             self._mean("occupancy", work.occupancy, work.kernel_ns)
         for name, count, ns in work.top:
@@ -225,11 +235,6 @@ class KernelWorks:
         return total / weights if weights else None
 
     @property
-    def whole_ns(self) -> int:
-        """What shares are of: the spans without the time in which only others' operations ran."""
-        return self.span_ns - self.others_ns
-
-    @property
     def mean_kernel_ns(self) -> float | None:
         """Mean duration of a kernel; None if there was none."""
         return self.kernel_ns / self.kernels if self.kernels else None
@@ -255,12 +260,8 @@ class KernelWorks:
         told: dict[Metric, float | None] = {
             rows.REGION_PROFILED: self.executions,
             rows.REGION_PROFILED_TIME: _seconds(self.whole_ns),
-            rows.REGION_KERNELS: self.kernels,
-            rows.REGION_KERNEL_TIME: _seconds(self.kernel_ns),
-            rows.REGION_COPIED: self.copy_bytes,
-            rows.REGION_COMMUNICATION: _seconds(self.communication_ns),
-            rows.REGION_HOST_WAIT: _seconds(self.host_wait_ns),
         }
+        told |= {each.metric: each.of(self) for each in QUANTITIES if each.metric is not None}
         return {row: float(value) for row, value in told.items() if value is not None}
 
     def evidence(self) -> Evidence:
@@ -271,10 +272,6 @@ class KernelWorks:
         return Evidence("kernels", means, self._n, self._mean_of("coverage") or 0.0, reason=self._reason)
 
 
-def _fitting(value: int | None) -> int | None:
-    return None if value is None or value > _LARGEST else value
-
-
 def _seconds(ns: int | None) -> float | None:
     return None if ns is None else ns / NS_PER_S
 
@@ -283,56 +280,25 @@ def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError(f"{value!r} is no count")
-    return value
-
-
-def _finite(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
-        raise TypeError(f"{value!r} is no number")
-    return float(value)
-
-
-def _in_ns(value: object) -> int:
-    seconds = _finite(value)
+def _in_ns(seconds: float) -> int:
     if not 0 <= seconds < _LONGEST_S:
         raise ValueError(f"{seconds} s is no length of time")
     return round(seconds * NS_PER_S)
 
 
-def _count(found: Mapping[str, Any], row: Attribute) -> int | None:
+def _read(found: Mapping[str, Any], row: Attribute) -> Any:
+    """An attribute's value, None if it is absent. TypeError if it is of another type, or no count or number."""
     value = found.get(row.name)
-    return None if value is None else _whole(value)
+    return None if value is None else _typed(value, row.type)
 
 
-def _number(found: Mapping[str, Any], row: Attribute) -> float | None:
-    value = found.get(row.name)
-    return None if value is None else _finite(value)
-
-
-def _nanoseconds(found: Mapping[str, Any], row: Attribute) -> int | None:
-    value = found.get(row.name)
-    return None if value is None else _in_ns(value)
-
-
-def _text(found: Mapping[str, Any], row: Attribute) -> str:
-    value = found.get(row.name, "")
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not text")
-    return value
-
-
-def _top(found: Mapping[str, Any]) -> tuple[tuple[str, int, int], ...]:
-    columns = [
-        found.get(row.name, ()) for row in (names.KERNELS_TOP_NAMES, names.KERNELS_TOP_COUNTS, names.KERNELS_TOP_TIMES)
-    ]
-    if not all(isinstance(column, list | tuple) for column in columns):
-        raise TypeError("the top kernels are no lists")
-    top = []
-    for name, count, seconds in zip(*columns, strict=True):
-        if not isinstance(name, str):
-            raise TypeError(f"{name!r} is not text")
-        top.append((name, _whole(count), _in_ns(seconds)))
-    return tuple(top[:MOST_TOP])
+def _typed(value: Any, kind: str) -> Any:
+    if kind.endswith("[]") and isinstance(value, list | tuple):
+        return tuple(_typed(each, kind[:-2]) for each in value)
+    if kind == "int" and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if kind == "double" and isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+        return float(value)
+    if kind == "string" and isinstance(value, str):
+        return value
+    raise TypeError(f"{value!r} is no {kind}")

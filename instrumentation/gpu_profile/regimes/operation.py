@@ -23,24 +23,38 @@ LEAST_SHARE: Final = 0.5
 _LARGEST: Final = (1 << 63) - 1
 _UNMEASURED: Final = "the operation's launch overhead was not measured"
 
+#: Fields of an operation and the attributes that publish them; `intensity` follows from two others.
+_ATTRIBUTES: Final[Mapping[str, names.Attribute]] = {
+    "flops": names.OPERATION_FLOPS,
+    "bytes": names.OPERATION_BYTES,
+    "precision": names.OPERATION_PRECISION,
+    "compute": names.OPERATION_COMPUTE,
+    "memory": names.OPERATION_MEMORY,
+    "overhead": names.OPERATION_OVERHEAD,
+    "intensity": names.OPERATION_INTENSITY,
+    "growth": names.OPERATION_GROWTH,
+    "n": names.OPERATION_N,
+    "reason": names.OPERATION_REASON,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One operation, as it ran within one execution of a region. None: not known; `reason` says why.
 
     `flops` and `bytes` are what the whole execution did, however often it ran the operation. `precision` names the
-    format of the arithmetic as data sheets do, empty if it is not known. `busy` is 1 less the share of the time that
-    went into launching. `compute` and `memory` are shares of the ceilings that were reached over the whole time,
-    overhead included. `growth` is how much longer twice the size takes, as a share of the time of once. `n` timed runs
+    format of the arithmetic as data sheets do, empty if it is not known. `compute` and `memory` are shares of the
+    ceilings that were reached over the whole time, overhead included. `overhead` is the share of the time that went
+    into launching. `growth` is how much longer twice the size takes, as a share of the time of once. `n` timed runs
     stand behind all of it.
     """
 
     flops: int | None = None
     bytes: int | None = None
     precision: str = ""
-    busy: float | None = None
     compute: float | None = None
     memory: float | None = None
+    overhead: float | None = None
     growth: float | None = None
     n: int = 1
     reason: str = ""
@@ -51,48 +65,44 @@ class Operation:
         return self.flops / self.bytes if self.flops is not None and self.bytes else None
 
     def evidence(self) -> Evidence:
-        """What a verdict on this execution rests on."""
-        values = {"busy": self.busy, "compute": self.compute, "memory": self.memory, "growth": self.growth}
+        """What a verdict on this execution rests on: its shares, `busy` being 1 less `overhead`."""
+        busy = None if self.overhead is None else 1.0 - self.overhead
+        values = {"busy": busy, "compute": self.compute, "memory": self.memory, "growth": self.growth}
         known = {key: value for key, value in values.items() if value is not None}
         reason = self.reason or ("" if "busy" in known else _UNMEASURED)
         return Evidence("operation", known, self.n, 1.0, reason=reason)
 
     def attributes(self) -> dict[str, AttributeValue]:
         """As attributes of a span; what is not known is absent."""
-        told: dict[names.Attribute, AttributeValue | None] = {
-            names.OPERATION_FLOPS: _fitting(self.flops),
-            names.OPERATION_BYTES: _fitting(self.bytes),
-            names.OPERATION_PRECISION: self.precision or None,
-            names.OPERATION_COMPUTE: self.compute,
-            names.OPERATION_MEMORY: self.memory,
-            names.OPERATION_OVERHEAD: None if self.busy is None else 1.0 - self.busy,
-            names.OPERATION_INTENSITY: self.intensity,
-            names.OPERATION_GROWTH: self.growth,
-            names.OPERATION_N: self.n,
-            names.OPERATION_REASON: self.reason or None,
-        }
-        return {attribute.name: value for attribute, value in told.items() if value is not None}
+        values = {row.name: getattr(self, field) for field, row in _ATTRIBUTES.items()}
+        return {name: value for name, value in values.items() if value not in (None, "") and _fits(value)}
 
     @staticmethod
     def of_attributes(found: Mapping[str, Any]) -> Operation | None:
         """The reverse, from any attributes; None if they are of no operation, or one of them cannot be its."""
         if names.OPERATION_N.name not in found:
             return None
+        values = {field: found.get(row.name) for field, row in _ATTRIBUTES.items() if field != "intensity"}
+        known = {field: value for field, value in values.items() if value is not None}
         try:
-            overhead = _number(found, names.OPERATION_OVERHEAD)
-            return Operation(
-                flops=_count(found, names.OPERATION_FLOPS),
-                bytes=_count(found, names.OPERATION_BYTES),
-                precision=_text(found, names.OPERATION_PRECISION),
-                busy=None if overhead is None else 1.0 - overhead,
-                compute=_number(found, names.OPERATION_COMPUTE),
-                memory=_number(found, names.OPERATION_MEMORY),
-                growth=_number(found, names.OPERATION_GROWTH),
-                n=_count(found, names.OPERATION_N) or 0,
-                reason=_text(found, names.OPERATION_REASON),
-            )
-        except (TypeError, ValueError, OverflowError):
+            return Operation(**{field: _read(value, _ATTRIBUTES[field].type) for field, value in known.items()})
+        except (TypeError, OverflowError):
             return None
+
+
+def _fits(value: AttributeValue) -> bool:
+    return not isinstance(value, int) or value <= _LARGEST
+
+
+def _read(value: Any, kind: str) -> Any:
+    """The value of an attribute of this type. TypeError if it is of another, or no count or number."""
+    if kind == "int" and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if kind == "double" and isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+        return float(value)
+    if kind == "string" and isinstance(value, str):
+        return value
+    raise TypeError(f"{value!r} is no {kind}")
 
 
 class Operations:
@@ -130,7 +140,7 @@ class Operations:
             self._sum("bytes", operation.bytes, ns)
         if operation.intensity is not None:
             self._sum("both", 0.0, ns)
-        if operation.busy is not None:
+        if operation.overhead is not None:
             for key, value in operation.evidence().values.items():
                 self._sum(key, value * ns, ns)
 
@@ -177,30 +187,3 @@ class Operations:
         keys = ("busy", "compute", "memory", "growth")
         means = {key: total / known for key in keys for total, known in [self._sums.get(key, (0.0, 0))] if known}
         return Evidence("operation", means, self.n, share, reason=self.reason)
-
-
-def _fitting(value: int | None) -> int | None:
-    return None if value is None or value > _LARGEST else value
-
-
-def _count(found: Mapping[str, Any], attribute: names.Attribute) -> int | None:
-    value = found.get(attribute.name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise TypeError(f"{value!r} is no count")
-    return value
-
-
-def _number(found: Mapping[str, Any], attribute: names.Attribute) -> float | None:
-    value = found.get(attribute.name)
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
-        raise TypeError(f"{value!r} is no number")
-    return float(value)
-
-
-def _text(found: Mapping[str, Any], attribute: names.Attribute) -> str:
-    value = found.get(attribute.name, "")
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not text")
-    return value

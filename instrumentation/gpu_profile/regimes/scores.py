@@ -98,8 +98,9 @@ class Scores:
     much of the data sheet's peak is reached (arXiv 2605.20799 calls it OFU). `clock` and `throttled`, the share of time
     for which the driver held the clocks down, are modifiers, no causes.
 
-    Of the basis `operation`, `compute` and `memory` are the FLOPs and bytes per second over measured ceilings, and
-    `growth` is how much longer twice the work takes, as a share of the time of once.
+    Of the basis `operation`, `compute` and `memory` are the FLOPs and bytes per second over measured ceilings,
+    `waiting` is its overhead, the share of the time that launching takes, and `growth` how much longer twice the work
+    takes, as a share of the time of once.
     """
 
     busy: float

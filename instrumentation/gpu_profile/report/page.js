@@ -296,7 +296,10 @@ class Page {
 
 const theme = document.getElementById("theme");
 function wear(name) {
-  if (name === "dark" || name === "light") document.documentElement.dataset.theme = name;
+  if (name === "dark" || name === "light") {
+    document.getElementById("dark").media = name === "dark" ? "all" : "not all";
+    document.documentElement.style.colorScheme = name;
+  }
   const dark = name === "dark" || (name !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
   theme.textContent = dark ? "light" : "dark";
 }

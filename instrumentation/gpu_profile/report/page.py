@@ -38,11 +38,13 @@ def document(
     ]
     if drawn:
         parts.append(f'<script type="application/json" id="data">{_embedded(drawn)}</script>')
+    style, dark = (asset(__package__, name) for name in ("page.css", "dark.css"))
     scripts = "\n".join((asset(__package__, "timeline.js"), asset(__package__, "page.js"), script))
     return (
         f'<!doctype html>\n<html lang="en" data-by="{by}">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{named}: gpu-profile</title>\n<style>{asset(__package__, 'page.css')}</style>\n</head>\n<body>\n"
+        f"<title>{named}: gpu-profile</title>\n<style>{style}</style>\n"
+        f'<style id="dark" media="(prefers-color-scheme: dark)">{dark}</style>\n</head>\n<body>\n'
         + "\n".join(parts)
         + f"\n<script>{scripts}</script>\n</body>\n</html>\n"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from gpu_profile.join.summary import RegionSummary
@@ -61,6 +61,23 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: i
         lines.append("  ".join(cells).rstrip())
     lines.insert(1, "  ".join("─" * width for width in widths))
     return "\n".join(lines)
+
+
+def fitted_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], spare: Iterable[Collection[int]], *, width: int | None
+) -> str:
+    """`text_table` without the columns, by their places, that keep it from fitting into `width` characters.
+
+    `spare` are the places that go together, the first to go first; the others always stay.
+    """
+    whole = list(rows)
+    kept = list(range(len(columns)))
+    for places in ((), *spare):
+        kept = [place for place in kept if place not in places]
+        table = text_table([columns[place] for place in kept], ([row[place] for place in kept] for row in whole))
+        if width is None or max(map(len, table.splitlines())) <= width:
+            break
+    return table
 
 
 def printable(text: str) -> str:

@@ -1,39 +1,26 @@
 """What bounds an operation: its FLOPs and bytes against ceilings that were measured on this machine.
 
-The public names load on first use, and PyTorch, NumPy and matplotlib only when something needs them.
+Read in this order, which is the way of one call through `GPUProfiler.profile_operation`:
+
+- `profiler`: the public class. `call` is a function with its arguments, `light` the way of `lightweight=True`.
+- `counting/`: how much the call has to do, as `work.Work`.
+- `machines/`: what it runs on, and how that is timed. `repeats` makes a median of several timings.
+- `ceilings/`: what the machine can do at most.
+- `measurement`: the runs of one call; `doubling` is the test with twice the work.
+- `position`: work and times against the ceilings, as four shares: `compute`, `memory`, `overhead`, `growth`.
+  `regimes.operation.Operation` has the same four for spans and recordings, and `regimes` judges them.
+- `profile`: all of it as the dict that users get.
+
+`models/` does the same module by module, `sweep` over sizes of the operations in `workloads`; `plots/` draws both.
+
+Imports the regions, the report, the regimes, and NVML's library from the drivers. PyTorch, CuPy and matplotlib load
+only when something needs them. A new value of a profile is a field of `Position`, a key in `profile.judged`, and a
+row in `docs/roofline.md`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from gpu_profile.roofline.counting import register_formula
-    from gpu_profile.roofline.models import ModelProfile, profile_model
-    from gpu_profile.roofline.plots.panels import create_performance_plots
-    from gpu_profile.roofline.profiler import GPUProfiler
+from gpu_profile.roofline.counting import register_formula
+from gpu_profile.roofline.models import ModelProfile, profile_model
+from gpu_profile.roofline.plots.panels import create_performance_plots
+from gpu_profile.roofline.profiler import GPUProfiler
 
 __all__ = ["GPUProfiler", "ModelProfile", "create_performance_plots", "profile_model", "register_formula"]
-
-_HOMES: Final = {
-    "GPUProfiler": "profiler",
-    "ModelProfile": "models",
-    "create_performance_plots": "plots.panels",
-    "profile_model": "models",
-    "register_formula": "counting",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

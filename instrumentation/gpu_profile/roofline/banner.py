@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpu_profile.regimes import Regime, Thresholds
-from gpu_profile.roofline.ceilings import Ceiling, Ceilings
+from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.units import percent, si
 

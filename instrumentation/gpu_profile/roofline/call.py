@@ -11,7 +11,8 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final, Generic, TypeVar
 
 from gpu_profile.errors import UsageError
-from gpu_profile.roofline import counting, machines
+from gpu_profile.roofline.counting import known
+from gpu_profile.roofline.machines import devices
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.work import MOST, Work, unknown_work
 
@@ -63,7 +64,7 @@ class Call(Generic[T]):
         An operation of PyTorch's runs where its arguments are, unless it says `device=` or moves them. A user's
         function may do anything.
         """
-        found = machines.devices_of((self.args, self.kwargs))
+        found = devices.devices_of((self.args, self.kwargs))
         # A machine without a number is the only one of its kind, which PyTorch may number all the same.
         here = found | {each.partition(":")[0] for each in found}
         if not found or machine.device in here or "device" in self.kwargs or not _of_pytorch(self.function):
@@ -88,7 +89,7 @@ def name_of(function: Callable[..., Any]) -> str:
 def known_work(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work | None:
     """What a call will do, as far as that can be told without running anything of the user's; None: count it."""
     try:
-        return counting.known_work(function, args, kwargs)
+        return known.known_work(function, args, kwargs)
     except Exception as error:  # noqa: BLE001 - whatever counting meets, the user's function runs
         return not_counted(error)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 from weakref import ref
@@ -12,13 +14,10 @@ from weakref import ref
 from gpu_profile.regimes import Regime, Thresholds
 from gpu_profile.regimes.operation import Operation
 from gpu_profile.regions.region import region
-from gpu_profile.roofline import counting
 from gpu_profile.roofline.call import Call, name_of, undone
-from gpu_profile.roofline.ceilings import Ceilings
+from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.machines.machine import Machine, Timing
-from gpu_profile.roofline.measurement import judge
 from gpu_profile.roofline.position import place
-from gpu_profile.roofline.repeats import Repeats
 from gpu_profile.roofline.work import Work, unknown_work
 
 T = TypeVar("T")
@@ -34,15 +33,13 @@ class _Answer(NamedTuple):
     operation: Operation
 
 
+@dataclass(slots=True)
 class _Known:
     """One operation on arguments of one shape: its work, and the verdict by how long it takes."""
 
-    __slots__ = ("answers", "name", "work")
-
-    def __init__(self, name: str, work: Work) -> None:
-        self.name = name
-        self.work = work
-        self.answers: dict[int, _Answer] = {}
+    name: str
+    work: Work
+    answers: dict[int, _Answer] = field(default_factory=dict)
 
 
 class Light:
@@ -59,6 +56,8 @@ class Light:
         self._regions = regions
         self._device = machine.region_device
         self._known: dict[Hashable, _Known] = {}
+        #: `dry_run.signature`, once PyTorch is loaded.
+        self._signature: Callable[..., Hashable | None] = _unsigned
 
     def profile(
         self, function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -66,21 +65,22 @@ class Light:
         """Run once; the result, and `runtime_ms` and `regime`."""
         known = self._look_up(function, args, kwargs)
         call = functools.partial(function, *args, **kwargs)
-        if self._regions:
-            with region(known.name, span=False, device=self._device) as execution:
-                result, timing = self._machine.run(call)
-                answer = self._answer(known, timing, result)
-                execution.operation = answer.operation
-        else:
+        with region(known.name, span=False, device=self._device) if self._regions else nullcontext() as execution:
             result, timing = self._machine.run(call)
             answer = self._answer(known, timing, result)
+            if execution is not None:
+                execution.operation = answer.operation
         return result, {"runtime_ms": timing.device_s * 1e3, "regime": answer.regime}
 
     def _look_up(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Known:
         # Without PyTorch, or with arguments that cannot be keyed, a function is known by itself alone.
+        if self._signature is _unsigned and "torch" in sys.modules:
+            from gpu_profile.roofline.counting.dry_run import signature
+
+            self._signature = signature
         try:
             identity, given = _identity(function, args)
-            shapes = counting.signature(given, kwargs) if "torch" in sys.modules else None
+            shapes = self._signature(given, kwargs)
             key = (identity, _ANY if shapes is None else shapes)
             known = self._known.get(key)
         except TypeError:  # a callable object that cannot be hashed
@@ -111,10 +111,13 @@ class Light:
         return answer
 
     def _judge(self, work: Work, timing: Timing) -> _Answer:
-        position = place(work, timing.device_s, self._ceilings, faults=timing.faults)
-        operation = position.operation(work, growth=None, n=1)
-        verdict = judge(operation, Repeats.of([timing.device_s]), self._thresholds)
-        return _Answer(str(verdict.regime if verdict.confidence else Regime.UNKNOWN), operation)
+        position = place(work, [timing], self._ceilings)
+        verdict = position.verdict(self._thresholds)
+        return _Answer(str(verdict.regime if verdict.confidence else Regime.UNKNOWN), position.operation)
+
+
+def _unsigned(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Without PyTorch there are no shapes to tell apart."""
 
 
 def _identity(function: Any, args: tuple[Any, ...]) -> tuple[Hashable, tuple[Any, ...]]:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import inf
 from numbers import Integral
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds, Verdict, classify
-from gpu_profile.regimes.operation import Operation
-from gpu_profile.regions.region import region
-from gpu_profile.roofline import counting, doubling
+from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds, Verdict
+from gpu_profile.regions.region import Region, region
+from gpu_profile.roofline import doubling
 from gpu_profile.roofline.call import Call, not_counted, undone
-from gpu_profile.roofline.ceilings import Ceilings
+from gpu_profile.roofline.ceilings.ceilings import Ceilings
+from gpu_profile.roofline.counting.known import counting
 from gpu_profile.roofline.machines.machine import Machine, Memory, Timing
-from gpu_profile.roofline.position import Caches, Position, nowhere, place
+from gpu_profile.roofline.position import Caches, Position, place
 from gpu_profile.roofline.repeats import Repeats
 from gpu_profile.roofline.work import Work, unknown_work
 from gpu_profile.units import percent
+
+if TYPE_CHECKING:
+    from gpu_profile.roofline.counting.counter import Counting
 
 T = TypeVar("T")
 
@@ -31,19 +34,15 @@ COUNTING_SHARE: Final = 0.05
 class Measurement:
     """What was found of one operation. `host_s` is the median until the call returned, None where it was not taken.
 
-    `growth`: how much longer twice the work takes, as a share of the time of once. `counting_share`: what counting took
-    of the run that it was done in.
+    `share_of_run`: what counting took of the run that it was done in. `not_doubled`: why there is no doubling test.
     """
 
     name: str
     machine: str
-    ceilings: Ceilings
-    work: Work
-    times: Repeats
     host_s: float | None
     caches: Caches
-    growth: float | None
-    counting_share: float
+    share_of_run: float
+    not_doubled: str
     position: Position
     verdict: Verdict
     memory: Memory | None
@@ -98,97 +97,109 @@ def measure(
     """
     if runs.growth:
         doubling.choices(call.args, call.kwargs)  # nothing to double is said before anything runs
-    work = call.work
-    counted_s = 0.0
-    taken: list[Timing] = []
-    result: Any = None
-    later: str | None = None
-    growth, refused = None, ""
+    series = _Series(call, machine, ceilings, runs)
     for _ in range(runs.warmup):
-        if runs.flush:
-            machine.flush()
-        # What is not timed can be counted at any cost.
-        counter = counting.Counting(share=inf) if work is None else None
-        with counter or nullcontext():
-            later = undone(machine.run(call)[0])
-        work = work or _counted(counter)
-    if runs.growth and runs.warmup and later is None:
-        growth, refused = _growth(call, machine, runs)  # before the timed runs, whose regions then have it
+        series.run()
+    if runs.warmup:
+        series.double()  # before the timed runs, whose regions then have it
+    result: Any = None
     for _ in range(runs.repeats):
         result = None  # one result at a time: two may be more than the device has room for
-        if runs.flush:
-            machine.flush()
-        counter = counting.Counting(share=COUNTING_SHARE) if work is None else None
-        with region(call.name, device=machine.region_device) if regions else nullcontext() as execution:
-            with counter or nullcontext():
-                result, timing = machine.run(call)
-            if execution is not None:
-                execution.stop()
-            if counter is not None:
-                work, counted_s = _affordable(_counted(counter), timing), counter.counting_s
-                timing = _without(timing, counted_s, machine)
-            assert work is not None  # noqa: S101 - the first run has counted it
-            later = undone(result)
-            if execution is not None:
-                position = _position(work, timing, ceilings, runs, later)
-                execution.operation = position.operation(work, growth=growth, n=1)
-        taken.append(timing)
-    assert work is not None  # noqa: S101 - as above
-    if runs.passes > 1 and later is None and "torch" in sys.modules and (work.flops is None or work.bytes is None):
-        with (counter := counting.Counting(share=inf)):
-            machine.run(call)
-        work = _completed(work, _counted(counter))
-    times = Repeats.of([timing.device_s for timing in taken])
-    faults = sorted(timing.faults for timing in taken)[len(taken) // 2]
-    position = _position(work, Timing(times.median_s, 0.0, faults), ceilings, runs, later)
-    if runs.growth and not runs.warmup and later is None:
-        growth, refused = _growth(call, machine, runs)
-    if refused:
-        position.reasons["growth"] = refused
-    operation = position.operation(work, growth=growth, n=times.n)
-    host_s = Repeats.of([timing.host_s for timing in taken]).median_s
+        result = series.run_timed(region(call.name, device=machine.region_device) if regions else nullcontext())
+    series.count()
+    if not runs.warmup:
+        series.double()
+    position = series.position(series.timings)
+    host_s = Repeats.of([timing.host_s for timing in series.timings]).median_s
     return result, Measurement(
         name=call.name,
         machine=machine.name,
-        ceilings=ceilings,
-        work=work,
-        times=times,
         host_s=host_s,
         caches=runs.caches,
-        growth=growth,
-        counting_share=counted_s / (counted_s + host_s) if counted_s else 0.0,
+        share_of_run=series.counting_s / (series.counting_s + host_s) if series.counting_s else 0.0,
+        not_doubled=series.not_doubled,
         position=position,
-        verdict=judge(operation, times, thresholds),
+        verdict=position.verdict(thresholds),
         memory=machine.memory(),
     )
 
 
-def _position(work: Work, timing: Timing, ceilings: Ceilings, runs: Runs, later: str | None) -> Position:
-    """Where the call stands; nowhere if its work is done `later`."""
-    if later is not None:
-        return nowhere({"runtime": later, **work.reasons})
-    return place(work, timing.device_s, ceilings, caches=runs.caches, faults=timing.faults)
+class _Series(Generic[T]):
+    """The runs of one call, and what they have told so far."""
+
+    def __init__(self, call: Call[T], machine: Machine, ceilings: Ceilings, runs: Runs) -> None:
+        self._call, self._machine, self._ceilings, self._runs = call, machine, ceilings, runs
+        #: None until the first run has counted it.
+        self._work = call.work
+        #: Why the call has not done its work yet when it returns.
+        self._later: str | None = None
+        self._growth: float | None = None
+        self.not_doubled = ""
+        self.counting_s = 0.0
+        self.timings: list[Timing] = []
+
+    def run(self) -> None:
+        """Run it untimed, and count it at any cost if its work is not known."""
+        self._flush()
+        counter = counting(share=inf) if self._work is None else None
+        with counter or nullcontext():
+            self._later = undone(self._machine.run(self._call)[0])
+        if counter is not None:
+            self._work = _counted(counter)
+
+    def run_timed(self, within: AbstractContextManager[Region | None]) -> T:
+        """Run it timed, within a region, and count it if that costs next to nothing; its result."""
+        self._flush()
+        counter = counting(share=COUNTING_SHARE) if self._work is None else None
+        with within as execution:
+            with counter or nullcontext():
+                result, timing = self._machine.run(self._call)
+            if execution is not None:
+                execution.stop()
+            if counter is not None:
+                self._work, self.counting_s = _affordable(_counted(counter), timing), counter.counting_s
+                timing = _without(timing, self.counting_s, self._machine)
+            self._later = undone(result)
+            self.timings.append(timing)
+            if execution is not None:
+                execution.operation = self.position([timing]).operation
+        return result
+
+    def count(self) -> None:
+        """Run it for counting alone, if it was asked for and its FLOPs or bytes are not known."""
+        if self._runs.passes == 1 or self._later is not None or "torch" not in sys.modules:
+            return
+        work = self._known_work()
+        if work.flops is None or work.bytes is None:
+            with (counter := counting(share=inf)):
+                self._machine.run(self._call)
+            self._work = _completed(work, _counted(counter))
+
+    def double(self) -> None:
+        """The doubling test, if it was asked for."""
+        call, runs = self._call, self._runs
+        if runs.growth and self._later is None:
+            self._growth, self.not_doubled = doubling.growth(
+                call.function, call.args, call.kwargs, self._machine, runs=runs.repeats, flush=runs.flush
+            )
+
+    def position(self, timings: list[Timing]) -> Position:
+        """Where runs that took so long stand."""
+        caches, growth = self._runs.caches, self._growth
+        return place(self._known_work(), timings, self._ceilings, caches=caches, growth=growth, later=self._later)
+
+    def _known_work(self) -> Work:
+        assert self._work is not None  # noqa: S101 - the first run has counted it
+        return self._work
+
+    def _flush(self) -> None:
+        if self._runs.flush:
+            self._machine.flush()
 
 
-def _growth(call: Call[Any], machine: Machine, runs: Runs) -> tuple[float | None, str]:
-    """The doubling test of it: how much longer twice the work takes, or why that is not known."""
-    return doubling.growth(call.function, call.args, call.kwargs, machine, runs=runs.repeats, flush=runs.flush)
-
-
-def judge(operation: Operation, times: Repeats, thresholds: Thresholds) -> Verdict:
-    """The verdict on it; less sure of few timings or of timings that differ."""
-    return classify(replace(operation.evidence(), half_width=_doubt(times, thresholds)), thresholds)
-
-
-def _doubt(times: Repeats, thresholds: Thresholds) -> float:
-    """How uncertain the shares are. One timing may be off by anything: half of what would be most doubtful."""
-    known = times.half_width
-    return thresholds.sure_margin / 2 if known is None else min(known, thresholds.sure_margin)
-
-
-def _counted(counter: counting.Counting | None) -> Work:
+def _counted(counter: Counting) -> Work:
     try:
-        return unknown_work("nothing was counted") if counter is None else counter.work()
+        return counter.work()
     except Exception as error:  # noqa: BLE001 - the user's call has run and is over: only its numbers are missing
         return not_counted(error)
 

@@ -6,13 +6,16 @@ min(compute ceiling, I x memory ceiling); the ridge is the intensity at which th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from gpu_profile.regimes import Thresholds, Verdict, classify
 from gpu_profile.regimes.operation import Operation
-from gpu_profile.roofline.ceilings import Ceiling, Ceilings
+from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings
+from gpu_profile.roofline.machines.machine import Timing
 from gpu_profile.roofline.precision import Precision
+from gpu_profile.roofline.repeats import Repeats
 from gpu_profile.roofline.work import Work
 from gpu_profile.units import percent
 
@@ -30,70 +33,91 @@ _PARTLY: Final = 4
 _FASTER: Final = 1.1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """One operation against its machine's ceilings. What is not known is None, and `reasons` says why.
+    """One operation's work and times against its machine's ceilings. None: not known, and `reasons` says why.
 
-    `flops_per_s` and `bytes_per_s` are what it reached, `compute` and `memory` the shares of the time that its FLOPs
-    and bytes would take at the ceilings, `fresh` the part of `memory` that goes to pages of memory which the process
-    touches for the first time, `overhead` the share that its launches take at most. `roof` is the ceiling of the memory
-    or cache that its bytes come from, by the name `level`. `ridge` (FLOP/B) and `attainable` (FLOP/s) are of that roof
-    and the operation's own mixture of precisions.
+    Four shares tell what bounds it. `compute` and `memory` are the shares of the time that its FLOPs and bytes would
+    take at the ceilings; `first_touch` is the part of `memory` that goes to pages of memory which the process touches
+    for the first time. `overhead` is the share that its launches take at most. `growth` is how much longer twice the
+    work takes, as a share of the time of once.
+
+    `flops_per_s` and `bytes_per_s` are what it reached. `roof` is the ceiling of the memory or cache that its bytes
+    come from, by the name `residency`. `ridge` (FLOP/B) and `attainable` (FLOP/s) are of that roof and the operation's
+    own mixture of precisions.
     """
 
-    flops_per_s: float | None
-    bytes_per_s: float | None
-    compute: float | None
-    memory: float | None
-    fresh: float | None
-    overhead: float | None
-    level: str | None
-    roof: Ceiling | None
-    ridge: float | None
-    attainable: float | None
-    reasons: dict[str, str]
+    work: Work
+    times: Repeats
+    compute: float | None = None
+    memory: float | None = None
+    first_touch: float | None = None
+    overhead: float | None = None
+    growth: float | None = None
+    flops_per_s: float | None = None
+    bytes_per_s: float | None = None
+    residency: str | None = None
+    roof: Ceiling | None = None
+    ridge: float | None = None
+    attainable: float | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bandwidth(self) -> float | None:
         """The share of the roof's bytes per second that it reached."""
-        return None if self.memory is None else self.memory - (self.fresh or 0.0)
+        return None if self.memory is None else self.memory - (self.first_touch or 0.0)
 
-    def operation(self, work: Work, *, growth: float | None, n: int) -> Operation:
+    @property
+    def operation(self) -> Operation:
         """What regions, spans and recordings keep of it."""
-        busy = None if self.overhead is None else 1.0 - self.overhead
+        # Launches that ran beside the work took nothing from it.
+        left = max(0.0, 1.0 - max(self.compute or 0.0, self.memory or 0.0))
         return Operation(
-            flops=work.flops,
-            bytes=work.bytes,
-            precision=str(work.precision or ""),
-            # Launches that ran beside the work took nothing from it.
-            busy=None if busy is None else min(1.0, max(busy, self.compute or 0.0, self.memory or 0.0)),
+            flops=self.work.flops,
+            bytes=self.work.bytes,
+            precision=str(self.work.precision or ""),
             compute=self.compute,
             memory=self.memory,
+            overhead=None if self.overhead is None else min(self.overhead, left),
             # Timings that differ by chance can make twice the work look shorter: that is as short as can be.
-            growth=None if growth is None else max(0.0, growth),
-            n=n,
+            growth=None if self.growth is None else max(0.0, self.growth),
+            n=self.times.n,
             reason=next(iter(self.reasons.values()), ""),
         )
 
+    def verdict(self, thresholds: Thresholds) -> Verdict:
+        """What bounds it; less sure of few timings or of timings that differ."""
+        # One timing may be off by anything: half of what would be most doubtful.
+        known = self.times.half_width
+        doubt = thresholds.sure_margin / 2 if known is None else min(known, thresholds.sure_margin)
+        return classify(replace(self.operation.evidence(), half_width=doubt), thresholds)
 
-def place(work: Work, device_s: float, ceilings: Ceilings, *, caches: Caches = "unknown", faults: int = 0) -> Position:
-    """Place work that took `device_s` seconds and as many `faults` as `Timing` has.
 
-    Every value that the work or a ceiling is missing for is None.
+def place(
+    work: Work,
+    timings: Sequence[Timing],
+    ceilings: Ceilings,
+    *,
+    caches: Caches = "unknown",
+    growth: float | None = None,
+    later: str | None = None,
+) -> Position:
+    """Place work by the median of its timings. Every value that the work or a ceiling is missing for is None.
+
+    `later`: why a call has not done its work yet. Its timings then tell nothing.
     """
+    times = Repeats.of([timing.device_s for timing in timings])
+    if later is not None:
+        return Position(work=work, times=times, reasons={"runtime": later, **work.reasons})
     reasons = dict(work.reasons)
+    device_s = times.median_s
     if not device_s > 0:
         reasons.setdefault("runtime", "it took no time that the clock can tell")
-        return nowhere(reasons)
+        return Position(work=work, times=times, growth=growth, reasons=reasons)
+    residency, roof = _roof(work, device_s, ceilings, caches)
     compute_s = _compute_s(work, ceilings, reasons)
-    level, roof = _roof(work, device_s, ceilings, caches)
-    if roof is None:
-        reasons.setdefault("memory ceiling", ceilings.missing.get("memory", "the memory's bandwidth is not known"))
-    memory_s = None if work.bytes is None or roof is None else work.bytes / roof.value
-    launching_s = _launching_s(work, ceilings, caches)
-    overhead = None if launching_s is None else _overhead(launching_s, compute_s, memory_s, device_s)
-    if overhead is None:
-        reasons.setdefault("overhead", ceilings.missing.get("launch", "an empty launch was not measured"))
+    memory_s = _memory_s(work, roof, ceilings, reasons)
+    overhead_s = _overhead_s(work, ceilings, caches, reasons)
     compute, memory = _share(compute_s, device_s), _share(memory_s, device_s)
     for name, share in (("compute", compute), ("memory", memory)):
         if share is not None and share > _WRONG:
@@ -101,21 +125,23 @@ def place(work: Work, device_s: float, ceilings: Ceilings, *, caches: Caches = "
                 f"{percent(share, 0)} of the {name} ceiling cannot be: it was measured too low (recalibrate), or the"
                 " work is counted too high"
             )
-    fresh = _fresh(memory, faults, device_s, ceilings)
-    if memory is not None and fresh is not None:
-        memory += fresh
+    faults = sorted(timing.faults for timing in timings)[len(timings) // 2]
+    first_touch = _first_touch(memory, faults, device_s, ceilings)
     rate = work.flops / compute_s if compute_s and work.flops else _ceiling_of(work, ceilings)
     attainable = None
     if work.intensity is not None and rate is not None and roof is not None:
         attainable = min(rate, work.intensity * roof.value)
     return Position(
+        work=work,
+        times=times,
+        compute=compute,
+        memory=memory if memory is None or first_touch is None else memory + first_touch,
+        first_touch=first_touch,
+        overhead=None if overhead_s is None else _overhead(overhead_s, compute_s, memory_s, device_s),
+        growth=growth,
         flops_per_s=None if work.flops is None else work.flops / device_s,
         bytes_per_s=None if work.bytes is None else work.bytes / device_s,
-        compute=compute,
-        memory=memory,
-        fresh=fresh,
-        overhead=overhead,
-        level=level,
+        residency=residency,
         roof=roof,
         ridge=rate / roof.value if rate is not None and roof is not None else None,
         attainable=attainable,
@@ -123,41 +149,46 @@ def place(work: Work, device_s: float, ceilings: Ceilings, *, caches: Caches = "
     )
 
 
-def nowhere(reasons: Mapping[str, str]) -> Position:
-    """Of what no time is known that its work took."""
-    return Position(*(None,) * 10, dict(reasons))
+def _share(part_s: float | None, device_s: float) -> float | None:
+    return None if part_s is None else part_s / device_s
 
 
-def _fresh(memory: float | None, faults: int, device_s: float, ceilings: Ceilings) -> float | None:
+def _first_touch(memory: float | None, faults: int, device_s: float, ceilings: Ceilings) -> float | None:
     """The share of first touches, as far as there is time left beside the bytes themselves."""
     if memory is None or ceilings.fault_s is None:
         return None
     return min(faults * ceilings.fault_s / device_s, max(0.0, 1.0 - memory))
 
 
-def _share(part_s: float | None, device_s: float) -> float | None:
-    return None if part_s is None else part_s / device_s
-
-
-def _overhead(launching_s: float, compute_s: float | None, memory_s: float | None, device_s: float) -> float:
+def _overhead(overhead_s: float, compute_s: float | None, memory_s: float | None, device_s: float) -> float:
     """The share of launching. Launches differ by some times from the one that was measured.
 
     So where the work at its ceilings takes less than launching does, and all of it no longer than a few launches, what
     the work does not explain is launching.
     """
-    if compute_s is not None and memory_s is not None and device_s < _FEW * launching_s:
+    launching = min(1.0, overhead_s / device_s)
+    if compute_s is not None and memory_s is not None and device_s < _FEW * overhead_s:
         at_best = max(compute_s, memory_s)
-        if at_best < launching_s:
-            return max(min(1.0, launching_s / device_s), 1.0 - at_best / device_s)
-    return min(1.0, launching_s / device_s)
+        if at_best < overhead_s:
+            return max(launching, 1.0 - at_best / device_s)
+    return launching
 
 
-def _launching_s(work: Work, ceilings: Ceilings, caches: Caches) -> float | None:
+def _overhead_s(work: Work, ceilings: Ceilings, caches: Caches, reasons: dict[str, str]) -> float | None:
     """How long launching takes: the first operation finds the caches as they are, each further one finds them warm."""
     if ceilings.launch_s is None:
+        reasons.setdefault("overhead", ceilings.missing.get("launch", "an empty launch was not measured"))
         return None
     first = ceilings.launch_s if caches == "warm" else ceilings.cold_launch_s or ceilings.launch_s
     return first + (max(1, work.operations) - 1) * ceilings.launch_s
+
+
+def _memory_s(work: Work, roof: Ceiling | None, ceilings: Ceilings, reasons: dict[str, str]) -> float | None:
+    """How long the bytes take at their roof."""
+    if roof is None:
+        reasons.setdefault("memory ceiling", ceilings.missing.get("memory", "the memory's bandwidth is not known"))
+        return None
+    return None if work.bytes is None else work.bytes / roof.value
 
 
 def _compute_s(work: Work, ceilings: Ceilings, reasons: dict[str, str]) -> float | None:

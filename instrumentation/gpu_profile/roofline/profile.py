@@ -20,14 +20,8 @@ def as_profile(found: Measurement) -> dict[str, Any]:
     Times end in `_ms`; `achieved_flops` is in FLOP/s, `achieved_bandwidth` in B/s, `compute_intensity` and `ridge` in
     FLOP/B, ratios and utilisations 0-1. `reasons` says of what is None why.
     """
-    work, position, verdict, times = found.work, found.position, found.verdict, found.times
-    unknown = verdict.regime is Regime.UNKNOWN
-    reasons = dict(position.reasons)
-    if found.memory is None:
-        reasons["memory"] = "the framework does not tell"
-    if unknown:
-        reasons["regime"] = verdict.rule
-    return {
+    position, times = found.position, found.position.times
+    profile = {
         "operation": found.name,
         "device": found.machine,
         "runtime_ms": times.median_s * 1e3,
@@ -39,12 +33,30 @@ def as_profile(found: Measurement) -> dict[str, Any]:
             "high_ms": times.high_s * 1e3,
             "caches": found.caches,
         },
+        **judged(position, found.verdict),
+        "basis": found.verdict.basis,
+        "ridge_ratio": _over(position.work.intensity, position.ridge),
+        "roofline_ratio": _over(position.flops_per_s, position.attainable),
+        "growth": position.growth,
+        "memory": None if found.memory is None else headroom.as_profile(found.memory),
+    }
+    profile["counted"]["share_of_run"] = found.share_of_run
+    if found.not_doubled:
+        profile["reasons"]["growth"] = found.not_doubled
+    if found.memory is None:
+        profile["reasons"]["memory"] = "the framework does not tell"
+    return profile
+
+
+def judged(position: Position, verdict: Verdict) -> dict[str, Any]:
+    """What profiles of operations and of a model's modules share: the verdict, the work, and what it reached."""
+    work, unknown = position.work, verdict.regime is Regime.UNKNOWN
+    return {
         "regime": str(verdict.regime),
         "confidence": None if unknown else verdict.confidence,
         "runner_up": None if verdict.runner_up is None else str(verdict.runner_up),
         "reason": verdict.rule,
         "advice": advice(verdict, position) or None,
-        "basis": verdict.basis,
         "flops": work.flops,
         "bytes": work.bytes,
         "precision": None if work.precision is None else str(work.precision),
@@ -53,23 +65,18 @@ def as_profile(found: Measurement) -> dict[str, Any]:
             "operations": work.operations,
             "coverage": work.coverage,
             "without_formula": dict(work.unknown),
-            "share_of_run": found.counting_share,
         },
         "achieved_flops": position.flops_per_s,
         "achieved_bandwidth": position.bytes_per_s,
         "flops_utilization": position.compute,
         "bandwidth_utilization": position.bandwidth,
+        "first_touch_ratio": position.first_touch,
+        "overhead_ratio": position.overhead,
         "compute_intensity": work.intensity,
         "ridge": position.ridge,
-        "ridge_ratio": _over(work.intensity, position.ridge),
         "attainable_flops": position.attainable,
-        "roofline_ratio": _over(position.flops_per_s, position.attainable),
-        "overhead_ratio": position.overhead,
-        "first_touch_ratio": position.fresh,
-        "growth": found.growth,
-        "residency": position.level,
-        "memory": None if found.memory is None else headroom.as_profile(found.memory),
-        "reasons": reasons,
+        "residency": position.residency,
+        "reasons": {**position.reasons, **({"regime": verdict.rule} if unknown else {})},
     }
 
 
@@ -79,10 +86,10 @@ def _over(value: float | None, whole: float | None) -> float | None:
 
 def advice(verdict: Verdict, position: Position) -> str:
     """The next step, and first what goes to memory that is touched for the first time, where that is much."""
-    fresh = position.fresh or 0.0
-    if not verdict.advice or fresh < NOTABLE:
+    first_touch = position.first_touch or 0.0
+    if not verdict.advice or first_touch < NOTABLE:
         return verdict.advice
     return (
-        f"{percent(fresh, 0)} of the time goes to memory that is touched for the first time: write into memory that is"
-        f" there (out=), or keep it; {verdict.advice}"
+        f"{percent(first_touch, 0)} of the time goes to memory that is touched for the first time: write into memory"
+        f" that is there (out=), or keep it; {verdict.advice}"
     )

@@ -9,11 +9,12 @@ from typing import Any, Final, TypeVar
 
 from gpu_profile.errors import UsageError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
-from gpu_profile.roofline import banner, machines
+from gpu_profile.roofline import banner
 from gpu_profile.roofline.call import Call
-from gpu_profile.roofline.ceilings import Ceilings
 from gpu_profile.roofline.ceilings.cache import ceilings_for
+from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.light import Light
+from gpu_profile.roofline.machines import devices
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.measurement import Measurement, Runs, measure
 from gpu_profile.roofline.profile import as_profile
@@ -46,7 +47,7 @@ class GPUProfiler:
         thresholds: Thresholds = DEFAULT_THRESHOLDS,
         regions: bool = True,
     ) -> None:
-        self.machine: Machine = machines.machine(device)
+        self.machine: Machine = devices.machine(device)
         self.thresholds = thresholds
         say = _silent if quiet else _print
         say(banner.heading(self.machine, chosen=device is not None))

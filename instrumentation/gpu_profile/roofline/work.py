@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -59,3 +60,41 @@ class Work:
 def unknown_work(reason: str, *, method: Method | None = None) -> Work:
     """Work of which neither FLOPs nor bytes are known."""
     return Work(method=method, reasons={"flops": reason, "bytes": reason})
+
+
+#: Of a part that does nothing itself.
+NOTHING: Final = Work(flops=0, bytes=0)
+
+
+def added(works: Iterable[tuple[Work, int]]) -> Work:
+    """Several works, each so many times, one after the other; FLOPs and bytes are known if all of theirs are.
+
+    The distinct memory that they touch together is not known, unless it is one work, once.
+    """
+    each = [(work, times) for work, times in works if times]
+    if len(each) == 1 and each[0][1] == 1:
+        return each[0][0]
+    reasons: dict[str, str] = {}
+    precisions: Counter[Precision] = Counter()
+    unknown: Counter[str] = Counter()
+    for work, times in each:
+        reasons = {**work.reasons, **reasons}
+        precisions.update({name: flops * times for name, flops in work.by_precision.items()})
+        unknown.update({name: count * times for name, count in work.unknown.items()})
+    flops = _sum([None if work.flops is None else work.flops * times for work, times in each])
+    return Work(
+        flops=flops,
+        bytes=_sum([None if work.bytes is None else work.bytes * times for work, times in each]),
+        by_precision={} if flops is None else dict(precisions),
+        operations=sum(work.operations * times for work, times in each),
+        unknown=dict(unknown),
+        largest=max((work.largest for work, _ in each if work.largest is not None), default=None),
+        method=next((work.method for work, _ in each if work.method is not None), None),
+        counting_s=sum(work.counting_s * times for work, times in each),
+        reasons=reasons,
+    )
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

@@ -95,26 +95,16 @@ def test_the_environment_names_the_driver_where_the_command_line_does_not(
     assert "driver 'none'" in one_line(capsys)
 
 
+@pytest.mark.parametrize("where", ["start", "_open"], ids=["in the command", "in the watch's own thread"])
 def test_a_defect_is_one_line_and_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise KeyError("a defect\nof ours")
 
-    monkeypatch.setattr(Watch, "start", fail)
+    monkeypatch.setattr(Watch, where, fail)
     assert run(["record", str(tmp_path)]) == 1
     assert one_line(capsys) == r"unexpected KeyError: 'a defect\nof ours'"
-
-
-def test_a_defect_in_the_watchs_own_thread_is_one_line_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise KeyError("a defect of ours")
-
-    monkeypatch.setattr(Watch, "_open", fail)
-    assert run(["record", str(tmp_path)]) == 1
-    assert one_line(capsys) == "unexpected KeyError: 'a defect of ours'"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -15,8 +15,8 @@ from gpu_profile.cli.op import op
 from gpu_profile.cli.op_text import ceilings_text, profile_text
 from gpu_profile.errors import UsageError
 from gpu_profile.recording import read_recording
-from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.ceilings import cache as ceiling_cache
+from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.roofline.workloads import WORKLOADS
 
@@ -351,10 +351,10 @@ def test_visualize_draws_to_the_file_that_is_named(
     use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     pytest.importorskip("matplotlib")
-    from gpu_profile.roofline import sweep
+    from gpu_profile.roofline.plots import panels
 
     use()
-    monkeypatch.setattr(sweep, "sweep", lambda profiler, budget_s: [])
+    monkeypatch.setattr(panels, "sweep", lambda profiler, budget_s: [])
     run("--visualize", "--output", str(tmp_path / "four.png"))
     assert (tmp_path / "four.png").read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out == f"Performance figure written to {tmp_path / 'four.png'}\n"

@@ -10,7 +10,7 @@ import pytest
 from support.programs import environment
 
 from gpu_profile.cli import commands, run
-from gpu_profile.cli.launch import BACKEND_VARIABLE, RECORD_VARIABLE, SAMPLED_VARIABLE
+from gpu_profile.cli.options import BACKEND_VARIABLE, RECORD_VARIABLE, SAMPLED_VARIABLE
 from gpu_profile.regions.session import process, recorder
 
 Found = list[dict[str, Any]]

@@ -161,7 +161,7 @@ def test_nothing_of_a_cell_stays_in_the_session_and_no_file_on_the_disk(
     notebook.run("time.sleep(0.05)")
     session = process.session()
     sampler = session.sampler
-    hooks: list[list[Any]] = [sampler.sinks, sampler.event_sinks, session.on_end, session.on_settled]
+    hooks: list[list[Any]] = [sampler.sinks, sampler.event_sinks, session.joiner.on_end, session.joiner.on_settled]
     before = [[*hook] for hook in hooks]
     notebook.run("time.sleep(0.05)")
     assert [[*hook] for hook in hooks] == before

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ pytest.importorskip("lightning.pytorch")
 
 from lightning.pytorch import LightningModule, Trainer  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from unit.integrations.modules import count, torch_stage  # noqa: E402, F401
 
 from gpu_profile.integrations.lightning import GpuProfileCallback  # noqa: E402
 
@@ -55,14 +54,6 @@ class Manual(Model):
             optimizer.step()
 
 
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    before = torch.autograd.backward, DataLoader.__iter__
-    with Stage(tmp_path, monkeypatch, on_device=False) as made:
-        yield made
-    assert (torch.autograd.backward, DataLoader.__iter__) == before
-
-
 def loader() -> Any:
     return DataLoader(TensorDataset(torch.ones(6, 4)), batch_size=2)
 
@@ -80,11 +71,6 @@ def trainer(callback: GpuProfileCallback, tmp_path: Path, **options: Any) -> Any
         "callbacks": [callback],
     }
     return Trainer(**given | options)
-
-
-def count(stage: Stage) -> Counter[str]:
-    stage.session.settle(final=True)
-    return Counter(execution.name for execution in stage.ended)
 
 
 def test_a_fit_has_all_its_phases_each_inside_the_right_one(stage: Stage, tmp_path: Path) -> None:

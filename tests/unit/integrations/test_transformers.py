@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
 from transformers import Trainer, TrainingArguments  # noqa: E402
+from unit.integrations.modules import count, torch_stage  # noqa: E402, F401
 
 from gpu_profile.integrations.transformers import GpuProfileCallback  # noqa: E402
 
@@ -38,13 +36,9 @@ class Model(nn.Module):  # type: ignore[misc]
         return {"loss": (y - labels).square().mean(), "logits": y}
 
 
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+@pytest.fixture(autouse=True)
+def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    before = torch.autograd.backward, DataLoader.__iter__
-    with Stage(tmp_path, monkeypatch, on_device=False) as made:
-        yield made
-    assert (torch.autograd.backward, DataLoader.__iter__) == before
 
 
 def rows() -> list[dict[str, Any]]:
@@ -70,11 +64,6 @@ def trainer(callback: GpuProfileCallback, tmp_path: Path, model: Any = None, **o
         eval_dataset=rows(),
         callbacks=[callback],
     )
-
-
-def count(stage: Stage) -> Counter[str]:
-    stage.session.settle(final=True)
-    return Counter(execution.name for execution in stage.ended)
 
 
 def test_a_training_has_all_its_phases_each_inside_the_right_one(stage: Stage, tmp_path: Path) -> None:

@@ -6,81 +6,53 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from support.traces import TRACES, US
+from support.traces import (
+    ALEXNET,
+    COUNTERS,
+    DDP,
+    IDLE,
+    MI250,
+    RESNET,
+    SUMS,
+    US,
+    activity_of,
+    as_hta,
+    recorded,
+    rounded,
+)
 
-from gpu_profile.kernels import Activity, KernelReport, Kind, Operation, Trace, evidence, measure, report_of
-from gpu_profile.kernels.records import Counted, Range
+from gpu_profile.kernels import Activity, KernelReport, Kind, evidence, report_of
+from gpu_profile.kernels.records import Counted
 from gpu_profile.regimes import Regime, Thresholds, classify
-
-ALEXNET = "hta/alexnet_a100"
-DDP = "hta/ddp_a100_nccl_rank0"
-MI250 = "hta/mi250_minitoy_rocm62"
-RESNET = "kineto/resnet50_workers0"
-STREAMS = "hta/multistream_event_sync_a100"
-COUNTERS = "hta/alexnet_a100_cupti_counters"
 
 
 @cache
 def activity(name: str) -> Activity:
-    trace = Trace(TRACES / f"{name}.json.gz")
-    found = measure(trace)
-    assert found is not None
+    trace = recorded(name)
+    found = activity_of(trace)
     assert not trace.skipped
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "operations", "span_us", "busy_us", "ratio"),
-    [
-        (ALEXNET, 98, 12_920_244, 66_141, 0.005),
-        (DDP, 3774, 660_551, 157_500, 0.238),
-        (MI250, 16, 8_912, 149, 0.017),
-        (RESNET, 9096, 996_477, 603_558, 0.606),
-        (STREAMS, 6, 19_506, 372, 0.019),
-    ],
-)
-def test_operations_span_and_busy_time_are_the_known_ones(
-    name: str, operations: int, span_us: int, busy_us: int, ratio: float
-) -> None:
-    found = activity(name)
-    assert found.operations == operations
-    assert (round(found.span_ns / US), round(found.busy_ns / US)) == (span_us, busy_us)
-    assert round(found.busy_ns / found.span_ns, 3) == ratio
+@pytest.mark.parametrize(("name", "known"), SUMS.items())
+def test_operations_kernels_and_their_times_are_the_known_ones(name: str, known: tuple[int, ...]) -> None:
+    assert rounded(activity(name)) == known
 
 
-def test_communication_and_its_overlap_with_kernels_are_the_known_ones() -> None:
-    found = activity(DDP)
-    assert (round(found.communication_ns / US), round(found.overlap_ns / US)) == (46_876, 7_317)
-    assert round(found.overlap_ratio or 0, 3) == 0.156
-    assert found.counts[Kind.COMMUNICATION] == 21
+def test_collectives_are_told_from_other_kernels() -> None:
+    assert activity(DDP).counts[Kind.COMMUNICATION] == 21
 
 
-@pytest.mark.parametrize(
-    ("name", "kernels", "mean_us"), [(ALEXNET, 79, 135), (DDP, 2700, 60), (MI250, 14, 7.9), (RESNET, 8772, 67.4)]
-)
-def test_kernels_and_their_mean_are_the_known_ones(name: str, kernels: int, mean_us: float) -> None:
-    found = activity(name)
-    assert found.counts[Kind.KERNEL] + found.counts[Kind.COMMUNICATION] == kernels
-    assert (found.mean_kernel_ns or 0) / US == pytest.approx(mean_us, rel=0.01)
+@pytest.mark.parametrize(("name", "mean_us"), [(ALEXNET, 135), (DDP, 60), (MI250, 7.9), (RESNET, 67.4)])
+def test_the_mean_kernel_is_the_known_one(name: str, mean_us: float) -> None:
+    assert (activity(name).mean_kernel_ns or 0) / US == pytest.approx(mean_us, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("name", "stream", "host_us", "other_us"),
-    [
-        (ALEXNET, 7, 12_855_007, 104),
-        (ALEXNET, 20, 12_011_718, 3),
-        (DDP, 7, 540_091, 2_150),
-        (DDP, 40, 583_924, 0),
-        (MI250, 0, 8_763, 0),
-        (RESNET, 7, 382_676, 10_243),
-        (STREAMS, 20, 32, 0),
-        (STREAMS, 24, 0, 15),
-        (STREAMS, 28, 0, 15),
-    ],
-)
-def test_each_stream_s_idle_time_is_split_as_known(name: str, stream: int, host_us: int, other_us: int) -> None:
+@pytest.mark.parametrize(("of", "known"), IDLE.items())
+def test_each_stream_s_idle_time_is_split_as_known(of: tuple[str, int], known: tuple[int, int]) -> None:
+    name, stream = of
     (found,) = (s for s in activity(name).streams if s.stream == stream)
-    assert (round(found.idle.host_wait_ns / US), round(found.idle.other_ns / US)) == (host_us, other_us)
+    assert (round(found.idle.host_wait_ns / US), round(found.idle.other_ns / US)) == known
     assert found.idle.unknown_ns == 0
     assert found.busy_ns + found.idle.total_ns == found.span_ns
 
@@ -109,30 +81,19 @@ def test_no_verdict_hangs_on_the_exact_value_of_a_threshold(threshold: str, fact
     assert {name: classify(evidence(activity(name)), moved).regime for name in KNOWN} == KNOWN
 
 
-def test_after_the_host_the_distributed_program_waits_for_its_peer() -> None:
-    assert classify(evidence(activity(DDP))).runner_up is Regime.COMMUNICATION_BOUND
-
-
 def test_the_times_of_a_trace_are_nanoseconds_since_the_epoch_with_its_base() -> None:
-    trace = Trace(TRACES / f"{DDP}.json.gz")
-    found = measure(trace)
-    assert found is not None
+    trace = recorded(DDP)
+    found = activity_of(trace)
     assert (trace.base_ns + found.start_ns) // 10**9 == 1_716_423_322
 
 
 @cache
 def report(name: str) -> KernelReport:
-    return report_of(Trace(TRACES / f"{name}.json.gz"), source=name)
+    return report_of(recorded(name), source=name)
 
 
 def test_by_hta_s_definition_its_figures_come_out() -> None:
-    # It leaves the last step out, and rounds starts up and ends down to whole microseconds.
-    records = list(Trace(TRACES / f"{DDP}.json.gz"))
-    last = max(r.start_ns for r in records if isinstance(r, Range) and r.name == "ProfilerStep")
-    kept = [r for r in records if isinstance(r, Operation) and r.start_ns < last]
-    cut = [r._replace(start_ns=-(-r.start_ns // US) * US, end_ns=r.end_ns // US * US) for r in kept]
-    found = measure(cut)
-    assert found is not None
+    found = activity_of(as_hta(recorded(DDP)))
     assert round(found.idle.total_ns / found.span_ns, 4) == 0.7778
     assert round(found.overlap_ratio or 0, 4) == 0.1431
 
@@ -196,8 +157,8 @@ def test_a_trace_of_counters_has_them_and_no_kernels() -> None:
 
 
 def test_counters_of_another_run_are_joined_by_the_names_of_kernels() -> None:
-    counted = [r for r in Trace(TRACES / f"{COUNTERS}.json.gz") if isinstance(r, Counted)]
-    found = report_of(Trace(TRACES / f"{ALEXNET}.json.gz"), counted=counted)
+    counted = [r for r in recorded(COUNTERS) if isinstance(r, Counted)]
+    found = report_of(recorded(ALEXNET), counted=counted)
     assert found.counted is not None
     assert (found.counted.pairs, sum(found.counted.records.values())) == (55, 22)
     counters = found.region("[param|pytorch.model.alex_net|0|0|0|measure|forward]").counters

@@ -58,6 +58,7 @@ def test_without_a_gpu_s_operations_the_host_s_operators_are_the_work() -> None:
         "aten::addmm": KernelSum(1, 25, 25),
         "aten::relu": KernelSum(1, 10, 10),
     }
+    assert found.kernels == a.kernels
     assert (a.busy_ns, a.kernel_ns) == (50, 50)
     assert (a.devices, a.on_host) == ((-1,), True)
     assert a.verdict().regime is Regime.UNKNOWN

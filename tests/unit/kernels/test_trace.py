@@ -6,53 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.traces import US, write
+from support.traces import CALL, KERNEL, US, event_trace, one_record, write
 
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels.records import Call, Kind, Operation, Operator, Record
+from gpu_profile.kernels.records import Call, Kind, Operation, Operator
 from gpu_profile.kernels.trace import Trace
-
-KERNEL: dict[str, Any] = {
-    "ph": "X",
-    "cat": "kernel",
-    "name": "gemm",
-    "pid": 0,
-    "tid": 7,
-    "ts": 10,
-    "dur": 2,
-    "args": {"device": 0, "stream": 7, "correlation": 5},
-}
-CALL: dict[str, Any] = {
-    "ph": "X",
-    "cat": "cuda_runtime",
-    "name": "cudaLaunchKernel",
-    "pid": 100,
-    "tid": 101,
-    "ts": 4,
-    "dur": 1,
-    "args": {"correlation": 5},
-}
-
-
-def trace(tmp_path: Path, *events: Any, **top: Any) -> Trace:
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": events, **top}))
-    return Trace(path)
-
-
-def one(tmp_path: Path, event: Any) -> Record:
-    (record,) = trace(tmp_path, event)
-    return record
 
 
 def operation(tmp_path: Path, change: Any) -> Operation:
-    record = one(tmp_path, KERNEL | change)
+    record = one_record(tmp_path, KERNEL | change)
     assert isinstance(record, Operation)
     return record
 
 
 def test_a_kernel_and_its_call_are_read_with_times_in_nanoseconds(tmp_path: Path) -> None:
-    assert list(trace(tmp_path, KERNEL, CALL)) == [
+    assert list(event_trace(tmp_path, KERNEL, CALL)) == [
         Operation(Kind.KERNEL, 0, 7, 10 * US, 12 * US, "gemm", 5),
         Call(5, 4 * US, 5 * US, 101, "cudaLaunchKernel"),
     ]
@@ -83,7 +51,7 @@ def test_old_and_new_categories_of_both_makers_are_known(category: str, name: st
     [("cuda_runtime", "cudaGraphLaunch"), ("Runtime", "cudaMemcpyAsync"), ("cuda_driver", "cuLaunchKernel")],
 )
 def test_calls_of_runtime_and_driver_are_known_with_their_names(category: str, name: str, tmp_path: Path) -> None:
-    assert one(tmp_path, CALL | {"cat": category, "name": name}) == Call(5, 4 * US, 5 * US, 101, name)
+    assert one_record(tmp_path, CALL | {"cat": category, "name": name}) == Call(5, 4 * US, 5 * US, 101, name)
 
 
 def test_what_a_copy_moved_is_read_from_the_operation_or_from_hip_s_call(tmp_path: Path) -> None:
@@ -91,9 +59,9 @@ def test_what_a_copy_moved_is_read_from_the_operation_or_from_hip_s_call(tmp_pat
     assert operation(tmp_path, {**copy, "args": KERNEL["args"] | {"bytes": 4096}}).bytes == 4096
     assert operation(tmp_path, copy).bytes is None
     call = CALL | {"name": "hipMemcpyWithStream", "args": {"correlation": 117, "size": "2560", "kind": "1"}}
-    assert one(tmp_path, call) == Call(117, 4 * US, 5 * US, 101, "hipMemcpyWithStream", 2560)
+    assert one_record(tmp_path, call) == Call(117, 4 * US, 5 * US, 101, "hipMemcpyWithStream", 2560)
     for name, size in [("hipMalloc", "2560"), ("hipMemcpy", "0x0"), ("hipMemcpy", -1), ("hipMemcpy", None)]:
-        record = one(tmp_path, CALL | {"name": name, "args": {"correlation": 1, "size": size}})
+        record = one_record(tmp_path, CALL | {"name": name, "args": {"correlation": 1, "size": size}})
         assert isinstance(record, Call)
         assert record.bytes is None
 
@@ -122,7 +90,7 @@ def test_what_the_profiler_does_not_know_of_a_kernel_is_absent(said: Any, tmp_pa
 
 def test_a_thread_is_the_same_as_number_and_as_text(tmp_path: Path) -> None:
     threads = [5, "5", "stream 5", 10**30, None, 5.5]
-    calls = list(trace(tmp_path, *(CALL | {"tid": thread} for thread in threads)))
+    calls = list(event_trace(tmp_path, *(CALL | {"tid": thread} for thread in threads)))
     assert [c.thread for c in calls if isinstance(c, Call)] == [5, 5, "stream 5", "", "", "5.5"]
     hip = {"args": {"device": 0, "stream": "0"}}
     assert operation(tmp_path, hip).stream == 0
@@ -138,14 +106,14 @@ def test_what_is_of_no_interest_is_passed_over(tmp_path: Path) -> None:
     phases: list[Any] = ["s", "i", None, []]
     others = [KERNEL | {"cat": category} for category in categories] + [KERNEL | {"ph": phase} for phase in phases]
     calls = [CALL | {"args": {"correlation": 0}}, CALL | {"args": 1}]
-    source = trace(tmp_path, *others, *calls, {}, {"ph": "i", "name": "Iteration Start: PyTorch Profiler"})
+    source = event_trace(tmp_path, *others, *calls, {}, {"ph": "i", "name": "Iteration Start: PyTorch Profiler"})
     assert list(source) == []
     assert not source.skipped
 
 
 def test_a_gpu_operation_may_lack_what_only_some_tracers_write(tmp_path: Path) -> None:
     bare = {key: value for key, value in KERNEL.items() if key not in {"args", "name"}} | {"tid": "stream 7"}
-    assert one(tmp_path, bare) == Operation(Kind.KERNEL, 0, "stream 7", 10 * US, 12 * US, "", None)
+    assert one_record(tmp_path, bare) == Operation(Kind.KERNEL, 0, "stream 7", 10 * US, 12 * US, "", None)
 
 
 @pytest.mark.parametrize(
@@ -194,24 +162,28 @@ def test_times_are_exact_to_the_nanosecond(text: str, ns: int, tmp_path: Path) -
     ],
 )
 def test_an_event_that_cannot_be_used_is_left_out_and_counted(change: Any, reason: str, tmp_path: Path) -> None:
-    source = trace(tmp_path, KERNEL | change, KERNEL)
+    source = event_trace(tmp_path, KERNEL | change, KERNEL)
     assert len(list(source)) == 1
     assert source.skipped == {reason: 1}
 
 
 def test_elements_that_are_no_events_are_counted(tmp_path: Path) -> None:
-    source = trace(tmp_path, 3, "x", None, [], KERNEL)
+    source = event_trace(tmp_path, 3, "x", None, [], KERNEL)
     assert len(list(source)) == 1
     assert source.skipped == {"not an object": 4}
 
 
 def test_the_base_of_the_times_is_found_before_and_after_the_events(tmp_path: Path) -> None:
-    after = trace(tmp_path, KERNEL, baseTimeNanoseconds=1711964646000000000)
+    after = event_trace(tmp_path, KERNEL, baseTimeNanoseconds=1711964646000000000)
     list(after)
     assert after.base_ns == 1711964646000000000
     before = Trace(write(tmp_path / "before.json", [], baseTimeNanoseconds=17))
     list(before)
     assert before.base_ns == 17
+    for value in ("17", None, -1, 1 << 63, [17]):
+        untold = event_trace(tmp_path, KERNEL, baseTimeNanoseconds=value, distributedInfo={"rank": True})
+        assert len(list(untold)) == 1
+        assert (untold.base_ns, untold.skipped) == (0, {})
 
 
 def test_the_plain_array_form_of_chrome_traces_is_read(tmp_path: Path) -> None:
@@ -235,7 +207,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 
 def test_a_trace_can_be_read_again(tmp_path: Path) -> None:
-    source = trace(tmp_path, KERNEL, 3)
+    source = event_trace(tmp_path, KERNEL, 3)
     assert list(source) == list(source)
     assert source.skipped == {"not an object": 1}
 

@@ -9,17 +9,11 @@ from functools import cache
 from typing import Any, TypeVar
 
 import pytest
-from support.traces import TRACES
+from support.traces import ALEXNET, COUNTERS, DDP, MI250, RESNET, STREAMS, TRACES, recorded
 
 from gpu_profile.kernels.records import HOST, Allocation, Call, Counted, Operation, Operator, Range, Record
 from gpu_profile.kernels.trace import Trace
 
-ALEXNET = "hta/alexnet_a100"
-COUNTERS = "hta/alexnet_a100_cupti_counters"
-DDP = "hta/ddp_a100_nccl_rank0"
-MI250 = "hta/mi250_minitoy_rocm62"
-STREAMS = "hta/multistream_event_sync_a100"
-RESNET = "kineto/resnet50_workers0"
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset")
 CALLS = ("cuda_runtime", "cuda_driver", "Runtime")
 R = TypeVar("R")
@@ -27,7 +21,7 @@ R = TypeVar("R")
 
 @cache
 def read(name: str) -> tuple[Trace, list[Record]]:
-    trace = Trace(TRACES / f"{name}.json.gz")
+    trace = recorded(name)
     return trace, list(trace)
 
 
@@ -135,20 +129,3 @@ def test_counters_add_up_to_the_known_operations() -> None:
         assert len(counted.values) == 9
         total += sum(value * (2 if "fma" in name else 1) for name, value in counted.values.items())
     assert total == 80_231_038_456
-
-
-@pytest.mark.parametrize(
-    ("name", "device", "multiprocessors", "model", "rank"),
-    [
-        (ALEXNET, 0, 108, "NVIDIA A100-PG509-200", 0),
-        (MI250, 0, 104, "AMD Radeon Graphics", None),
-        (RESNET, 0, 80, "Tesla V100-DGXS-32GB", None),
-    ],
-)
-def test_the_header_tells_the_devices(
-    name: str, device: int, multiprocessors: int, model: str, rank: int | None
-) -> None:
-    trace, _ = read(name)
-    assert trace.multiprocessors[device] == multiprocessors
-    assert trace.device_names[device] == model
-    assert trace.rank == rank

@@ -28,7 +28,7 @@ def told(*operations: tuple[Operation, int], whole_ns: int = 0) -> Operations:
 def test_attributes_have_the_catalogues_names_and_types() -> None:
     rows = {row.name: row.type for row in ATTRIBUTES}
     kinds = {int: "int", float: "double", str: "string"}
-    full = Operation(10, 4, "fp16", 0.5, 0.25, 0.75, 1.5, 3, "why")
+    full = Operation(10, 4, "fp16", 0.25, 0.75, 0.5, 1.5, 3, "why")
     assert {rows[name] for name in full.attributes()} == {"int", "double", "string"}
     for name, value in full.attributes().items():
         assert rows[name] == kinds[type(value)]

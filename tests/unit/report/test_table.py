@@ -7,7 +7,7 @@ from gpu_profile.join.summary import Durations, RegionSummary
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
-from gpu_profile.report.table import UNKNOWN
+from gpu_profile.report.table import UNKNOWN, fitted_table
 
 NOTHING = Evidence("coarse", {}, 0, 0.0)
 
@@ -106,3 +106,10 @@ def test_a_table_without_rows_is_its_head() -> None:
 def test_a_row_that_does_not_fit_the_columns_is_refused() -> None:
     with pytest.raises((ValueError, IndexError)):
         text_table(("name", "n"), [("a",)])
+
+
+@pytest.mark.parametrize(("width", "columns"), [(None, "a bb ccc"), (10, "a bb ccc"), (9, "a ccc"), (5, "a"), (0, "a")])
+def test_a_table_goes_without_the_columns_that_keep_it_from_fitting(width: int | None, columns: str) -> None:
+    table = fitted_table(("a", "bb", "ccc"), [("1", "2", "3")], [[1], [2]], width=width)
+    assert table.splitlines()[0].split() == columns.split()
+    assert len(set(map(len, table.splitlines()))) == 1

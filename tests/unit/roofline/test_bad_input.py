@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.roofline import CEILINGS
 
-from gpu_profile import configure
 from gpu_profile.errors import UsageError
 from gpu_profile.regions import region as region_module
 from gpu_profile.roofline import GPUProfiler
@@ -29,21 +27,11 @@ EACH_WAY: list[dict[str, Any]] = [{}, {"lightweight": True}]
 
 
 @pytest.fixture(autouse=True)
-def no_driver() -> None:
-    configure(backend="none")
-
-
-@pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     yield
     assert torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
     assert torch.is_grad_enabled()
     assert region_module.current_name() is None
-
-
-@pytest.fixture(scope="module")
-def profiler() -> GPUProfiler:
-    return GPUProfiler("cpu", quiet=True, ceilings=CEILINGS)
 
 
 class Squares:
@@ -187,9 +175,11 @@ def test_what_cannot_be_called_is_refused(function: Any, profiler: GPUProfiler) 
 
 @pytest.mark.parametrize("amount", [1e9, "9", True, -1, 1 << 63, 10**400], ids=lambda each: f"{each!r:.9}")
 def test_amounts_that_are_no_counts_are_refused_before_anything_runs(amount: Any, profiler: GPUProfiler) -> None:
-    with pytest.raises(ValueError, match="flops is a whole number from 0 to") as caught:
-        profiler.profile_with_result(pytest.fail, "it ran", flops=amount)
-    assert len(str(caught.value)) < 120
+    for name in ("flops", "bytes"):
+        given: dict[str, Any] = {name: amount}
+        with pytest.raises(ValueError, match=f"{name} is a whole number from 0 to") as caught:
+            profiler.profile_with_result(pytest.fail, "it ran", **given)
+        assert len(str(caught.value)) < 120
 
 
 def test_a_name_that_is_no_text_is_refused_before_anything_runs(profiler: GPUProfiler) -> None:
@@ -313,6 +303,7 @@ def test_arguments_on_another_device_are_refused_where_pytorch_would_run_there(p
         made, _ = profiler.profile_with_result(torch.zeros_like, there, device="cpu", **options)
         assert made.device.type == "cpu"
         assert profiler.profile_with_result(there.to, "meta", **options)[0] is there
+        assert profiler.profile_with_result(lambda theirs: theirs, there, **options)[0] is there
 
 
 # ------------------------------------------------------------------ modules and optimisers

@@ -9,7 +9,7 @@ from support.roofline import CEILINGS, FakeMachine
 
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.roofline import banner
-from gpu_profile.roofline.ceilings import Ceiling, Level
+from gpu_profile.roofline.ceilings.ceilings import Ceiling, Level
 from gpu_profile.roofline.precision import Precision
 
 

@@ -13,8 +13,9 @@ import pytest
 from support.programs import environment
 from support.roofline import CEILINGS
 
-from gpu_profile.roofline import machines
-from gpu_profile.roofline.ceilings import Ceilings, cache
+from gpu_profile.roofline.ceilings import cache
+from gpu_profile.roofline.ceilings.ceilings import Ceilings
+from gpu_profile.roofline.machines.devices import machine
 
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
@@ -24,19 +25,16 @@ PAGE = (DOCS / "roofline.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 #: The page's sweep takes twenty seconds.
 SHORT = """
-from functools import partial
 from gpu_profile import configure
-from gpu_profile.roofline import sweep
 from gpu_profile.roofline.plots import panels
 configure(backend="none")
-sweep.sweep = partial(sweep.sweep, budget_s=0.2)
 panels.create_performance_plots.__kwdefaults__["budget_s"] = 0.2
 """
 
 
 def test_its_python_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache.VARIABLE, os.fspath(tmp_path))
-    key = dict(machines.machine("cpu").key)
+    key = dict(machine("cpu").key)
     assert cache.store(Ceilings.from_json(CEILINGS.to_json() | {"key": key, "calibrated_ns": time.time_ns()})) == ""
     assert len(BLOCKS) == 5
     done = subprocess.run(

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from support.roofline import CEILINGS, FakeMachine
 
-from gpu_profile import configure
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.roofline import GPUProfiler
 from gpu_profile.roofline.call import Call
@@ -22,16 +21,6 @@ from gpu_profile.roofline.measurement import Runs, measure
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
 x = torch.ones(16, 16)
-
-
-@pytest.fixture(autouse=True)
-def no_driver() -> None:
-    configure(backend="none")
-
-
-@pytest.fixture(scope="module")
-def profiler() -> GPUProfiler:
-    return GPUProfiler("cpu", quiet=True, ceilings=CEILINGS)
 
 
 class Squares:

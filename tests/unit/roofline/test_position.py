@@ -7,20 +7,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.roofline import CEILINGS
 
-from gpu_profile.regimes import Regime, classify
-from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
-from gpu_profile.roofline.position import Caches, place
+from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime
+from gpu_profile.roofline.ceilings.ceilings import Ceilings
+from gpu_profile.roofline.machines.machine import Timing
+from gpu_profile.roofline.position import Caches, Position, place
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.roofline.work import Work, unknown_work
 
-CEILINGS = Ceilings(
-    machine="a machine",
-    key={},
-    compute={Precision.FP32: Ceiling(100e9, "measured"), Precision.BF16: Ceiling(400e9, "measured")},
-    levels=(Level("L3", 32 << 20, Ceiling(100e9, "measured")), Level("memory", None, Ceiling(20e9, "measured"))),
-    launch_s=2e-6,
-)
+
+def placed(work: Work, seconds: float, ceilings: Ceilings, *, caches: Caches = "unknown", faults: int = 0) -> Position:
+    return place(work, [Timing(seconds, seconds, faults)], ceilings, caches=caches)
 
 
 def work(flops: int, moved: int, *, precision: Precision = Precision.FP32, working_set: int | None = None) -> Work:
@@ -28,7 +26,7 @@ def work(flops: int, moved: int, *, precision: Precision = Precision.FP32, worki
 
 
 def test_shares_are_the_time_at_the_ceilings_over_the_time_that_it_took() -> None:
-    found = place(work(10**9, 10**9), 0.1, CEILINGS)
+    found = placed(work(10**9, 10**9), 0.1, CEILINGS)
     assert found.flops_per_s == found.bytes_per_s == 1e10
     assert found.compute == pytest.approx(0.1)
     assert found.memory == pytest.approx(0.5)
@@ -36,22 +34,22 @@ def test_shares_are_the_time_at_the_ceilings_over_the_time_that_it_took() -> Non
 
 
 def test_the_ridge_is_where_the_roofs_meet_and_the_attainable_rate_the_lower_of_them() -> None:
-    left, right = place(work(10**9, 10**9), 0.1, CEILINGS), place(work(10**12, 10**9), 20.0, CEILINGS)
+    left, right = placed(work(10**9, 10**9), 0.1, CEILINGS), placed(work(10**12, 10**9), 20.0, CEILINGS)
     assert left.ridge == right.ridge == 5.0
     assert (left.attainable, right.attainable) == (20e9, 100e9)
 
 
 def test_a_mixture_of_precisions_takes_the_sum_of_their_times() -> None:
     mixed = Work(2 * 10**9, 10**6, {Precision.FP32: 10**9, Precision.BF16: 10**9}, 2, working_set=10**6)
-    assert place(mixed, 1.0, CEILINGS).compute == pytest.approx(0.01 + 0.0025)
+    assert placed(mixed, 1.0, CEILINGS).compute == pytest.approx(0.01 + 0.0025)
 
 
 def test_arithmetic_without_a_ceiling_of_its_own_is_taken_at_that_of_fp32() -> None:
-    assert place(Work(10**9, 10**6, {}, 1), 1.0, CEILINGS).compute == pytest.approx(0.01)
+    assert placed(Work(10**9, 10**6, {}, 1), 1.0, CEILINGS).compute == pytest.approx(0.01)
 
 
 def test_a_precision_that_was_not_measured_leaves_the_share_unknown_and_says_so() -> None:
-    found = place(work(10**9, 10**6, precision=Precision.FP8), 1.0, CEILINGS)
+    found = placed(work(10**9, 10**6, precision=Precision.FP8), 1.0, CEILINGS)
     assert found.compute is None
     assert found.reasons["compute ceiling"] == "fp8: its ceiling is not known here"
 
@@ -69,48 +67,48 @@ def test_a_precision_that_was_not_measured_leaves_the_share_unknown_and_says_so(
 def test_bytes_come_from_a_cache_if_they_fit_and_are_known_to_be_there(
     level: str, moved: int, seconds: float, caches: Caches
 ) -> None:
-    found = place(work(1, moved), seconds, CEILINGS, caches=caches)
-    assert found.level == level
+    found = placed(work(1, moved), seconds, CEILINGS, caches=caches)
+    assert found.residency == level
     assert found.roof is not None
     assert found.memory == pytest.approx(moved / found.roof.value / seconds)
 
 
 @pytest.mark.parametrize(("moved", "level"), [(40 << 20, "L3"), (200 << 20, "memory")])
 def test_a_cache_keeps_a_part_of_what_is_a_few_times_its_size(moved: int, level: str) -> None:
-    assert place(work(1, moved), moved / 50e9, CEILINGS, caches="warm").level == level
-    assert place(work(1, moved), moved / 15e9, CEILINGS, caches="warm").level == "memory", "it was not faster"
+    assert placed(work(1, moved), moved / 50e9, CEILINGS, caches="warm").residency == level
+    assert placed(work(1, moved), moved / 15e9, CEILINGS, caches="warm").residency == "memory", "it was not faster"
 
 
 def test_between_the_operations_of_a_call_data_may_stay_in_a_cache() -> None:
     chain = Work(10, 100 << 20, {Precision.FP32: 10}, 50, working_set=64 << 20, largest=2 << 20)
-    assert place(chain, 1.5e-3, CEILINGS).level == "L3"
-    assert place(chain, 1.0, CEILINGS).level == "memory"
+    assert placed(chain, 1.5e-3, CEILINGS).residency == "L3"
+    assert placed(chain, 1.0, CEILINGS).residency == "memory"
 
 
 def test_launches_that_ran_beside_the_work_take_nothing_from_it() -> None:
     many = Work(10**9, 10**9, {Precision.FP32: 10**9}, 50_000, working_set=10**9)
-    found = place(many, 0.1, CEILINGS)
+    found = placed(many, 0.1, CEILINGS)
     assert found.overhead == pytest.approx(1.0)
-    assert found.operation(many, growth=None, n=1).busy == pytest.approx(0.5)
+    assert found.operation.overhead == pytest.approx(0.5)
 
 
 def test_what_is_not_known_stays_unknown_with_its_reason() -> None:
-    found = place(unknown_work("needs passes=2"), 1e-3, CEILINGS)
+    found = placed(unknown_work("needs passes=2"), 1e-3, CEILINGS)
     assert (found.flops_per_s, found.bytes_per_s, found.compute, found.memory) == (None, None, None, None)
     assert found.reasons["flops"] == found.reasons["bytes"] == "needs passes=2"
-    verdict = classify(found.operation(Work(), growth=None, n=1).evidence())
+    verdict = found.verdict(DEFAULT_THRESHOLDS)
     assert (verdict.regime, verdict.rule) == (Regime.UNKNOWN, "needs passes=2")
 
 
 def test_without_ceilings_nothing_is_claimed() -> None:
-    found = place(work(10**9, 10**9), 0.1, Ceilings("unknown", {}, missing={"memory": "out of memory"}))
+    found = placed(work(10**9, 10**9), 0.1, Ceilings("unknown", {}, missing={"memory": "out of memory"}))
     assert (found.compute, found.memory, found.overhead, found.attainable) == (None, None, None, None)
     assert found.reasons["memory ceiling"] == "out of memory"
-    assert classify(found.operation(work(1, 1), growth=None, n=1).evidence()).regime is Regime.UNKNOWN
+    assert found.verdict(DEFAULT_THRESHOLDS).regime is Regime.UNKNOWN
 
 
 def test_a_call_that_took_no_time_has_no_rates() -> None:
-    found = place(work(1, 1), 0.0, CEILINGS)
+    found = placed(work(1, 1), 0.0, CEILINGS)
     assert found.flops_per_s is None
     assert "runtime" in found.reasons
 
@@ -122,7 +120,7 @@ amounts = st.integers(0, 10**15)
 def test_an_operation_at_its_roof_reaches_all_of_exactly_one_ceiling(flops: int, moved: int) -> None:
     done = work(flops, moved)
     at_roof = max(flops / 100e9, moved / 20e9)
-    found = place(done, at_roof, CEILINGS, caches="cold")
+    found = placed(done, at_roof, CEILINGS, caches="cold")
     assert found.compute is not None
     assert found.memory is not None
     assert max(found.compute, found.memory) == pytest.approx(1.0)
@@ -135,8 +133,8 @@ def test_the_verdict_of_a_long_operation_is_the_side_of_the_ridge_that_it_is_on(
     flops: int, moved: int, seconds: float
 ) -> None:
     done = work(flops, moved)
-    found = place(done, max(seconds, flops / 100e9, moved / 20e9, 1e-4), CEILINGS, caches="cold")
-    verdict = classify(found.operation(done, growth=None, n=9).evidence())
+    found = placed(done, max(seconds, flops / 100e9, moved / 20e9, 1e-4), CEILINGS, caches="cold")
+    verdict = found.verdict(DEFAULT_THRESHOLDS)
     intensity = flops / moved
     allowed = {Regime.UNKNOWN, Regime.BALANCED, Regime.MEMORY_BOUND if intensity < 5.0 else Regime.COMPUTE_BOUND}
     assert verdict.regime in allowed
@@ -145,15 +143,15 @@ def test_the_verdict_of_a_long_operation_is_the_side_of_the_ridge_that_it_is_on(
 def test_a_small_operation_whose_work_is_less_than_its_launch_is_launching() -> None:
     small = work(16, 200)
     for seconds in (3e-6, 15e-6):
-        found = place(small, seconds, CEILINGS, caches="warm")
+        found = placed(small, seconds, CEILINGS, caches="warm")
         assert found.overhead == pytest.approx(1.0, abs=0.02)
-    assert place(small, 1e-3, CEILINGS, caches="warm").overhead == pytest.approx(2e-3), "that is more than launching"
+    assert placed(small, 1e-3, CEILINGS, caches="warm").overhead == pytest.approx(2e-3), "that is more than launching"
 
 
 def test_cold_launches_take_longer() -> None:
     ceilings = replace(CEILINGS, cold_launch_s=50e-6)
     large = work(10**7, 10**7)
-    cold, warm = (place(large, 1e-3, ceilings, caches=caches).overhead for caches in ("unknown", "warm"))
+    cold, warm = (placed(large, 1e-3, ceilings, caches=caches).overhead for caches in ("unknown", "warm"))
     assert cold == pytest.approx(0.05)
     assert warm == pytest.approx(0.002)
 
@@ -161,8 +159,8 @@ def test_cold_launches_take_longer() -> None:
 def test_first_touches_of_memory_count_as_memory_as_far_as_there_is_time_for_them() -> None:
     ceilings = replace(CEILINGS, fault_s=1e-6)
     large = work(10**6, 200 * 10**6)
-    found = place(large, 25e-3, ceilings, caches="cold", faults=10_000)
-    assert found.fresh == pytest.approx(0.4)
+    found = placed(large, 25e-3, ceilings, caches="cold", faults=10_000)
+    assert found.first_touch == pytest.approx(0.4)
     assert found.memory == pytest.approx(0.8)
-    assert place(large, 25e-3, ceilings, caches="cold", faults=10**6).memory == pytest.approx(1.0)
-    assert place(large, 25e-3, CEILINGS, caches="cold", faults=10**6).fresh is None
+    assert placed(large, 25e-3, ceilings, caches="cold", faults=10**6).memory == pytest.approx(1.0)
+    assert placed(large, 25e-3, CEILINGS, caches="cold", faults=10**6).first_touch is None

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from support.roofline import CEILINGS
 
 from gpu_profile import configure
 from gpu_profile.cli import run
-from gpu_profile.roofline import machines, sweep
-from gpu_profile.roofline.ceilings import Ceilings
 from gpu_profile.roofline.ceilings import cache as ceiling_cache
+from gpu_profile.roofline.ceilings.ceilings import Ceilings
+from gpu_profile.roofline.machines.devices import machine as machine_of
+from gpu_profile.roofline.plots import panels
+from gpu_profile.roofline.sweep import sweep
 
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
@@ -40,7 +43,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ceilings:
     configure(backend="none")
     monkeypatch.setenv(ceiling_cache.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    machine = machines.machine("cpu")
+    machine = machine_of("cpu")
     known = Ceilings.from_json(CEILINGS.to_json() | {"key": dict(machine.key), "calibrated_ns": time.time_ns()})
     assert ceiling_cache.store(known) == ""
     return known
@@ -55,8 +58,7 @@ def test_its_python_runs_from_top_to_bottom(
 ) -> None:
     import torch
 
-    short = sweep.sweep
-    monkeypatch.setattr(sweep, "sweep", lambda profiler, **_: short(profiler, budget_s=0.2))
+    monkeypatch.setattr(panels, "sweep", partial(sweep, budget_s=0.2))
     names: dict[str, Any] = {"x": torch.ones(1_000)}
     for block in BLOCKS:
         exec(compile(translated(block), "operations.md", "exec"), names)  # noqa: S102 - the project's own file
@@ -91,8 +93,7 @@ def test_the_panel_has_what_its_panel_has(kept: Ceilings, capsys: pytest.Capture
 
 def test_its_command_draws_the_panels(kept: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert ["gpu-profile", "--visualize"] in COMMANDS
-    short = sweep.sweep
-    monkeypatch.setattr(sweep, "sweep", lambda profiler, **_: short(profiler, budget_s=0.2))
+    monkeypatch.setattr(panels, "sweep", partial(sweep, budget_s=0.2))
     assert run(["--visualize"]) == 0
     assert (tmp_path / "gpu_performance_analysis.png").read_bytes().startswith(b"\x89PNG")
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from gpu_profile.errors import UsageError
-from gpu_profile.roofline import sweep as sweep_module
-from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
+from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.machines.machine import Memory
+from gpu_profile.roofline.plots import panels
 from gpu_profile.roofline.plots.panels import create_performance_plots, panels_figure
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.roofline.profiler import GPUProfiler
@@ -245,7 +245,7 @@ def test_the_seeds_function_writes_the_file_and_says_where(
 ) -> None:
     clock = FakeClock()
     rows = rows_of(a_profile(1e-5), a_profile(1e-4))
-    monkeypatch.setattr(sweep_module, "sweep", lambda profiler, budget_s: rows)
+    monkeypatch.setattr(panels, "sweep", lambda profiler, budget_s: rows)
     target = tmp_path / "figure.png"
     assert create_performance_plots(target, profiler=cast(GPUProfiler, Profiler(clock))) == target
     assert target.read_bytes().startswith(b"\x89PNG")

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.counters.formulas import FORMULAS, SECONDS, TIME, Terms, adds_up, parts_of
 from gpu_profile.kernels.records import Counted
-from gpu_profile.kernels.sums import KernelSum
+from gpu_profile.kernels.sums import KernelSum, merged
 
 REDUCTIONS: Final = ("SUM", "MAX", "MEAN")
 
@@ -94,16 +94,6 @@ class CounterSums:
     kernels: int
     kernel_ns: int
 
-    @property
-    def exact(self) -> Mapping[str, float]:
-        """By metric, what is the region's for certain."""
-        return {metric: found.exact for metric, found in self.sums.items()}
-
-    @property
-    def shared(self) -> Mapping[str, float]:
-        """By metric, the region's estimated part of what several regions have in common."""
-        return {metric: found.shared for metric, found in self.sums.items()}
-
     def coverage(self, metric: str) -> float | None:
         """The share of the region's kernel time that has records of a metric; None if it has no kernel time."""
         found = self.sums.get(metric) or self.means.get(metric)
@@ -140,11 +130,8 @@ class CounterSums:
         return values
 
     def __add__(self, other: CounterSums) -> CounterSums:
-        sums, means = dict(self.sums), dict(self.means)
-        for metric, total in other.sums.items():
-            sums[metric] = sums[metric].plus(total) if metric in sums else total
-        for metric, mean in other.means.items():
-            means[metric] = means[metric].plus(mean) if metric in means else mean
+        sums = merged(self.sums, other.sums, CounterSum.plus)
+        means = merged(self.means, other.means, CounterMean.plus)
         return CounterSums(sums, means, self.kernels + other.kernels, self.kernel_ns + other.kernel_ns)
 
     def _unsummed(self, metric: str, mean: CounterMean, reduction: str) -> float | None:
@@ -275,54 +262,30 @@ class Counters:
             if not part.count:
                 continue
             all_of_it = max(whole.get(kernel, part), part, key=lambda found: found.count)
-            for metric, records in self._names.get(kernel, {}).items():
-                if metric in own:
-                    continue
-                if adds_up(metric):
-                    total = records.total(all_of_it, part)
-                    sums[metric] = sums[metric].plus(total) if metric in sums else total
-                else:
-                    mean = records.weighted(all_of_it, part)
-                    means[metric] = means[metric].plus(mean) if metric in means else mean
+            more = {metric: each for metric, each in self._names.get(kernel, {}).items() if metric not in own}
+            totals = {metric: each.total(all_of_it, part) for metric, each in more.items() if adds_up(metric)}
+            others = {metric: each.weighted(all_of_it, part) for metric, each in more.items() if not adds_up(metric)}
+            sums = merged(sums, totals, CounterSum.plus)
+            means = merged(means, others, CounterMean.plus)
         return CounterSums(sums, means, kernels, kernel_ns) if sums or means else None
 
     def matched(self, whole: Mapping[str, KernelSum], regions: Collection[str] = ()) -> Matched:
         """How the records and the kernels of the timed run go together; `regions` are the names of its regions."""
-        pairs, ranges = 0, 0
-        left, missing, sums = Counter[str](), Counter[str](), defaultdict[str, float](float)
         counts = {name: max((len(r.values) for r in of.values()), default=0) for name, of in self._names.items()}
-        for name, count in counts.items():
-            if name in whole:
-                pairs += min(count, whole[name].count)
-            elif name in regions:
-                ranges += count
-                continue
-            kernels = whole[name].count if name in whole else 0
-            left[name] += max(0, count - kernels)
-            for metric, records in self._names[name].items():
-                extra = len(records.values) - kernels
-                if extra > 0 and adds_up(metric):
-                    sums[metric] += records.sums[-1] * (extra / len(records.values))
-        missing_ns = 0.0
-        for name, kernel in whole.items():
-            without = max(0, kernel.count - counts.get(name, 0))
-            missing[name] += without
-            missing_ns += kernel.total_ns * (without / kernel.count) if kernel.count else 0
-        return Matched(pairs, ranges, dict(+left), dict(+missing), missing_ns, dict(sums))
+        ranges = sum(count for name, count in counts.items() if name in regions and name not in whole)
+        records = Counter({name: count for name, count in counts.items() if name in whole or name not in regions})
+        kernels = Counter({name: kernel.count for name, kernel in whole.items()})
+        return Matched((records & kernels).total(), ranges, dict(records - kernels), dict(kernels - records))
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
     """What belongs together: `pairs` of a record and a kernel of one name, and `ranges` of whole regions.
 
-    `records` without a kernel and `kernels` without a record are counted by name; those kernels took `kernel_ns`, and
-    `sums` are the metrics of those records that add up. Where only some records or kernels of a name are left, their
-    time and values are the mean's.
+    `records` without a kernel and `kernels` without a record are counted by name.
     """
 
     pairs: int
     ranges: int
     records: Mapping[str, int]
     kernels: Mapping[str, int]
-    kernel_ns: float
-    sums: Mapping[str, float]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import weakref
@@ -14,13 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from gpu_profile.errors import GpuProfileError, UsageError
+from gpu_profile.kernels.claim import forget_in_children
 from gpu_profile.kernels.gmp.results import ProfileType, Results
 from gpu_profile.kernels.gmp.totals import Totals
 from gpu_profile.kernels.records import Record
 from gpu_profile.kernels.sources.opening import check_spec, open_source
 from gpu_profile.kernels.sources.source import Source
 from gpu_profile.kernels.sources.torch_source import TorchSource
-from gpu_profile.kernels.windows.window import Taken, Window
+from gpu_profile.kernels.windows.window import OPEN, Taken, Window
 from gpu_profile.regions.session import process
 from gpu_profile.units import nanoseconds
 
@@ -52,7 +52,7 @@ class Collecting:
         self.settings = settings
         self.enabled = self._forked = False
         self._reset()
-        _all.add(self)
+        forget_in_children(self)
 
     def _reset(self) -> None:
         self._lock = threading.RLock()
@@ -127,21 +127,19 @@ class Collecting:
             )
             return replace(found, problems=(*found.problems, line))
 
-    def after_fork(self) -> None:
-        """In the child: nothing was recorded yet, and nothing is until that is asked for."""
+    def forget(self) -> None:
+        """In a forked child nothing was recorded yet, and nothing is until that is asked for."""
         self._forked, self.enabled = self._forked or self.enabled, False
-        if self._window is not None:
-            self._window.forget()
         self._reset()
 
     # ------------------------------------------------------------------ windows
 
     def _open(self, kind: ProfileType) -> None:
         """Begin to record or, if that is not possible, to collect the host's time at least."""
-        holder = _claim(self)
-        if holder is not None:
+        holder = OPEN.holder
+        if holder is not None and holder.owner:
             self._totals.problem(
-                f"{holder.settings.name} was recording when ranges of {self.settings.name} began: "
+                f"{holder.owner} was recording when ranges of {self.settings.name} began: "
                 "only one profiler of a process records at a time; disable() it or ask for its results first."
             )
             return
@@ -153,15 +151,12 @@ class Collecting:
                 self._window = _Open(self, _Nobody())
             except Exception as another:  # noqa: BLE001 - as above
                 self._totals.problem(f"Ranges were not collected: {_line(another)}")
-                _release(self)
 
     def _source(self, kind: ProfileType) -> Source:
-        source = open_source(self.settings.source)
         in_main_thread = threading.current_thread() is threading.main_thread()
-        if isinstance(source, TorchSource) and not in_main_thread and kind is not ProfileType.MEMORY:
-            # Whoever asks for results is likely to be another thread, when this one is gone.
-            return TorchSource(all_threads=True)
-        return source
+        # Whoever asks for results is likely to be another thread, when one that is not the main one is gone.
+        all_threads = not in_main_thread and kind is not ProfileType.MEMORY
+        return open_source(self.settings.source, all_threads=all_threads)
 
     def _close(self) -> None:
         """End the window, if one is open and this thread can, and add up what it has seen."""
@@ -174,8 +169,6 @@ class Collecting:
         except Exception as error:  # noqa: BLE001 - as above
             self._totals.problem(f"The records of {window.ranges} ranges were lost: {_line(error)}")
             return
-        finally:
-            _release(self)
         try:
             report = taken.report()
         except Exception as error:  # noqa: BLE001 - as above
@@ -184,8 +177,8 @@ class Collecting:
         recorded = not isinstance(window.source, _Nobody)
         memory = recorded and not window.all_threads
         self._totals.add(report, recorded=recorded, memory=memory, elsewhere=window.elsewhere)
-        if problem := getattr(window.source, "problem", ""):
-            self._totals.problem(problem)
+        if window.source.problem:
+            self._totals.problem(window.source.problem)
 
 
 class _Open:
@@ -196,9 +189,9 @@ class _Open:
         self._torch = "torch" in sys.modules
         # Room for a range with many inside it, for the window stays open until that ends.
         most, self._clock = 2 * owner.settings.most_executions, process.settings().clock
-        self._window = Window(source, clock=self._clock, most_executions=most).start()
+        self._window = Window(source, clock=self._clock, most_executions=most, owner=owner.settings.name).start()
         self.thread = threading.current_thread()
-        self.since_ns, self.ranges = self._clock.now_ns(), 0
+        self.ranges = 0
         #: Ranges in other threads than the only one that is fully recorded.
         self.elsewhere: set[str] = set()
         # At the end of the process nobody needs it any more, and a GPU may not answer.
@@ -231,19 +224,16 @@ class _Open:
 
     def age_ns(self) -> int:
         """Since it was opened."""
-        return self._clock.now_ns() - self.since_ns
+        return self._clock.now_ns() - self._window.start_ns
 
     def stop(self) -> Taken:
         """End it: what was taken."""
         self._abandoned.detach()
         return self._window.stop()
 
-    def forget(self) -> None:
-        """It is the parent process's."""
-        self._abandoned.detach()
-
 
 def _abandon(window: Window) -> None:
+    window.owner = ""  # if it cannot be closed here: there is nobody any more to ask for that
     with suppress(Exception):
         window.stop()
 
@@ -252,6 +242,7 @@ class _Nobody:
     """A source of no records, for a window that collects the host's time."""
 
     name = "nobody"
+    problem = ""
     dropped: int | None = None
     pushes = False
 
@@ -273,37 +264,3 @@ def _line(error: Exception) -> str:
     """What happened, in one line; our own errors are one already."""
     text = str(error) if isinstance(error, GpuProfileError) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())
-
-
-_all: Final[weakref.WeakSet[Collecting]] = weakref.WeakSet()
-_holding = threading.Lock()
-_holder: weakref.ref[Collecting] | None = None
-
-
-def _claim(asking: Collecting) -> Collecting | None:
-    """Let it record, or return the one that does."""
-    global _holder  # noqa: PLW0603 - one process, one profiler at a time
-    with _holding:
-        holder = None if _holder is None else _holder()
-        if holder is None or holder is asking:
-            _holder = weakref.ref(asking)
-            return None
-        return holder
-
-
-def _release(done: Collecting) -> None:
-    global _holder  # noqa: PLW0603 - as above
-    with _holding:
-        if _holder is not None and _holder() is done:
-            _holder = None
-
-
-def _after_fork() -> None:
-    """In the child no window is open: none of its threads, and nothing of a GPU's state, lives on."""
-    global _holder, _holding
-    _holder, _holding = None, threading.Lock()
-    for collecting in list(_all):
-        collecting.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

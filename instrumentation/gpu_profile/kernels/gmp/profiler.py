@@ -12,7 +12,6 @@ import itertools
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -60,7 +59,7 @@ class GmpProfiler:
     """
 
     def __init__(self, **options: Unpack[Options]) -> None:
-        self._collecting = Collecting(_settings(options, f"profiler {next(_numbers)}"))
+        self._collecting = Collecting(_settings(options))
         self._ready = self._warned = False
 
     # ------------------------------------------------------------------ life
@@ -178,9 +177,10 @@ class GmpProfiler:
 _numbers: Final = itertools.count(1)
 
 
-def _settings(options: Options, name: str) -> Settings:
-    output = options.get("output", "output")
-    given: dict[str, Any] = {"name": name, **options, "output": None if output is None else Path(output)}
+def _settings(options: Options) -> Settings:
+    given: dict[str, Any] = {"output": "output", **options}
+    given["output"] = None if given["output"] is None else Path(given["output"])
+    given["name"] = given.get("name") or f"profiler {next(_numbers)}"
     return Settings(**given)
 
 
@@ -209,56 +209,31 @@ def _print(text: str) -> None:
 
 # ---------------------------------------------------------------------- without an object of one's own
 
-_global: GmpProfiler | None = None
-_made: Final = threading.Lock()
-
 
 def create_profiler(**options: Unpack[Options]) -> GmpProfiler:
     """A profiler of its own; see `GmpProfiler` for the options."""
     return GmpProfiler(**options)
 
 
-def _the_profiler() -> GmpProfiler:
-    global _global  # noqa: PLW0603 - one for all who do not want one of their own
-    with _made:
-        if _global is None:
-            _global = GmpProfiler(name="the global profiler")
-        return _global
+#: One for all who do not want one of their own, and its ranges.
+_GLOBAL: Final = GmpProfiler(name="the global profiler")
+profile_range: Final = _GLOBAL.profile_range
+profile_memory: Final = _GLOBAL.profile_memory
+profile_function: Final = _GLOBAL.profile_function
 
 
 def init_global_profiler(**options: Unpack[Options]) -> GmpProfiler:
-    """Have the functions below record from now on; once more is fine. Options that are given replace those before."""
-    profiler = _the_profiler()
+    """Have the global profiler record from now on; once more is fine. Options that are given replace those before."""
     if options:
-        collecting = profiler._collecting
-        collecting.settings = _settings({"name": collecting.settings.name, **options}, "")
-    profiler.init()
-    return profiler
-
-
-def profile_range(name: str, type: str = _KERNELS) -> ProfiledRange:  # noqa: A002 - as above
-    """A range of the global profiler."""
-    return _the_profiler().profile_range(name, type)
-
-
-def profile_memory(name: str) -> ProfiledRange:
-    """A range of type MEMORY of the global profiler."""
-    return _the_profiler().profile_memory(name)
-
-
-@overload
-def profile_function(name: Callable[P, R], /) -> Callable[P, R]: ...
-@overload
-def profile_function(name: str | None = ..., type: str = ...) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def profile_function(name: Any = None, type: str = _KERNELS) -> Any:  # noqa: A002 - as above
-    """Make every call of a function a range of the global profiler."""
-    return _the_profiler().profile_function(name, type)
+        collecting = _GLOBAL._collecting
+        collecting.settings = _settings({"name": collecting.settings.name, **options})
+    _GLOBAL.init()
+    return _GLOBAL
 
 
 def print_results(reduction: str = Reduction.SUM) -> None:
     """Print the global profiler's ranges of kernels and, if there are any, of memory; write the CSV files."""
     how = one_of(Reduction, reduction)
-    profiler = _the_profiler()
-    profiler.print_profiler_ranges(how)
-    if profiler.results().memory:
-        profiler.print_memory_activity()
+    _GLOBAL.print_profiler_ranges(how)
+    if _GLOBAL.results().memory:
+        _GLOBAL.print_memory_activity()

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from gpu_profile.errors import UsageError
+from gpu_profile.kernels.gmp.collecting import Collecting
 from gpu_profile.kernels.gmp.results import ProfileType
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.generators import async_generator, generator
@@ -22,24 +23,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Told(Protocol):
-    """Who is told of ranges: `begin` before one begins, and `end`, with what that returned, after it has ended."""
-
-    def begin(self, name: str, kind: ProfileType) -> int:
-        """A range is about to begin in this thread, whose number is returned."""
-        ...
-
-    def end(self, thread: int) -> None:
-        """A range that began in `thread` has ended."""
-        ...
-
-
 class ProfiledRange:
     """What `profile_range` returns: a context manager, or a decorator. It may be used again and in several threads."""
 
     __slots__ = ("_region", "kind", "name", "told")
 
-    def __init__(self, told: Told, name: str, kind: ProfileType) -> None:
+    def __init__(self, told: Collecting, name: str, kind: ProfileType) -> None:
         self.told, self.name, self.kind = told, name, kind
         self._region = region(name)
 
@@ -65,7 +54,7 @@ class ProfiledRange:
 # ---------------------------------------------------------------------- decorated functions
 
 
-def decorate(told: Told, function: Callable[P, R], given: str | None, kind: ProfileType) -> Callable[P, R]:
+def decorate(told: Collecting, function: Callable[P, R], given: str | None, kind: ProfileType) -> Callable[P, R]:
     """Make every call of a function (plain, async, generator or async generator) a range, by default of its name."""
     name: str = given or cast("str", getattr(function, "__qualname__", "range"))
     inner = region(name)(function)  # it also says what cannot be decorated
@@ -91,7 +80,7 @@ def decorate(told: Told, function: Callable[P, R], given: str | None, kind: Prof
 
 
 @contextmanager
-def _around(told: Told, name: str, kind: ProfileType) -> Iterator[None]:
+def _around(told: Collecting, name: str, kind: ProfileType) -> Iterator[None]:
     thread = told.begin(name, kind)
     try:
         yield
@@ -104,9 +93,9 @@ class _Body(Running):
 
     __slots__ = ("_thread", "_told")
 
-    def __init__(self, told: Told, name: str, kind: ProfileType) -> None:
+    def __init__(self, told: Collecting, name: str, kind: ProfileType) -> None:
         Execution.__init__(self, name)
-        self._told: Told | None = told
+        self._told: Collecting | None = told
         self._thread = told.begin(name, kind)
         if not process.disabled:
             self.begin(nested=False, span=True)
@@ -131,7 +120,7 @@ def push(block: ProfiledRange) -> None:
     _pushed.set((*_pushed.get(), block))
 
 
-def pop(told: Told, kind: ProfileType) -> None:
+def pop(told: Collecting, kind: ProfileType) -> None:
     """End the range of this type that was pushed last in this thread or task; UsageError if there is none."""
     pushed = _pushed.get()
     mine = [block for block in pushed if block.told is told]

@@ -7,7 +7,6 @@ every number has its unit behind it.
 from __future__ import annotations
 
 import csv
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +19,8 @@ from gpu_profile.kernels.counters.formulas import TIME
 from gpu_profile.kernels.memory.region import RegionMemory
 from gpu_profile.kernels.records import HOST, Allocation
 from gpu_profile.kernels.region import RegionKernels
+from gpu_profile.kernels.sums import longest_first
 from gpu_profile.units import MIB
-
-_log = logging.getLogger("gpu_profile")
 
 _NS_PER_US: Final = 1000
 #: In a folder of the user's choice, `output` by default.
@@ -94,13 +92,10 @@ class Results:
     def values(self, region: RegionKernels, reduction: str = Reduction.SUM) -> list[Value]:
         """A range's numbers: of its kernels and copies, if those were recorded, and of its time on the host."""
         how = one_of(Reduction, reduction)
-        found: list[Value] = []
-        if self.recorded(region):
-            found += _kernel_values(region, how)
-        found += _host_values(region, how)
-        if self.recorded(region):
-            found += _copy_values(region) + _counter_values(region, how)
-        return found
+        if not self.recorded(region):
+            return list(_host_values(region, how))
+        parts = (_kernel_values, _host_values, _copy_values, _counter_values)
+        return [value for part in parts for value in part(region, how)]
 
 
 class Value(NamedTuple):
@@ -137,24 +132,18 @@ def _host_values(region: RegionKernels, how: Reduction) -> Iterator[Value]:
         yield Value("host__time_duration.sum", "us", how, region.host_ns / region.executions / _NS_PER_US)
 
 
-def _copy_values(region: RegionKernels) -> list[Value]:
-    if not region.copies:
-        return []
-    found = [Value("copies.count", "", Reduction.SUM, sum(copy.count for copy in region.copies.values()))]
+def _copy_values(region: RegionKernels, _: Reduction) -> Iterator[Value]:
+    if region.copies:
+        yield Value("copies.count", "", Reduction.SUM, region.copy_count)
     if region.copy_bytes is not None:
-        found.append(Value("copies.bytes", "B", Reduction.SUM, region.copy_bytes))
-    return found
+        yield Value("copies.bytes", "B", Reduction.SUM, region.copy_bytes)
 
 
-def _counter_values(region: RegionKernels, how: Reduction) -> list[Value]:
-    if region.counters is None:
-        return []
-    # The time is there already, as it was without counters, which slow kernels down.
-    found = {metric: value for metric, value in region.counters.reduce(how).items() if metric != TIME}
-    return [
-        Value(metric, _unit(metric), how, int(value) if value.is_integer() else value)
-        for metric, value in found.items()
-    ]
+def _counter_values(region: RegionKernels, how: Reduction) -> Iterator[Value]:
+    for metric, value in ({} if region.counters is None else region.counters.reduce(how)).items():
+        # The time is there already, as it was without counters, which slow kernels down.
+        if metric != TIME:
+            yield Value(metric, _unit(metric), how, int(value) if value.is_integer() else value)
 
 
 def _unit(metric: str) -> str:
@@ -175,46 +164,43 @@ def kernel_text(results: Results, reduction: str = Reduction.SUM) -> str:
     lines = [f"🔥 Kernel Profiling Results ({how}):", f"Number of ranges: {len(results.kernels)}"]
     if any(region is not None and region.on_host for region in results.kernels.values()):
         lines.append("No GPU operation was recorded: these are operators of the CPU.")
-    for number, (name, region) in enumerate(results.kernels.items(), 1):
-        lines.append(f"Range {number}: {name}")
-        if region is None:
-            lines.append("  not recorded")
-        else:
-            lines += [f"  {value}" for value in results.values(region, how)]
-    if not results.kernels:
-        lines.append("No range was recorded: call init(), and run code in profile_range().")
-    return "\n".join([*lines, *_remarks(results)])
+    told = {
+        name: None if region is None else [str(value) for value in results.values(region, how)]
+        for name, region in results.kernels.items()
+    }
+    return "\n".join([*lines, *_ranges(told, "profile_range"), *_remarks(results)])
 
 
 def memory_text(results: Results) -> str:
     """The ranges of memory as the console shows them, without a newline at the end. 1 MB is 2^20 bytes there."""
-    lines = ["💾 Memory Activity Results:"]
-    for number, (name, region) in enumerate(results.memory.items(), 1):
-        lines.append(f"Range {number}: {name}")
-        memories = results.memories(region)
-        if memories is None:
-            lines.append("  not recorded")
-        else:
-            lines += _memory_lines(memories)
-    if not results.memory:
-        lines.append("No range was recorded: call init(), and run code in profile_memory().")
-    return "\n".join([*lines, *_remarks(results)])
+    found = {name: results.memories(region) for name, region in results.memory.items()}
+    told = {name: None if memories is None else list(_memory_lines(memories)) for name, memories in found.items()}
+    return "\n".join(["💾 Memory Activity Results:", *_ranges(told, "profile_memory"), *_remarks(results)])
+
+
+def _ranges(told: Mapping[str, Sequence[str] | None], how: str) -> Iterator[str]:
+    """The lines of each range; None: it was not recorded."""
+    for number, (name, lines) in enumerate(told.items(), 1):
+        yield f"Range {number}: {name}"
+        yield from (f"  {line}" for line in (["not recorded"] if lines is None else lines))
+    if not told:
+        yield f"No range was recorded: call init(), and run code in {how}()."
 
 
 def _memory_lines(memories: Sequence[RegionMemory]) -> Iterator[str]:
     if not memories:
-        yield f"  Allocations: {_moved(0, 0)}"
-        yield f"  Deallocations: {_moved(0, 0)}"
+        yield f"Allocations: {_moved(0, 0)}"
+        yield f"Deallocations: {_moved(0, 0)}"
     for memory in memories:
         # The document's lines, as they are, where there is nobody to mix them up with.
         plain = len(memories) == 1 and memory.device != HOST
         tail = "" if plain else f" [{memory.source}, {'CPU' if memory.device == HOST else f'GPU {memory.device}'}]"
-        yield f"  Allocations: {_moved(memory.allocations, memory.allocated_bytes)}{tail}"
-        yield f"  Deallocations: {_moved(memory.frees, memory.freed_bytes)}{tail}"
+        yield f"Allocations: {_moved(memory.allocations, memory.allocated_bytes)}{tail}"
+        yield f"Deallocations: {_moved(memory.frees, memory.freed_bytes)}{tail}"
         if memory.peak_bytes is not None:
-            yield f"  Peak: {_bytes(memory.peak_bytes)}{tail}"
+            yield f"Peak: {_bytes(memory.peak_bytes)}{tail}"
         elif memory.rise_bytes is not None:
-            yield f"  Peak above the start: {_bytes(memory.rise_bytes)}{tail}"
+            yield f"Peak above the start: {_bytes(memory.rise_bytes)}{tail}"
 
 
 def _remarks(results: Results) -> list[str]:
@@ -328,7 +314,7 @@ def _result_rows(results: Results, how: Reduction) -> Iterator[tuple[object, ...
 
 def _kernel_rows(results: Results) -> Iterator[tuple[object, ...]]:
     for name, region in results.kernels.items():
-        kernels = [] if region is None else region.top(len(region.kernels))
+        kernels = [] if region is None else longest_first(region.kernels)
         for kernel, sums in kernels:
             mean_ns = sums.total_ns / sums.count if sums.count else 0.0
             yield name, kernel, sums.count, *(ns / _NS_PER_US for ns in (sums.total_ns, mean_ns, sums.max_ns))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import replace
 from typing import Final
 
 from gpu_profile.kernels.gmp.results import ProfileType, Results
-from gpu_profile.kernels.joining.idle import Idle
 from gpu_profile.kernels.records import Allocation
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.report import ReportData
@@ -90,12 +88,6 @@ def _both(one: RegionKernels, other: RegionKernels) -> RegionKernels:
     """Their sum. Where one of them has GPU operations and the other the CPU's operators, the GPU's are the kernels."""
     if one.on_host != other.on_host:
         # A recording shows operators because there was not one GPU operation in it.
-        one, other = (_without_operators(region) if region.on_host else region for region in (one, other))
+        cpu, gpu = (one, other) if one.on_host else (other, one)
+        return RegionKernels(cpu.name, cpu.executions, cpu.host_ns, memory=cpu.memory) + gpu
     return one + other
-
-
-def _without_operators(region: RegionKernels) -> RegionKernels:
-    plain = RegionKernels(
-        region.name, region.executions, region.host_ns, (), 0, 0, 0, Idle(), 0, 0, 0, {}, {}, 0, 0, 0, 0
-    )
-    return replace(plain, memory=region.memory)

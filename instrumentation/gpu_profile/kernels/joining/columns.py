@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +18,8 @@ CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
 #: Stands for what is not known in columns of whole numbers.
 NONE: Final = np.iinfo(np.int64).max
 Numbers = NDArray[np.int64]
+#: Records that wait for the columns at once: more of them leave the processor's cache.
+_BATCH: Final = 256
 K = TypeVar("K")
 
 
@@ -90,144 +94,73 @@ class _Numbered(dict[K, int]):
         return number
 
 
-def _arrays(codes: str) -> list[array[Any]]:
-    return [array(code) for code in codes]
-
-
 class Columns:
-    """All records of a recording. `driver` keeps the driver's allocations whole, for they are few."""
+    """All records of a recording, as arrays of each kind in the order in which they came.
 
-    def __init__(self) -> None:
+    `names`, `streams` (device and stream) and `threads` are by their numbers. `launched` are external correlations: ids
+    of calls, and the ids of the ranges that they were made in. `driver` are the driver's allocations once more, and
+    whole, for they are few.
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
         self._names: _Numbered[str] = _Numbered()
         self._streams: _Numbered[tuple[int, int | str]] = _Numbered()
         self._threads: _Numbered[int | str] = _Numbered()
-        self._operations = _arrays("biqqqiqffb")
-        self._calls = _arrays("qqqiiq")
-        self._ranges = _arrays("iiqqqq")
-        self._operators = _arrays("iiqqqb")
-        self._allocations = _arrays("qiiqqiQ")
-        self._launched = _arrays("qq")
         self.counted: list[Counted] = []
         self.driver: list[Allocation] = []
-        self._add = {
-            Operation: self._operation,
-            Call: self._call,
-            Range: self._range,
-            Operator: self._operator,
-            Allocation: self._allocation,
-            Launched: self._launch,
-            Counted: self.counted.append,
+        #: By the type of record: its row, and the type codes of the columns that this goes into.
+        rows: dict[type, tuple[Callable[[Any], tuple[Any, ...]], str]] = {
+            Operation: (self._operation, "biqqqiqffb"),
+            Call: (self._call, "qqqiiq"),
+            Range: (self._range, "iiqqqq"),
+            Operator: (self._operator, "iiqqqb"),
+            Allocation: (self._allocation, "qiiqqiQ"),
+            Launched: (tuple, "qq"),
         }
+        arrays = {kind: [array(code) for code in codes] for kind, (_, codes) in rows.items()}
+        records = iter(records)
+        while batch := list(islice(records, _BATCH)):
+            found: dict[type, list[Any]] = defaultdict(list)
+            for record in batch:
+                found[type(record)].append(record)
+            self.counted += found.pop(Counted, [])
+            for kind, members in found.items():
+                for column, values in zip(arrays[kind], zip(*map(rows[kind][0], members), strict=True), strict=True):
+                    column.extend(values)
+        made: dict[type, list[Any]] = {kind: list(map(np.asarray, columns)) for kind, columns in arrays.items()}
+        self.names, self.streams, self.threads = list(self._names), list(self._streams), list(self._threads)
+        self.operations, self.calls = Operations(*made[Operation]), Calls(*made[Call])
+        self.ranges, self.operators = Ranges(*made[Range]), Operators(*made[Operator])
+        self.allocations = Allocations(*made[Allocation])
+        self.launched: tuple[Numbers, Numbers] = made[Launched][0], made[Launched][1]
 
-    def add(self, record: Record) -> None:
-        """Keep one record."""
-        self._add[type(record)](record)  # type: ignore[operator]  # each takes the type that it stands under
+    def _operation(self, r: Operation) -> tuple[Any, ...]:
+        return (
+            CODES[r.kind],
+            self._streams[r.device, r.stream],
+            r.start_ns,
+            r.end_ns,
+            r.correlation or 0,  # no call has the id 0
+            self._names[r.name],
+            NONE if r.bytes is None else r.bytes,
+            np.nan if r.occupancy is None else r.occupancy,
+            np.nan if r.blocks is None else r.blocks,
+            r.graph,
+        )
 
-    def extend(self, records: Iterable[Record]) -> None:
-        """Keep all of them."""
-        take: Any = self._add
-        for record in records:
-            take[type(record)](record)
+    def _call(self, r: Call) -> tuple[Any, ...]:
+        moved = NONE if r.bytes is None else r.bytes
+        return r.correlation, r.start_ns, r.end_ns, self._threads[r.thread], self._names[r.name], moved
 
-    def _operation(self, r: Operation) -> None:
-        kinds, streams, starts, ends, causes, names, moved, occupancy, blocks, graphs = self._operations
-        kinds.append(CODES[r.kind])
-        streams.append(self._streams[r.device, r.stream])
-        starts.append(r.start_ns)
-        ends.append(r.end_ns)
-        causes.append(r.correlation or 0)  # no call has the id 0
-        names.append(self._names[r.name])
-        moved.append(NONE if r.bytes is None else r.bytes)
-        occupancy.append(np.nan if r.occupancy is None else r.occupancy)
-        blocks.append(np.nan if r.blocks is None else r.blocks)
-        graphs.append(r.graph)
+    def _range(self, r: Range) -> tuple[Any, ...]:
+        return self._names[r.name], self._threads[r.thread], r.start_ns, r.end_ns, r.id, r.parent
 
-    def _call(self, r: Call) -> None:
-        ids, starts, ends, threads, names, moved = self._calls
-        ids.append(r.correlation)
-        starts.append(r.start_ns)
-        ends.append(r.end_ns)
-        threads.append(self._threads[r.thread])
-        names.append(self._names[r.name])
-        moved.append(NONE if r.bytes is None else r.bytes)
+    def _operator(self, r: Operator) -> tuple[Any, ...]:
+        sequence = -1 if r.sequence is None else r.sequence
+        return self._names[r.name], self._threads[r.thread], r.start_ns, r.end_ns, sequence, r.backward
 
-    def _range(self, r: Range) -> None:
-        names, threads, starts, ends, ids, parents = self._ranges
-        names.append(self._names[r.name])
-        threads.append(self._threads[r.thread])
-        starts.append(r.start_ns)
-        ends.append(r.end_ns)
-        ids.append(r.id)
-        parents.append(r.parent)
-
-    def _operator(self, r: Operator) -> None:
-        names, threads, starts, ends, sequences, backward = self._operators
-        names.append(self._names[r.name])
-        threads.append(self._threads[r.thread])
-        starts.append(r.start_ns)
-        ends.append(r.end_ns)
-        sequences.append(-1 if r.sequence is None else r.sequence)
-        backward.append(r.backward)
-
-    def _allocation(self, r: Allocation) -> None:
-        times, threads, devices, moved, totals, sources, addresses = self._allocations
-        times.append(r.time_ns)
-        threads.append(self._threads[r.thread])
-        devices.append(r.device)
-        moved.append(r.bytes)
-        totals.append(NONE if r.total is None else r.total)
-        sources.append(self._names[r.source])
-        addresses.append(r.address)
+    def _allocation(self, r: Allocation) -> tuple[Any, ...]:
         if r.source == "driver":
             self.driver.append(r)
-
-    def _launch(self, r: Launched) -> None:
-        calls, ranges = self._launched
-        calls.append(r.correlation)
-        ranges.append(r.range)
-
-    @property
-    def names(self) -> list[str]:
-        """Texts by their numbers."""
-        return list(self._names)
-
-    @property
-    def streams(self) -> list[tuple[int, int | str]]:
-        """Device and stream by their numbers."""
-        return list(self._streams)
-
-    @property
-    def threads(self) -> list[int | str]:
-        """Threads by their numbers."""
-        return list(self._threads)
-
-    @property
-    def operations(self) -> Operations:
-        """GPU operations, in the order in which they were added, as is all else."""
-        return Operations(*map(np.asarray, self._operations))
-
-    @property
-    def calls(self) -> Calls:
-        """Calls of the runtime or driver."""
-        return Calls(*map(np.asarray, self._calls))
-
-    @property
-    def ranges(self) -> Ranges:
-        """Executions of regions."""
-        return Ranges(*map(np.asarray, self._ranges))
-
-    @property
-    def operators(self) -> Operators:
-        """Operators of a framework."""
-        return Operators(*map(np.asarray, self._operators))
-
-    @property
-    def allocations(self) -> Allocations:
-        """Memory taken and given back."""
-        return Allocations(*map(np.asarray, self._allocations))
-
-    @property
-    def launched(self) -> tuple[Numbers, Numbers]:
-        """External correlations: ids of calls, and the ids of the ranges that they were made in."""
-        calls, ranges = map(np.asarray, self._launched)
-        return calls, ranges
+        total = NONE if r.total is None else r.total
+        return r.time_ns, self._threads[r.thread], r.device, r.bytes, total, self._names[r.source], r.address

@@ -42,14 +42,19 @@ class Idle:
         """All idle time."""
         return self.host_wait_ns + self.kernel_wait_ns + self.other_ns + self.unknown_ns
 
+    def by_cause(self, *, causes: bool) -> dict[str, int | None]:
+        """Nanoseconds by cause. Without `causes`, the calls of the host, only how long all of it was is known."""
+        known = {
+            "host_wait": self.host_wait_ns,
+            "launch": self.launch_ns,
+            "kernel_wait": self.kernel_wait_ns,
+            "other": self.other_ns,
+            "unknown": self.unknown_ns,
+        }
+        return {**known} if causes else {**dict.fromkeys(known), "unknown": self.total_ns}
+
     def __add__(self, other: Idle) -> Idle:
-        return Idle(
-            self.host_wait_ns + other.host_wait_ns,
-            self.kernel_wait_ns + other.kernel_wait_ns,
-            self.other_ns + other.other_ns,
-            self.unknown_ns + other.unknown_ns,
-            self.launch_ns + other.launch_ns,
-        )
+        return Idle(*(getattr(self, cause) + getattr(other, cause) for cause in self.__slots__))
 
 
 class _Gaps(NamedTuple):
@@ -95,21 +100,14 @@ class IdleTimes:
 
     def __init__(self, starts: Numbers, ends: Numbers, launched: Numbers) -> None:
         gaps = _gaps(starts, ends, launched, -_EVER)
-        after = [np.array([int(ends.max())], np.int64)], [np.array([_EVER], np.int64)]
-        self._host = Cover(
-            np.concatenate([gaps.starts[gaps.host], *after[0]]), np.concatenate([gaps.ends[gaps.host], *after[1]])
+        host = np.append(gaps.starts[gaps.host], ends.max()), np.append(gaps.ends[gaps.host], _EVER)
+        #: In the order of `Idle`.
+        self._covers = (
+            Cover(*host),
+            *(Cover(gaps.starts[part], gaps.ends[part]) for part in (gaps.kernel, gaps.other, gaps.unknown)),
+            Cover(gaps.launching[gaps.host], gaps.ends[gaps.host]),
         )
-        self._kernel = Cover(gaps.starts[gaps.kernel], gaps.ends[gaps.kernel])
-        self._other = Cover(gaps.starts[gaps.other], gaps.ends[gaps.other])
-        self._unknown = Cover(gaps.starts[gaps.unknown], gaps.ends[gaps.unknown])
-        self._launch = Cover(gaps.launching[gaps.host], gaps.ends[gaps.host])
 
     def within(self, windows: Cover) -> Idle:
         """Idle time inside the windows."""
-        return Idle(
-            self._host.within(windows),
-            self._kernel.within(windows),
-            self._other.within(windows),
-            self._unknown.within(windows),
-            self._launch.within(windows),
-        )
+        return Idle(*(cover.within(windows) for cover in self._covers))

@@ -126,12 +126,11 @@ def _forward(operators: Operators) -> tuple[Numbers, NDArray[np.bool_]]:
     And whether operators of several threads have the number.
     """
     ahead = np.flatnonzero((operators.backward == 0) & (operators.sequences >= 0))
-    ahead = ahead[np.lexsort((operators.starts[ahead], operators.sequences[ahead]))]
-    sequences, threads = operators.sequences[ahead], operators.threads[ahead]
-    last = np.ones(len(ahead), bool)
-    last[:-1] = sequences[1:] != sequences[:-1]
-    heads = np.flatnonzero(np.concatenate(([True], last[:-1]))) if len(ahead) else np.zeros(0, np.int64)
     if not len(ahead):
         return ahead, np.zeros(0, bool)
+    ahead = ahead[np.lexsort((operators.starts[ahead], operators.sequences[ahead]))]
+    sequences, threads = operators.sequences[ahead], operators.threads[ahead]
+    last = np.append(sequences[1:] != sequences[:-1], True)
+    heads = np.flatnonzero(np.append(True, last[:-1]))
     several = np.minimum.reduceat(threads, heads) != np.maximum.reduceat(threads, heads)
     return ahead[last], several

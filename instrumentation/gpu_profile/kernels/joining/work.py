@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_profile.kernels.joining.columns import CODES, NONE, Columns, Numbers
-from gpu_profile.kernels.joining.launching import launch_times, launches_of
 from gpu_profile.kernels.joining.nesting import Nesting
 from gpu_profile.kernels.records import HOST, Kind
 
@@ -44,45 +43,66 @@ class Work(NamedTuple):
 def gpu_work(columns: Columns) -> tuple[Work, Mapping[str, int]]:
     """GPU operations, and how many of them could not be joined with a call, by reason."""
     found, calls = columns.operations, columns.calls
-    joined = launches_of(columns)
-    launched = launch_times(columns, joined)
-    order = np.lexsort((found.ends, launched, found.starts))
-    call = joined.calls[order]
+    call, notes = _launching(columns)
     has = call >= 0
-    safe = np.where(has, call, 0)
-    some = len(calls.ids) > 0
-    moved = found.bytes[order]
-    threads = np.full(len(call), -1, np.int64)
-    graphs = found.graphs[order].astype(bool)
-    if some:
-        threads = np.where(has, calls.threads[safe], -1).astype(np.int64)
-        moved = np.where((moved == NONE) & has, calls.bytes[safe], moved)
-        launching = np.array(["GraphLaunch" in name for name in columns.names], bool)
-        graphs |= has & launching[calls.names[safe]]
-    devices = np.array([device for device, _ in columns.streams], np.int64)
+    launched, threads = np.full(len(call), NONE), np.full(len(call), -1, np.int64)
+    launched[has], threads[has] = calls.starts[call[has]], calls.threads[call[has]]
+    moved, graphs = found.bytes.copy(), found.graphs.astype(bool)
+    untold = has & (moved == NONE)
+    moved[untold] = calls.bytes[call[untold]]
+    launching = np.array(["GraphLaunch" in name for name in columns.names], bool)
+    graphs[has] |= launching[calls.names[call[has]]]
     work = Work(
-        devices=devices[found.streams[order]] if len(order) else np.zeros(0, np.int64),
-        streams=found.streams[order],
-        kinds=found.kinds[order],
-        starts=found.starts[order],
-        ends=found.ends[order],
-        lengths=(found.ends - found.starts)[order],
-        launched=launched[order],
+        devices=np.array([device for device, _ in columns.streams], np.int64)[found.streams],
+        streams=found.streams,
+        kinds=found.kinds,
+        starts=found.starts,
+        ends=found.ends,
+        lengths=found.ends - found.starts,
+        launched=launched,
         threads=threads,
         calls=call,
-        ranges=_external(columns, found.causes[order]),
-        names=found.names[order],
+        ranges=_external(columns, found.causes),
+        names=found.names,
         bytes=moved,
-        occupancy=found.occupancy[order],
-        blocks=found.blocks[order],
+        occupancy=found.occupancy,
+        blocks=found.blocks,
         graphs=graphs,
     )
-    notes = Counter[str]()
-    if joined.missing:
-        notes["operations whose launching call is not recorded"] = joined.missing
-    if joined.ambiguous:
-        notes["operations whose correlation id several calls have"] = joined.ambiguous
-    return work, notes
+    order = np.lexsort((found.ends, launched, found.starts))
+    return Work._make(column[order] for column in work), notes
+
+
+def _launching(columns: Columns) -> tuple[Numbers, Mapping[str, int]]:
+    """The call of each operation by its number among the calls, and how many have none, by reason.
+
+    -1 where there is none, or where unrelated calls share its id. A driver's call inside the runtime's, with the same
+    id, is part of it.
+    """
+    calls, causes = columns.calls, columns.operations.causes
+    if not len(calls.ids):
+        return np.full(len(causes), -1, np.int64), _noted(len(causes), 0)
+    order = np.lexsort((-calls.ends, calls.starts, calls.ids))
+    ids = calls.ids[order]
+    first = np.ones(len(ids), bool)
+    first[1:] = ids[1:] != ids[:-1]
+    heads = np.flatnonzero(first)
+    outer = np.repeat(order[heads], np.diff(np.append(heads, len(ids))))
+    inside = (calls.threads[order] == calls.threads[outer]) & (calls.starts[order] <= calls.ends[outer])
+    clear = np.logical_and.reduceat(inside, heads)
+    place = np.minimum(np.searchsorted(ids[heads], causes), len(heads) - 1)
+    known = (ids[heads][place] == causes) & (causes != 0)
+    found = np.where(known & clear[place], order[heads][place], -1)
+    return found, _noted(int((~known).sum()), int((known & ~clear[place]).sum()))
+
+
+def _noted(missing: int, ambiguous: int) -> Mapping[str, int]:
+    return +Counter(
+        {
+            "operations whose launching call is not recorded": missing,
+            "operations whose correlation id several calls have": ambiguous,
+        }
+    )
 
 
 def _external(columns: Columns, causes: Numbers) -> Numbers:

@@ -42,23 +42,18 @@ class AllocatorUse:
     @property
     def peak_bytes(self) -> int | None:
         """The highest level, where it is known exactly."""
-        return self.peak_least_bytes if self.peak_exact else None
-
-    @property
-    def peak_exact(self) -> bool:
-        """Whether both bounds of the peak are the same."""
-        return self.peak_least_bytes == self.peak_most_bytes
+        return self.peak_least_bytes if self.peak_least_bytes == self.peak_most_bytes else None
 
 
 class _Reading(NamedTuple):
-    """The allocator's statistics of one device at a moment. Counts are None where it does not keep them."""
+    """The allocator's statistics of one device at a moment.
+
+    `counts`: allocations, bytes of them, frees, bytes of them, all since the start; None: it does not keep them.
+    """
 
     current: int = 0
     peak: int = 0
-    allocations: int | None = 0
-    allocated: int | None = 0
-    frees: int | None = 0
-    freed: int | None = 0
+    counts: tuple[int, ...] | None = (0, 0, 0, 0)
 
 
 #: Before CUDA is initialised nothing has been given out.
@@ -209,13 +204,9 @@ def _readings(devices: Sequence[int] | None) -> tuple[dict[int, _Reading] | None
 
 
 def _reading(stats: Mapping[str, Any], *, counted: bool) -> _Reading:
-    held = stats["allocated_bytes"]["all"]
-    current, peak = int(held["current"]), int(held["peak"])
-    if not counted:
-        return _Reading(current, peak, None, None, None, None)
-    calls = stats["allocation"]["all"]
-    sums = (int(part[key]) for key in ("allocated", "freed") for part in (calls, held))
-    return _Reading(current, peak, *sums)
+    held, calls = stats["allocated_bytes"]["all"], stats["allocation"]["all"]
+    counts = tuple(int(part[key]) for key in ("allocated", "freed") for part in (calls, held)) if counted else None
+    return _Reading(int(held["current"]), int(held["peak"]), counts)
 
 
 def _bounds(then: _Reading, now: _Reading) -> tuple[int, int | None]:
@@ -231,16 +222,11 @@ def _bounds(then: _Reading, now: _Reading) -> tuple[int, int | None]:
 
 def _counted(then: _Reading, now: _Reading) -> tuple[int | None, int | None, int | None, int | None]:
     """Allocations, bytes of them, frees, bytes of them; None where they do not explain how the level changed."""
-    nothing = None, None, None, None
-    if then.allocations is None or then.allocated is None or then.frees is None or then.freed is None:
-        return nothing
-    if now.allocations is None or now.allocated is None or now.frees is None or now.freed is None:
-        return nothing
-    calls, taken = now.allocations - then.allocations, now.allocated - then.allocated
-    frees, given = now.frees - then.frees, now.freed - then.freed
-    if min(calls, taken, frees, given) < 0 or taken - given != now.current - then.current:
-        return nothing
-    return calls, taken, frees, given
+    if then.counts is not None and now.counts is not None:
+        calls, taken, frees, given = (after - before for before, after in zip(then.counts, now.counts, strict=True))
+        if min(calls, taken, frees, given) >= 0 and taken - given == now.current - then.current:
+            return calls, taken, frees, given
+    return None, None, None, None
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.joining.columns import Columns
 from gpu_profile.kernels.memory.allocator import initialised
-from gpu_profile.kernels.memory.region import Level, levels
+from gpu_profile.kernels.memory.region import Level, levels_of
 from gpu_profile.kernels.records import Allocation
 
 _NS_PER_US: Final = 1000
@@ -63,9 +63,7 @@ class MemoryHistory:
                 since[device] = max(began_ns, (int(trace[0]["time_us"]) + 1) * _NS_PER_US)
             found.extend(_records(trace, device, self._held[device]))
         self.records, self.since_ns = tuple(found), since
-        columns = Columns()
-        columns.extend(found)
-        self._levels = {level.device: level for level in levels(columns.allocations, columns.names)}
+        self._levels = {level.device: level for level in levels_of(Columns(found))}
         self.reason = ""
 
 

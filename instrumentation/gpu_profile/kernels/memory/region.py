@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_profile.kernels.joining.columns import NONE, Allocations, Numbers
+from gpu_profile.kernels.joining.columns import NONE, Allocations, Columns, Numbers
+from gpu_profile.kernels.sums import merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,14 @@ class Level(NamedTuple):
         return highest
 
 
-def levels(allocations: Allocations, names: Sequence[str]) -> tuple[Level, ...]:
+def levels_of(columns: Columns) -> tuple[Level, ...]:
     """The levels of every source and device, sorted. Work in proportion to the records: do it once for many regions.
 
     A total that a record does not tell is rebuilt from the bytes of the records since, or until, one that does. If no
     record tells it, all of them start from 0. Records that the profiler lost make what was rebuilt wrong.
     """
-    found = []
-    for source, device, mine in _allocators(allocations, names):
+    allocations, found = columns.allocations, []
+    for source, device, mine in _allocators(allocations, columns.names):
         order = np.flatnonzero(mine)
         order = order[np.argsort(allocations.times[order], kind="stable")]
         told, moved = allocations.totals[order], allocations.bytes[order]
@@ -80,29 +81,22 @@ def levels(allocations: Allocations, names: Sequence[str]) -> tuple[Level, ...]:
 
 
 def region_memory(
-    allocations: Allocations,
-    names: Sequence[str],
-    members: Numbers,
-    windows: Sequence[tuple[int, int]],
-    *,
-    made: Sequence[Level] | None = None,
+    columns: Columns, members: Numbers, starts: Numbers, ends: Numbers, levels: Sequence[Level]
 ) -> tuple[RegionMemory, ...]:
     """What one region did to the memory of every source and device, sorted; those with nothing to tell are left out.
 
-    `members` are the indexes of the region's own allocations, which alone are counted. `windows` are the intervals
-    `[start, end)` of its outermost executions on the host, which may overlap: peak and rise are the highest over all
-    of them. Without windows neither is known; without totals the peak is not. `made`: the `levels`, if they are there.
+    `members` are the indexes of the region's own allocations, which alone are counted. Its outermost executions were
+    in `[start, end)` on the host and may overlap: peak and rise are the highest over all of them. Without executions
+    neither is known; without totals the peak is not. `levels` are those of all allocations.
     """
-    mine = Allocations._make(column[members] for column in allocations)
-    within = {(source, device): mine.bytes[part] for source, device, part in _allocators(mine, names)}
-    spans = np.array(windows, np.int64).reshape(-1, 2)
-    starts, ends = spans[:, 0], spans[:, 1]
+    mine = Allocations._make(column[members] for column in columns.allocations)
+    within = {(source, device): mine.bytes[part] for source, device, part in _allocators(mine, columns.names)}
     found = []
-    for level in levels(allocations, names) if made is None else made:
+    for level in levels:
         moved = within.get((level.source, level.device), np.zeros(0, np.int64))
         taken, given = moved[moved > 0], moved[moved < 0]
         peak = rise = None
-        if len(spans):
+        if len(starts):
             highest = level.highest(starts, ends)
             rise = int((highest - level.at(starts)).max())
             peak = int(highest.max()) if level.absolute else None
@@ -117,10 +111,8 @@ def merge(one: Sequence[RegionMemory], other: Sequence[RegionMemory]) -> tuple[R
 
     One of each source and device, sorted.
     """
-    found: dict[tuple[str, int], RegionMemory] = {}
-    for part in (*one, *other):
-        key = part.source, part.device
-        found[key] = _sum(found[key], part) if key in found else part
+    ours, theirs = ({(each.source, each.device): each for each in part} for part in (one, other))
+    found = merged(ours, theirs, _sum)
     return tuple(found[key] for key in sorted(found))
 
 

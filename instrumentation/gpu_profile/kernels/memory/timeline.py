@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.kernels.joining.columns import Allocations, Numbers
-from gpu_profile.kernels.memory.region import Level, levels
+from gpu_profile.kernels.joining.columns import Numbers
+from gpu_profile.kernels.memory.region import Level
 
 #: A bucket keeps three records, and a timeline its start.
 _FEWEST: Final = 4
@@ -28,25 +28,19 @@ class MemorySteps(NamedTuple):
 
 
 def memory_timeline(
-    allocations: Allocations,
-    names: Sequence[str],
-    *,
-    window: tuple[int, int] | None = None,
-    points: int = 1000,
-    made: Sequence[Level] | None = None,
+    levels: Iterable[Level], *, window: tuple[int, int] | None = None, points: int = 1000
 ) -> tuple[MemorySteps, ...]:
-    """The levels of every source and device as steps, sorted; at most `points` of them (at least 4) for each.
+    """The levels as steps, in their order; at most `points` of them (at least 4) for each.
 
     `window`: only the time `[start, end)`, such as one execution of a region; by default all of it. The first step is
     the level that held before. Records with a negative time stand for memory that was there before the recording began,
     and are part of that. Each of several equal stretches of time keeps its lowest and its highest level, so that no
-    peak is lost, and its last, so that the level after it is right. `made`: the `levels`, if they are there. ValueError
-    if `points` is below 4.
+    peak is lost, and its last, so that the level after it is right. ValueError if `points` is below 4.
     """
     if points < _FEWEST:
         raise ValueError(f"points must be at least {_FEWEST}, not {points}")
     found = []
-    for level in levels(allocations, names) if made is None else made:
+    for level in levels:
         first = 0 if window else int(level.times.searchsorted(0))
         start = window[0] if window else int(level.times[first]) if first < level.times.size else 0
         inside = slice(level.times.searchsorted(start), level.times.searchsorted(window[1]) if window else None)

@@ -7,31 +7,14 @@ from typing import Final
 
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.names import middle
-from gpu_profile.kernels.render.shares import idle_times
 from gpu_profile.kernels.sums import KernelSum
-from gpu_profile.regimes import Regime
+from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.report.table import UNKNOWN, printable
 from gpu_profile.units import percent, si
 
 #: Regions of which a table has a row; of more, those with the longest busy time.
 MOST_REGIONS: Final = 60
 _NAME, _LONG_NAME = 34, 64
-REGION_COLUMNS: Final = (
-    "region",
-    "times",
-    "on the host",
-    "GPU span",
-    "busy",
-    "of span",
-    "host wait",
-    "of span",
-    "kernels",
-    "mean",
-    "copied",
-    "regime",
-    "sure",
-)
-HOST_COLUMNS: Final = ("region", "times", "on the host", "operators", "busy", "mean")
 OUTSIDE: Final = "in no region"
 
 
@@ -41,14 +24,29 @@ def chosen(regions: Sequence[RegionKernels], most: int) -> list[RegionKernels]:
     return [each for each in regions if id(each) in kept]
 
 
-def region_cells(r: RegionKernels, *, causes: bool) -> tuple[str, ...]:
-    """One region in the order of `REGION_COLUMNS`."""
+def region_table(regions: Iterable[RegionKernels], *, on_host: bool, causes: bool) -> list[tuple[str, ...]]:
+    """A header and a row for each region; `on_host`: of operators on a CPU."""
+    head: tuple[str, ...] = ("operators", "busy", "mean")
+    if not on_host:
+        head = ("GPU span", "busy", "of span", "host wait", "of span", "kernels", "mean", "copied", "regime", "sure")
+    rows = [(*_host_cells(r), *(_operator_cells(r) if on_host else _gpu_cells(r, causes=causes))) for r in regions]
+    return [("region", "times", "on the host", *head), *rows]
+
+
+def _host_cells(r: RegionKernels) -> tuple[str, ...]:
+    if not r.name:
+        return OUTSIDE, UNKNOWN, UNKNOWN
+    return middle(printable(r.name), _NAME), f"{r.executions:,}", time(r.host_ns)
+
+
+def _operator_cells(r: RegionKernels) -> tuple[str, ...]:
+    return f"{r.kernel_count:,}", time(r.busy_ns), time(r.mean_kernel_ns)
+
+
+def _gpu_cells(r: RegionKernels, *, causes: bool) -> tuple[str, ...]:
     verdict = r.verdict()
-    wait = idle_times(r.idle, causes=causes)["host_wait"]
+    wait = r.idle.by_cause(causes=causes)["host_wait"]
     return (
-        middle(printable(r.name), _NAME) if r.name else OUTSIDE,
-        f"{r.executions:,}" if r.name else UNKNOWN,
-        time(r.host_ns) if r.name else UNKNOWN,
         time(r.span_ns) if r.devices else UNKNOWN,
         time(r.busy_ns),
         ratio(r.busy_ratio),
@@ -62,21 +60,11 @@ def region_cells(r: RegionKernels, *, causes: bool) -> tuple[str, ...]:
     )
 
 
-def host_cells(r: RegionKernels) -> tuple[str, ...]:
-    """A region of operators on a CPU in the order of `HOST_COLUMNS`."""
-    return (
-        middle(printable(r.name), _NAME) if r.name else OUTSIDE,
-        f"{r.executions:,}" if r.name else UNKNOWN,
-        time(r.host_ns) if r.name else UNKNOWN,
-        f"{r.kernel_count:,}",
-        time(r.busy_ns),
-        time(r.mean_kernel_ns),
-    )
-
-
-def kernel_rows(ranked: Iterable[tuple[str, KernelSum]], whole: int, shown: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """Name, count, total, share of `whole`, mean and longest. `shown`: what names are called."""
-    return [
+def kernel_table(
+    ranked: Iterable[tuple[str, KernelSum]], whole: int, shown: Mapping[str, str], what: str
+) -> list[tuple[str, ...]]:
+    """A header and a row for each kernel. `shown`: what names are called; `whole`: what shares are of."""
+    rows = [
         (
             shown[name],
             f"{each.count:,}",
@@ -87,6 +75,7 @@ def kernel_rows(ranked: Iterable[tuple[str, KernelSum]], whole: int, shown: Mapp
         )
         for name, each in ranked
     ]
+    return [(what, "times", "total", f"of {what} time", "mean", "longest"), *rows]
 
 
 def copies_table(regions: Sequence[RegionKernels], *, one: bool) -> list[tuple[str, ...]]:
@@ -134,6 +123,11 @@ def without_region(table: list[tuple[str, ...]], *, one: bool) -> list[tuple[str
 
 
 # ---------------------------------------------------------------------- values
+
+
+def sure(verdict: Verdict) -> str:
+    """How sure a verdict is, to stand behind its regime; nothing where that is not known."""
+    return "" if verdict.regime is Regime.UNKNOWN else f", sure {percent(verdict.confidence, 0)}"
 
 
 def many(count: int, what: str) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from gpu_profile.kernels.activity import Activity, evidence
 from gpu_profile.kernels.counters.sums import Matched
 from gpu_profile.kernels.joining.idle import Idle
-from gpu_profile.kernels.memory.region import RegionMemory
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.counters import counters_object
-from gpu_profile.kernels.render.shares import all_kernels, causes_known, idle_times, longest_first
 from gpu_profile.kernels.report import ReportData
-from gpu_profile.kernels.sums import CopySum, KernelSum
+from gpu_profile.kernels.sums import CopySum, KernelSum, TimeSums, longest_first
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.units import seconds
 
@@ -26,14 +25,14 @@ Object = dict[str, Any]
 def document(report: ReportData, *, region: str | None = None, top: int = 10) -> Object:
     """All of a report; with `region` of this region only (UsageError if there is none). `top` kernels by their time."""
     chosen = report.regions if region is None else (report.region(region),)
-    causes = causes_known(report)
+    causes = report.causes
     outside = report.outside
     return {
         "schema_version": SCHEMA_VERSION,
         "source": report.source or None,
         "on_host": report.on_host,
         **_whole(report.activity),
-        "kernels": _kernels(all_kernels(report), top),
+        "kernels": _kernels(report.kernels, top),
         "regions": [of_region(each, causes=causes, top=top) for each in chosen],
         "outside": None if outside is None else of_region(outside, causes=causes, top=top),
         "counted": None if report.counted is None else _counted(report.counted),
@@ -54,11 +53,7 @@ def _whole(a: Activity | None) -> Object:
         "busy_s": seconds(a.busy_ns) if there else None,
         "busy_ratio": _share(a.busy_ns, a.device_ns),
         "work_s": seconds(a.work_ns) if there else None,
-        "communication_s": seconds(a.communication_ns) if there else None,
-        "overlap_s": seconds(a.overlap_ns) if there else None,
-        "overlap_ratio": a.overlap_ratio,
-        "transfer_s": seconds(a.transfer_ns) if there else None,
-        "exposed_transfer_s": seconds(a.exposed_transfer_ns) if there else None,
+        **_links(a, known=there),
         "copy_s": seconds(a.copy_ns) if there else None,
         "mean_kernel_s": None if a.mean_kernel_ns is None else a.mean_kernel_ns / 1e9,
         "counts": {str(kind): count for kind, count in a.counts.items()},
@@ -98,11 +93,7 @@ def of_region(r: RegionKernels, *, causes: bool, top: int) -> Object:
         "launches": r.launches if on_gpu else None,
         "kernels": _kernels(r.kernels, top),
         "copies": {direction: _copies(sums) for direction, sums in r.copies.items()},
-        "communication_s": seconds(r.communication_ns) if on_gpu else None,
-        "overlap_s": seconds(r.overlap_ns) if on_gpu else None,
-        "overlap_ratio": r.overlap_ratio,
-        "transfer_s": seconds(r.transfer_ns) if on_gpu else None,
-        "exposed_transfer_s": seconds(r.exposed_transfer_ns) if on_gpu else None,
+        **_links(r, known=on_gpu),
         "backward": {"operations": r.backward, "busy_s": seconds(r.backward_ns)} if on_gpu else None,
         "graph_operations": r.graph if on_gpu else None,
         "beside_s": seconds(r.beside_ns) if on_gpu and ran else None,
@@ -111,9 +102,19 @@ def of_region(r: RegionKernels, *, causes: bool, top: int) -> Object:
         "occupancy_of_s": None if r.occupancy is None else seconds(r.occupancy_of_ns),
         "breadth": r.breadth,
         "breadth_of_s": None if r.breadth is None else seconds(r.breadth_of_ns),
-        "memory": [_memory(each) for each in r.memory],
+        "memory": [asdict(each) for each in r.memory],
         "counters": counters_object(r.counters),
         **_verdict(r.verdict()),
+    }
+
+
+def _links(sums: TimeSums, *, known: bool) -> Object:
+    return {
+        "communication_s": seconds(sums.communication_ns) if known else None,
+        "overlap_s": seconds(sums.overlap_ns) if known else None,
+        "overlap_ratio": sums.overlap_ratio,
+        "transfer_s": seconds(sums.transfer_ns) if known else None,
+        "exposed_transfer_s": seconds(sums.exposed_transfer_ns) if known else None,
     }
 
 
@@ -149,19 +150,6 @@ def _copies(sums: CopySum) -> Object:
     }
 
 
-def _memory(memory: RegionMemory) -> Object:
-    return {
-        "source": memory.source,
-        "device": memory.device,
-        "allocations": memory.allocations,
-        "allocated_bytes": memory.allocated_bytes,
-        "frees": memory.frees,
-        "freed_bytes": memory.freed_bytes,
-        "peak_bytes": memory.peak_bytes,
-        "rise_bytes": memory.rise_bytes,
-    }
-
-
 def _counted(found: Matched) -> Object:
     return {
         "pairs": found.pairs,
@@ -172,7 +160,7 @@ def _counted(found: Matched) -> Object:
 
 
 def _idle(idle: Idle, *, causes: bool) -> Object:
-    times = idle_times(idle, causes=causes)
+    times = idle.by_cause(causes=causes)
     return {f"{cause}_s": None if ns is None else seconds(ns) for cause, ns in times.items()}
 
 

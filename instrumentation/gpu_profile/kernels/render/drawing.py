@@ -15,14 +15,14 @@ import numpy as np
 from gpu_profile.history.timeline import Floats
 from gpu_profile.kernels.joining.columns import KINDS, Columns, Numbers
 from gpu_profile.kernels.joining.intervals import Cover
-from gpu_profile.kernels.memory.timeline import MemorySteps, memory_timeline
+from gpu_profile.kernels.memory.timeline import MemorySteps
 from gpu_profile.kernels.records import HOST
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.cells import chosen, share, time
 from gpu_profile.kernels.render.lanes import Lane, streams, threads
 from gpu_profile.kernels.render.names import labels, middle
-from gpu_profile.kernels.render.shares import all_kernels, longest_first
 from gpu_profile.kernels.report import ReportData
+from gpu_profile.kernels.sums import longest_first
 from gpu_profile.regimes import Regime
 from gpu_profile.report.blocks import (
     MOST_BLOCKS,
@@ -60,7 +60,7 @@ def timeline(report: ReportData) -> dict[str, Any] | None:
     if report.on_host:
         host += list(threads(report.columns, operators=True))
     many = max(1, sum(len(lane.starts) for lane in (*host, *(lane for lanes in on_gpu.values() for lane in lanes))))
-    memory = memory_timeline(report.columns.allocations, report.columns.names, points=_POINTS)
+    (memory,) = report.memory_timelines(points=_POINTS)
     groups = [
         {
             "title": f"GPU {device}",
@@ -101,7 +101,7 @@ class _Entries:
         drawn = chosen(report.regions, MOST_REGIONS)
         self._regions = {each.name: self._add(self._region(each)) for each in drawn}
         self._left_out = {each.name for each in report.regions} - self._regions.keys()
-        ranked = longest_first(all_kernels(report))
+        ranked = longest_first(report.kernels)
         whole = sum(each.total_ns for _, each in ranked)
         shown = labels((name for name, _ in ranked[:MOST_NAMES]), WIDTH)
         self._operations: dict[str, int] = {}
@@ -111,11 +111,6 @@ class _Entries:
             entry = self._entry(shown[name], what, [["all of it", told], ["whole name", printable(name)[:400]]])
             self._operations[name] = self._add(entry)
         self._others: dict[str, int] = {}
-
-    @property
-    def kernels(self) -> dict[str, int]:
-        """Entries of kernels by their whole names."""
-        return self._operations
 
     def _add(self, entry: dict[str, Any]) -> int:
         self.found.append(entry)

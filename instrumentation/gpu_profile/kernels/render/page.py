@@ -12,8 +12,8 @@ from gpu_profile.kernels.render import cells, text
 from gpu_profile.kernels.render.counters import counter_table
 from gpu_profile.kernels.render.drawing import MOST_NAMES, MOST_REGIONS, NAME, WIDTH, timeline
 from gpu_profile.kernels.render.names import labels, middle
-from gpu_profile.kernels.render.shares import Part, all_kernels, causes_known, longest_first, parts
 from gpu_profile.kernels.report import ReportData
+from gpu_profile.kernels.sums import longest_first
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.report import page
 from gpu_profile.report.blocks import HUES
@@ -25,16 +25,6 @@ _MOST_KERNELS: Final = 40
 _MOST_ROWS: Final = 200
 #: The share of a bar from which on it has room for words.
 _READABLE: Final = 0.13
-_COLOURS: Final[Mapping[str, str]] = {
-    "work": "busy",
-    "communication": "r-COMMUNICATION_BOUND",
-    "transfer": "r-TRANSFER_BOUND",
-    "others": "r-IDLE",
-    "host": "r-HOST_BOUND",
-    "launch": "r-OVERHEAD_BOUND",
-    "wait": "r-LATENCY_BOUND",
-    "other": "r-MEMORY_BOUND",
-}
 _BELONG: Final = "Operations belong to the region that launched them"
 _HINTS: Final = (
     "Drag to zoom into a stretch, shift-drag to move, <kbd>Ctrl</kbd>+wheel to zoom, double click for all. "
@@ -51,7 +41,7 @@ def render_page(report: ReportData, *, title: str, notes: Mapping[str, int] | No
     regimes = {regime for entry in (drawn or {"regions": []})["regions"] for regime in entry["regimes"]}
     # One colour for everything tells nothing.
     by = "regime" if len(regimes - {"UNKNOWN"}) > 1 else "region"
-    causes = causes_known(report)
+    causes = report.causes
     body = [
         f"<p>{escape(_headline(report))}</p>",
         *_tiles(report, causes=causes),
@@ -102,7 +92,7 @@ def _tiles(report: ReportData, *, causes: bool) -> Iterator[str]:
         return
     of = "the span" if len(a.devices) == 1 else f"the span × {len(a.devices)} devices"
     wait = a.idle.host_wait_ns if causes else None
-    kernels = sum(each.count for each in all_kernels(report).values())
+    kernels = sum(each.count for each in report.kernels.values())
     tiles = [
         (cells.time(a.span_ns), "span, first to last GPU operation"),
         (cells.share(a.busy_ns, a.device_ns), f"of {of}: GPU busy"),
@@ -137,7 +127,7 @@ def _whole(a: Activity | None, *, causes: bool) -> Iterator[str]:
         return
     of = "the span" if len(a.devices) == 1 else f"the span times {len(a.devices)} devices"
     verdict = classify(evidence(a))
-    yield f"<section><h2>Where the time went</h2>{_bar(parts(a, causes=causes), a.device_ns)}"
+    yield f"<section><h2>Where the time went</h2>{_bar(a, a.device_ns, causes=causes)}"
     yield f"<p>Shares of {of}, {cells.time(a.device_ns)}. {escape(_sure(verdict))}</p></section>"
 
 
@@ -148,31 +138,38 @@ def _sure(verdict: Verdict) -> str:
     return f"{verdict.regime}, sure {percent(verdict.confidence, 0)}: {verdict.rule}{next_one}."
 
 
-def _bar(split: Sequence[Part], whole: int) -> str:
-    known = [(part, part.ns) for part in split if part.ns]
-    bars = "".join(
-        f'<i class="{_classes(part, ns / whole)}" style="width:{min(1.0, ns / whole):.2%};{_style(part)}">'
-        f"{cells.share(ns, whole) if ns / whole >= _READABLE else ''}</i>"
-        for part, ns in known
+def _parts(of: Activity | RegionKernels, *, causes: bool) -> Iterator[tuple[str, str, int]]:
+    """What a span (times its devices) is made of, as far as it is known: colour, label and ns. They add up to it."""
+    idle = of.idle.by_cause(causes=causes)
+    launch = idle["launch"] or 0
+    parts = (
+        ("busy", "work", of.work_ns),
+        ("r-COMMUNICATION_BOUND", "communication that no kernel hides", of.exposed_communication_ns),
+        ("r-TRANSFER_BOUND", "copies over a link that nothing hides", of.exposed_transfer_ns),
+        ("r-IDLE", "only others' operations", of.others_ns if isinstance(of, RegionKernels) else 0),
+        ("r-HOST_BOUND", "waiting for the host", (idle["host_wait"] or 0) - launch),
+        ("r-OVERHEAD_BOUND", "waiting for the host: launching", launch),
+        ("r-LATENCY_BOUND", "waiting between kernels", idle["kernel_wait"]),
+        ("r-MEMORY_BOUND", "waiting for something else", idle["other"]),
+        ("", "idle, cause not in the trace", idle["unknown"]),
     )
-    lines = "".join(
-        f'<li><span class="swatch {"rest" if part.key == "unknown" else ""}" style="{_style(part)}"></span>'
-        f"{escape(part.label)} {cells.time(ns)} ({cells.share(ns, whole)})</li>"
-        for part, ns in known
-    )
-    return f'<div class="share">{bars}</div><ul class="legend">{lines}</ul>'
+    yield from ((colour, label, ns) for colour, label, ns in parts if ns)
 
 
-def _classes(part: Part, share: float) -> str:
-    return " ".join(
-        each for each in ("rest" if part.key == "unknown" else "", "" if share >= _READABLE else "narrow") if each
-    )
-
-
-def _style(part: Part) -> str:
-    colour = _COLOURS.get(part.key)
-    # Of a region's card, too: a part has its own colour whatever regions are coloured by.
-    return "" if colour is None else f"--of-regime:var(--{colour});--of-region:var(--{colour})"
+def _bar(of: Activity | RegionKernels, whole: int, *, causes: bool) -> str:
+    bars, lines = [], []
+    for colour, label, ns in _parts(of, causes=causes):
+        wide = ns / whole >= _READABLE
+        # Of a region's card, too: a part has its own colour whatever regions are coloured by.
+        style = f"--of-regime:var(--{colour});--of-region:var(--{colour})" if colour else ""
+        classes = f"{'' if colour else 'rest'} {'' if wide else 'narrow'}".strip()
+        width, share = min(1.0, ns / whole), cells.share(ns, whole)
+        bars.append(f'<i class="{classes}" style="width:{width:.2%};{style}">{share if wide else ""}</i>')
+        lines.append(
+            f'<li><span class="swatch {"" if colour else "rest"}" style="{style}"></span>'
+            f"{escape(label)} {cells.time(ns)} ({share})</li>"
+        )
+    return f'<div class="share">{"".join(bars)}</div><ul class="legend">{"".join(lines)}</ul>'
 
 
 # ---------------------------------------------------------------------- regions
@@ -182,17 +179,20 @@ def _regions(report: ReportData, place: Mapping[tuple[bool, str], int], *, cause
     shown = _everything(report)
     if not shown:
         return
-    columns = cells.HOST_COLUMNS if report.on_host else cells.REGION_COLUMNS
-    rows = []
-    for region in shown:
-        row = cells.host_cells(region) if report.on_host else cells.region_cells(region, causes=causes)
-        name = _named(_called(region), place.get((True, region.name)), region)
-        rows.append(name + "".join(page.cell(*pair) for pair in list(zip(columns, row, strict=True))[1:]))
-    yield f"<section><h2>Regions</h2>{page.table(columns, rows)}"
+    table = cells.region_table(shown, on_host=report.on_host, causes=causes)
+    names = [_named(_called(region), place.get((True, region.name)), region) for region in shown]
+    yield f"<section><h2>Regions</h2>{_with_names(table, names)}"
     if len(report.regions) > _MOST_ROWS:
         yield f"<p>and {len(report.regions) - _MOST_ROWS:,} more with less busy time; --json has all</p>"
     belong = "Operators belong to the region that they ran in" if report.on_host else _BELONG
     yield f"<p>{belong}, and to those around it.</p></section>"
+
+
+def _with_names(table: Sequence[Sequence[str]], names: Sequence[str]) -> str:
+    """The table with these cells, which are HTML, as its first column."""
+    head = table[0]
+    rows = [name + "".join(map(page.cell, head[1:], row[1:])) for name, row in zip(names, table[1:], strict=True)]
+    return page.table(head, rows)
 
 
 def _named(shown: str, place: int | None, region: RegionKernels | None) -> str:
@@ -224,13 +224,13 @@ def _cards(report: ReportData, place: Mapping[tuple[bool, str], int], *, causes:
 
 def _card(region: RegionKernels, place: int | None, *, causes: bool) -> str:
     verdict = region.verdict()
-    sure = "" if verdict.regime is Regime.UNKNOWN else f", sure {percent(verdict.confidence, 0)}"
     following = f'<p class="next">{escape(verdict.advice)}</p>' if verdict.advice else ""
     facts = text.facts(region)
     return (
         f'<article class="card" style="{_colours(place, region)}"><h3>{escape(_called(region))}</h3>'
-        f'<p><span class="regime">{verdict.regime}</span>{sure}</p>{following}<p>{escape(verdict.rule)}</p>'
-        + (_bar(parts(region, causes=causes), region.span_ns) if region.span_ns else "")
+        f'<p><span class="regime">{verdict.regime}</span>{cells.sure(verdict)}</p>'
+        f"{following}<p>{escape(verdict.rule)}</p>"
+        + (_bar(region, region.span_ns, causes=causes) if region.span_ns else "")
         + "".join(f"<p>{escape(fact)}</p>" for fact in facts)
         + "</article>"
     )
@@ -240,21 +240,16 @@ def _card(region: RegionKernels, place: int | None, *, causes: bool) -> str:
 
 
 def _kernels(report: ReportData, place: Mapping[tuple[bool, str], int]) -> Iterator[str]:
-    found = all_kernels(report)
+    found = report.kernels
     if not found:
         return
     what = "operator" if report.on_host else "kernel"
     ranked = longest_first(found)
     # Called as they are in the timeline.
     shown = labels((name for name, _ in ranked[:MOST_NAMES]), WIDTH)
-    rows = cells.kernel_rows(ranked[:_MOST_KERNELS], sum(each.total_ns for each in found.values()), shown)
-    columns = (what, "times", "total", f"of {what} time", "mean", "longest")
-    lines = [
-        _named(row[0], place.get((False, row[0])), None)
-        + "".join(page.cell(*pair) for pair in list(zip(columns, row, strict=True))[1:])
-        for row in rows
-    ]
-    yield f"<section><h2>{what.capitalize()}s that took longest</h2>{page.table(columns, lines)}"
+    table = cells.kernel_table(ranked[:_MOST_KERNELS], sum(each.total_ns for each in found.values()), shown, what)
+    names = [_named(row[0], place.get((False, row[0])), None) for row in table[1:]]
+    yield f"<section><h2>{what.capitalize()}s that took longest</h2>{_with_names(table, names)}"
     if len(found) > _MOST_KERNELS:
         yield f"<p>and {len(found) - _MOST_KERNELS:,} more names; --csv has all</p>"
     yield "</section>"

@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.kernels.joining.columns import KINDS, NONE, Columns, Operations
-from gpu_profile.kernels.memory.timeline import memory_timeline
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.lanes import Lane, streams, threads
 from gpu_profile.kernels.report import ReportData
@@ -32,12 +31,7 @@ _POINTS: Final = 20_000
 
 def perfetto_trace(report: ReportData, *, base_ns: int = 0) -> bytes:
     """The whole trace. `base_ns` makes the recording's times nanoseconds since the epoch."""
-    return b"".join(perfetto_packets(report, base_ns=base_ns))
-
-
-def perfetto_packets(report: ReportData, *, base_ns: int = 0) -> Iterator[bytes]:
-    """The trace packet by packet, in order to be written to a file as they come."""
-    return _Trace(report, base_ns).packets()
+    return b"".join(_Trace(report, base_ns).packets())
 
 
 class _Trace(perfetto.Tracks):
@@ -126,7 +120,7 @@ class _Trace(perfetto.Tracks):
                 yield perfetto.end(end, track)
 
     def _memory(self) -> Iterator[bytes]:
-        steps = memory_timeline(self.columns.allocations, self.columns.names, points=_POINTS)
+        (steps,) = self.report.memory_timelines(points=_POINTS)
         for rank, found in enumerate(steps):
             where = "host" if found.device < 0 else f"GPU {found.device}"
             since = "" if found.absolute else ", since the start"

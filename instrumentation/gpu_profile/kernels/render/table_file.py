@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from gpu_profile.kernels.region import RegionKernels
-from gpu_profile.kernels.render.shares import longest_first
 from gpu_profile.kernels.report import ReportData
-from gpu_profile.kernels.sums import KernelSum
+from gpu_profile.kernels.sums import KernelSum, longest_first
 from gpu_profile.report.as_csv import Cell, csv_text
 from gpu_profile.units import seconds
 

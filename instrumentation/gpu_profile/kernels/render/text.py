@@ -10,25 +10,22 @@ from gpu_profile.kernels.counters.sums import Matched
 from gpu_profile.kernels.records import Kind
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.cells import (
-    HOST_COLUMNS,
     MOST_REGIONS,
-    REGION_COLUMNS,
     chosen,
     copies_table,
-    host_cells,
-    kernel_rows,
+    kernel_table,
     many,
     memory_table,
-    region_cells,
+    region_table,
     share,
+    sure,
     time,
 )
 from gpu_profile.kernels.render.counters import counter_table
 from gpu_profile.kernels.render.names import labels
-from gpu_profile.kernels.render.shares import all_kernels, causes_known, idle_times, longest_first
 from gpu_profile.kernels.report import ReportData
-from gpu_profile.kernels.sums import KernelSum
-from gpu_profile.regimes import Regime, Verdict, classify
+from gpu_profile.kernels.sums import KernelSum, longest_first
+from gpu_profile.regimes import Verdict, classify
 from gpu_profile.report import text_table
 from gpu_profile.report.table import printable
 from gpu_profile.units import percent
@@ -48,7 +45,7 @@ def render(report: ReportData, *, region: str | None = None, top: int = 10, widt
 
     Where tables would be wider than `width` characters, they go without what is missed least.
     """
-    causes = causes_known(report)
+    causes = report.causes
     if region is not None:
         parts = _detail(report, report.region(region), causes=causes, top=top, width=width)
     else:
@@ -84,7 +81,7 @@ def _all(report: ReportData, *, causes: bool, top: int, width: int | None) -> It
     if report.regions:
         yield ""
         yield from _regions(report, causes=causes, width=width)
-    kernels = all_kernels(report)
+    kernels = report.kernels
     if kernels:
         yield ""
         yield from _kernels(kernels, top, "operator" if report.on_host else "kernel", width)
@@ -99,23 +96,12 @@ def _all(report: ReportData, *, causes: bool, top: int, width: int | None) -> It
 def _whole(source: str, a: Activity, *, causes: bool) -> Iterator[str]:
     span = "the span" if len(a.devices) == 1 else f"the span × {len(a.devices)} devices"
     whole = a.device_ns
-    idle = idle_times(a.idle, causes=causes)
     count = a.counts[Kind.KERNEL] + a.counts[Kind.COMMUNICATION]
     ran = f"{many(a.operations, 'GPU operation')} on {many(len(a.devices), 'device')}"
     yield f"{source}: {ran}; {many(count, 'kernel')}, mean {time(a.mean_kernel_ns)}"
     yield f"span: {time(a.span_ns)}, from the first operation's start to the last one's end"
     yield ""
-    rows = [
-        _row("busy", a.busy_ns, whole, span),
-        _row("  work", a.work_ns, whole, span),
-        _row("  communication that no kernel hides", a.exposed_communication_ns, whole, span),
-        _row("  copies over a link that nothing hides", a.exposed_transfer_ns, whole, span),
-        _row("idle", a.idle.total_ns, whole, span),
-        *_idle_rows(idle, whole, span),
-        _row("communication", a.communication_ns, whole, span),
-        _row("  beside other kernels", a.overlap_ns, a.communication_ns, "communication"),
-        _row("copies", a.copy_ns, whole, span),
-    ]
+    rows = [*_split(a, whole, span, causes=causes), _row("copies", a.copy_ns, whole, span)]
     yield text_table(("", "time", "share", "of"), rows)
     yield ""
     streams = [
@@ -124,21 +110,30 @@ def _whole(source: str, a: Activity, *, causes: bool) -> Iterator[str]:
             f"{s.operations:,}",
             time(s.span_ns),
             time(s.busy_ns),
-            *(time(idle_times(s.idle, causes=causes)[key]) for key in ("host_wait", "kernel_wait", "other", "unknown")),
+            *(time(s.idle.by_cause(causes=causes)[key]) for key in ("host_wait", "kernel_wait", "other", "unknown")),
         )
         for s in a.streams
     ]
     yield text_table(("stream", "operations", "span", "busy", "host wait", "kernel wait", "other", "unknown"), streams)
 
 
-def _idle_rows(idle: Mapping[str, int | None], whole: int, of: str) -> list[tuple[str, str, str, str]]:
-    return [
-        _row("  waiting for the host", idle["host_wait"], whole, of),
-        _row("    of that, launching", idle["launch"], idle["host_wait"] or 0, "waiting for the host"),
-        _row("  waiting between kernels", idle["kernel_wait"], whole, of),
-        _row("  waiting for something else", idle["other"], whole, of),
-        _row("  cause not in the trace", idle["unknown"], whole, of),
-    ]
+def _split(sums: Activity | RegionKernels, whole: int, of: str, *, causes: bool) -> Iterator[tuple[str, str, str, str]]:
+    """What a span is made of, and communication."""
+    yield _row("busy", sums.busy_ns, whole, of)
+    yield _row("  work", sums.work_ns, whole, of)
+    yield _row("  communication that no kernel hides", sums.exposed_communication_ns, whole, of)
+    yield _row("  copies over a link that nothing hides", sums.exposed_transfer_ns, whole, of)
+    if isinstance(sums, RegionKernels):
+        yield _row("only others' operations", sums.others_ns, whole, of)
+    idle = sums.idle.by_cause(causes=causes)
+    yield _row("idle", sums.idle.total_ns, whole, of)
+    yield _row("  waiting for the host", idle["host_wait"], whole, of)
+    yield _row("    of that, launching", idle["launch"], idle["host_wait"] or 0, "waiting for the host")
+    yield _row("  waiting between kernels", idle["kernel_wait"], whole, of)
+    yield _row("  waiting for something else", idle["other"], whole, of)
+    yield _row("  cause not in the trace", idle["unknown"], whole, of)
+    yield _row("communication", sums.communication_ns, whole, of)
+    yield _row("  beside other kernels", sums.overlap_ns, sums.communication_ns, "communication")
 
 
 def _row(name: str, ns: int | None, whole: int, of: str) -> tuple[str, str, str, str]:
@@ -147,8 +142,7 @@ def _row(name: str, ns: int | None, whole: int, of: str) -> tuple[str, str, str,
 
 def verdict_lines(verdict: Verdict) -> Iterator[str]:
     """The regime, why or what to do, and the next nearest."""
-    sure = "" if verdict.regime is Regime.UNKNOWN else f", sure {percent(verdict.confidence, 0)}"
-    yield f"regime: {verdict.regime}{sure}"
+    yield f"regime: {verdict.regime}{sure(verdict)}"
     yield f"  {verdict.advice or verdict.rule}"
     if verdict.runner_up is not None:
         yield f"  next: {verdict.runner_up}"
@@ -160,25 +154,21 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
 def _regions(report: ReportData, *, causes: bool, width: int | None) -> Iterator[str]:
     shown = chosen(report.regions, MOST_REGIONS)
     rows = [*shown, *(() if report.outside is None else (report.outside,))]
-    if report.on_host:
-        yield text_table(HOST_COLUMNS, map(host_cells, rows))
-    else:
-        table = [region_cells(each, causes=causes) for each in rows]
-        yield _fitting(REGION_COLUMNS, table, _SPARE, width)
+    table = region_table(rows, on_host=report.on_host, causes=causes)
+    yield _fitting(table, () if report.on_host else _SPARE, width)
     if len(shown) < len(report.regions):
         yield f"and {len(report.regions) - len(shown):,} more regions with less busy time; --json has all"
 
 
-def _fitting(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[Sequence[int]], width: int | None
-) -> str:
-    kept = list(range(len(columns)))
+def _fitting(table: Sequence[Sequence[str]], spare: Sequence[Sequence[int]], width: int | None) -> str:
+    kept = list(range(len(table[0])))
     for places in ((), *spare):
         kept = [place for place in kept if place not in places]
-        table = text_table([columns[place] for place in kept], ([row[place] for place in kept] for row in rows))
-        if width is None or max(map(len, table.splitlines())) <= width:
+        head, *rows = ([row[place] for place in kept] for row in table)
+        text = text_table(head, rows)
+        if width is None or max(map(len, text.splitlines())) <= width:
             break
-    return table
+    return text
 
 
 def _detail(report: ReportData, r: RegionKernels, *, causes: bool, top: int, width: int | None) -> Iterator[str]:
@@ -210,15 +200,7 @@ def _detail_rows(r: RegionKernels, devices: int, *, causes: bool) -> list[tuple[
     whole = r.span_ns
     rows = [
         _row("span", whole, 0, ""),
-        _row("busy", r.busy_ns, whole, span),
-        _row("  work", r.busy_ns - r.exposed_communication_ns - r.exposed_transfer_ns, whole, span),
-        _row("  communication that no kernel hides", r.exposed_communication_ns, whole, span),
-        _row("  copies over a link that nothing hides", r.exposed_transfer_ns, whole, span),
-        _row("only others' operations", r.others_ns, whole, span),
-        _row("idle", r.idle.total_ns, whole, span),
-        *_idle_rows(idle_times(r.idle, causes=causes), whole, span),
-        _row("communication", r.communication_ns, whole, span),
-        _row("  beside other kernels", r.overlap_ns, r.communication_ns, "communication"),
+        *_split(r, whole, span, causes=causes),
         _row("GPU busy while it ran on the host", r.beside_ns, r.host_ns * devices, beside),
         _row("calls that wait for the GPU", r.wait_ns, r.host_ns, "time on the host"),
     ]
@@ -254,7 +236,7 @@ def _kernels(kernels: Mapping[str, KernelSum], top: int, what: str, width: int |
     ranked = longest_first(kernels)
     room = _NAME if width is None else min(_NAME, max(_LEAST_NAME, width - _BESIDE_NAME))
     shown = labels((name for name, _ in ranked[:top]), room)
-    rows = kernel_rows(ranked[:top], sum(each.total_ns for each in kernels.values()), shown)
-    yield _fitting((what, "times", "total", f"of {what} time", "mean", "longest"), rows, _SPARE_OF_KERNELS, width)
+    table = kernel_table(ranked[:top], sum(each.total_ns for each in kernels.values()), shown, what)
+    yield _fitting(table, _SPARE_OF_KERNELS, width)
     if len(ranked) > top:
         yield f"and {len(ranked) - top:,} more names"

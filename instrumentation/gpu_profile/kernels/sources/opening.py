@@ -19,16 +19,17 @@ def check_spec(spec: str) -> None:
         raise UsageError(f"no source of kernel records is named {spec!r}: choose among {', '.join(SPECS)}")
 
 
-def open_source(spec: str = "auto") -> Source:
+def open_source(spec: str = "auto", *, all_threads: bool = False) -> Source:
     """The source of this name; `auto` is PyTorch's profiler if the program has imported PyTorch, else CUPTI.
 
+    `all_threads` is as for `TorchSource`; CUPTI has no such difference.
     Raises UsageError for a name that is none, GpuBackendError with what is missing and what to install.
     """
     check_spec(spec)
     if spec == "torch" or (spec == "auto" and "torch" in sys.modules):
         from gpu_profile.kernels.sources.torch_source import TorchSource
 
-        return TorchSource()
+        return TorchSource(all_threads=all_threads)
     if spec == "auto":
         _require_cupti()
     from gpu_profile.kernels.sources.cupti import CuptiSource

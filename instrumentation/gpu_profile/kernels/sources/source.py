@@ -32,11 +32,12 @@ class WrongThreadError(GpuBackendError):
 class Source(Protocol):
     """A profiler that records from `start` to `stop`, as often as it is asked to.
 
-    `dropped` is how many records it lost in the last recording, known once that is read; None: it cannot tell.
-    `pushes`: `push` and `pop` do something.
+    `dropped` is how many records it lost in the last recording (None: it cannot tell), and `problem` what else went
+    wrong ("": nothing); both are known once the records are read. `pushes`: `push` and `pop` do something.
     """
 
     name: str
+    problem: str
     pushes: bool
 
     @property

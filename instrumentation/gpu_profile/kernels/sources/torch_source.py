@@ -15,8 +15,9 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.kernels.records import Allocation, Call, Operation, Operator, Range, Record
@@ -55,7 +56,6 @@ class TorchSource:
     It records the operators and allocations of the thread that starts it, which alone may stop it, and the GPU calls
     of all threads. `all_threads`: the operators of all threads, but no allocations, and any thread may stop it; needs
     PyTorch 2.7 or so, without which it has no effect (`anywhere` tells).
-    `problem` is what was wrong with the last recording; known once it is read.
     Raises GpuBackendError if PyTorch, or Kineto in it, is missing.
     """
 
@@ -95,21 +95,13 @@ class TorchSource:
             with _quiet():
                 profiler.start()
         except Exception as error:
-            raise GpuBackendError(f"PyTorch's profiler did not start: {_line(error)}") from error
+            raise GpuBackendError(f"PyTorch's profiler did not start: {first_line(error)}") from error
         if self._state() is not None:
-            self._flags()._is_profiler_enabled = _OURS
+            sys.modules["torch.autograd.profiler"]._is_profiler_enabled = _OURS  # type: ignore[attr-defined]
         self._profiler, self._thread, self._pid = profiler, threading.current_thread(), os.getpid()
         self._device = self._torch.cuda.current_device() if self._torch.cuda.is_initialized() else None
         # A profiler that is left open crashes the process when it exits.
         ENDERS.add(self._abandon)
-
-    def warm_up(self) -> None:
-        """Have the first start's cost here and now: the import of PyTorch's compiler, and CUPTI's own start."""
-        cuda = libcuda.loaded()
-        used = [] if cuda is None else [ordinal for ordinal in range(cuda.count()) if cuda.active(ordinal)]
-        with self._torch.cuda.device(used[0]) if used else nullcontext():
-            self.start()
-            self.stop()
 
     def stop(self) -> Iterator[Record]:
         """End; the trace is saved and read when the records are.
@@ -135,7 +127,7 @@ class TorchSource:
             with nullcontext() if here else self._on_device():
                 profiler.stop()
         except Exception as error:
-            raise GpuBackendError(f"PyTorch's profiler did not stop: {_line(error)}") from error
+            raise GpuBackendError(f"PyTorch's profiler did not stop: {first_line(error)}") from error
         return self._records(profiler, used_gpu=self._device is not None)
 
     def push(self, range_id: int) -> None:
@@ -146,12 +138,9 @@ class TorchSource:
 
     # ------------------------------------------------------------------ PyTorch's state
 
-    def _flags(self) -> Any:
-        return sys.modules["torch.autograd.profiler"]
-
     def _state(self) -> Any:
         """What PyTorch notes while a profiler runs; None if it does not."""
-        return getattr(self._flags(), "_is_profiler_enabled", None)
+        return getattr(sys.modules["torch.autograd.profiler"], "_is_profiler_enabled", None)
 
     def _displaced(self) -> bool:
         """Whether another profiler has been started since: to stop ours then would crash, or rob that one."""
@@ -159,9 +148,9 @@ class TorchSource:
 
     def _on_device(self) -> AbstractContextManager[Any]:
         """Where the starter was: PyTorch waits for the current GPU, and would make a context on another."""
-        device: Any = nullcontext() if self._device is None else self._torch.cuda.device(self._device)
-        found: AbstractContextManager[Any] = device
-        return found
+        if self._device is None:
+            return nullcontext()
+        return cast("AbstractContextManager[Any]", self._torch.cuda.device(self._device))
 
     def _forget(self) -> None:
         self._profiler = None
@@ -198,10 +187,23 @@ class TorchSource:
                         launches += "Launch" in record.name and "HostFunc" not in record.name
                     yield record
         except (OSError, RuntimeError, UsageError) as error:
-            self.problem = f"PyTorch's records could not be read ({_line(error)}); is {tempfile.gettempdir()} full?"
+            self.problem = (
+                f"PyTorch's records could not be read ({first_line(error)}); is {tempfile.gettempdir()} full?"
+            )
             raise UsageError(self.problem) from error
         if used_gpu and not operations and (launches or not calls):
             self.problem = _HELD
+
+
+@cache
+def warm_up() -> None:
+    """Have the first start's cost here and now: the import of PyTorch's compiler, and CUPTI's own start."""
+    cuda = libcuda.loaded()
+    used = [] if cuda is None else [ordinal for ordinal in range(cuda.count()) if cuda.active(ordinal)]
+    source = TorchSource()
+    with importlib.import_module("torch").cuda.device(used[0]) if used else nullcontext():
+        source.start()
+        source.stop()
 
 
 def _base_ns(path: Path) -> int:
@@ -256,6 +258,7 @@ def _config(all_threads: bool) -> tuple[Any, bool]:
     return None, False
 
 
-def _line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says in one line: its first, or the name of its class."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0]

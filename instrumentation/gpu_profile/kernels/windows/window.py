@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -13,13 +12,15 @@ from typing import Final, Self
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import GpuProfileError, UsageError
+from gpu_profile.kernels.claim import Claim, forget_in_children
 from gpu_profile.kernels.records import Call, Range, Record
 from gpu_profile.kernels.sources.opening import open_source
 from gpu_profile.kernels.sources.source import Source, WrongThreadError
 from gpu_profile.kernels.views import KernelReport, report_of
 from gpu_profile.regions.execution import Execution
-from gpu_profile.regions.running import Running, begun, innermost
+from gpu_profile.regions.running import Running, begun
 from gpu_profile.regions.session import process
+from gpu_profile.regions.session.entrance import Watcher
 from gpu_profile.regions.session.session import Session
 
 _log = logging.getLogger("gpu_profile")
@@ -45,16 +46,6 @@ class Taken:
     _records: Iterable[Record]
     _threads: dict[int, int]
 
-    @property
-    def dropped(self) -> int | None:
-        """Records that the profiler lost, known once they are read; None: it cannot tell."""
-        return self.source.dropped
-
-    @property
-    def problem(self) -> str:
-        """What was wrong with the recording, known once it is read; empty if nothing was."""
-        return getattr(self.source, "problem", "")
-
     def records(self) -> Iterator[Record]:
         """The profiler's records, once, and a range for each execution. UsageError where they cannot be read."""
         native = self._threads
@@ -69,16 +60,45 @@ class Taken:
         """The records joined with the executions; once, as the records."""
         notes = {f"executions beyond {len(self.executions)} in a window": self.left_out} if self.left_out else {}
         report = report_of(self.records(), source=self.source.name, notes=notes)
-        if self.problem:
-            _log.warning("gpu-profile: %s", self.problem)
-        return replace(report, dropped=self.dropped)
+        if self.source.problem:
+            _log.warning("gpu-profile: %s", self.source.problem)
+        return replace(report, dropped=self.source.dropped)
+
+
+class Watch:
+    """The session of this process, and every later one, tells `watcher` of executions from `begin` to `end`."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._sessions: list[Session] = []
+        forget_in_children(self)
+
+    def begin(self) -> None:
+        """Be told from now on."""
+        process.on_start(self._join)
+
+    def _join(self, session: Session) -> None:
+        self._sessions.append(session)
+        session.watch(self._watcher)
+
+    def end(self) -> None:
+        """Be told of no more beginnings. Ending it again does nothing."""
+        process.off_start(self._join)
+        sessions, self._sessions = self._sessions, []
+        for session in sessions:
+            session.unwatch(self._watcher)
+
+    def forget(self) -> None:
+        """The sessions are the parent process's."""
+        self._sessions = []
+        process.off_start(self._join)
 
 
 class Window:
     """Collects executions while `source` records; only one at a time in a process. May be opened again once stopped.
 
     Executions that begin in any thread are collected, and those that run around `start`. `awaits`: the spans of what is
-    collected are held back until `awaited` is set to False.
+    collected are held back until `awaited` is set to False. `owner` is what messages call who opened it, if anything.
     """
 
     def __init__(
@@ -88,8 +108,10 @@ class Window:
         clock: Clock = SYSTEM_CLOCK,
         most_executions: int = MOST_EXECUTIONS,
         awaits: bool = False,
+        owner: str = "",
     ) -> None:
         self.source = source
+        self.owner = owner
         self.left_out = 0
         self.start_ns = 0
         self._clock = clock
@@ -97,11 +119,11 @@ class Window:
         self._awaits = awaits
         # Reentrant, since a signal's handler may run a region.
         self._lock = threading.RLock()
-        self._open = self._collecting = False
+        self._collecting = False
         self._numbers: dict[int, int] = {}
         self._executions: list[tuple[Execution, int]] = []
         self._threads: dict[int, int] = {}
-        self._sessions: list[Session] = []
+        self._watch = Watch(self)
         self._pushed = threading.local()
 
     @property
@@ -113,34 +135,27 @@ class Window:
 
     def start(self) -> Self:
         """Open. UsageError if another window is open, GpuBackendError with the reason if the source cannot record."""
-        with _only.lock:
-            if _only.window is not None:
-                raise UsageError("kernels are being recorded already: only one window at a time is open in a process")
-            _only.window = self
+        if not OPEN.take(self):
+            raise UsageError("kernels are being recorded already: only one window at a time is open in a process")
         try:
             self.source.start()
         except BaseException:
-            _only.release(self)
+            OPEN.release(self)
             raise
-        self._numbers, self._executions, self._threads, self._sessions = {}, [], {}, []
+        self._numbers, self._executions, self._threads = {}, [], {}
         self.left_out = 0
         self.start_ns = self._clock.now_ns()
-        self._open = self._collecting = True
-        around, chain = innermost(begun.get()), []
-        while around is not None:
-            if isinstance(around, Running) and not around.end_ns:
-                chain.append(around)
-            around = around.parent
-        for execution in reversed(chain):
+        self._collecting = True
+        for execution in reversed(list(running_from(begun.get()))):
             self._collect(execution)
-        process.on_start(self._join)
+        self._watch.begin()
         return self
 
     def stop(self) -> Taken:
         """Close. WrongThreadError if it goes on, for only the thread that started it may stop it; GpuBackendError if
         the source failed, and the window is closed.
         """
-        if not self._open:
+        if not self.is_open:
             raise UsageError("the window is not open: start it first")
         self._collecting, end_ns = False, self._clock.now_ns()
         try:
@@ -160,21 +175,13 @@ class Window:
 
     @property
     def is_open(self) -> bool:
-        """Whether the source records."""
-        return self._open
+        """Whether it is the one that is open in this process."""
+        return OPEN.holder is self
 
     def _close(self) -> None:
-        self._open = self._collecting = False
-        process.off_start(self._join)
-        for session in self._sessions:
-            session.unwatch(self)
-        _only.release(self)
-
-    def _join(self, session: Session) -> None:
-        """Every session from now on, but none of a forked child."""
-        if self._open and _only.window is self:
-            self._sessions.append(session)
-            session.watch(self)
+        self._collecting = False
+        self._watch.end()
+        OPEN.release(self)
 
     def _ranges(self, collected: list[tuple[Execution, int]], end_ns: int) -> Iterator[Range]:
         for number, (execution, thread) in enumerate(collected, 1):
@@ -237,39 +244,21 @@ class Window:
         return stack
 
 
+def running_from(execution: Execution | None) -> Iterator[Running]:
+    """Regions that run, from this execution on outwards. Spans that are no regions are left out."""
+    while execution is not None:
+        if isinstance(execution, Running) and not execution.end_ns:
+            yield execution
+        execution = execution.parent
+
+
 def _in_event_loop() -> bool:
     events = sys.modules.get("asyncio.events")
     return events is not None and events._get_running_loop() is not None
 
 
-class _Only:
-    """The one window of this process that is open."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.window: Window | None = None
-
-    def release(self, window: Window) -> None:
-        """It is closed."""
-        with self.lock:
-            if self.window is window:
-                self.window = None
-
-    def after_fork(self) -> None:
-        """The child has the profiler's thread no more, nor the records."""
-        self.lock = threading.RLock()
-        window, self.window = self.window, None
-        if window is not None:
-            window._open = window._collecting = False
-
-
-_only: Final = _Only()
-os.register_at_fork(after_in_child=_only.after_fork)
-
-
-def is_open() -> bool:
-    """Whether a window is open in this process."""
-    return _only.window is not None
+#: The one window of this process that is open.
+OPEN: Final[Claim[Window]] = Claim()
 
 
 # ---------------------------------------------------------------------- for users

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.roofline.ceilings import Ceilings
+from gpu_profile.regions.session import process
 from gpu_profile.roofline.ceilings.calibration import BUDGET_S, HOSTS, NO_MEMORY, calibrate, ignore
+from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.ceilings.contention import Contention
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.units import NS_PER_S, percent
@@ -171,10 +172,8 @@ def store(ceilings: Ceilings) -> str:
     return ""
 
 
-def _after_fork() -> None:
+@process.in_child
+def _forget() -> None:
     """A child has one thread: a calibration that another one of its parent's had begun is not in it."""
     global _one_at_a_time  # noqa: PLW0603
     _one_at_a_time = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

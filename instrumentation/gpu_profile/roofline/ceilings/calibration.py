@@ -15,8 +15,8 @@ from typing import Final
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import GpuProfileError
-from gpu_profile.roofline.ceilings import IMPOSSIBLE, Ceiling, Ceilings, Level
 from gpu_profile.roofline.ceilings.benchmarks import ELEMENT_BYTES, Benchmarks, Call
+from gpu_profile.roofline.ceilings.ceilings import IMPOSSIBLE, Ceiling, Ceilings, Level
 from gpu_profile.roofline.ceilings.datasheet import Expected, expected, facts_of
 from gpu_profile.roofline.machines.machine import Machine, Timing
 from gpu_profile.roofline.precision import Precision

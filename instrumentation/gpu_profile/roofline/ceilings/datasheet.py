@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from gpu_profile.roofline.ceilings import Ceiling
+from gpu_profile.roofline.ceilings.ceilings import Ceiling
 from gpu_profile.roofline.ceilings.datasheet_rows import ROWS, Row
 from gpu_profile.roofline.precision import Precision
 

@@ -1,52 +1,22 @@
-"""Counting what an operation does: floating-point operations by closed forms, bytes by the tensors that are touched.
+"""How much a call has to do: floating-point operations by closed forms, bytes by the tensors that are touched.
 
-`count_without_running` is for PyTorch's own functions, `Counting` counts the user's while they run once,
-`compiled_work` tells what is known of compiled ones. What is not known is absent with its reason.
+Read in this order:
+
+- `known`: what the rest of the room asks for; it loads PyTorch only where there is something to count.
+- `dry_run`: PyTorch's own functions and modules (`builtins` knows them) are counted beside their run, on copies without
+  data (`fake_tensors`). What was counted is kept by `signature`.
+- `counter`: what the user's functions dispatch is counted while they run. `undispatched` notices what passes by,
+  `compiled` tells what is known of it.
+- `recorder`: what was dispatched, one row for each distinct operation (an `operands.Call`), and the memory that all of
+  it touched (`footprint`).
+- `totals`: FLOPs by formula, bytes by `traffic`, added up to a `Work`.
+- `registry`: the formula of an operation: the user's, else that of `products` or `arithmetic`.
+
+`operands`, `traffic`, `products`, `arithmetic`, `footprint` and `registry` need no PyTorch. A new formula is a row in
+the table of `products` (matrix products, in the precision of their factors) or of `arithmetic` (all else), with its
+line in that module's docstring; what reads only a part of an argument gets a row in `traffic` besides.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-from gpu_profile.errors import UsageError
-from gpu_profile.roofline.counting.known import known_work
 from gpu_profile.roofline.counting.registry import register_formula
 
-if TYPE_CHECKING:
-    from gpu_profile.roofline.counting.compiled import compiled_part, compiled_work
-    from gpu_profile.roofline.counting.counter import Counting
-    from gpu_profile.roofline.counting.dry_run import count_without_running, signature
-
-__all__ = [
-    "Counting",
-    "compiled_part",
-    "compiled_work",
-    "count_without_running",
-    "known_work",
-    "register_formula",
-    "signature",
-]
-
-_MODULES = {
-    "Counting": "counter",
-    "compiled_part": "compiled",
-    "compiled_work": "compiled",
-    "count_without_running": "dry_run",
-    "signature": "dry_run",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """PyTorch is loaded with the first name that needs it; UsageError if it is not installed."""
-    if (module := _MODULES.get(name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    try:
-        found = getattr(import_module(f"{__name__}.{module}"), name)
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] != "torch":
-            raise
-        raise UsageError("counting needs PyTorch: pip install 'gpu-profile[torch]'") from missing
-    globals()[name] = found
-    return found
+__all__ = ["register_formula"]

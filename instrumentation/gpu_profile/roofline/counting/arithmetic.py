@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from math import log2, prod
 from typing import Any, Final
 
-from gpu_profile.roofline.counting.operands import Call, Operand, operands, words
+from gpu_profile.roofline.counting.operands import Call, Operand, operands
 from gpu_profile.roofline.counting.products import Formula
 
 _COMPLEX: Final = {
@@ -37,61 +37,7 @@ _COMPLEX: Final = {
     "sum": 2,
     "mul": 6,
     "div": 11,
-    "square": 6,
-    "true_divide": 11,
 }
-
-#: Operations per element of the result, by name without `_foreach_` and the `_` of those in place.
-_PER_ELEMENT: Final[Mapping[str, int]] = {
-    **dict.fromkeys(
-        words("""
-        add sub rsub mul div true_divide neg abs sign reciprocal square sqrt rsqrt exp exp2 expm1 log log2 log10
-        log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh atan2 hypot sigmoid erf erfc erfinv erfcx
-        lgamma digamma floor ceil round trunc frac fmod remainder floor_divide pow maximum minimum fmax fmin clamp
-        clamp_min clamp_max clip relu relu6 hardtanh leaky_relu prelu _prelu_kernel threshold threshold_backward
-        heaviside copysign ldexp special_i0 i0 sinc logaddexp xlogy special_xlog1py deg2rad rad2deg
-        hardtanh_backward leaky_relu_backward positive
-        """),
-        1,
-    ),
-    **dict.fromkeys(
-        words("""
-        silu softplus hardsigmoid elu hardswish celu logit softshrink hardshrink
-        """),
-        2,
-    ),
-    **dict.fromkeys(
-        words("""
-        sigmoid_backward tanh_backward lerp logsigmoid log_sigmoid log_sigmoid_forward mish softplus_backward
-        """),
-        3,
-    ),
-    "silu_backward": 6,
-}
-
-#: Nothing of this is floating-point arithmetic.
-_NONE: Final = words("""
-        copy clone _to_copy to contiguous fill zero zeros ones full zeros_like ones_like full_like new_zeros
-        new_ones new_full scalar_tensor arange linspace eye range rand randn randint randperm rand_like randn_like
-        randint_like normal uniform random bernoulli exponential log_normal cauchy geometric multinomial cat stack
-        concat hstack vstack repeat repeat_interleave roll flip fliplr tril triu tril_indices triu_indices where
-        masked_fill masked_select masked_scatter index index_select index_copy index_fill index_put _index_put_impl_
-        _unsafe_index _unsafe_index_put gather scatter take put embedding slice_scatter select_scatter
-        diagonal_scatter as_strided_scatter slice_backward select_backward diagonal_backward unfold_backward
-        _unsafe_masked_index constant_pad_nd pad reflection_pad1d reflection_pad2d reflection_pad3d
-        replication_pad1d replication_pad2d replication_pad3d im2col pixel_shuffle pixel_unshuffle channel_shuffle
-        native_channel_shuffle eq ne lt le gt ge equal isnan isinf isfinite isposinf isneginf signbit logical_and
-        logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor bitwise_left_shift
-        bitwise_right_shift any all is_nonzero nonzero nonzero_static count_nonzero sort topk kthvalue median
-        argsort searchsorted bucketize unique _unique2 unique_dim unique_consecutive isin bincount histc
-        _local_scalar_dense real imag view_as_real complex polar resolve_conj resolve_neg conj_physical
-        _conj_physical lift lift_fresh _pin_memory pin_memory dropout_mask upsample_nearest1d upsample_nearest2d
-        upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-        max_unpool2d max_unpool3d block_diag channel_last _reshape_copy view_copy expand_copy permute_copy
-        transpose_copy t_copy as_strided_copy unsqueeze_copy squeeze_copy slice_copy split_copy
-        split_with_sizes_copy unbind_copy select_copy _foreach_copy _amp_update_scale _cudnn_init_dropout_state
-        record_stream
-        """)
 
 
 def _alpha(call: Call) -> int:
@@ -114,11 +60,11 @@ def _complex(base: str, call: Call, inputs: list[Operand]) -> int:
     return _COMPLEX[base]
 
 
-def _elementwise(base: str) -> Formula:
-    count = _PER_ELEMENT[base]
+def _elementwise(count: int) -> Formula:
+    """`count` for each element of the result, with alpha one more; complex numbers as their table says."""
 
     def flops(call: Call) -> int:
-        inputs = [each for _, each in call.inputs()]
+        base, inputs = _base(call.name), [each for _, each in call.inputs()]
         if any(each.is_complex for each in inputs):
             return _each(call, _complex(base, call, inputs))
         return _each(call, count + (_alpha(call) if base in ("add", "sub", "rsub") else 0))
@@ -226,99 +172,113 @@ def _sgd(call: Call) -> int:
     return parameters * (2 + (2 if call["weight_decay"] else 0) + (2 if call["momentum"] else 0))
 
 
-def _cumulative(call: Call) -> int:
-    return _each(call, 1)
+def _numel(name: str) -> Formula:
+    """One for each element of an argument."""
+    return lambda call: int(call[name].numel())
 
 
-_NORMALISED: Final = _of_inputs(5, once_more=1)
+def _results(count: int) -> Formula:
+    """`count` for each element of the result."""
+    return lambda call: _each(call, count)
 
-_OTHER: Final[Mapping[str, Formula]] = {
-    "addcmul": _weighted(2),
-    "addcdiv": _weighted(2),
-    "gelu": _gelu,
-    "gelu_backward": _gelu_backward,
-    "glu": lambda call: _each(call, 2),
-    **dict.fromkeys(
-        words("""
-        sum nansum prod max min amax amin argmax argmin aminmax max_dim trace
-        """),
-        _fold,
+
+def _bag(call: Call) -> int:
+    return int(call["indices"].numel() * call["weight"].shape[-1])
+
+
+#: Operations without `aten.`, the `_foreach_` of lists and the `_` of those in place, and the formula that they share.
+_FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
+    (
+        """
+        add sub rsub mul div neg abs sign reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin
+        acos atan sinh cosh tanh asinh acosh atanh atan2 hypot sigmoid erf erfc erfinv lgamma digamma floor ceil round
+        trunc frac fmod remainder floor_divide pow maximum minimum fmax fmin clamp clamp_min clamp_max relu hardtanh
+        leaky_relu prelu _prelu_kernel threshold threshold_backward heaviside copysign ldexp i0 sinc logaddexp xlogy
+        special_xlog1py deg2rad rad2deg hardtanh_backward leaky_relu_backward
+        """,
+        _elementwise(1),
     ),
-    **dict.fromkeys(["cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"], _cumulative),
-    "mean": _of_inputs(1),
-    **dict.fromkeys(["var", "std", "var_mean", "std_mean"], _of_inputs(4)),
-    **dict.fromkeys(["norm", "linalg_vector_norm", "_weight_norm"], _of_inputs(2)),
-    "logsumexp": _of_inputs(4),
-    **dict.fromkeys(
-        words("""
-        _softmax softmax _log_softmax log_softmax _safe_softmax _masked_softmax
-        """),
-        _of_inputs(5),
+    ("silu softplus hardsigmoid elu hardswish celu logit softshrink hardshrink", _elementwise(2)),
+    ("sigmoid_backward tanh_backward lerp log_sigmoid_forward mish softplus_backward", _elementwise(3)),
+    ("silu_backward", _elementwise(6)),
+    ("addcmul addcdiv", _weighted(2)),
+    ("gelu", _gelu),
+    ("gelu_backward", _gelu_backward),
+    ("glu", _results(2)),
+    ("sum nansum prod max min amax amin argmax argmin aminmax trace", _fold),
+    ("cumsum cumprod logcumsumexp cummax cummin", _results(1)),
+    ("mean", _of_inputs(1)),
+    ("var std var_mean std_mean", _of_inputs(4)),
+    ("norm linalg_vector_norm _weight_norm", _of_inputs(2)),
+    ("logsumexp", _of_inputs(4)),
+    ("_softmax softmax _log_softmax log_softmax _safe_softmax _masked_softmax", _of_inputs(5)),
+    ("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward", _of_inputs(4)),
+    ("native_layer_norm native_group_norm layer_norm group_norm", _of_inputs(5, once_more=1)),
+    ("_fused_rms_norm rms_norm", _of_inputs(3, once_more=1)),
+    ("native_batch_norm cudnn_batch_norm miopen_batch_norm _batch_norm_with_update", _batch_norm),
+    ("_native_batch_norm_legit _native_batch_norm_legit_functional", _batch_norm),
+    ("_native_batch_norm_legit_no_training", _batch_norm),
+    ("native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward", _norm_backward),
+    ("native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward", _norm_backward),
+    *((f"avg_pool{d}d", _window(d, 0)) for d in (1, 2, 3)),
+    *((f"avg_pool{d}d_backward", _window(d, 0, backward=True)) for d in (2, 3)),
+    *((f"max_pool{d}d_with_indices max_pool{d}d", _window(d, 1)) for d in (1, 2, 3)),
+    ("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", _numel("grad_output")),
+    *((f"adaptive_avg_pool{d}d _adaptive_avg_pool{d}d", _adaptive(0)) for d in (1, 2, 3)),
+    ("adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", _adaptive(1)),
+    ("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward", _of_inputs(1)),
+    ("upsample_linear1d", _results(3)),
+    ("upsample_bilinear2d _upsample_bilinear2d_aa", _results(7)),
+    ("upsample_trilinear3d", _results(15)),
+    ("upsample_bicubic2d _upsample_bicubic2d_aa", _results(31)),
+    ("_fft_c2c", _fft(1.0)),
+    ("_fft_r2c _fft_c2r", _fft(0.5)),
+    ("native_dropout _fused_dropout native_dropout_backward", lambda call: 2 * call.result.numel()),
+    ("nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward", _numel("target")),
+    ("mse_loss l1_loss", _loss(2)),
+    ("mse_loss_backward", _results(3)),
+    ("binary_cross_entropy", _loss(8)),
+    ("binary_cross_entropy_with_logits", _loss(9)),
+    ("embedding_dense_backward", _numel("grad_output")),
+    ("_embedding_bag _embedding_bag_forward_only", _bag),
+    ("_fused_adam _fused_adamw", _adam),
+    ("_fused_sgd", _sgd),
+    ("_amp_foreach_non_finite_check_and_unscale", _of_inputs(1)),
+    ("linalg_cross", lambda call: 3 * call.result.numel()),
+    ("scatter_add scatter_reduce", _numel("src")),
+    ("index_add", lambda call: int(call["source"].numel()) * (1 + _alpha(call))),
+    # Nothing of this is floating-point arithmetic.
+    (
+        """
+        copy clone _to_copy to contiguous fill zero zeros ones full zeros_like ones_like full_like new_zeros new_ones
+        new_full scalar_tensor arange linspace eye range rand randn randint randperm rand_like randn_like randint_like
+        normal uniform random bernoulli exponential log_normal cauchy geometric multinomial cat stack concat hstack
+        vstack repeat repeat_interleave roll flip fliplr tril triu tril_indices triu_indices where masked_fill
+        masked_select masked_scatter index index_select index_copy index_fill index_put _index_put_impl_ _unsafe_index
+        _unsafe_index_put gather scatter take put embedding slice_scatter select_scatter diagonal_scatter
+        as_strided_scatter slice_backward select_backward diagonal_backward unfold_backward _unsafe_masked_index
+        constant_pad_nd pad reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+        replication_pad3d im2col pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle eq ne lt le gt ge
+        equal isnan isinf isfinite isposinf isneginf signbit logical_and logical_or logical_not logical_xor bitwise_and
+        bitwise_or bitwise_not bitwise_xor bitwise_left_shift bitwise_right_shift any all is_nonzero nonzero
+        nonzero_static count_nonzero sort topk kthvalue median argsort searchsorted bucketize _unique2 unique_dim
+        unique_consecutive isin bincount histc _local_scalar_dense real imag view_as_real complex polar resolve_conj
+        resolve_neg conj_physical _conj_physical _pin_memory pin_memory upsample_nearest1d upsample_nearest2d
+        upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d max_unpool2d
+        max_unpool3d block_diag _reshape_copy view_copy expand_copy permute_copy transpose_copy t_copy as_strided_copy
+        unsqueeze_copy squeeze_copy slice_copy split_copy split_with_sizes_copy unbind_copy select_copy _foreach_copy
+        _amp_update_scale
+        """,
+        lambda _: 0,
     ),
-    **dict.fromkeys(
-        words("""
-        _softmax_backward_data _log_softmax_backward_data _masked_softmax_backward
-        """),
-        _of_inputs(4),
-    ),
-    **dict.fromkeys(
-        words("""
-        native_layer_norm native_group_norm layer_norm group_norm
-        """),
-        _NORMALISED,
-    ),
-    **dict.fromkeys(["_fused_rms_norm", "rms_norm"], _of_inputs(3, once_more=1)),
-    **dict.fromkeys(
-        words("""
-        native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update
-        _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
-        """),
-        _batch_norm,
-    ),
-    **dict.fromkeys(
-        words("""
-        native_layer_norm_backward native_group_norm_backward native_batch_norm_backward cudnn_batch_norm_backward
-        batch_norm_backward _fused_rms_norm_backward
-        """),
-        _norm_backward,
-    ),
-    **{f"avg_pool{d}d": _window(d, 0) for d in (1, 2, 3)},
-    **{f"avg_pool{d}d_backward": _window(d, 0, backward=True) for d in (2, 3)},
-    **{f"max_pool{d}d_with_indices": _window(d, 1) for d in (1, 2, 3)},
-    **{f"max_pool{d}d": _window(d, 1) for d in (1, 2, 3)},
-    **{f"max_pool{d}d_with_indices_backward": lambda call: int(call["grad_output"].numel()) for d in (2, 3)},
-    **{f"{name}adaptive_avg_pool{d}d": _adaptive(0) for d in (1, 2, 3) for name in ("", "_")},
-    **{f"adaptive_max_pool{d}d": _adaptive(1) for d in (1, 2, 3)},
-    **{f"_adaptive_avg_pool{d}d_backward": _of_inputs(1) for d in (2, 3)},
-    "upsample_linear1d": lambda call: _each(call, 3),
-    **dict.fromkeys(["upsample_bilinear2d", "_upsample_bilinear2d_aa"], lambda call: _each(call, 7)),
-    "upsample_trilinear3d": lambda call: _each(call, 15),
-    **dict.fromkeys(["upsample_bicubic2d", "_upsample_bicubic2d_aa"], lambda call: _each(call, 31)),
-    "_fft_c2c": _fft(1.0),
-    "_fft_r2c": _fft(0.5),
-    "_fft_c2r": _fft(0.5),
-    **dict.fromkeys(["native_dropout", "_fused_dropout"], lambda call: 2 * call.result.numel()),
-    "native_dropout_backward": lambda call: 2 * call.result.numel(),
-    "nll_loss_forward": lambda call: int(call["target"].numel()),
-    "nll_loss2d_forward": lambda call: int(call["target"].numel()),
-    "nll_loss_backward": lambda call: int(call["target"].numel()),
-    "nll_loss2d_backward": lambda call: int(call["target"].numel()),
-    "mse_loss": _loss(2),
-    "l1_loss": _loss(2),
-    "mse_loss_backward": lambda call: _each(call, 3),
-    "binary_cross_entropy": _loss(8),
-    "binary_cross_entropy_with_logits": _loss(9),
-    "embedding_dense_backward": lambda call: int(call["grad_output"].numel()),
-    "_embedding_bag": lambda call: int(call["indices"].numel() * call["weight"].shape[-1]),
-    "_embedding_bag_forward_only": lambda call: int(call["indices"].numel() * call["weight"].shape[-1]),
-    "_fused_adam": _adam,
-    "_fused_adamw": _adam,
-    "_fused_sgd": _sgd,
-    "_amp_foreach_non_finite_check_and_unscale": _of_inputs(1),
-    "linalg_cross": lambda call: call.result.numel() * 3,
-    **dict.fromkeys(["scatter_add", "scatter_reduce"], lambda call: int(call["src"].numel())),
-    "index_add": lambda call: int(call["source"].numel()) * (1 + _alpha(call)),
-}
+)
+
+
+_BY_NAME: Final[Mapping[str, Formula]] = {name: formula for names, formula in _FORMULAS for name in names.split()}
+
+
+def _base(name: str) -> str:
+    return name.removeprefix("aten.").removeprefix("_foreach_").removesuffix("_")
 
 
 def arithmetic(name: str) -> Formula | None:
@@ -326,15 +286,4 @@ def arithmetic(name: str) -> Formula | None:
     if not name.startswith("aten."):
         return None
     whole = name.removeprefix("aten.")
-    for base in (whole, whole.removesuffix("_"), whole.removeprefix("_foreach_").removesuffix("_")):
-        if base in _PER_ELEMENT:
-            return _elementwise(base)
-        if base in _OTHER:
-            return _OTHER[base]
-        if base in _NONE:
-            return _nothing
-    return None
-
-
-def _nothing(_: Call) -> int:
-    return 0
+    return _BY_NAME.get(whole) or _BY_NAME.get(whole.removesuffix("_")) or _BY_NAME.get(_base(name))

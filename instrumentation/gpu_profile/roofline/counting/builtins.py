@@ -13,24 +13,11 @@ import torch
 from gpu_profile.roofline.counting.operands import words
 
 #: Modules whose functions compute on tensors and call nothing of the user's.
-_MODULES: Final = frozenset(
-    {
-        "torch",
-        "torch.functional",
-        "torch.nn.functional",
-        "torch.linalg",
-        "torch.special",
-        "torch.fft",
-        "torch.signal",
-        "torch._tensor",
-        "torch._C._nn",
-        "torch._C._linalg",
-        "torch._C._special",
-        "torch._C._fft",
-        "torch._C._sparse",
-        "torch._jit_internal",  # boolean_dispatch: max_pool2d and its like
-    }
-)
+_MODULES: Final = words("""
+        torch torch.functional torch.nn.functional torch.linalg torch.special torch.fft torch.signal torch._tensor
+        torch._C._nn torch._C._linalg torch._C._special torch._C._fft torch._C._sparse
+        torch._jit_internal
+        """)  # the last has boolean_dispatch: max_pool2d and its like
 
 #: Functions among those modules' that do something else than to compute.
 _OTHERS: Final = words("""
@@ -45,12 +32,7 @@ _OTHERS: Final = words("""
 _OPERATORS: Final = frozenset(getattr(operator, name) for name in operator.__all__)
 _DESCRIPTORS: Final = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
-_HOOKS: Final = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_TORCH: Final = "torch.nn.modules."
 
 
@@ -92,14 +74,7 @@ def _plain_module(module: Any) -> bool:
 
 
 def _global_hooks() -> bool:
-    of = torch.nn.modules.module
-    names = (
-        "_global_forward_hooks",
-        "_global_forward_pre_hooks",
-        "_global_backward_hooks",
-        "_global_backward_pre_hooks",
-    )
-    return any(getattr(of, name, None) for name in names)
+    return any(getattr(torch.nn.modules.module, f"_global{name}", None) for name in _HOOKS)
 
 
 def tensors_of(module: Any) -> Iterator[Any]:

@@ -168,6 +168,12 @@ class Counting:
             self._mode.__exit__(*exc)
             self._undispatched.__exit__(*exc)
 
+    def into(self, record: Record) -> str | None:
+        """Note in this record from now on. Why the one before has not all of it; None if it has."""
+        if self._mode is not None:
+            self._mode.record = record
+        return self._undispatched.taken()
+
     def work(self) -> Work:
         """What was counted. FLOPs and bytes are absent, with the reason, where not all of it was."""
         if self._work is None:

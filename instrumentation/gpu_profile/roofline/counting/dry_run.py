@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import torch
 from torch.utils._device import DeviceContext
 
+from gpu_profile.regions.session import process
 from gpu_profile.roofline.counting.builtins import plain, tensors_of
 from gpu_profile.roofline.counting.counter import Mode
 from gpu_profile.roofline.counting.fake_tensors import WITHOUT_DATA, FakeTensors, unlogged
-from gpu_profile.roofline.counting.recorder import Record, tf32
+from gpu_profile.roofline.counting.recorder import Record
 from gpu_profile.roofline.counting.registry import Registered, checked, registered_callable
+from gpu_profile.roofline.counting.signature import describe
 from gpu_profile.roofline.work import Work
 
 #: Signatures whose work is kept; the oldest goes first.
 KEPT: Final = 1024
 
 _Tensor: Final = torch.Tensor
-_Parameter: Final = torch.nn.Parameter
 _Module: Final = torch.nn.Module
 _Kept = dict[Any, Work | None]
 _functions: Final[_Kept] = {}
@@ -33,73 +33,22 @@ _modules: Final[weakref.WeakKeyDictionary[Any, _Kept]] = weakref.WeakKeyDictiona
 _lock = threading.Lock()
 _copying = threading.Lock()
 _missing: Final = object()
-
-_grad_enabled: Final = torch.is_grad_enabled
-_inference: Final = torch.is_inference_mode_enabled
-_default_dtype: Final = torch.get_default_dtype
 _function_modes: Final = torch._C._len_torch_function_stack
-_cuda_used: Final = torch.cuda.is_initialized
-_any_autocast: Final[Callable[[], bool]] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
-#: Arguments that are keyed as they are. Others would be kept alive by what is remembered of them.
-_VALUES: Final = frozenset(
-    {bool, int, float, complex, str, type(None), type(Ellipsis)}
-    | {torch.dtype, torch.device, torch.layout, torch.memory_format}
-)
 #: A module's plain settings are of these types.
 _SETTINGS: Final = frozenset({bool, int, float, str, tuple})
 
 
 def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Hashable | None:
-    """What the work of PyTorch's functions depends on; None if that cannot be said, as for an argument of another type.
-
-    Of tensors: shape, strides, type, device, whether gradients are wanted, and which begin at the same address; of
-    lists and tuples their elements; plain values as they are. Grad mode, autocast, TF32 and defaults are part of it.
-    None as well while a mode of the user's would see the tensors being asked.
-    """
-    addresses: dict[int, int] = {}
+    """The call's `Signature`; None if it has none, or a mode of the user's would see the tensors being asked."""
     try:
         if _function_modes() and _modes_of_the_user():
             return None
-        key: Any = (
-            _row(args, addresses),
-            (*kwargs, _row(kwargs.values(), addresses)) if kwargs else None,
-            _grad_enabled(),
-            _inference(),
-            _default_dtype(),
-        )
-        if _any_autocast():
-            key = (key, tuple(torch.get_autocast_dtype(each) for each in ("cuda", "cpu") if _autocast(each)))
-        if _cuda_used():
-            key = (key, tf32())
-        if _function_modes():
-            key = (key, torch.get_default_device())
+        key = describe(args, kwargs or {})
         hash(key)
     except Exception:  # noqa: BLE001 - what has no address, shape or hash is not keyed, whatever it raises
         return None
-    return key  # type: ignore[no-any-return]
-
-
-def _autocast(device: str) -> bool:
-    return bool(torch.is_autocast_enabled(device))
-
-
-def _row(values: Any, addresses: dict[int, int]) -> tuple[Any, ...]:
-    row: list[Any] = []
-    for each in values:
-        kind = type(each)
-        if kind is _Tensor or kind is _Parameter:
-            number = addresses.setdefault(each.data_ptr() or -id(each), len(addresses))
-            row += (each.shape, each.stride(), each.dtype, each.device, each.requires_grad, number)
-        elif kind is list or kind is tuple or kind is torch.Size:
-            row.append((kind, _row(each, addresses)))
-        elif kind is slice:
-            row.append((kind, _row((each.start, each.stop, each.step), addresses)))
-        elif kind in _VALUES:
-            row += (kind, each)
-        else:
-            raise TypeError(kind)
-    return tuple(row)
+    return key
 
 
 def count_without_running(
@@ -200,10 +149,8 @@ def _modes_of_the_user() -> bool:
     return bool(torch._C._len_torch_dispatch_stack()) or not all(isinstance(each, DeviceContext) for each in modes)
 
 
-def _after_fork() -> None:
+@process.in_child
+def _forget() -> None:
     """A child has one thread: what another one of its parent's held would be held for ever."""
     global _lock, _copying
     _lock, _copying = threading.Lock(), threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

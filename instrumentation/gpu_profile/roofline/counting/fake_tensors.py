@@ -18,23 +18,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 #: The types of tensors while only copies are run.
 WITHOUT_DATA: Final = frozenset({torch.Tensor, torch.nn.Parameter, FakeTensor})
 
-#: Values that may be passed on as they are.
-_VALUES: Final = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    type(None),
-    slice,
-    type(Ellipsis),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
-
-
 _log: Final = logging.getLogger(FakeTensor.__module__)
 
 
@@ -66,18 +49,12 @@ class FakeTensors:
         self._memory: dict[tuple[int, Any], Any] = {}
 
     def value(self, value: Any) -> Any:
-        """The copy of an argument: tensors, plain values, and tuples, lists and dictionaries of them."""
+        """The copy of an argument that has a signature: tensors in it are copied, all else is passed on as it is."""
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
-        if type(value) in (tuple, list, torch.Size):
+        if isinstance(value, (tuple, list)):
             return type(value)(self.value(each) for each in value)
-        if type(value) is dict:
-            return {name: self.value(each) for name, each in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):  # PackedSequence and its like
-            return type(value)(*(self.value(each) for each in value))
-        if isinstance(value, _VALUES):
-            return value
-        raise NotCopiedError(f"{type(value).__name__} among the arguments")
+        return {name: self.value(each) for name, each in value.items()} if isinstance(value, dict) else value
 
     def tensor(self, tensor: Any) -> Any:
         """A tensor of the same shape, strides, type and device."""

@@ -1,12 +1,16 @@
-"""What is known of a call before it runs."""
+"""Counting as the rest of the room asks for it: PyTorch is loaded only where there is something to count."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from gpu_profile.roofline.machines.torch_machine import load_torch
 from gpu_profile.roofline.work import Work, unknown_work
+
+if TYPE_CHECKING:
+    from gpu_profile.roofline.counting.counter import Counting
 
 #: Without a framework there is nothing that could be counted.
 UNCOUNTED: Final = "without PyTorch nothing is counted: give flops= and bytes="
@@ -26,3 +30,11 @@ def known_work(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
     if work is None and compiled_part(function) is not None:
         return compiled_work(function, args, kwargs)
     return work
+
+
+def counting(*, share: float) -> Counting:
+    """Counts what runs within it; see `Counting`. UsageError if PyTorch is not installed."""
+    load_torch("counting")
+    from gpu_profile.roofline.counting.counter import Counting
+
+    return Counting(share=share)

@@ -99,35 +99,24 @@ def _pairs(queries: int, keys: int, causal: bool) -> int:
     return full * (full + 1) // 2 + max(0, queries - keys) * keys
 
 
-def _attended(call: Call, key_products: int, value_products: int, *, heads_first: bool = True) -> int:
-    if call.get("cum_seq_q") is not None or call.get("cu_seqlens_q") is not None:
-        raise LookupError("the lengths of the sequences are data")
-    q, k, v = call["query"], call["key"], call["value"]
+def _attention(key_products: int, value_products: int, *, heads_first: bool = True) -> Formula:
+    """So many products as long as a key is wide, and as a value is, for each pair of a query and a key."""
     length = -2 if heads_first else -3
-    causal = bool(call.get("is_causal") or call.get("custom_mask_type"))
-    queries, keys = q.shape[length], k.shape[length]
-    # From the lower right corner of the mask, not the upper left one, they are as many as with the two exchanged.
-    lower_right = call.get("custom_mask_type") == 2
-    pairs = _pairs(keys, queries, causal) if lower_right else _pairs(queries, keys, causal)
-    heads = q.numel() // (q.shape[length] * q.shape[-1]) if q.numel() else 0
-    products: int = 2 * heads * pairs * (key_products * q.shape[-1] + value_products * v.shape[-1])
-    return products
 
+    def flops(call: Call) -> int:
+        if call.get("cum_seq_q") is not None or call.get("cu_seqlens_q") is not None:
+            raise LookupError("the lengths of the sequences are data")
+        q, k, v = call["query"], call["key"], call["value"]
+        causal = bool(call.get("is_causal") or call.get("custom_mask_type"))
+        queries, keys = q.shape[length], k.shape[length]
+        # From the lower right corner of the mask, not the upper left one, they are as many as with the two exchanged.
+        lower_right = call.get("custom_mask_type") == 2
+        pairs = _pairs(keys, queries, causal) if lower_right else _pairs(queries, keys, causal)
+        heads = q.numel() // (q.shape[length] * q.shape[-1]) if q.numel() else 0
+        products: int = 2 * heads * pairs * (key_products * q.shape[-1] + value_products * v.shape[-1])
+        return products
 
-def _attention(call: Call) -> int:
-    return _attended(call, 1, 1)
-
-
-def _attention_backward(call: Call) -> int:
-    return _attended(call, 3, 2)
-
-
-def _attention_rows(call: Call) -> int:
-    return _attended(call, 1, 1, heads_first=False)
-
-
-def _attention_rows_backward(call: Call) -> int:
-    return _attended(call, 3, 2, heads_first=False)
+    return flops
 
 
 #: PyTorch's numbers of cells (ReLU, tanh, LSTM, GRU) -> gates, and arithmetic per hidden unit besides biases: the sum
@@ -175,100 +164,51 @@ def _encoder_layer(call: Call) -> int:
     return int(linear + attention + activation + norms_and_sums)
 
 
-def _twice(formula: Formula) -> Formula:
-    return lambda call: 2 * formula(call)
+#: Kernels of `scaled_dot_product_attention`.
+_ATTENTIONS: Final = (
+    "flash_attention",
+    "flash_attention_for_cpu",
+    "efficient_attention",
+    "cudnn_attention",
+    "fused_attention_overrideable",
+)
 
+#: Operations, and the formula that they share. Their arithmetic is that of matrix products: in the precision of their
+#: operands, in TF32 if it is allowed.
+_FORMULAS: Final[tuple[tuple[str, Formula], ...]] = (
+    ("mm bmm _int_mm _scaled_mm _scaled_mm_v2", _product("self", "mat2")),
+    ("_grouped_mm _scaled_grouped_mm", _grouped),
+    ("matmul vdot", _product("self", "other")),
+    ("dot", _product("self", "tensor")),
+    ("mv", _product("self", "vec")),
+    ("addmm _addmm_activation", _product("mat1", "mat2", summand="self")),
+    ("addmv", _product("mat", "vec", summand="self")),
+    ("baddbmm", _product("batch1", "batch2", summand="self")),
+    ("addbmm", _addbmm),
+    ("linear mkldnn_linear _mkl_linear", _linear),
+    ("convolution _convolution convolution_overrideable mkldnn_convolution miopen_convolution", _convolution),
+    ("cudnn_convolution cudnn_convolution_relu cudnn_convolution_transpose", _convolution),
+    ("_slow_conv2d_forward slow_conv3d_forward _conv_depthwise2d conv_depthwise3d", _convolution),
+    ("convolution_backward", _convolution_backward),
+    *((f"_scaled_dot_product_{kernel}", _attention(1, 1)) for kernel in _ATTENTIONS),
+    *((f"_scaled_dot_product_{kernel}_backward", _attention(3, 2)) for kernel in _ATTENTIONS),
+    ("_flash_attention_forward _efficient_attention_forward", _attention(1, 1, heads_first=False)),
+    ("_flash_attention_backward _efficient_attention_backward", _attention(3, 2, heads_first=False)),
+    ("mkldnn_rnn_layer _cudnn_rnn", _recurrent),
+    ("mkldnn_rnn_layer_backward _cudnn_rnn_backward", lambda call: 2 * _recurrent(call)),
+    ("_thnn_fused_lstm_cell", _cell_arithmetic(2)),
+    ("_thnn_fused_gru_cell", _cell_arithmetic(3)),
+    ("_transformer_encoder_layer_fwd", _encoder_layer),
+)
 
-_mm, _bmm = _product("self", "mat2"), _product("self", "mat2")
-
-#: Operations -> formula. Their arithmetic is that of matrix products: in the precision of their operands, in TF32 if it
-#: is allowed.
-PRODUCTS: Final[Mapping[str, Formula]] = {
-    "aten.mm": _mm,
-    "aten._int_mm": _mm,
-    "aten._scaled_mm": _mm,
-    "aten._scaled_mm_v2": _mm,
-    "aten.bmm": _bmm,
-    "aten._grouped_mm": _grouped,
-    "aten._scaled_grouped_mm": _grouped,
-    "aten.matmul": _product("self", "other"),
-    "aten.dot": _product("self", "tensor"),
-    "aten.vdot": _product("self", "other"),
-    "aten.mv": _product("self", "vec"),
-    "aten.addmm": _product("mat1", "mat2", summand="self"),
-    "aten._addmm_activation": _product("mat1", "mat2", summand="self"),
-    "aten.addmv": _product("mat", "vec", summand="self"),
-    "aten.baddbmm": _product("batch1", "batch2", summand="self"),
-    "aten.addbmm": _addbmm,
-    "aten.linear": _linear,
-    "aten.mkldnn_linear": _linear,
-    "aten._mkl_linear": _linear,
-    **dict.fromkeys(
-        (
-            "aten.convolution",
-            "aten._convolution",
-            "aten.convolution_overrideable",
-            "aten.cudnn_convolution",
-            "aten.cudnn_convolution_relu",
-            "aten.cudnn_convolution_transpose",
-            "aten.miopen_convolution",
-            "aten.mkldnn_convolution",
-            "aten._slow_conv2d_forward",
-            "aten.slow_conv3d_forward",
-            "aten._conv_depthwise2d",
-            "aten.conv_depthwise3d",
-        ),
-        _convolution,
-    ),
-    "aten.convolution_backward": _convolution_backward,
-    **dict.fromkeys(
-        (
-            "aten._scaled_dot_product_flash_attention",
-            "aten._scaled_dot_product_flash_attention_for_cpu",
-            "aten._scaled_dot_product_efficient_attention",
-            "aten._scaled_dot_product_cudnn_attention",
-            "aten._scaled_dot_product_fused_attention_overrideable",
-        ),
-        _attention,
-    ),
-    **dict.fromkeys(
-        (
-            "aten._scaled_dot_product_flash_attention_backward",
-            "aten._scaled_dot_product_flash_attention_for_cpu_backward",
-            "aten._scaled_dot_product_efficient_attention_backward",
-            "aten._scaled_dot_product_cudnn_attention_backward",
-            "aten._scaled_dot_product_fused_attention_overrideable_backward",
-        ),
-        _attention_backward,
-    ),
-    "aten._flash_attention_forward": _attention_rows,
-    "aten._efficient_attention_forward": _attention_rows,
-    "aten._flash_attention_backward": _attention_rows_backward,
-    "aten._efficient_attention_backward": _attention_rows_backward,
-    "aten.mkldnn_rnn_layer": _recurrent,
-    "aten.mkldnn_rnn_layer_backward": _twice(_recurrent),
-    "aten._cudnn_rnn": _recurrent,
-    "aten._cudnn_rnn_backward": _twice(_recurrent),
-    "aten._thnn_fused_lstm_cell": _cell_arithmetic(2),
-    "aten._thnn_fused_gru_cell": _cell_arithmetic(3),
-    "aten._transformer_encoder_layer_fwd": _encoder_layer,
-}
+#: By the whole name of an operation.
+PRODUCTS: Final[Mapping[str, Formula]] = {f"aten.{name}": flops for names, flops in _FORMULAS for name in names.split()}
 
 #: Of these, those that the settings for convolutions decide whether they may use TF32.
 CONVOLUTIONS: Final = frozenset(name for name in PRODUCTS if "conv" in name or "rnn" in name)
 
 #: Arguments whose data type is that of a product's arithmetic, in the order in which they are looked for.
-FACTORS: Final[tuple[str, ...]] = (
-    "mat1",
-    "mat",
-    "batch1",
-    "query",
-    "input",
-    "src",
-    "self",
-    "hidden_gates",
-    "grad_output",
-)
+FACTORS: Final = ("mat1", "mat", "batch1", "query", "input", "src", "self", "hidden_gates", "grad_output")
 
 
 def factor(call: Call) -> Operand | None:

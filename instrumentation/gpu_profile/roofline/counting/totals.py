@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from gpu_profile.roofline.counting.operands import Call
 from gpu_profile.roofline.counting.products import CONVOLUTIONS, PRODUCTS, factor
-from gpu_profile.roofline.counting.registry import checked, formula, registered_operation
+from gpu_profile.roofline.counting.registry import Registered, checked, formula, registered_operation
 from gpu_profile.roofline.counting.traffic import traffic
 from gpu_profile.roofline.precision import Precision, precision_of
 from gpu_profile.roofline.work import Method, Work
@@ -41,15 +42,15 @@ class Totals:
     def add(self, call: Call, count: int) -> None:
         """Add an operation that ran `count` times."""
         self._operations += count
-        found = registered_operation(call.name, call.overload)
-        flops = _given(found.flops, call) if found is not None and found.flops is not None else _flops(call)
+        given = registered_operation(call.name, call.overload) or Registered(None, None)
+        flops = _checked(lambda: _flops(call) if given.flops is None else given.flops(**call.values))
         if flops is None:
             self._unknown[call.name] += count
         elif flops:
             self._flops += flops * count
             if (precision := self._precision(call)) is not None:
                 self._by_precision[precision] += flops * count
-        moved = _given(found.bytes, call) if found is not None and found.bytes is not None else _moved(call)
+        moved = _checked(lambda: traffic(call).moved if given.bytes is None else given.bytes(**call.values))
         if moved is None:
             self._opaque[call.name] += count
         else:
@@ -96,25 +97,15 @@ class Totals:
 
 
 def _flops(call: Call) -> int | None:
-    if (count := formula(call.name)) is None:
-        return None
+    count = formula(call.name)
+    return None if count is None else count(call)
+
+
+def _checked(count: Callable[[], int | None]) -> int | None:
+    """What a formula gives; None if it gives nothing, or fails: it must not fail the user's call."""
     try:
-        return checked(count(call))
-    except Exception:  # noqa: BLE001 - arguments that a formula does not foresee make an operation unknown
-        return None
-
-
-def _moved(call: Call) -> int | None:
-    try:
-        return traffic(call).moved
-    except Exception:  # noqa: BLE001 - as above
-        return None
-
-
-def _given(count: Any, call: Call) -> int | None:
-    try:
-        return checked(count(**call.values))
-    except Exception:  # noqa: BLE001 - a user's formula must not fail the user's call
+        return checked(count())
+    except Exception:  # noqa: BLE001 - the user's may raise anything, ours for arguments that it does not foresee
         return None
 
 

@@ -7,11 +7,12 @@ told. What launches kernels by itself (Triton without `torch.library`, CuPy, ext
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Final, Self
+
+from gpu_profile.regions.session import process
 
 COMPILED: Final = "compiled code ran inside, whose kernels cannot be counted: register a formula for the callable"
 REPLAYED: Final = (
@@ -50,8 +51,17 @@ class Undispatched:
             if not _watching:
                 while _restore:
                     _restore.pop()()
-        if compilations() != self._compilations:
-            self.reason = COMPILED
+        self._compare()
+
+    def taken(self) -> str | None:
+        """The reason so far, which is then forgotten."""
+        self._compare()
+        reason, self.reason = self.reason, None
+        return reason
+
+    def _compare(self) -> None:
+        if (now := compilations()) != self._compilations:
+            self.reason, self._compilations = COMPILED, now
 
 
 def _note(reason: str) -> None:
@@ -102,7 +112,8 @@ def _watch_graphs() -> None:
     _restore.append(lambda: setattr(graph, "replay", replay))
 
 
-def _after_fork() -> None:
+@process.in_child
+def _forget() -> None:
     """A child has this thread alone: no other one watches, or holds the lock."""
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
@@ -110,6 +121,3 @@ def _after_fork() -> None:
         del _watching[thread]
     while _restore and not _watching:
         _restore.pop()()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.machines.host_machine import allocated, flush_bytes
 from gpu_profile.roofline.machines.machine import Memory, Timing
-from gpu_profile.roofline.machines.nvml_facts import nvml_facts
+from gpu_profile.roofline.machines.nvml_facts import driver_uuid, nvml_facts
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class CupyDevice:
         self.device: Final = f"cupy:{self.ordinal}"
         self._properties: Final[Mapping[str, Any]] = self._cuda.runtime.getDeviceProperties(self.ordinal)
         self._amd: Final = bool(getattr(self._cuda.runtime, "is_hip", False))
-        self.uuid: Final = None if self._amd else _uuid(self.ordinal)
+        self.uuid: Final = None if self._amd else driver_uuid(self.ordinal)
         self._buffer: Any = None
         #: Pairs of events that are not in use.
         self._pairs: Final[list[tuple[Any, Any]]] = []
@@ -134,14 +134,3 @@ class CupyDevice:
             free, total = self._cuda.runtime.memGetInfo()
             held = int(pool.total_bytes())
             return Memory(int(pool.used_bytes()), held, held, int(free), int(total))
-
-
-def _uuid(ordinal: int) -> str | None:
-    """As NVML has it, from the CUDA driver that CuPy has loaded."""
-    from gpu_profile.regions.frameworks import libcuda
-
-    driver = libcuda.loaded()
-    try:
-        return None if driver is None else driver.uuid(ordinal)
-    except libcuda.CudaError:
-        return None

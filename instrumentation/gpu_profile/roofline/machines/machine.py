@@ -36,18 +36,11 @@ class Memory(NamedTuple):
 
 
 class Machine(Protocol):
-    """A device that calls are timed on.
-
-    `kind`: `cuda`, `cpu`, … as PyTorch says it, or `cupy`, `host`; `device`: with its number, `cuda:0`. `name`: what
-    people call it. `uuid`: as NVML gives it, `GPU-…`; None if it is no GPU or the framework does not tell.
-    `region_device`: what `region(device=...)` takes for it; None for the host. `key`: everything that calibrated
-    ceilings hold for, by name: UUID, driver, clocks, versions, threads. `cache_bytes`: the last-level cache; None if it
-    is not known.
-    """
+    """A device that calls are timed on."""
 
     @property
     def kind(self) -> str:
-        """As PyTorch says it, or `cupy`, `host`."""
+        """`cuda`, `cpu`, … as PyTorch says it, or `cupy`, `host`."""
         ...
 
     @property
@@ -62,7 +55,7 @@ class Machine(Protocol):
 
     @property
     def uuid(self) -> str | None:
-        """As NVML gives it; None if there is none."""
+        """As NVML gives it, `GPU-…`; None if it is no GPU or the framework does not tell."""
         ...
 
     @property
@@ -72,7 +65,7 @@ class Machine(Protocol):
 
     @property
     def key(self) -> Mapping[str, str]:
-        """What calibrated ceilings hold for."""
+        """Everything that calibrated ceilings hold for, by name: UUID, driver, clocks, versions, threads."""
         ...
 
     @property

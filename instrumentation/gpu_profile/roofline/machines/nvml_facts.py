@@ -1,4 +1,4 @@
-"""What NVML says of a GPU, as far as ceilings depend on it: driver, clocks, power limit, widths."""
+"""What NVML says of a GPU, as far as ceilings depend on it: driver, clocks, power limit, widths; and its UUID there."""
 
 from __future__ import annotations
 
@@ -55,3 +55,14 @@ def _of(library: Any, uuid: str) -> dict[str, str]:
             continue
         found[name] = text(answer)
     return found
+
+
+def driver_uuid(ordinal: int) -> str | None:
+    """A CUDA device's UUID as NVML has it, a MIG instance's own, if the process has loaded the CUDA driver."""
+    from gpu_profile.regions.frameworks import libcuda
+
+    driver = libcuda.loaded()
+    try:
+        return None if driver is None else driver.uuid(ordinal)
+    except libcuda.CudaError:  # not initialised yet, or lost
+        return None

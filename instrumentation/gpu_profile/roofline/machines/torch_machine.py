@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.machines.host_machine import Host, allocated, flush_bytes
 from gpu_profile.roofline.machines.machine import Memory, Timing
-from gpu_profile.roofline.machines.nvml_facts import nvml_facts
+from gpu_profile.roofline.machines.nvml_facts import driver_uuid, nvml_facts
 from gpu_profile.roofline.machines.processor import processor
 
 T = TypeVar("T")
@@ -244,14 +244,6 @@ def _versions(torch: Any) -> dict[str, str]:
 
 
 def _nvidia_uuid(ordinal: int, properties: Any) -> str | None:
-    """As NVML has it. The CUDA driver tells a MIG instance from its GPU; PyTorch gives the number without a prefix."""
-    from gpu_profile.regions.frameworks import libcuda
-
-    driver = libcuda.loaded()
-    if driver is not None:
-        try:
-            return driver.uuid(ordinal)
-        except libcuda.CudaError:  # not initialised yet, or lost
-            pass
+    """As the CUDA driver has it, else as PyTorch does, which gives the GPU's number without a prefix."""
     number = str(getattr(properties, "uuid", "")).removeprefix("GPU-")
-    return f"GPU-{number}" if number else None
+    return driver_uuid(ordinal) or (f"GPU-{number}" if number else None)

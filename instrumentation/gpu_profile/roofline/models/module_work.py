@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, Self
 
 from torch import nn
 
-from gpu_profile.roofline import counting
+from gpu_profile.roofline.call import not_counted
+from gpu_profile.roofline.counting.counter import Counting
+from gpu_profile.roofline.counting.known import known_work
+from gpu_profile.roofline.counting.recorder import Record
+from gpu_profile.roofline.counting.signature import stand_in, under
 from gpu_profile.roofline.counting.totals import NOTHING_SEEN
 from gpu_profile.roofline.models.hooks import Submodule
-from gpu_profile.roofline.models.shapes import stand_in, under
 from gpu_profile.roofline.models.stopwatch import Lap
-from gpu_profile.roofline.models.work_totals import NOTHING, added, less
-from gpu_profile.roofline.work import Work, unknown_work
+from gpu_profile.roofline.work import NOTHING, Work, added, unknown_work
 
 #: Why a module that runs code of the user's is not counted.
 NEEDS: Final = "needs passes=2"
@@ -33,8 +37,8 @@ def work_without_running(submodule: Submodule, lap: Lap, kind: str) -> Work:
     works = []
     for call, times in lap.kinds.items():
         try:
-            with under(call.setting, kind):
-                found = counting.known_work(submodule.module, *stand_in(call.arguments))
+            with under(call, kind):
+                found = known_work(submodule.module, *stand_in(call))
         except Exception as failure:  # noqa: BLE001 - no memory for a stand-in, for one
             return unknown_work(f"counting beside the run failed: {failure!r}: {NEEDS}")
         if found is None:
@@ -50,52 +54,57 @@ def _is_sequence(module: Any) -> bool:
 
 
 class ModuleCounter:
-    """Counts one run of the model, submodule by submodule; see `Observer`. `works` has what each did by itself."""
+    """Counts one run of the model, submodule by submodule, while it is entered; see `Observer`."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[Submodule, counting.Counting, list[Work]]] = []
-        self._found: dict[Submodule, list[Work]] = {}
-        #: A failure of ours, which never becomes the model's: what is open is not counted then.
-        self._failure: Exception | None = None
+        self._counting = Counting(share=math.inf)
+        self._open: list[Submodule] = []
+        self._calls: Counter[Submodule] = Counter()
+        #: What each did by itself, and why that is not all that it did.
+        self._records: dict[Submodule, Record] = {}
+        self._missed: dict[Submodule, str] = {}
+        #: Those that called others.
+        self._around: set[Submodule] = set()
 
-    @property
+    def __enter__(self) -> Self:
+        self._counting.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._counting.__exit__(*exc)
+
     def works(self) -> dict[Submodule, Work]:
-        """By submodule; one that was not called is not in it."""
-        if self._failure is not None:
-            return dict.fromkeys(self._found, unknown_work(f"counting failed: {self._failure!r}"))
-        return {submodule: added((work, 1) for work in found) for submodule, found in self._found.items()}
+        """What each did by itself; one that was not called is not in it."""
+        return {submodule: self._work(submodule) for submodule in self._records}
 
     def begin(self, submodule: Submodule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:  # noqa: ARG002 - Observer's
-        """Its forward is about to run: count what it does."""
-        self._found.setdefault(submodule, [])
-        counter = counting.Counting(share=math.inf)
-        try:
-            counter.__enter__()
-        except Exception as failure:  # noqa: BLE001 - the model runs on
-            self._failure = failure
-        else:
-            self._open.append((submodule, counter, []))
+        """Its forward is about to run: what is dispatched from now on is its work."""
+        self._count_into(self._records.setdefault(submodule, Record()))
+        self._around.update(self._open[-1:])
+        self._calls[submodule] += 1
+        self._open.append(submodule)
 
     def finish(self, submodule: Submodule) -> None:
-        """Its forward has run, or failed: its own share is what was counted, less what the submodules inside did."""
-        if any(each is submodule for each, _, _ in self._open):
-            while self._close() is not submodule:
-                pass
+        """Its forward has run, or failed: what is dispatched from now on is the work of the one that called it."""
+        if submodule in self._open:
+            outer = len(self._open) - 1 - self._open[::-1].index(submodule)
+            self._count_into(self._records[self._open[outer - 1]] if outer else Record())
+            del self._open[outer:]
 
-    def close(self) -> None:
-        """Count no more, also of what was left without an end."""
-        while self._open:
-            self._close()
+    def _count_into(self, record: Record) -> None:
+        missed = self._counting.into(record)
+        if missed is not None and self._open:
+            self._missed.setdefault(self._open[-1], missed)
 
-    def _close(self) -> Submodule:
-        submodule, counter, inside = self._open.pop()
+    def _work(self, submodule: Submodule) -> Work:
+        if submodule in self._missed:
+            return unknown_work(self._missed[submodule], method="counted")
         try:
-            counter.__exit__(None, None, None)
-            work = counter.work()
-            seen = NOTHING if work.reasons.get("flops") == NOTHING_SEEN else work
-            if self._open:
-                self._open[-1][2].append(seen)
-            self._found[submodule].append(less(seen, added((each, 1) for each in inside)) if inside else work)
-        except Exception as failure:  # noqa: BLE001 - as above
-            self._failure = failure
-        return submodule
+            totals, touched = self._records[submodule].totals()
+            work = totals.work("counted", working_set=touched if self._calls[submodule] == 1 else None)
+        except Exception as failure:  # noqa: BLE001 - a failure of ours never becomes the model's
+            return not_counted(failure)
+        if submodule not in self._around:
+            return work
+        # Between its operations others have run, whose data is in the caches then.
+        return NOTHING if work.reasons.get("flops") == NOTHING_SEEN else replace(work, working_set=None, largest=None)

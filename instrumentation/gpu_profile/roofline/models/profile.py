@@ -14,10 +14,10 @@ from gpu_profile.errors import UsageError
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.report.table import UNKNOWN, text_table
 from gpu_profile.roofline import headroom
-from gpu_profile.roofline.ceilings import Ceilings
+from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.machines.machine import Memory
 from gpu_profile.roofline.position import Position
-from gpu_profile.roofline.profile import advice
+from gpu_profile.roofline.profile import advice, judged
 from gpu_profile.roofline.repeats import Repeats
 from gpu_profile.roofline.work import Work
 from gpu_profile.units import percent, si
@@ -43,25 +43,32 @@ _STEPS: Final = 3
 class ModuleRow:
     """One module in one run of its model, all its calls together. What is not known is None, and `reasons` says why.
 
-    `name`: the dotted path; the model's own row has the model's class. `times`: seconds without the modules inside of
-    it, by run. `share`: of all modules' own time. `total_s`: seconds with those inside. `work`, `position` and
-    `verdict` are of its own time alone.
+    `name`: the dotted path; the model's own row has the model's class. `share`: of all modules' own time. `total_s`:
+    seconds with the modules inside of it. `position` and `verdict` are of its own time alone.
     """
 
     name: str
     type: str
     calls: int
-    times: Repeats
     share: float
     total_s: float
-    work: Work
     position: Position
     verdict: Verdict
 
     @property
+    def times(self) -> Repeats:
+        """Seconds without the modules inside of it, by run."""
+        return self.position.times
+
+    @property
     def own_s(self) -> float:
-        """Seconds without the modules inside of it; the median of several runs."""
+        """The median of `times`."""
         return self.times.median_s
+
+    @property
+    def work(self) -> Work:
+        """What all its calls do, without the modules inside of it."""
+        return self.position.work
 
     @property
     def flops(self) -> int | None:
@@ -111,12 +118,11 @@ class ModuleRow:
     @property
     def reasons(self) -> dict[str, str]:
         """Of what is not known, why."""
-        unknown = {"regime": self.verdict.rule} if self.verdict.regime is Regime.UNKNOWN else {}
-        return {**self.position.reasons, **unknown}
+        reasons: dict[str, str] = judged(self.position, self.verdict)["reasons"]
+        return reasons
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values, by the names of `GPUProfiler`'s profiles."""
-        work, position, verdict = self.work, self.position, self.verdict
         return {
             "module": self.name,
             "type": self.type or None,
@@ -126,31 +132,7 @@ class ModuleRow:
             "own_high_ms": self.times.high_s * 1e3,
             "share": self.share,
             "total_ms": self.total_s * 1e3,
-            "regime": self.regime,
-            "confidence": self.confidence,
-            "runner_up": None if verdict.runner_up is None else str(verdict.runner_up),
-            "reason": verdict.rule,
-            "advice": self.advice,
-            "flops": work.flops,
-            "bytes": work.bytes,
-            "precision": self.precision,
-            "counted": {
-                "method": work.method,
-                "operations": work.operations,
-                "coverage": work.coverage,
-                "without_formula": dict(work.unknown),
-            },
-            "achieved_flops": position.flops_per_s,
-            "achieved_bandwidth": position.bytes_per_s,
-            "flops_utilization": position.compute,
-            "bandwidth_utilization": position.bandwidth,
-            "first_touch_ratio": position.fresh,
-            "compute_intensity": work.intensity,
-            "ridge": position.ridge,
-            "attainable_flops": position.attainable,
-            "overhead_ratio": position.overhead,
-            "residency": position.level,
-            "reasons": self.reasons,
+            **judged(self.position, self.verdict),
         }
 
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
 from gpu_profile.errors import UsageError
 from gpu_profile.regions.region import region
-from gpu_profile.roofline.measurement import Runs, judge
+from gpu_profile.roofline.machines.machine import Timing
+from gpu_profile.roofline.measurement import Runs
 from gpu_profile.roofline.models.hooks import Submodule, submodules, watched
 from gpu_profile.roofline.models.module_work import NEEDS, ModuleCounter, work_without_running
 from gpu_profile.roofline.models.profile import ModelProfile, ModuleRow
 from gpu_profile.roofline.models.stopwatch import Lap, Stopwatch
 from gpu_profile.roofline.models.timers import timer_for
-from gpu_profile.roofline.models.work_totals import added
-from gpu_profile.roofline.position import place
-from gpu_profile.roofline.precision import Precision
+from gpu_profile.roofline.position import Position, place
 from gpu_profile.roofline.profiler import GPUProfiler
 from gpu_profile.roofline.repeats import Repeats
-from gpu_profile.roofline.work import Work, unknown_work
+from gpu_profile.roofline.work import Work, added, unknown_work
 from gpu_profile.units import percent, si
 
 _log = logging.getLogger("gpu_profile")
@@ -50,12 +48,11 @@ class ModelRun:
             )
         self._submodules = submodules(model)
         self._name = self._submodules[0].kind
-        self._stopwatch = Stopwatch(timer_for(machine), machine.kind)
+        self._stopwatch = Stopwatch(timer_for(machine))
         self._laps: dict[Submodule, list[Lap]] = {}
         self._works: dict[Submodule, Work] = {}
-        #: Of the whole model, by run: its time, and first touches of memory meanwhile.
-        self._times: list[float] = []
-        self._faults: list[int] = []
+        #: Of the whole model, by run.
+        self._timings: list[Timing] = []
 
     def profile(self, runs: Runs) -> ModelProfile:
         """Run it as often as asked, and tell what was found."""
@@ -85,13 +82,13 @@ class ModelRun:
                 # A module with hooks is not PyTorch's alone, and would not be counted.
                 hooks.close()
                 watch.stop()
-                self._times.append(watch.laps[root].total_s if root in watch.laps else timing.device_s)
-                self._faults.append(timing.faults)
+                whole_s = watch.laps[root].total_s if root in watch.laps else timing.device_s
+                self._timings.append(_timing(whole_s, timing.faults))
                 self._keep(watch.laps)
                 if execution is not None:
                     modules = [(lap.own_s, self._works[submodule]) for submodule, lap in watch.laps.items()]
-                    whole = self._whole(self._times[-1:], self._faults[-1:], modules)
-                    execution.operation = whole.position.operation(whole.work, growth=None, n=1)
+                    whole = self._whole(self._timings[-1:], modules)
+                    execution.operation = whole.position.operation
         if watch.failure is not None:
             _log.warning("gpu-profile: the modules of %s could not be timed: %r", self._name, watch.failure)
         return output
@@ -107,13 +104,9 @@ class ModelRun:
         """In a run for that alone, what needs it. What is known without it is of modules that ran as they do."""
         if not any(map(_needs_a_run, self._works.values())):
             return
-        counter = ModuleCounter()
-        try:
-            with watched(self._submodules, counter):
-                self._machine.run(self._call)
-        finally:
-            counter.close()
-        found = counter.works
+        with ModuleCounter() as counter, watched(self._submodules, counter):
+            self._machine.run(self._call)
+        found = counter.works()
         self._works = {
             submodule: found.get(submodule, work) if _needs_a_run(work) else work
             for submodule, work in self._works.items()
@@ -128,7 +121,7 @@ class ModelRun:
             model=self._name,
             machine=self._machine.name,
             ceilings=self._profiler.ceilings,
-            whole=self._whole(self._times, self._faults, [(row.own_s, row.work) for row in rows]),
+            whole=self._whole(self._timings, [(row.own_s, row.work) for row in rows]),
             rows=tuple(rows),
             hooks_s=self._stopwatch.hooks_s,
             memory=self._machine.memory(),
@@ -137,17 +130,18 @@ class ModelRun:
         )
 
     def _row(self, submodule: Submodule, laps: Sequence[Lap]) -> ModuleRow:
-        return self._judged(
-            submodule.path or self._name,
-            "" if submodule is self._submodules[0] else submodule.kind,
-            laps[-1].calls,
-            [lap.own_s for lap in laps],
-            [lap.faults for lap in laps],
-            Repeats.of([lap.total_s for lap in laps]).median_s,
-            self._works[submodule],
+        position = self._position(self._works[submodule], [_timing(lap.own_s, lap.faults) for lap in laps])
+        return ModuleRow(
+            name=submodule.path or self._name,
+            type="" if submodule is self._submodules[0] else submodule.kind,
+            calls=laps[-1].calls,
+            share=0.0,
+            total_s=Repeats.of([lap.total_s for lap in laps]).median_s,
+            position=position,
+            verdict=position.verdict(self._profiler.thresholds),
         )
 
-    def _whole(self, times: Sequence[float], faults: Sequence[int], modules: Sequence[tuple[float, Work]]) -> ModuleRow:
+    def _whole(self, timings: Sequence[Timing], modules: Sequence[tuple[float, Work]]) -> ModuleRow:
         """As one operation. A little that is not counted is left out: it can move no score by more than its share of
         the time, and scores that are as close as `balanced` count as one. `modules`: seconds of each, and its work.
         """
@@ -164,27 +158,15 @@ class ModelRun:
             share = percent(missing / spent if spent else 1.0, 0)
             largest = max(unknown, key=lambda each: each[0], default=(0.0, unknown_work(NEEDS)))[1]
             reasons[what] = f"modules that take {share} of the time are not counted: {largest.reasons.get(what, NEEDS)}"
-        precisions = {} if counted["flops"] is None else _precisions(modules)
-        work = replace(work, reasons=reasons, by_precision=precisions, **counted)
-        return self._judged(self._name, "", 1, times, faults, Repeats.of(times).median_s, work, share=1.0)
+        known = [] if counted["flops"] is None else [(each, 1) for _, each in modules if each.flops is not None]
+        work = replace(work, reasons=reasons, by_precision=added(known).by_precision, **counted)
+        position = self._position(work, timings)
+        verdict = position.verdict(self._profiler.thresholds)
+        return ModuleRow(self._name, "", 1, 1.0, position.times.median_s, position, verdict)
 
-    def _judged(
-        self,
-        name: str,
-        kind: str,
-        calls: int,
-        own: Sequence[float],
-        faults: Sequence[int],
-        total_s: float,
-        work: Work,
-        share: float = 0.0,
-    ) -> ModuleRow:
-        times = Repeats.of(own)
+    def _position(self, work: Work, timings: Sequence[Timing]) -> Position:
         # A module's arguments have been written just before by another: whether a cache has them, its speed tells.
-        touched = sorted(faults)[len(faults) // 2]
-        position = place(work, times.median_s, self._profiler.ceilings, caches="unknown", faults=touched)
-        verdict = judge(position.operation(work, growth=None, n=times.n), times, self._profiler.thresholds)
-        return ModuleRow(name, kind, calls, times, share, total_s, work, position, verdict)
+        return place(work, timings, self._profiler.ceilings, caches="unknown")
 
     def _notes(self) -> Iterator[str]:
         if self._elsewhere:
@@ -209,11 +191,8 @@ class ModelRun:
             yield f"{hooks}; where the device waited for the host, that is in the times"
 
 
-def _precisions(modules: Iterable[tuple[float, Work]]) -> dict[Precision, int]:
-    total: Counter[Precision] = Counter()
-    for _, work in modules:
-        total.update(work.by_precision)
-    return dict(total)
+def _timing(seconds: float, faults: int) -> Timing:
+    return Timing(seconds, seconds, faults)
 
 
 def _needs_a_run(work: Work) -> bool:

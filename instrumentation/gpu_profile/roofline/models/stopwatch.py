@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import torch
 
+from gpu_profile.roofline.counting.signature import Indescribable, Signature, describe
 from gpu_profile.roofline.models.hooks import Submodule, watched
-from gpu_profile.roofline.models.shapes import Indescribable, Setting, describe, setting
 from gpu_profile.roofline.models.timers import HostTimer, Timer
 
 #: Calls on arguments of different shapes that are kept apart, in all modules together.
 _MOST_KINDS: Final = 2_048
 #: Timings of the hooks' own cost: the least of so many batches of so many calls.
 _BATCHES, _BATCH = 7, 32
-
-
-class Kind(NamedTuple):
-    """Calls of a module that do the same work: the modes they ran in, and their arguments' shapes."""
-
-    setting: Setting
-    arguments: Hashable
 
 
 class HookCost(NamedTuple):
@@ -37,6 +31,7 @@ class HookCost(NamedTuple):
     outside: float = 0.0
 
 
+@dataclass(slots=True)
 class Lap:
     """What one module did in one run of the model.
 
@@ -46,46 +41,33 @@ class Lap:
     of memory in its own time.
     """
 
-    __slots__ = ("calls", "depth", "faults", "indescribable", "kinds", "nested", "own_s", "total_s")
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.nested = 0
-        self.depth = 0
-        self.faults = 0
-        self.own_s = 0.0
-        self.total_s = 0.0
-        self.kinds: Counter[Kind] = Counter()
-        self.indescribable = ""
+    calls: int = 0
+    nested: int = 0
+    depth: int = 0
+    faults: int = 0
+    own_s: float = 0.0
+    total_s: float = 0.0
+    kinds: Counter[Signature] = field(default_factory=Counter)
+    indescribable: str = ""
 
 
+@dataclass(slots=True)
 class _Frame:
     """One call of a submodule. `since` and `until` are around the hooks' own code, `began` and `ended` within it."""
 
-    __slots__ = (
-        "around_s",
-        "began",
-        "ended",
-        "faults",
-        "inner_faults",
-        "lap",
-        "outer",
-        "outermost",
-        "since",
-        "submodule",
-        "totals_s",
-        "until",
-    )
-
-    def __init__(self, submodule: Submodule, lap: Lap, outer: _Frame | None, since: Any) -> None:
-        self.submodule = submodule
-        self.lap = lap
-        self.outer = outer
-        self.outermost = lap.depth == 0
-        self.since = self.began = self.ended = self.until = since
-        # Of the submodules directly inside: as this one's time has them, and without their hooks.
-        self.around_s = self.totals_s = 0.0
-        self.faults = self.inner_faults = 0
+    submodule: Submodule
+    lap: Lap
+    outer: _Frame | None
+    outermost: bool
+    since: Any
+    began: Any = None
+    ended: Any = None
+    until: Any = None
+    # Of the submodules directly inside: as this one's time has them, and without their hooks.
+    around_s: float = 0.0
+    totals_s: float = 0.0
+    faults: int = 0
+    inner_faults: int = 0
 
 
 class Stopwatch:
@@ -95,9 +77,8 @@ class Stopwatch:
     took of the host in it. Where the host is the device, that is in none of the times.
     """
 
-    def __init__(self, timer: Timer, kind: str, cost: HookCost | None = None) -> None:
+    def __init__(self, timer: Timer, cost: HookCost | None = None) -> None:
         self._timer = timer
-        self._kind = kind
         self._cost = hook_cost() if cost is None else cost
         self._frames: list[_Frame] = []
         self._unsettled: list[_Frame] = []
@@ -120,7 +101,7 @@ class Stopwatch:
             if lap is None:
                 lap = self.laps[submodule] = Lap()
             outer = self._frames[-1] if self._frames else None
-            frame = _Frame(submodule, lap, outer, entered)
+            frame = _Frame(submodule, lap, outer, lap.depth == 0, entered)
             self._describe(lap, args, kwargs)
             lap.depth += 1
             self._frames.append(frame)
@@ -166,7 +147,7 @@ class Stopwatch:
         if lap.indescribable:
             return
         try:
-            kind = Kind(setting(self._kind), describe(args, kwargs))
+            kind = describe(args, kwargs)
         except Indescribable as found:
             lap.indescribable = f"an argument is {found}"
             return
@@ -204,7 +185,7 @@ class Stopwatch:
 def hook_cost() -> HookCost:
     """Measured once, on a module that does nothing; takes some milliseconds."""
     submodule = Submodule("", torch.nn.Identity(), "hooks")
-    stopwatch = Stopwatch(HostTimer(), "cpu", cost=HookCost())
+    stopwatch = Stopwatch(HostTimer(), cost=HookCost())
     bare = min(_batch_s(submodule.module) for _ in range(_BATCHES))
     inside, both = [], []
     with watched([submodule], stopwatch):

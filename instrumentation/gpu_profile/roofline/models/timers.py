@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from resource import RUSAGE_SELF, getrusage
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.machines.machine import Machine
@@ -14,33 +14,11 @@ from gpu_profile.roofline.machines.machine import Machine
 _STREAMED = ("cuda", "xpu")
 
 
-class Timer(Protocol):
-    """Notes moments and tells what is between two of them.
-
-    `at_once`: whether that can be told as soon as they are noted.
-    """
-
-    at_once: bool
-
-    def now(self) -> Any:
-        """Note a moment."""
-        ...
-
-    def seconds(self, start: Any, end: Any) -> float:
-        """From one moment to the other."""
-        ...
-
-    def settle(self) -> None:
-        """Wait until all that were noted have come."""
-        ...
-
-    def faults(self) -> int:
-        """First touches of memory so far, as in `Timing.faults`; 0 where they are not counted."""
-        ...
-
-
 class HostTimer:
-    """By the host's clock: for a device that has done its work when a call returns."""
+    """By the host's clock: for a device that has done its work when a call returns.
+
+    `at_once`: what is between two moments can be told as soon as they are noted.
+    """
 
     at_once = True
     now: Callable[[], float] = staticmethod(perf_counter)
@@ -50,10 +28,10 @@ class HostTimer:
         return end - start
 
     def settle(self) -> None:
-        """Nothing has to be waited for."""
+        """All moments that were noted have come."""
 
     def faults(self) -> int:
-        """Of the process; about 1 µs."""
+        """First touches of memory so far, as in `Timing.faults`, of the process; about 1 µs."""
         return getrusage(RUSAGE_SELF).ru_minflt
 
 
@@ -87,6 +65,10 @@ class EventTimer:
     def faults(self) -> int:
         """The host's memory is not what the device works on."""
         return 0
+
+
+#: Notes moments and tells what is between two of them.
+Timer = HostTimer | EventTimer
 
 
 def timer_for(machine: Machine) -> Timer:

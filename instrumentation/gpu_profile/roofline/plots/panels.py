@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gpu_profile.errors import UsageError
-from gpu_profile.roofline.ceilings import Ceilings
+from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.plots.theme import (
     DARK,
     SMALL,
@@ -21,6 +20,7 @@ from gpu_profile.roofline.plots.theme import (
     literally,
     marker,
     plain,
+    save,
 )
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.roofline.sweep import Row, sweep
@@ -85,14 +85,14 @@ def panels_figure(rows: Sequence[Row], *, machine: str, ceilings: Ceilings) -> F
 
 
 def _across(axes: Axes, rows: Sequence[Row]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator
 
     sizes = [row.size for row in rows] or [1_000, 100_000_000]
     axes.set_xscale("log")
     axes.set_xlim(min(sizes) / 1.6, max(sizes) * 1.6)
     axes.xaxis.set_major_locator(LogLocator(10, numticks=12))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: decade(x)))
+    axes.xaxis.set_major_formatter(lambda x, _: decade(x))
+    axes.minorticks_off()
     axes.set_xlabel("elements of the input", fontsize=SMALL + 0.5, color=DARK.soft)
 
 
@@ -131,15 +131,13 @@ def _positive(value: float | None) -> float:
     return value if value is not None and value > 0 else float("nan")
 
 
-def _whole(axes: Axes, what: str) -> None:
-    """The line of 100 %, and what that is."""
-    axes.axhline(100, color=DARK.ink, linewidth=0.8, linestyle=(0, (4, 3)), zorder=2)
-    axes.set_title(f"100 %: {what}", loc="right", fontsize=SMALL, color=DARK.soft, pad=9)
+def _dashed(axes: Axes, at: float, what: str) -> None:
+    """A level line, and what it is."""
+    axes.axhline(at, color=DARK.ink, linewidth=0.8, linestyle=(0, (4, 3)), zorder=2)
+    axes.set_title(what, loc="right", fontsize=SMALL, color=DARK.soft, pad=9)
 
 
 def _time(axes: Axes, series: Sequence[_Series], ceilings: Ceilings) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
     _titled(axes, "Execution time scaling", "time per call")
     if not _lines(axes, series, lambda profile: _scaled(profile.get("runtime_ms"), 1e-3)):
         return
@@ -150,35 +148,29 @@ def _time(axes: Axes, series: Sequence[_Series], ceilings: Ceilings) -> None:
     axes.set_yscale("log")
     if ceilings.launch_s is not None:
         axes.set_ylim(bottom=min(axes.get_ylim()[0], ceilings.launch_s / 2))
-        axes.axhline(ceilings.launch_s, color=DARK.ink, linewidth=0.8, linestyle=(0, (4, 3)), zorder=2)
-        note = f"dashed: an empty launch, {si(ceilings.launch_s, 's')}"
-        axes.set_title(note, loc="right", fontsize=SMALL, color=DARK.soft, pad=9)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: si(y, "s", 1)))
-    axes.yaxis.set_minor_locator(NullLocator())
+        _dashed(axes, ceilings.launch_s, f"dashed: an empty launch, {si(ceilings.launch_s, 's')}")
+    axes.yaxis.set_major_formatter(lambda y, _: si(y, "s", 1))
+    axes.minorticks_off()
 
 
 def _throughput(axes: Axes, series: Sequence[_Series], ceilings: Ceilings) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
     _titled(axes, "Throughput efficiency", "FLOP/s, share of the compute ceiling")
     if not _lines(axes, series, lambda profile: _scaled(profile.get("flops_utilization"), 100)):
         return
     axes.set_yscale("log")
     axes.set_ylim(top=max(300.0, axes.get_ylim()[1]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g} %"))
-    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g} %")
+    axes.minorticks_off()
     used = {row.profile.get("precision") for each in series for row in each.rows} - {None}
     known = [
         f"{name} {si(ceilings.compute[Precision(name)].value, 'FLOP/s')}"
         for name in sorted(map(str, used))
         if Precision(name) in ceilings.compute
     ]
-    _whole(axes, ", ".join(known) or "the ceiling")
+    _dashed(axes, 100, f"100 %: {', '.join(known) or 'the ceiling'}")
 
 
 def _bandwidth(axes: Axes, series: Sequence[_Series], ceilings: Ceilings) -> None:
-    from matplotlib.ticker import FuncFormatter
-
     rows = [row for each in series for row in each.rows]
     _titled(axes, "Memory bandwidth utilisation", "B/s, share of the bandwidth ceiling")
     if not _lines(axes, series, lambda profile: _scaled(profile.get("bandwidth_utilization"), 100)):
@@ -190,9 +182,9 @@ def _bandwidth(axes: Axes, series: Sequence[_Series], ceilings: Ceilings) -> Non
             axes.plot([row.size] * 2, [reached, without], color=each.colour, linewidth=1, alpha=0.8, zorder=2)
             axes.plot([row.size], [without], color=each.colour, marker="_", markersize=8, markeredgewidth=1.4, zorder=4)
     axes.set_ylim(0, max(125.0, 1.02 * axes.get_ylim()[1]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g} %"))
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g} %")
     memory = "the ceiling" if ceilings.memory is None else f"memory {si(ceilings.memory.value, 'B/s')}"
-    _whole(axes, memory + (", or the cache's" if _caches(rows, ceilings) else ""))
+    _dashed(axes, 100, f"100 %: {memory}" + (", or the cache's" if _caches(rows, ceilings) else ""))
 
 
 def _fresh(row: Row) -> bool:
@@ -250,19 +242,8 @@ def _scaled(value: Any, factor: float) -> float | None:
 def _operations(figure: Figure, series: Sequence[_Series]) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=s.colour,
-            linestyle=s.dashes,
-            linewidth=1.6,
-            marker="o",
-            markersize=4.5,
-            label=literally(s.name),
-        )
-        for s in series
-    ]
+    look: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 4.5}
+    handles = [Line2D([], [], color=s.colour, linestyle=s.dashes, label=literally(s.name), **look) for s in series]
     if handles:
         figure.legend(
             handles=handles,
@@ -325,9 +306,6 @@ def create_performance_plots(
         profiler = GPUProfiler(device)
     rows = sweep(profiler, budget_s=budget_s)
     figure = panels_figure(rows, machine=profiler.machine.name, ceilings=profiler.ceilings)
-    try:
-        figure.savefig(target, dpi=130)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from error
+    save(figure, target)
     print(f"Performance figure written to {target}")  # noqa: T201 - the seed's function says so
     return target

@@ -1,23 +1,32 @@
-"""The points of a roofline and their names, drawn on axes whose limits are set."""
+"""The points of a roofline and their names, drawn on axes whose limits are set.
+
+Layers that differ only by a number, and lie together, have one name together.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpu_profile.roofline.plots.labels import Anchor, Box, places
-from gpu_profile.roofline.plots.names import common_name, together
-from gpu_profile.roofline.plots.theme import SMALL, Theme, colour, halo, marker
+from gpu_profile.roofline.plots.theme import SMALL, Theme, colour, halo, literally, marker
 from gpu_profile.roofline.precision import Precision
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.transforms import Bbox, BboxBase
 
+_NUMBER: Final = re.compile(r"(\d+)")
 #: How many points, or groups of points alike, are named, those that take most of the time.
 _MOST_LABELS: Final = 12
 #: Pixels: points alike that are closer have one name.
 _CLOSE: Final = 5.0
+#: Where a name may be: in so many directions from its point, so many of its heights away.
+_DIRECTIONS: Final = 16
+_STEPS: Final = (0.25, 0.6, 1.2, 2.0, 3.0, 4.5, 6.5, 9.0, 12.0, 16.0, 21.0, 27.0)
+#: Of the places that are free, the nearest so many are looked through for one on no line.
+_NEAR: Final = 8
 #: Points², for an operation that takes no time, and what is added for one that takes all of it; of unknown share.
 _LEAST_AREA, _AREA, _USUAL_AREA = 34.0, 560.0, 90.0
 
@@ -62,56 +71,100 @@ def draw_points(axes: Axes, points: Sequence[Point], theme: Theme) -> None:
         )
 
 
-def name_points(axes: Axes, points: Sequence[Point], blocked: Sequence[Box], theme: Theme) -> bool:
+def name_points(axes: Axes, points: Sequence[Point], theme: Theme) -> bool:
     """Write the names of the points that take most of the time beside them, with a line where that is not near.
 
-    Whether some have no name.
+    No name covers another, a point or a text that is there already. Whether some have no name.
     """
-    discs = [_disc(axes, point) for point in points]
-    groups = together([point.name for point in points], discs, apart=_CLOSE)
+    from matplotlib.path import Path
+
+    places = [_place(axes, point) for point in points]
+    groups = together([point.name for point in points], places, apart=_CLOSE)
     groups.sort(key=lambda group: -sum(points[i].share or 0.0 for i in group))
-    per_point = axes.figure.dpi / 72
-    texts, anchors, pointed = [], [], set()
+    taken = [*(text.get_window_extent() for text in axes.texts), *places]
+    lines = [Path(axes.transData.transform(line.get_xydata())) for line in axes.lines]
+    back = axes.transData.inverted().transform
+    nameless = len(groups) > _MOST_LABELS
     for group in groups[:_MOST_LABELS]:
         name = common_name([points[i].name for i in group])
         text = axes.text(0, 0, name, fontsize=SMALL, color=theme.ink, zorder=7, va="bottom")
         halo(text, theme)
-        size = text.get_window_extent()
-        texts.append(text)
-        largest = max(group, key=lambda i: discs[i].radius)
-        pointed.add(largest)
-        anchors.append(discs[largest]._replace(width=size.width + 2 * per_point, height=size.height))
-    blocked = [*blocked, *(disc.box for i, disc in enumerate(discs) if i not in pointed)]
-    lines = [box for line in axes.lines for box in _pieces(axes, line)]
-    found = places(anchors, bounds=Box(*axes.get_window_extent().extents), blocked=blocked, lines=lines)
-    back = axes.transData.inverted().transform
-    for text, anchor, box in zip(texts, anchors, found, strict=True):
-        if box is None:
+        place = max((places[i] for i in group), key=lambda each: each.width)
+        free = [box for box in _around(place, text.get_window_extent()) if _fits(box, axes, taken)]
+        if not free:
             text.remove()
+            nameless = True
             continue
-        x, y = back((box.left + per_point, box.bottom))
-        text.set_position((float(x), float(y)))
-        end = (min(max(anchor.x, box.left), box.right), min(max(anchor.y, box.bottom), box.top))
-        if math.dist(end, (anchor.x, anchor.y)) > anchor.radius + 0.8 * anchor.height:
-            (x0, y0), (x1, y1) = back([(anchor.x, anchor.y), end])
+        clear = (box for box in free[:_NEAR] if not any(line.intersects_bbox(box, filled=False) for line in lines))
+        box = next(clear, free[0])
+        taken.append(box)
+        text.set(position=back(box.p0))
+        x, y = (place.p0 + place.p1) / 2
+        end = (min(max(x, box.x0), box.x1), min(max(y, box.y0), box.y1))
+        if math.dist(end, (x, y)) > place.width / 2 + 0.8 * box.height:
+            (x0, y0), (x1, y1) = back([(x, y), end])
             axes.plot([x0, x1], [y0, y1], color=theme.soft, linewidth=0.6, zorder=3.5)
-    return len(groups) > _MOST_LABELS or None in found
+    return nameless
 
 
-def _disc(axes: Axes, point: Point) -> Anchor:
-    """The point as it lies on the figure, in pixels, without a label."""
-    x, y = axes.transData.transform((point.intensity or 1.0, point.flops_per_s or 1.0))
+def _place(axes: Axes, point: Point) -> Bbox:
+    """What a point covers of the figure, in pixels."""
+    from matplotlib.transforms import Bbox
+
+    centre = axes.transData.transform((point.intensity or 1.0, point.flops_per_s or 1.0))
     # A diamond is a square on its corner.
     wider = math.sqrt(2) if marker(point.regime) == "D" else 1.1
-    return Anchor(float(x), float(y), wider * math.sqrt(_area(point)) / 2 * axes.figure.dpi / 72, 0, 0)
+    radius = wider * math.sqrt(_area(point)) / 2 * axes.figure.dpi / 72
+    return Bbox([centre - radius, centre + radius])
 
 
-def _pieces(axes: Axes, line: Any) -> list[Box]:
-    """A line of two ends as a chain of small boxes."""
-    ends = axes.transData.transform(line.get_xydata())
-    if len(ends) != 2:
-        return []
-    (x0, y0), (x1, y1) = ends
-    count = max(1, int(math.hypot(x1 - x0, y1 - y0) / 6))
-    centres = [(x0 + (x1 - x0) * i / count, y0 + (y1 - y0) * i / count) for i in range(count + 1)]
-    return [Box(x - 3, y - 3, x + 3, y + 3) for x, y in centres]
+def _around(place: Bbox, size: BboxBase) -> Iterator[Bbox]:
+    """Boxes of this size around the place: the near ones first, of these those to the right."""
+    from matplotlib.transforms import Bbox
+
+    x, y = (place.p0 + place.p1) / 2
+    for step in _STEPS:
+        gap = place.width / 2 + step * size.height
+        for turn in sorted(range(_DIRECTIONS), key=lambda turn: min(turn, _DIRECTIONS - turn)):
+            angle = 2 * math.pi * turn / _DIRECTIONS
+            across, up = math.cos(angle), math.sin(angle)
+            left = x + gap * across + (across - 1) / 2 * size.width
+            bottom = y + gap * up + (up - 1) / 2 * size.height
+            yield Bbox.from_bounds(left, bottom, size.width, size.height)
+
+
+def _fits(box: Bbox, axes: Axes, taken: Sequence[BboxBase]) -> bool:
+    inside = axes.get_window_extent()
+    return inside.contains(*box.p0) and inside.contains(*box.p1) and not box.count_overlaps(taken)
+
+
+def alike(names: Sequence[str]) -> list[list[int]]:
+    """Indices of names that are the same but for numbers, in the order of their first."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for i, name in enumerate(names):
+        found.setdefault(tuple(_NUMBER.split(name)[::2]), []).append(i)
+    return list(found.values())
+
+
+def together(names: Sequence[str], places: Sequence[Bbox], *, apart: float) -> list[list[int]]:
+    """The same, of points that touch each other in a chain; with gaps of less than `apart` they do."""
+    groups = []
+    for same in alike(names):
+        left = sorted(same, key=lambda i: places[i].x0)
+        while left:
+            group = [left.pop(0)]
+            for member in group:
+                around = places[member].padded(apart)
+                near = [i for i in left if around.overlaps(places[i])]
+                group += near
+                left = [i for i in left if i not in near]
+            groups.append(group)
+    return groups
+
+
+def common_name(names: Sequence[str]) -> str:
+    """One name for names that differ only by numbers, those as a star, and how many they are: `layers.*.mlp ×6`."""
+    if len(names) == 1:
+        return literally(names[0])
+    parts = zip(*map(_NUMBER.split, names), strict=True)
+    return f"{literally(''.join(each[0] if len(set(each)) == 1 else '*' for each in parts))} ×{len(names)}"

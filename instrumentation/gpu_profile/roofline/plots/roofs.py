@@ -8,10 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
-from gpu_profile.roofline.plots.labels import Box, spread
-from gpu_profile.roofline.plots.names import alike, common_name
-from gpu_profile.roofline.plots.points import Point, draw_points, drawable, name_points
+from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
+from gpu_profile.roofline.plots.points import Point, alike, common_name, draw_points, drawable, name_points
 from gpu_profile.roofline.plots.theme import (
     DARK,
     LIGHT,
@@ -65,10 +63,11 @@ def roofline_figure(
     plain(axes, theme)
     drawn = [point for point in points if drawable(point)]
     _limits(axes, ceilings, drawn)
-    blocked = [*_memory_roofs(axes, ceilings, theme), *_ridge(axes, ceilings, drawn, theme)]
+    _memory_roofs(axes, ceilings, theme)
+    _ridge(axes, ceilings, drawn, theme)
     _compute_roofs(axes, ceilings, drawn, theme)
     draw_points(axes, drawn, theme)
-    some = name_points(axes, drawn, blocked, theme)
+    some = name_points(axes, drawn, theme)
     _words(axes, theme)
     title = title or f"Roofline of {ceilings.machine}"
     figure.text(_LEFT, 0.955, literally(title, 110), fontsize=12, color=theme.ink, va="center")
@@ -90,22 +89,17 @@ def _limits(axes: Axes, ceilings: Ceilings, points: Sequence[Point]) -> None:
         up.append(min([lowest, *up]))
     up = up or [1e9, 1e12]
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(up) / 3, max(up) * 2.2))
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    for axis, form in (
-        (axes.xaxis, FuncFormatter(lambda x, _: f"{x:g}" if 1e-4 <= x < 1e6 else f"{x:.0e}")),
-        (axes.yaxis, FuncFormatter(lambda y, _: decade(y))),
-    ):
-        axis.set_major_formatter(form)
-        axis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if 1e-4 <= x < 1e6 else f"{x:.0e}")
+    axes.yaxis.set_major_formatter(lambda y, _: decade(y))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter("")
 
 
-def _memory_roofs(axes: Axes, ceilings: Ceilings, theme: Theme) -> list[Box]:
-    """The slanted roofs with their names along them; what the names cover."""
+def _memory_roofs(axes: Axes, ceilings: Ceilings, theme: Theme) -> None:
+    """The slanted roofs with their names along them."""
     top = max((each.value for each in ceilings.compute.values()), default=axes.get_ylim()[1])
     left, right = axes.get_xlim()
     low = axes.get_ylim()[0]
-    covered: list[Box] = []
     above, start = math.inf, 0.0
     for level in sorted(ceilings.levels, key=lambda each: -each.bandwidth.value):
         speed = level.bandwidth.value
@@ -128,18 +122,7 @@ def _memory_roofs(axes: Axes, ceilings: Ceilings, theme: Theme) -> list[Box]:
         foot = (x0 + across * along - 3 * up, y0 + up * along + 3 * across)
         text.set(position=axes.transData.inverted().transform(foot), rotation=math.degrees(math.atan2(up, across)))
         text.set_rotation_mode("anchor")
-        covered += _tiles(foot, (across, up), size.width, size.height)
         above, start = height, along + size.width + 10
-    return covered
-
-
-def _tiles(foot: tuple[float, float], direction: tuple[float, float], width: float, height: float) -> list[Box]:
-    """A slanted text as upright squares."""
-    across, up = direction
-    middle = (foot[0] - up * height / 2, foot[1] + across * height / 2)
-    steps = [step * height for step in range(math.ceil(width / height) + 1)]
-    centres = [(middle[0] + across * step, middle[1] + up * step) for step in steps]
-    return [Box(x - height / 2, y - height / 2, x + height / 2, y + height / 2) for x, y in centres]
 
 
 def _level_name(level: Level) -> str:
@@ -208,14 +191,26 @@ def _compute_roofs(axes: Axes, ceilings: Ceilings, points: Sequence[Point], them
         )
 
 
-def _ridge(axes: Axes, ceilings: Ceilings, points: Sequence[Point], theme: Theme) -> list[Box]:
-    """The ridges of the precisions in use as rings, and the main one's down to the axis; what its name covers."""
+def spread(wanted: Sequence[float], *, gap: float) -> list[float]:
+    """Places as near as can be to those wanted, the highest first, each at least `gap` below the one before."""
+    blocks: list[tuple[float, int]] = []
+    for i, place in enumerate(wanted):
+        mean, count = place + i * gap, 1
+        while blocks and blocks[-1][0] < mean:
+            other, more = blocks.pop()
+            mean, count = (mean * count + other * more) / (count + more), count + more
+        blocks.append((mean, count))
+    return [mean - i * gap for i, mean in enumerate(mean for mean, count in blocks for _ in range(count))]
+
+
+def _ridge(axes: Axes, ceilings: Ceilings, points: Sequence[Point], theme: Theme) -> None:
+    """The ridges of the precisions in use as rings, and the main one's down to the axis, with its name."""
     ridges = {each: ridge for each in ceilings.compute if (ridge := ceilings.ridge(each)) is not None}
     for precision in _used(points, ceilings) & set(ridges):
         at = [ridges[precision]], [ceilings.compute[precision].value]
         axes.scatter(*at, s=25, marker="o", facecolor=theme.surface, edgecolor=theme.ink, linewidth=1, zorder=3)
     if (main := _main(points, ridges)) is None:
-        return []
+        return
     low = axes.get_ylim()[0]
     axes.plot([ridges[main]] * 2, [low, ceilings.compute[main].value], color=theme.soft, linewidth=0.8, linestyle=":")
     foot = axes.transData.transform((ridges[main], low))
@@ -223,7 +218,6 @@ def _ridge(axes: Axes, ceilings: Ceilings, points: Sequence[Point], theme: Theme
     name = f"ridge of {main}: {ridges[main]:.3g} FLOP/B"
     text = axes.text(float(x), float(y), name, fontsize=SMALL, color=theme.soft, zorder=6)
     halo(text, theme)
-    return [Box(*text.get_window_extent().extents)]
 
 
 def _used(points: Sequence[Point], ceilings: Ceilings) -> set[Precision]:

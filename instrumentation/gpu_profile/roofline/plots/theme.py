@@ -115,6 +115,14 @@ def check_file(path: str | Path) -> Path:
     return target
 
 
+def save(figure: Figure, target: Path) -> None:
+    """Write a figure to a file that `check_file` has passed. UsageError if that fails all the same."""
+    try:
+        figure.savefig(target, dpi=130)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from error
+
+
 def plain(axes: Axes, theme: Theme) -> None:
     """Thin grid, no frame, text of 8 points."""
     axes.set_facecolor(theme.surface)
@@ -161,13 +169,8 @@ def legend(where: Any, regimes: Iterable[str], theme: Theme, *, columns: int = 9
 
     found = set(regimes)
     known = [regime for regime in MARKERS if regime in found or (regime == "UNKNOWN" and found - set(MARKERS))]
-    edge = theme.surface
-    handles = [
-        Line2D(
-            [], [], linestyle="", marker=marker(r), markersize=7, color=colour(r, theme), markeredgecolor=edge, label=r
-        )
-        for r in known
-    ]
+    look: dict[str, Any] = {"linestyle": "", "markersize": 7, "markeredgecolor": theme.surface}
+    handles = [Line2D([], [], marker=marker(each), color=colour(each, theme), label=each, **look) for each in known]
     if handles:
         where.legend(
             handles=handles,

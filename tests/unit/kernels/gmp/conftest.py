@@ -19,8 +19,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No driver, no global profiler from another test, and files where nobody minds."""
     configure(backend="none")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(profiler, "_global", None)
-    monkeypatch.setattr(collecting, "_holder", None)
+    made = GmpProfiler(name="the global profiler")
+    for name in ("_collecting", "_ready", "_warned"):
+        monkeypatch.setattr(profiler._GLOBAL, name, getattr(made, name))
     yield
     gc.collect()
     configure()
@@ -29,8 +30,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     made = FakeGpu()
-    monkeypatch.setattr(collecting, "open_source", lambda spec: made)
-    monkeypatch.setattr(profiler, "open_source", lambda spec: made)
+    monkeypatch.setattr(collecting, "open_source", lambda spec, **_: made)
+    monkeypatch.setattr(profiler, "open_source", lambda spec, **_: made)
     return made
 
 

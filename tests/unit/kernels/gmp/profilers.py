@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Iterable
 
+from support.kernels import FakeSource
+
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.kernels.gmp.profiler import GmpProfiler
 from gpu_profile.kernels.records import Allocation, Call, Kind, Operation, Record
@@ -15,19 +17,15 @@ from gpu_profile.kernels.region import RegionKernels
 LATER_NS = 1_000_000_000
 
 
-class FakeGpu:
-    """A source of records: what is launched on it, from any thread, while it records."""
-
-    name = "fake"
-    dropped: int | None = 0
-    pushes = False
+class FakeGpu(FakeSource):
+    """A source of records: what is launched on it, from any thread, while it records. `broken` says why it does not."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.recording = False
         self.broken = ""
         #: How often it was started.
         self.windows = 0
-        self._records: list[Record] = []
         self._number = 0
         self._held = 0
 
@@ -36,19 +34,13 @@ class FakeGpu:
             raise GpuBackendError(self.broken)
         self.recording = True
         self.windows += 1
-        self._records = []
+        self.records = []
 
     def stop(self) -> Iterable[Record]:
-        self.recording = False
-        return self._records
+        self.recording, self.dropped = False, 0
+        return self.records
 
-    def push(self, range_id: int) -> None:
-        raise AssertionError("it does not push")
-
-    def pop(self) -> None:
-        raise AssertionError("it does not push")
-
-    def kernel(self, us: float, name: str = "kernel", occupancy: float | None = None) -> None:
+    def launch(self, us: float, name: str = "kernel", occupancy: float | None = None) -> None:
         self._operation(Kind.KERNEL, us, name, None, occupancy)
 
     def copy(self, us: float, size: int) -> None:
@@ -57,7 +49,7 @@ class FakeGpu:
     def allocate(self, size: int, *, source: str = "torch", device: int = 0) -> None:
         """Take memory, or with a negative size give it back."""
         self._held += size
-        self._records.append(
+        self.records.append(
             Allocation(
                 time.time_ns(), threading.get_native_id(), device, size, self._held, 4096, source,
                 "device" if source == "driver" else "", 7 if source == "driver" else None,
@@ -68,9 +60,9 @@ class FakeGpu:
         self._number += 1
         call = time.time_ns()
         start = call + LATER_NS
-        self._records.append(Call(self._number, call, call + 1, threading.get_native_id(), "cudaLaunchKernel"))
+        self.records.append(Call(self._number, call, call + 1, threading.get_native_id(), "cudaLaunchKernel"))
         end = start + round(us * 1000)
-        self._records.append(Operation(kind, 0, 7, start, end, name, self._number, size, occupancy))
+        self.records.append(Operation(kind, 0, 7, start, end, name, self._number, size, occupancy))
 
 
 def kernels(of: GmpProfiler) -> dict[str, tuple[int, int, float]]:

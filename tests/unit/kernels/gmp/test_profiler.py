@@ -20,19 +20,19 @@ def test_kernels_belong_to_the_range_that_launched_them_and_to_those_around_it(
     ready: GmpProfiler, gpu: FakeGpu
 ) -> None:
     with ready.profile_range("outer"):
-        gpu.kernel(1)
+        gpu.launch(1)
         with ready.profile_range("inner"):
-            gpu.kernel(10)
-            gpu.kernel(20)
-        gpu.kernel(100)
-    gpu.kernel(1000)
+            gpu.launch(10)
+            gpu.launch(20)
+        gpu.launch(100)
+    gpu.launch(1000)
     assert kernels(ready) == {"outer": (1, 4, 131.0), "inner": (1, 2, 30.0)}
 
 
 def test_ranges_of_one_name_add_up_over_windows(ready: GmpProfiler, gpu: FakeGpu) -> None:
     for us in (1, 2, 3):
         with ready.profile_range("step"):
-            gpu.kernel(us)
+            gpu.launch(us)
         if us == 2:
             ready.results()
     assert kernels(ready) == {"step": (3, 3, 6.0)}
@@ -50,7 +50,7 @@ def test_a_hundred_ranges_nest(ready: GmpProfiler, gpu: FakeGpu) -> None:
     blocks = [ready.profile_range(f"level {depth}") for depth in range(100)]
     for block in blocks:
         block.__enter__()
-    gpu.kernel(5)
+    gpu.launch(5)
     for block in reversed(blocks):
         block.__exit__(None, None, None)
     found = kernels(ready)
@@ -62,14 +62,14 @@ def test_a_hundred_ranges_nest(ready: GmpProfiler, gpu: FakeGpu) -> None:
 def test_one_block_is_used_again_within_itself_and_in_several_threads(ready: GmpProfiler, gpu: FakeGpu) -> None:
     block = ready.profile_range("again")
     with block:
-        gpu.kernel(1)
+        gpu.launch(1)
         with block:
-            gpu.kernel(1)
+            gpu.launch(1)
     with ThreadPoolExecutor(4) as pool:
 
         def work(_: int) -> None:
             with block:
-                gpu.kernel(1)
+                gpu.launch(1)
 
         list(pool.map(work, range(20)))
     assert kernels(ready) == {"again": (22, 22, 22.0)}
@@ -78,7 +78,7 @@ def test_one_block_is_used_again_within_itself_and_in_several_threads(ready: Gmp
 def test_an_exception_passes_through_and_the_range_is_counted(ready: GmpProfiler, gpu: FakeGpu) -> None:
     def fails() -> None:
         with ready.profile_range("fails"):
-            gpu.kernel(1)
+            gpu.launch(1)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -98,7 +98,7 @@ def test_a_range_is_a_region(ready: GmpProfiler) -> None:
 
 def test_plain_regions_and_ranges_of_others_are_not_listed(ready: GmpProfiler, gpu: FakeGpu) -> None:
     with ready.profile_range("mine"), region("plain"):
-        gpu.kernel(1)
+        gpu.launch(1)
     assert kernels(ready) == {"mine": (1, 1, 1.0)}
 
 
@@ -106,25 +106,25 @@ def test_every_kind_of_function_is_a_range_and_stays_what_it_is(ready: GmpProfil
     @ready.profile_function("plain")
     def plain(us: int) -> int:
         """Doc."""
-        gpu.kernel(us)
+        gpu.launch(us)
         return us
 
     @ready.profile_function("async")
     async def later() -> int:
         await asyncio.sleep(0)
-        gpu.kernel(2)
+        gpu.launch(2)
         return 2
 
     @ready.profile_function("generator")
     def numbers() -> Iterator[int]:
-        gpu.kernel(3)
+        gpu.launch(3)
         yield 1
-        gpu.kernel(3)
+        gpu.launch(3)
         yield 2
 
     @ready.profile_function("async generator")
     async def letters() -> AsyncIterator[str]:
-        gpu.kernel(4)
+        gpu.launch(4)
         yield "a"
 
     async def gather() -> list[str]:
@@ -181,7 +181,7 @@ def test_a_decorated_function_runs_before_init_and_is_not_counted(gpu: FakeGpu) 
 def test_pushed_ranges_of_either_type_end_in_any_order(ready: GmpProfiler, gpu: FakeGpu) -> None:
     ready.push_range("kernels")
     ready.push_range("memory", "memory")
-    gpu.kernel(1)
+    gpu.launch(1)
     gpu.allocate(10)
     ready.pop_range("CONCURRENT_KERNEL")
     ready.pop_range("MEMORY")

@@ -44,15 +44,15 @@ def test_unknown_names_are_told_with_those_that_there_are(ready: GmpProfiler, na
 
 def test_disabled_ranges_are_not_counted_and_cost_no_window(ready: GmpProfiler, gpu: FakeGpu) -> None:
     with ready.profile_range("a"):
-        gpu.kernel(1)
+        gpu.launch(1)
     ready.stop_range_profiling()
     assert not gpu.recording
     with ready.profile_range("a"):
-        gpu.kernel(1)
+        gpu.launch(1)
     ready.start_range_profiling()
     ready.init()
     with ready.profile_range("a"):
-        gpu.kernel(1)
+        gpu.launch(1)
     assert kernels(ready) == {"a": (2, 2, 2.0)}
 
 
@@ -104,7 +104,7 @@ def test_a_window_closes_when_many_ranges_have_begun(gpu: FakeGpu) -> None:
     made.init()
     for _ in range(35):
         with made.profile_range("step"):
-            gpu.kernel(1)
+            gpu.launch(1)
     assert kernels(made) == {"step": (35, 35, 35.0)}
     assert gpu.windows == 4
 
@@ -183,10 +183,10 @@ def test_who_could_not_record_is_asked_again_once_pytorch_is_there(
         pass
     gpu.broken = ""
     with ready.profile_range("still before"):
-        gpu.kernel(1)
+        gpu.launch(1)
     monkeypatch.setitem(sys.modules, "torch", collecting)
     with ready.profile_range("after"):
-        gpu.kernel(1)
+        gpu.launch(1)
     assert kernels(ready) == {"before": (1, 0, 0.0), "still before": (1, 0, 0.0), "after": (1, 1, 1.0)}
     assert ready.results().unrecorded == {"before": 1, "still before": 1}
 
@@ -196,13 +196,13 @@ def test_the_second_profiler_says_which_one_records(gpu: FakeGpu) -> None:
     first.init()
     second.init()
     with first.profile_range("a"), second.profile_range("b"):
-        gpu.kernel(1)
+        gpu.launch(1)
     assert kernels(first) == {"a": (1, 1, 1.0)}
     found = second.results()
     assert found.kernels == {"b": None}
     assert found.problems[0].startswith("the first was recording when ranges of the second began")
     with second.profile_range("b"):
-        gpu.kernel(2)
+        gpu.launch(2)
     assert kernels(second) == {"b": (1, 1, 2.0)}
 
 
@@ -218,7 +218,7 @@ def test_a_profiler_that_is_forgotten_leaves_no_window_open(gpu: FakeGpu) -> Non
     other = create_profiler()
     other.init()
     with other.profile_range("b"):
-        gpu.kernel(1)
+        gpu.launch(1)
     assert kernels(other) == {"b": (1, 1, 1.0)}
 
 
@@ -238,7 +238,7 @@ def test_records_that_are_lost_are_told_and_the_next_are_there(
         assert len(problems) == 1
         assert "no space left" in problems[0]
     with ready.profile_range("b"):
-        gpu.kernel(1)
+        gpu.launch(1)
     assert ready.results().kernels["a"] is None
     found = ready.results().kernels["b"]
     assert found is not None
@@ -247,10 +247,10 @@ def test_records_that_are_lost_are_told_and_the_next_are_there(
 
 def test_results_may_be_asked_for_inside_a_range(ready: GmpProfiler, gpu: FakeGpu) -> None:
     with ready.profile_range("outer"):
-        gpu.kernel(1)
+        gpu.launch(1)
         assert kernels(ready) == {"outer": (1, 1, 1.0)}
         with ready.profile_range("inner"):
-            gpu.kernel(2)
+            gpu.launch(2)
     found = kernels(ready)
     assert found["inner"] == (1, 1, 2.0)
     assert found["outer"][2] == 3.0
@@ -258,7 +258,7 @@ def test_results_may_be_asked_for_inside_a_range(ready: GmpProfiler, gpu: FakeGp
 
 def test_a_forked_child_records_once_it_asks_to(ready: GmpProfiler, gpu: FakeGpu) -> None:
     with ready.profile_range("parent"):
-        gpu.kernel(1)
+        gpu.launch(1)
         reader, writer = os.pipe()
         pid = os.fork()
         if not pid:  # the child says what it found, and is gone before pytest's own end
@@ -269,7 +269,7 @@ def test_a_forked_child_records_once_it_asks_to(ready: GmpProfiler, gpu: FakeGpu
                 none = list(ready.results().kernels)
                 ready.init()
                 with ready.profile_range("child"):
-                    gpu.kernel(5)
+                    gpu.launch(5)
                 os.write(writer, repr((told, none, kernels(ready))).encode())
             finally:
                 os._exit(0)

@@ -61,7 +61,7 @@ def test_memory_records_are_kept_to_a_bound_and_counted_beyond(
 def test_each_printing_writes_the_file_anew(ready: GmpProfiler, gpu: FakeGpu) -> None:
     for name in ("a", "b"):
         with ready.profile_range(name):
-            gpu.kernel(1.5)
+            gpu.launch(1.5)
         ready.print_profiler_ranges()
     with Path("output/result.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -105,13 +105,13 @@ def test_the_global_profiler_takes_ranges_functions_and_memory(
 ) -> None:
     @profiler.profile_function("function")
     def function() -> None:
-        gpu.kernel(2)
+        gpu.launch(2)
 
     function()
     made = profiler.init_global_profiler(output=None)
     assert profiler.init_global_profiler() is made
     with profiler.profile_range("operations"):
-        gpu.kernel(1)
+        gpu.launch(1)
     function()
     profiler.print_results()
     out = capsys.readouterr().out

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
+from support.kernels import in_thread
 
-from gpu_profile import configure
-from gpu_profile.kernels.gmp import collecting
 from gpu_profile.kernels.gmp.profiler import GmpProfiler, create_profiler
 from gpu_profile.kernels.gmp.results import kernel_text, memory_text
 from gpu_profile.kernels.sources.torch_source import TorchSource
@@ -21,21 +17,11 @@ FLOATS = 1_000_000
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GmpProfiler]:
-    configure(backend="none")
-    monkeypatch.setattr(collecting, "_holder", None)
+def made() -> Iterator[GmpProfiler]:
     made = create_profiler(output=None)
     made.init()
     yield made
     made.disable()
-    gc.collect()
-    configure()
-
-
-def in_thread(work: Callable[[], object], name: str = "worker") -> None:
-    thread = threading.Thread(target=work, name=name)
-    thread.start()
-    thread.join()
 
 
 def kernels(made: GmpProfiler) -> None:

@@ -19,14 +19,13 @@ from gpu_profile.kernels.gmp.profiler import _print
 from gpu_profile.kernels.gmp.results import ProfileType, Reduction, Results, kernel_text, memory_text, one_of, write
 from gpu_profile.kernels.gmp.totals import Totals
 from gpu_profile.kernels.joining.columns import Columns
-from gpu_profile.kernels.joining.idle import Idle
 from gpu_profile.kernels.memory.region import RegionMemory
 from gpu_profile.kernels.records import Counted
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.sums import CopySum, KernelSum
 from gpu_profile.kernels.views import KernelReport, report_of
 
-EMPTY = RegionKernels("empty", 2, 5_000_000, (), 0, 0, 0, Idle(), 0, 0, 0, {}, {}, 0, 0, 0, 0)
+EMPTY = RegionKernels("empty", 2, 5_000_000)
 KERNELS = {"gemm": KernelSum(3, 1_200_450, 500_000), "relu": KernelSum(1, 50_000, 50_000)}
 BUSY = replace(
     EMPTY,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import csv
-import gc
 import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,7 @@ import pytest
 from support.programs import environment
 
 import gpu_profile.kernels as gmp_python
-from gpu_profile import configure
 from gpu_profile.kernels import GmpProfiler, ProfileType, Reduction
-from gpu_profile.kernels.gmp import collecting, profiler
 
 torch = pytest.importorskip("torch")
 
@@ -38,17 +34,6 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not checked
         if kwargs.get("device") == "cuda" and not torch.cuda.is_available():
             kwargs |= {"device": "cpu"}
         return function(*args, **kwargs)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    configure(backend="none")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(profiler, "_global", None)
-    monkeypatch.setattr(collecting, "_holder", None)
-    yield
-    gc.collect()
-    configure()
 
 
 def translated(block: str) -> str:

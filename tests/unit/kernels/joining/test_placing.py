@@ -6,6 +6,12 @@ from support.traces import MAIN, WORKER, launch, report
 
 from gpu_profile.kernels.records import Call, Kind, Launched, Operation, Operator, Range
 
+#: A forward operator and its backward pass on a thread of its own, and what that launches.
+PASSES = Range("forward", MAIN, 0, 50), Range("backward", MAIN, 60, 200)
+MM = Operator("aten::mm", MAIN, 10, 20, sequence=5)
+MM_BACKWARD = Operator("MmBackward0", WORKER, 100, 150, sequence=5, backward=True)
+LAUNCH = launch(2, 110, 120, 160, thread=WORKER)
+
 
 def test_an_operation_belongs_to_the_region_that_launched_it_wherever_it_runs() -> None:
     found = report(
@@ -146,14 +152,7 @@ def test_all_operations_of_a_graph_belong_to_the_region_that_launched_the_graph(
 
 
 def test_the_backward_pass_belongs_to_the_region_of_its_forward_and_is_inside_the_one_that_waits_for_it() -> None:
-    found = report(
-        Range("forward", MAIN, 0, 50),
-        Range("backward", MAIN, 60, 200),
-        Operator("aten::mm", MAIN, 10, 20, sequence=5),
-        Operator("MmBackward0", WORKER, 100, 150, sequence=5, backward=True),
-        launch(1, 12, 20, 30),
-        launch(2, 110, 120, 160, thread=WORKER),
-    )
+    found = report(*PASSES, MM, MM_BACKWARD, launch(1, 12, 20, 30), LAUNCH)
     forward, backward = found.region("forward"), found.region("backward")
     assert (forward.operations, forward.own, forward.backward, forward.backward_ns) == (2, 2, 1, 40)
     assert (backward.operations, backward.own, backward.backward) == (1, 0, 1)
@@ -161,9 +160,8 @@ def test_the_backward_pass_belongs_to_the_region_of_its_forward_and_is_inside_th
 
 def test_on_one_thread_the_backward_pass_belongs_to_the_forward_s_region_too() -> None:
     found = report(
-        Range("forward", MAIN, 0, 50),
-        Range("backward", MAIN, 60, 200),
-        Operator("aten::mm", MAIN, 10, 20, sequence=5),
+        *PASSES,
+        MM,
         Operator("MmBackward0", MAIN, 100, 150, sequence=5, backward=True),
         launch(2, 110, 120, 160),
     )
@@ -171,36 +169,17 @@ def test_on_one_thread_the_backward_pass_belongs_to_the_forward_s_region_too() -
 
 
 def test_a_region_that_a_hook_opens_within_the_backward_pass_has_what_it_launches() -> None:
-    found = report(
-        Range("forward", MAIN, 0, 50),
-        Range("backward", MAIN, 60, 200),
-        Range("all_reduce", WORKER, 105, 130),
-        Operator("aten::mm", MAIN, 10, 20, sequence=5),
-        Operator("MmBackward0", WORKER, 100, 150, sequence=5, backward=True),
-        launch(2, 110, 120, 160, thread=WORKER),
-    )
+    found = report(*PASSES, Range("all_reduce", WORKER, 105, 130), MM, MM_BACKWARD, LAUNCH)
     assert [(r.name, r.operations) for r in found.regions] == [("forward", 0), ("backward", 1), ("all_reduce", 1)]
 
 
 def test_a_backward_pass_whose_forward_was_in_no_region_belongs_to_the_one_that_waits_for_it() -> None:
-    found = report(
-        Range("backward", MAIN, 60, 200),
-        Operator("aten::mm", MAIN, 10, 20, sequence=5),
-        Operator("MmBackward0", WORKER, 100, 150, sequence=5, backward=True),
-        launch(2, 110, 120, 160, thread=WORKER),
-    )
+    found = report(Range("backward", MAIN, 60, 200), MM, MM_BACKWARD, LAUNCH)
     assert [(r.name, r.operations, r.own) for r in found.regions] == [("backward", 1, 1)]
 
 
 def test_what_accumulates_gradients_belongs_to_the_region_that_waits_for_the_backward_pass() -> None:
-    found = report(
-        Range("forward", MAIN, 0, 50),
-        Range("backward", MAIN, 60, 200),
-        Operator("aten::mm", MAIN, 10, 20, sequence=5),
-        Operator("MmBackward0", WORKER, 100, 150, sequence=5, backward=True),
-        launch(2, 110, 120, 160, thread=WORKER),
-        launch(3, 170, 180, 190, thread=WORKER),
-    )
+    found = report(*PASSES, MM, MM_BACKWARD, LAUNCH, launch(3, 170, 180, 190, thread=WORKER))
     assert [(r.name, r.operations, r.own, r.backward) for r in found.regions] == [
         ("forward", 1, 1, 1),
         ("backward", 2, 1, 2),
@@ -211,11 +190,11 @@ def test_which_of_several_threads_waits_for_a_worker_s_launch_stays_open() -> No
     found = report(
         Range("one", MAIN, 0, 500),
         Range("two", 300, 0, 500),
-        Operator("aten::mm", MAIN, 10, 20, sequence=5),
+        MM,
         Operator("aten::mm", 300, 10, 20, sequence=6),
-        Operator("MmBackward0", WORKER, 100, 150, sequence=5, backward=True),
+        MM_BACKWARD,
         Operator("MmBackward0", WORKER, 200, 250, sequence=6, backward=True),
-        launch(2, 110, 120, 160, thread=WORKER),
+        LAUNCH,
         launch(3, 210, 220, 230, thread=WORKER),
         launch(4, 270, 280, 290, thread=WORKER),
     )
@@ -228,10 +207,10 @@ def test_forwards_of_one_number_on_several_threads_leave_it_open_whose_backward_
     found = report(
         Range("one", MAIN, 0, 50),
         Range("two", 300, 0, 50),
-        Operator("aten::mm", MAIN, 10, 20, sequence=5),
+        MM,
         Operator("aten::mm", 300, 10, 20, sequence=5),
-        Operator("MmBackward0", WORKER, 100, 150, sequence=5, backward=True),
-        launch(2, 110, 120, 160, thread=WORKER),
+        MM_BACKWARD,
+        LAUNCH,
     )
     assert [(r.name, r.operations) for r in found.regions] == [("one", 0), ("two", 0)]
     assert dict(found.notes) == {"operations of a backward pass whose forward could be on several threads": 1}

@@ -3,15 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_profile.kernels.joining.columns import Allocations, Columns
-from gpu_profile.kernels.memory.region import RegionMemory, levels, merge, region_memory
+from gpu_profile.kernels.joining.columns import Columns
+from gpu_profile.kernels.memory.region import RegionMemory, levels_of, merge, region_memory
 from gpu_profile.kernels.records import HOST, Allocation
-
-
-def columns(records: list[Allocation]) -> tuple[Allocations, list[str]]:
-    made = Columns()
-    made.extend(records)
-    return made.allocations, made.names
 
 
 def torch(time: int, size: int, total: int | None = None, device: int = 0, source: str = "torch") -> Allocation:
@@ -19,7 +13,9 @@ def torch(time: int, size: int, total: int | None = None, device: int = 0, sourc
 
 
 def region(records: list[Allocation], members: list[int], *windows: tuple[int, int]) -> tuple[RegionMemory, ...]:
-    return region_memory(*columns(records), np.array(members, np.int64), windows)
+    columns = Columns(records)
+    starts, ends = np.array(windows, np.int64).reshape(-1, 2).T
+    return region_memory(columns, np.array(members, np.int64), starts, ends, levels_of(columns))
 
 
 def test_only_members_are_counted_but_everybody_raises_the_peak() -> None:
@@ -65,7 +61,7 @@ def test_without_totals_the_rise_is_known_and_the_peak_is_not() -> None:
 
 def test_a_total_that_one_record_leaves_out_is_rebuilt_from_its_neighbours() -> None:
     records = [torch(10, 100), torch(20, 50, 1000), torch(30, 7), torch(40, -1000)]
-    (level,) = levels(*columns(records))
+    (level,) = levels_of(Columns(records))
     assert (level.absolute, level.before, level.totals.tolist()) == (True, 850, [950, 1000, 1007, 7])
 
 
@@ -123,15 +119,6 @@ def test_sums_of_bytes_are_exact_beyond_what_a_float_holds() -> None:
     big = (1 << 53) + 1
     (memory,) = region([torch(10, big, big), torch(20, 1, big + 1)], [0, 1], (0, 30))
     assert (memory.allocated_bytes, memory.peak_bytes) == (big + 1, big + 1)
-
-
-def test_levels_that_were_made_before_give_the_same() -> None:
-    allocations, names = columns([torch(10, 100, 1100), torch(20, -100, 1000)])
-    members = np.array([0], np.int64)
-    made = levels(allocations, names)
-    assert region_memory(allocations, names, members, [(0, 30)], made=made) == region_memory(
-        allocations, names, members, [(0, 30)]
-    )
 
 
 def test_two_recordings_add_up_their_counts_and_keep_the_higher_peak() -> None:

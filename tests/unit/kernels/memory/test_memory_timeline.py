@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from support.traces import TRACES
 
-from gpu_profile.kernels.joining.columns import Allocations, Columns
-from gpu_profile.kernels.memory.region import levels, region_memory
+from gpu_profile.kernels.joining.columns import Columns
+from gpu_profile.kernels.memory.region import Level, levels_of, region_memory
 from gpu_profile.kernels.memory.timeline import MemorySteps, memory_timeline
 from gpu_profile.kernels.records import Allocation
 
@@ -16,10 +16,8 @@ from gpu_profile.kernels.records import Allocation
 RAW = TRACES / "hta" / "memory_timeline_raw.gz"
 
 
-def columns(records: list[Allocation]) -> tuple[Allocations, list[str]]:
-    made = Columns()
-    made.extend(records)
-    return made.allocations, made.names
+def levels(records: list[Allocation]) -> tuple[Level, ...]:
+    return levels_of(Columns(records))
 
 
 def torch(time: int, size: int, total: int | None = None, device: int = 0) -> Allocation:
@@ -36,32 +34,32 @@ def saved_timeline() -> list[tuple[int, int]]:
 
 
 def test_a_timeline_begins_with_the_level_before_its_first_record() -> None:
-    (found,) = memory_timeline(*columns([torch(10, -300, 200), torch(20, 50, 250)]))
+    (found,) = memory_timeline(levels([torch(10, -300, 200), torch(20, 50, 250)]))
     assert (found.source, found.device, found.absolute) == ("torch", 0, True)
     assert steps(found) == [(10, 500), (10, 200), (20, 250)]
 
 
 def test_a_window_begins_with_the_level_that_held_and_ends_before_its_end() -> None:
     records = [torch(10, 100, 100), torch(20, 50, 150), torch(30, 50, 200), torch(40, 1, 201)]
-    (found,) = memory_timeline(*columns(records), window=(15, 40))
+    (found,) = memory_timeline(levels(records), window=(15, 40))
     assert steps(found) == [(15, 100), (20, 150), (30, 200)]
 
 
 def test_a_window_in_which_nothing_happens_is_one_step() -> None:
-    (found,) = memory_timeline(*columns([torch(10, 100, 100)]), window=(15, 40))
+    (found,) = memory_timeline(levels([torch(10, 100, 100)]), window=(15, 40))
     assert steps(found) == [(15, 100)]
 
 
 def test_memory_from_before_the_recording_is_the_level_at_its_start() -> None:
-    (found,) = memory_timeline(*columns([torch(-1, 100), torch(-1, 50), torch(30, 7)]))
+    (found,) = memory_timeline(levels([torch(-1, 100), torch(-1, 50), torch(30, 7)]))
     assert (found.absolute, steps(found)) == (False, [(30, 150), (30, 157)])
-    (found,) = memory_timeline(*columns([torch(-1, 100), torch(-1, 50)]))
+    (found,) = memory_timeline(levels([torch(-1, 100), torch(-1, 50)]))
     assert steps(found) == [(0, 150)]
 
 
 def test_each_source_and_device_has_its_own_steps() -> None:
     records = [torch(10, 1, 1, device=1), torch(20, 2, 2), Allocation(5, 1, 0, 4, source="driver")]
-    found = memory_timeline(*columns(records))
+    found = memory_timeline(levels(records))
     assert [(each.source, each.device, steps(each)[-1]) for each in found] == [
         ("driver", 0, (5, 4)),
         ("torch", 0, (20, 2)),
@@ -70,20 +68,20 @@ def test_each_source_and_device_has_its_own_steps() -> None:
 
 
 def test_nothing_recorded_has_no_timeline() -> None:
-    assert memory_timeline(*columns([])) == ()
+    assert memory_timeline(levels([])) == ()
 
 
 def test_a_long_rest_after_a_thinned_burst_is_drawn_at_its_own_level() -> None:
     changes = [9, -9, 5, -2] * 5
     burst = [torch(time, size) for time, size in enumerate(changes)]
-    (found,) = memory_timeline(*columns([*burst, torch(1_000_000, 1)]), points=7)
+    (found,) = memory_timeline(levels([*burst, torch(1_000_000, 1)]), points=7)
     assert len(found.times) < len(changes)
     assert steps(found)[-2:] == [(19, 15), (1_000_000, 16)]
 
 
 def test_fewer_than_four_points_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 4, not 3"):
-        memory_timeline(*columns([torch(10, 1, 1)]), points=3)
+        memory_timeline(levels([torch(10, 1, 1)]), points=3)
 
 
 def test_a_saved_memory_timeline_is_told_with_its_peak_and_end(raw: list[tuple[int, int]]) -> None:
@@ -94,18 +92,18 @@ def test_a_saved_memory_timeline_is_told_with_its_peak_and_end(raw: list[tuple[i
         peak = max(peak, level)
     assert (level, peak) == (332_060_904, 3_082_832_104)
 
-    allocations, names = columns([torch(time, size) for time, size in raw])
-    (whole,) = levels(allocations, names)
+    (whole,) = levels([torch(time, size) for time, size in raw])
     assert (whole.totals.size, int(whole.totals[-1]), int(whole.totals.max())) == (16_845, level, peak)
     for points in (4, 60, 1000, 20_000):
-        (found,) = memory_timeline(allocations, names, points=points)
+        (found,) = memory_timeline([whole], points=points)
         assert len(found.times) <= points
         assert (int(found.totals[-1]), int(found.totals.max())) == (level, peak)
         assert (np.diff(found.times) >= 0).all()
 
 
 def test_a_stretch_of_a_saved_memory_timeline_rises_as_counted_in_a_loop(raw: list[tuple[int, int]]) -> None:
-    allocations, names = columns([torch(time, size) for time, size in raw])
+    columns = Columns([torch(time, size) for time, size in raw])
+    every = levels_of(columns)
     first = min(time for time, _ in raw if time >= 0)
     for start, end in [(first, first + 10**9), (first + 300_000_000, first + 600_000_000), (first + 7, first + 8)]:
         held = sum(size for time, size in raw if time < start)
@@ -114,7 +112,8 @@ def test_a_stretch_of_a_saved_memory_timeline_rises_as_counted_in_a_loop(raw: li
             if start <= time < end:
                 level += size
                 peak = max(peak, level)
-        (memory,) = region_memory(allocations, names, np.zeros(0, np.int64), [(start, end)]) or (None,)
+        window = np.array([start]), np.array([end])
+        (memory,) = region_memory(columns, np.zeros(0, np.int64), *window, every) or (None,)
         assert (memory.rise_bytes if memory else 0) == peak - held
-        (found,) = memory_timeline(allocations, names, window=(start, end))
+        (found,) = memory_timeline(every, window=(start, end))
         assert (steps(found)[0], int(found.totals.max())) == ((start, held), peak)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.kernels import ADD, COPY, EVIL, FILL, GEMM, MAIN, MIB, MS, hostile, on_cpu, operation, report  # fmt: skip
 
 from gpu_profile.kernels.records import Kind, Range, Record
-from gpu_profile.kernels.render.perfetto import perfetto_packets, perfetto_trace
+from gpu_profile.kernels.render.perfetto import perfetto_trace
 from gpu_profile.kernels.views import KernelReport
 
 protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
@@ -134,10 +134,6 @@ def test_memory_is_a_counter_in_bytes() -> None:
 def test_a_cpus_operators_have_tracks() -> None:
     found = read(report(on_cpu())).slices
     assert [each.name for each in found["a.json/operators, thread 100"]] == ["aten::mm", "aten::relu", "aten::relu"]
-
-
-def test_packets_are_the_trace_in_pieces() -> None:
-    assert b"".join(perfetto_packets(report())) == perfetto_trace(report())
 
 
 def test_names_hold_no_control_characters() -> None:

@@ -10,11 +10,11 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.kernels import in_thread
 from support.programs import environment
 
 from gpu_profile.errors import GpuBackendError, UsageError
@@ -26,19 +26,6 @@ torch: Any = pytest.importorskip("torch")
 knows_all_threads = pytest.mark.skipif(
     not TorchSource(all_threads=True).anywhere, reason="this PyTorch records one thread only"
 )
-
-
-@pytest.fixture
-def source() -> Iterator[TorchSource]:
-    made = TorchSource()
-    yield made
-    made._abandon()
-
-
-def in_thread(work: Any) -> None:
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
 
 
 def script(text: str) -> subprocess.CompletedProcess[str]:

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.traces import CALL, KERNEL
 
 from gpu_profile.kernels.records import Call, Kind, Operation
 from gpu_profile.kernels.sources import torch_source
 from gpu_profile.kernels.sources.torch_source import TorchSource, waits_for_gpu
 
 torch: Any = pytest.importorskip("torch")
-
-
-@pytest.fixture
-def source() -> Iterator[TorchSource]:
-    made = TorchSource()
-    yield made
-    made._abandon()
 
 
 def saved(monkeypatch: pytest.MonkeyPatch, events: list[dict[str, Any]], *, base_last: bool = True) -> None:
@@ -34,27 +27,9 @@ def saved(monkeypatch: pytest.MonkeyPatch, events: list[dict[str, Any]], *, base
     )
 
 
-LAUNCH = {
-    "ph": "X",
-    "cat": "cuda_runtime",
-    "name": "cudaLaunchKernel",
-    "pid": 1,
-    "tid": 5,
-    "ts": 10,
-    "dur": 3,
-    "args": {"correlation": 1},
-}
-WAIT = {**LAUNCH, "name": "cudaDeviceSynchronize", "args": {"correlation": 2}}
-KERNEL = {
-    "ph": "X",
-    "cat": "kernel",
-    "name": "gemm",
-    "pid": 0,
-    "tid": 7,
-    "ts": 20.5,
-    "dur": 4,
-    "args": {"correlation": 1, "device": 0, "stream": 7},
-}
+LAUNCH = CALL | {"ts": 10, "dur": 3, "args": {"correlation": 1}}
+WAIT = LAUNCH | {"name": "cudaDeviceSynchronize", "args": {"correlation": 2}}
+GEMM = KERNEL | {"ts": 20.5, "dur": 4, "args": KERNEL["args"] | {"correlation": 1}}
 
 
 @pytest.mark.parametrize("base_last", [False, True])
@@ -62,7 +37,7 @@ def test_gpu_records_are_moved_to_the_epoch(
     source: TorchSource, monkeypatch: pytest.MonkeyPatch, base_last: bool
 ) -> None:
     others = [{"ph": "M", "name": "a" * 1000}] * 200
-    saved(monkeypatch, [*others, LAUNCH, KERNEL, *others], base_last=base_last)
+    saved(monkeypatch, [*others, LAUNCH, GEMM, *others], base_last=base_last)
     source.start()
     call, operation = source.stop()
     assert isinstance(call, Call)
@@ -74,7 +49,7 @@ def test_gpu_records_are_moved_to_the_epoch(
 @pytest.mark.parametrize(
     ("events", "held"),
     [
-        ([LAUNCH, KERNEL, WAIT], False),
+        ([LAUNCH, GEMM, WAIT], False),
         ([WAIT], False),
         ([LAUNCH, WAIT], True),
         ([], True),

@@ -1,27 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.kernels import FakeSource, regions
+from support.kernels import FakeSource
 
 from gpu_profile import region
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.kernels.windows.window import Recording, Window, record
 from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import FakeClock
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def session(clock: FakeClock) -> Iterator[Session]:
-    with regions(clock) as made:
-        yield made
 
 
 def test_a_recording_is_read_when_its_report_is_asked_for(session: Session, clock: FakeClock) -> None:

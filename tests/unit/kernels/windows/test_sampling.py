@@ -11,38 +11,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.kernels import FakeSource, new_session, regions
+from support.kernels import FakeSource, in_thread, new_session
 from support.programs import environment
 
 from gpu_profile import region
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.kernels.records import Operator
 from gpu_profile.kernels.windows import sampling as module
-from gpu_profile.kernels.windows import window as windows
-from gpu_profile.kernels.windows.sampling import LONGEST_S, MOST_FAILURES, Sampling, sample_regions
+from gpu_profile.kernels.windows.sample import LONGEST_S
+from gpu_profile.kernels.windows.sampling import MOST_FAILURES, Sampling, sample_regions
 from gpu_profile.kernels.windows.window import Window
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import FakeClock
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def session(clock: FakeClock) -> Iterator[Session]:
-    with regions(clock) as made:
-        yield made
-        assert not windows.is_open()
-        assert made.watchers == ()
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
 
 
 @pytest.fixture
@@ -61,12 +43,6 @@ def run(name: str, clock: FakeClock, seconds: float, source: FakeSource | None =
             source.kernel(clock.now_ns(), ns=4000)
         clock.advance(seconds / 2)
     return execution
-
-
-def in_thread(work: Callable[[], object]) -> None:
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
 
 
 # ---------------------------------------------------------------------- when a window opens and closes
@@ -136,13 +112,14 @@ def test_only_the_thread_that_opened_it_closes_it(sampling: Sampling, source: Fa
 def test_a_window_that_nobody_closes_is_closed_by_the_samplings_thread(
     sampling: Sampling, source: FakeSource, clock: FakeClock
 ) -> None:
-    sampling.arm()
+    sample = sampling.arm()
+    assert sample
     with region("long", span=False) as execution:
         clock.advance(LONGEST_S - 0.01)
-        sampling.close_late()
+        sample.close_late()
         assert source.log == ["start"]
         clock.advance(0.02)
-        in_thread(sampling.close_late)
+        in_thread(sample.close_late)
         assert source.log == ["start", "stop"]
         sampling.read()
         assert not execution.awaited
@@ -152,10 +129,11 @@ def test_a_window_that_nobody_closes_is_closed_by_the_samplings_thread(
 def test_one_that_only_its_own_thread_may_close_stays_open_for_it(session: Session, clock: FakeClock) -> None:
     source = FakeSource(bound=True)
     sampling = Sampling(window_s=0.5, clock=clock, opener=lambda spec: source)
-    sampling.arm()
+    sample = sampling.arm()
+    assert sample
     with region("long", span=False):
         clock.advance(2 * LONGEST_S)
-        in_thread(sampling.close_late)
+        in_thread(sample.close_late)
         assert source.log == ["start"]
     assert source.log == ["start", "stop"]
     sampling.stop()
@@ -195,7 +173,7 @@ def test_executions_and_regions_get_what_their_kernels_did(
     for execution in (first, second):
         assert execution.kernels is not None
         assert (execution.kernels.kernels, execution.kernels.kernel_ns) == (1, 4000)
-    assert session.verdicts.kernels["step"].executions == 2
+    assert session.joiner.verdicts.kernels["step"].executions == 2
 
 
 def test_one_that_still_runs_when_the_window_closes_is_let_go_without_figures(
@@ -208,7 +186,7 @@ def test_one_that_still_runs_when_the_window_closes_is_let_go_without_figures(
     sampling.read()
     assert not handle.awaited
     assert handle.kernels is None
-    assert set(session.verdicts.kernels) == {"step"}
+    assert set(session.joiner.verdicts.kernels) == {"step"}
     handle.end()
 
 
@@ -224,7 +202,7 @@ def test_operators_of_a_cpu_are_no_kernels(
     assert execution.kernels is None
     assert not execution.awaited
     assert sampling.stats.host_only == sampling.stats.windows == 1
-    assert session.verdicts.kernels == {}
+    assert session.joiner.verdicts.kernels == {}
 
 
 def test_the_statistics_tell_what_it_cost(sampling: Sampling, source: FakeSource, clock: FakeClock) -> None:
@@ -270,7 +248,7 @@ def test_three_failures_in_a_row_end_it_with_one_warning(
     def missing(spec: str) -> FakeSource:
         raise GpuBackendError("nobody can record")
 
-    sampling = Sampling(window_s=0.5, clock=clock, opener=missing)
+    sampling = Sampling(window_s=0.5, clock=clock, source="torch", opener=missing)
     for _ in range(MOST_FAILURES):
         assert sampling.running
         assert not sampling.arm()
@@ -302,7 +280,7 @@ def test_a_gpu_whose_records_another_tool_holds_counts_as_a_failure(
     sampling.read()
     assert (sampling.stats.failures, sampling.stats.windows) == (1, 0)
     assert not execution.awaited
-    assert session.verdicts.kernels == {}
+    assert session.joiner.verdicts.kernels == {}
 
 
 def test_another_window_is_left_alone(sampling: Sampling, source: FakeSource, clock: FakeClock) -> None:
@@ -370,13 +348,14 @@ def test_a_window_that_is_open_at_the_exit_is_read_without_a_word() -> None:
 import time, torch
 from gpu_profile import configure, region
 from gpu_profile.kernels import sample_regions
+from gpu_profile.kernels.windows.window import OPEN
 configure(backend="none", stream=None)
-sampling = sample_regions(every_s=0.01, window_s=100)
+sample_regions(every_s=0.01, window_s=100)
 end = time.monotonic() + 60
-while sampling._window is None and time.monotonic() < end:
+while OPEN.holder is None and time.monotonic() < end:
     with region("step", span=False):
         torch.ones(4).exp()
-assert sampling._window is not None
+assert OPEN.holder is not None
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment(), check=True
@@ -385,7 +364,7 @@ assert sampling._window is not None
 
 
 def test_a_forked_child_does_not_sample(sampling: Sampling, source: FakeSource, clock: FakeClock) -> None:
-    module._process.claim(sampling)
+    assert module._SAMPLING.take(sampling)
     sampling.arm()
     child = os.fork()
     if not child:
@@ -393,7 +372,7 @@ def test_a_forked_child_does_not_sample(sampling: Sampling, source: FakeSource, 
         try:
             later = new_session()
             run("in the child", clock, 1)
-            fine = not sampling.running and not later.shows and source.log == [] and module._process.sampling is None
+            fine = not sampling.running and not later.shows and source.log == [] and module._SAMPLING.holder is None
         finally:
             os._exit(0 if fine else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -7,52 +7,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.kernels import FakeSource, new_session, regions
+from support.kernels import FakeSource, in_thread, new_session
 
 from gpu_profile import region
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.kernels.records import Call, Range
 from gpu_profile.kernels.sources.source import WrongThreadError
-from gpu_profile.kernels.windows import window as windows
-from gpu_profile.kernels.windows.window import Taken, Window
+from gpu_profile.kernels.windows.window import OPEN, Taken, Window
 from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import START_NS, FakeClock
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def session(clock: FakeClock) -> Iterator[Session]:
-    with regions(clock) as made:
-        yield made
-    assert not windows.is_open()
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
 def window(session: Session, source: FakeSource, clock: FakeClock) -> Window:
     return Window(source, clock=clock)
-
-
-def in_thread(work: Callable[[], object]) -> int:
-    """Run it in another thread: that thread's native id."""
-    ids: list[int] = []
-
-    def run() -> None:
-        ids.append(threading.get_native_id())
-        work()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return ids[0]
 
 
 def ranges(taken: Taken) -> list[Range]:
@@ -211,7 +179,7 @@ def test_a_window_opens_again(window: Window) -> None:
 def test_a_source_that_does_not_start_leaves_no_window(session: Session, clock: FakeClock) -> None:
     with pytest.raises(GpuBackendError, match="no start today"):
         Window(FakeSource(fails="start"), clock=clock).start()
-    assert not windows.is_open()
+    assert OPEN.holder is None
     assert not session.shows
 
 
@@ -376,7 +344,7 @@ def test_a_forked_child_has_no_window(window: Window) -> None:
         if not child:
             fine = False
             try:
-                fine = not window.is_open and not windows.is_open()
+                fine = not window.is_open and OPEN.holder is None
                 later = new_session()
                 a_region("in the child")()
                 fine = fine and not later.shows and Window(FakeSource(), clock=FakeClock()).start().is_open

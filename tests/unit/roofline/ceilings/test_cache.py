@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from unit.roofline.ceilings.calibration import SlowDevice, use
 
-from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.ceilings.cache import MOST_AGE_S, ceilings_for, folder, load, path_of, store
+from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.ceilings.contention import Contention
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.testing import FakeClock
@@ -151,7 +151,7 @@ def test_another_schemas_or_another_keys_file_is_passed_over(caplog: pytest.LogC
 WRITER = """
 import sys
 from gpu_profile.roofline.ceilings.cache import store
-from gpu_profile.roofline.ceilings import Ceiling, Ceilings
+from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings
 from gpu_profile.roofline.precision import Precision
 name = sys.argv[1]
 for size in range(200):

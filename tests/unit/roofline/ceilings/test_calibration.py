@@ -10,9 +10,10 @@ import pytest
 from unit.roofline.ceilings.calibration import GIB, MIB, SlowDevice, use
 
 from gpu_profile.errors import UsageError
-from gpu_profile.roofline.ceilings import IMPOSSIBLE, calibration
+from gpu_profile.roofline.ceilings import calibration
 from gpu_profile.roofline.ceilings.array_benchmarks import ArrayBenchmarks
 from gpu_profile.roofline.ceilings.calibration import NO_MEMORY, benchmarks_for, calibrate
+from gpu_profile.roofline.ceilings.ceilings import IMPOSSIBLE
 from gpu_profile.roofline.machines.host_machine import Host
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.testing import FakeClock

@@ -1,7 +1,7 @@
 """Compiled code stays compiled under counting, and is not taken for what was counted."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import inf
 from typing import Any
 
@@ -9,37 +9,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_profile.roofline.counting import (  # noqa: E402
-    Counting,
-    compiled_part,
-    compiled_work,
-    register_formula,
-    registry,
-)
-from gpu_profile.roofline.counting.counter import _LEAVES_COMPILED, TOO_OLD  # noqa: E402
+from unit.roofline.backend import Backend  # noqa: E402
+
+from gpu_profile.roofline.counting import register_formula, registry  # noqa: E402
+from gpu_profile.roofline.counting.compiled import compiled_part, compiled_work  # noqa: E402
+from gpu_profile.roofline.counting.counter import _LEAVES_COMPILED, TOO_OLD, Counting  # noqa: E402
 from gpu_profile.roofline.counting.undispatched import COMPILED  # noqa: E402
 
 #: Of code that was compiled before.
 LATER = COMPILED if _LEAVES_COMPILED else TOO_OLD
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-
-
-class Backend:
-    """Compiles to the graph itself, and counts compilations and runs."""
-
-    def __init__(self) -> None:
-        self.compilations = 0
-        self.runs = 0
-
-    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
-        self.compilations += 1
-
-        def run(*args: Any) -> Any:
-            self.runs += 1
-            return graph(*args)
-
-        return run
 
 
 @pytest.fixture(autouse=True)
@@ -64,11 +44,11 @@ def test_a_compiled_function_runs_compiled_under_counting_and_after_it(warm: boo
     with Counting(share=1e9) as counting:
         result = compiled(x) * 1
     assert torch.allclose(result, function(x))
-    assert (backend.compilations, backend.runs) == (1, 1 + warm)
+    assert (backend.graphs, backend.runs) == (1, 1 + warm)
     work = counting.work()
     assert (work.flops, work.bytes, work.reasons["flops"]) == (None, None, LATER if warm else COMPILED)
     compiled(x)
-    assert (backend.compilations, backend.runs) == (1, 2 + warm)
+    assert (backend.graphs, backend.runs) == (1, 2 + warm)
 
 
 def test_a_module_with_a_compiled_part_runs_it_compiled() -> None:
@@ -79,7 +59,7 @@ def test_a_module_with_a_compiled_part_runs_it_compiled() -> None:
         with Counting(share=1e9) as counting:
             model(x).sum().backward()
         assert counting.work().reasons["bytes"] == reason
-    assert (backend.compilations, backend.runs) == (1, 2)
+    assert (backend.graphs, backend.runs) == (1, 2)
 
 
 def test_a_compiled_function_with_a_break_in_its_graph_is_not_compiled_into_the_counter() -> None:
@@ -94,7 +74,7 @@ def test_a_compiled_function_with_a_break_in_its_graph_is_not_compiled_into_the_
     for runs in (2, 4):
         with Counting(share=1e9):
             compiled(x)
-        assert (backend.compilations, backend.runs) == (2, runs)
+        assert (backend.graphs, backend.runs) == (2, runs)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
@@ -157,7 +137,7 @@ def test_flops_of_a_compiled_module_of_pytorchs_own_are_known_and_its_bytes_are_
     work = compiled_work(torch.compile(torch.nn.Linear(4, 3), backend=backend), (torch.ones(2, 4),))
     assert (work.flops, work.bytes, work.method) == (2 * 2 * 4 * 3 + 6, None, "meta")
     assert "fused" in work.reasons["bytes"]
-    assert (backend.compilations, backend.runs) == (0, 0)
+    assert (backend.graphs, backend.runs) == (0, 0)
 
 
 def test_a_compiled_callable_has_the_formula_that_is_registered_for_it_or_for_what_was_compiled() -> None:

@@ -7,7 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_profile.roofline.counting import Counting, count_without_running, counter, register_formula, registry  # noqa: E402
+from gpu_profile.roofline.counting import counter, register_formula, registry  # noqa: E402
+from gpu_profile.roofline.counting.counter import Counting  # noqa: E402
+from gpu_profile.roofline.counting.dry_run import count_without_running  # noqa: E402
 from gpu_profile.roofline.counting.footprint import Footprint  # noqa: E402
 from gpu_profile.roofline.counting.recorder import tf32  # noqa: E402
 from gpu_profile.roofline.counting.undispatched import REPLAYED, Undispatched  # noqa: E402

@@ -10,7 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_profile.roofline.counting import Counting, count_without_running  # noqa: E402
+from gpu_profile.roofline.counting.counter import Counting  # noqa: E402
+from gpu_profile.roofline.counting.dry_run import count_without_running  # noqa: E402
 from gpu_profile.roofline.precision import Precision  # noqa: E402
 from gpu_profile.roofline.work import Work  # noqa: E402
 

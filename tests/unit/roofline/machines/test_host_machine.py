@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.roofline import failing, fake_clock
+from support.roofline import failing
 
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.machines import host_machine
@@ -14,8 +14,6 @@ from gpu_profile.roofline.machines.host_machine import Host, allocated, flush_by
 from gpu_profile.roofline.machines.machine import Machine, Timing
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import MIB
-
-__all__ = ["fake_clock"]
 
 ROOT = Path(host_machine.__file__).parents[3]
 
@@ -97,7 +95,7 @@ def test_it_needs_neither_torch_nor_numpy() -> None:
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 sys.modules.update(dict.fromkeys(("torch", "cupy", "numpy"), None))
-from gpu_profile.roofline.machines import machine
+from gpu_profile.roofline.machines.devices import machine
 host = machine()
 host.flush()
 print(host.kind, host.run(lambda: 7)[0], host.key["cores"] != "")

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 from support.cuda import FakeCuda
-from support.roofline import Accelerator, cupy_with, fake_clock, fake_cuda, torch_with
+from support.roofline import Accelerator, cupy_with, torch_with
 
 from gpu_profile.errors import UsageError
-from gpu_profile.roofline import machines
-from gpu_profile.roofline.machines import devices_of, machine
+from gpu_profile.roofline.machines import devices
+from gpu_profile.roofline.machines.devices import devices_of, machine
 
-__all__ = ["fake_clock", "fake_cuda"]
-
-ROOT = Path(machines.__file__).parents[3]
+ROOT = Path(devices.__file__).parents[3]
 
 
 @pytest.fixture(name="torch")
@@ -30,7 +28,7 @@ def fake_gpus(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Accelerator:
     """`torch.cuda` with two devices, and no CuPy."""
     gpus = Accelerator(cuda)
     monkeypatch.setitem(sys.modules, "torch", torch_with(cuda=gpus))
-    monkeypatch.setattr(machines, "find_spec", lambda _: None)
+    monkeypatch.setattr(devices, "find_spec", lambda _: None)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     return gpus
 
@@ -173,7 +171,7 @@ def test_looking_for_tensors_imports_nothing() -> None:
     script = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from gpu_profile.roofline.machines import devices_of
+from gpu_profile.roofline.machines.devices import devices_of
 print(devices_of(([1, object()], {{"x": (2,)}})))
 print([name for name in ("torch", "cupy", "numpy", "matplotlib", "pynvml") if name in sys.modules])
 """

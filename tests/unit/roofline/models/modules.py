@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from gpu_profile.roofline.models import ModelProfile, ModuleRow
+from gpu_profile.roofline.models.profile import ModelProfile, ModuleRow
 from gpu_profile.roofline.models.stopwatch import Stopwatch
 
 

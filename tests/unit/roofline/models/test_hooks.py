@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from unit.roofline.backend import Backend  # noqa: E402
 
 from gpu_profile.roofline.models.hooks import Submodule, submodules, watched  # noqa: E402
 
@@ -46,23 +47,6 @@ def state(model: Any) -> list[Any]:
         for module in model.modules()
         if not isinstance(module, torch.jit.ScriptModule)
     ]
-
-
-class Backend:
-    """Compiles to the graph itself, and counts graphs and their runs."""
-
-    def __init__(self) -> None:
-        self.graphs = 0
-        self.runs = 0
-
-    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
-        self.graphs += 1
-
-        def run(*args: Any) -> Any:
-            self.runs += 1
-            return graph.forward(*args)
-
-        return run
 
 
 @pytest.fixture

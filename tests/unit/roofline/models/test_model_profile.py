@@ -17,23 +17,11 @@ from support.roofline import CEILINGS, FakeMachine  # noqa: E402
 from torch import nn  # noqa: E402
 from unit.roofline.models.modules import Residual, fixed, rows  # noqa: E402
 
-from gpu_profile import configure  # noqa: E402
 from gpu_profile.errors import UsageError  # noqa: E402
 from gpu_profile.regimes.operation import Operation  # noqa: E402
 from gpu_profile.roofline.models import ModelProfile, profile_model  # noqa: E402
 from gpu_profile.roofline.models import run as model_run  # noqa: E402
 from gpu_profile.roofline.profiler import GPUProfiler  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def no_driver() -> None:
-    configure(backend="none")
-
-
-@pytest.fixture(name="profiler", scope="module")
-def cpu_profiler() -> GPUProfiler:
-    return GPUProfiler("cpu", ceilings=CEILINGS, quiet=True)
-
 
 # ---------------------------------------------------------------------- the whole
 

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from support.cuda import FakeCuda  # noqa: E402
-from support.roofline import CEILINGS, FakeMachine, fake_clock, fake_cuda  # noqa: E402  # noqa: E402
+from support.roofline import CEILINGS, FakeMachine  # noqa: E402
 from torch import nn  # noqa: E402
 from unit.roofline.models.streams import Waiting  # noqa: E402
 
@@ -18,8 +18,6 @@ from gpu_profile.roofline.models import profile_model  # noqa: E402
 from gpu_profile.roofline.models import run as model_run  # noqa: E402
 from gpu_profile.roofline.models.timers import EventTimer  # noqa: E402
 from gpu_profile.roofline.profiler import GPUProfiler  # noqa: E402
-
-__all__ = ["fake_clock", "fake_cuda"]
 
 
 class Gpu(FakeMachine):

@@ -11,7 +11,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from support.cuda import FakeCuda  # noqa: E402
-from support.roofline import fake_clock, fake_cuda  # noqa: E402
 from torch import nn  # noqa: E402
 from unit.roofline.models.streams import Waiting  # noqa: E402
 
@@ -21,8 +20,6 @@ from gpu_profile.roofline.machines.torch_machine import TorchCpu  # noqa: E402
 from gpu_profile.roofline.models.hooks import Submodule, submodules, watched  # noqa: E402
 from gpu_profile.roofline.models.stopwatch import HookCost, Lap, Stopwatch, hook_cost  # noqa: E402
 from gpu_profile.roofline.models.timers import EventTimer, HostTimer, timer_for  # noqa: E402
-
-__all__ = ["fake_clock", "fake_cuda"]
 
 
 class Kernel(nn.Module):  # type: ignore[misc]
@@ -43,7 +40,7 @@ class Kernel(nn.Module):  # type: ignore[misc]
 
 
 def timed(cuda: FakeCuda, model: Any, call: Callable[[Any], object] | None = None) -> dict[str, Lap]:
-    watch = Stopwatch(EventTimer(Waiting(cuda), 0), "cpu", HookCost())
+    watch = Stopwatch(EventTimer(Waiting(cuda), 0), HookCost())
     watch.start()
     with watched(submodules(model), watch):
         (call or (lambda module: module()))(model)
@@ -160,7 +157,7 @@ def test_calls_are_counted_by_the_shapes_that_they_work_on(cuda: FakeCuda) -> No
 
 def test_a_run_forgets_the_one_before(cuda: FakeCuda) -> None:
     model = Kernel(cuda, 0.001)
-    watch = Stopwatch(EventTimer(Waiting(cuda), 0), "cpu", HookCost())
+    watch = Stopwatch(EventTimer(Waiting(cuda), 0), HookCost())
     for _ in range(2):
         watch.start()
         with watched(submodules(model), watch):
@@ -174,7 +171,7 @@ def test_on_the_host_the_hooks_own_time_is_in_no_modules(monkeypatch: pytest.Mon
     ticks = iter(range(10_000))
     monkeypatch.setattr(HostTimer, "now", staticmethod(lambda: float(next(ticks))))
     monkeypatch.setattr("gpu_profile.roofline.models.stopwatch.perf_counter", lambda: float(next(ticks)))
-    watch = Stopwatch(HostTimer(), "cpu", HookCost())
+    watch = Stopwatch(HostTimer(), HookCost())
     model = nn.Sequential(nn.Identity(), nn.Identity())
     watch.start()
     with watched(submodules(model), watch):
@@ -195,7 +192,7 @@ def test_what_pytorch_takes_for_hooks_is_measured_and_left_out() -> None:
     submodule = Submodule("", nn.Identity(), "hooks")
 
     def own_s(cost: HookCost) -> float:
-        watch = Stopwatch(HostTimer(), "cpu", cost)
+        watch = Stopwatch(HostTimer(), cost)
         watch.start()
         with watched([submodule], watch):
             submodule.module(None)
@@ -209,7 +206,7 @@ def test_a_failure_of_the_clock_is_not_the_models(cuda: FakeCuda) -> None:
     class Broken(HostTimer):
         now = staticmethod(lambda: 1 / 0)
 
-    watch = Stopwatch(Broken(), "cpu", HookCost())
+    watch = Stopwatch(Broken(), HookCost())
     watch.start()
     model = nn.Identity()
     with watched(submodules(model), watch):
@@ -239,7 +236,7 @@ class Touching(HostTimer):
 def test_first_touches_are_those_of_a_module_s_own_time() -> None:
     model = nn.Sequential(nn.Identity(), nn.Sequential(nn.Identity()))
     submodules_of_model = submodules(model)
-    stopwatch = Stopwatch(Touching(), "cpu")
+    stopwatch = Stopwatch(Touching())
     stopwatch.start()
     with watched(submodules_of_model, stopwatch):
         model(torch.ones(2))

@@ -3,16 +3,18 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_profile.errors import UsageError
-from gpu_profile.roofline.ceilings import Ceiling, Ceilings, Level
+from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.plots.points import Point
-from gpu_profile.roofline.plots.roofs import roofline_figure
+from gpu_profile.roofline.plots.roofs import roofline_figure, spread
 from gpu_profile.roofline.plots.theme import DARK, LIGHT, MARKERS, check_file
 from gpu_profile.roofline.precision import Precision
 
@@ -121,6 +123,8 @@ def test_the_twelve_that_take_most_time_are_named_and_no_name_covers_another(poi
     assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
     inside = figure.axes[0].get_window_extent()
     assert all(inside.contains(*box.min) and inside.contains(*box.max) for box in boxes)
+    marks = [figure.axes[0].transData.transform((point.intensity or 0.0, point.flops_per_s or 0.0)) for point in points]
+    assert not any(box.contains(*mark) for box in boxes for mark in marks)
 
 
 @pytest.mark.parametrize("ceilings", [H200, NONE], ids=["known", "unknown"])
@@ -149,6 +153,21 @@ def test_layers_alike_that_lie_apart_have_names_of_their_own() -> None:
     far = [point._replace(intensity=10.0**i) for i, point in enumerate(LAYERS[:4])]
     figure = roofline_figure(H200, far)
     assert all(point.name in words(figure) for point in far)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0, 500), max_size=9).map(lambda places: sorted(places, reverse=True)), st.floats(1, 40))
+def test_spread_places_keep_their_order_and_a_gap(wanted: list[float], gap: float) -> None:
+    found = spread(wanted, gap=gap)
+    assert len(found) == len(wanted)
+    assert all(a - b >= gap - 1e-6 for a, b in pairwise(found))
+    assert sum(found) == pytest.approx(sum(wanted))
+    if all(a - b >= gap for a, b in pairwise(wanted)):
+        assert found == pytest.approx(wanted)
+
+
+def test_places_that_are_too_close_move_apart_by_the_same() -> None:
+    assert spread([100, 100, 40], gap=10) == pytest.approx([105, 95, 40])
 
 
 def test_names_of_roofs_do_not_cover_each_other_even_of_the_same_height() -> None:

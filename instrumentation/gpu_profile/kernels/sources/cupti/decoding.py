@@ -17,7 +17,6 @@ from gpu_profile.kernels.sources.cupti.names import (
     copy_name,
     demangled,
     named,
-    overhead_name,
     set_name,
 )
 from gpu_profile.kernels.sources.cupti.rows import Row
@@ -43,15 +42,11 @@ def decode(
     call_name: Callable[[int, int], str],
     recording: int,
     skipped: Counter[str],
-    overhead_ns: Counter[str],
 ) -> Iterator[Record]:
     """The records in `kinds`, whose rows have the columns of `rows.FIELDS`.
 
-    `recording` is the number that `external_id` got. A row that cannot be used is counted in `skipped` by its reason;
-    time that CUPTI and the driver's compiler took is added to `overhead_ns` by its cause.
+    `recording` is the number that `external_id` got. A row that cannot be used is counted in `skipped` by its reason.
     """
-    for start, end, kind in kinds.get(r.OVERHEAD, ()):
-        overhead_ns[overhead_name(kind)] += max(0, end - start)
     for kind in (r.RUNTIME, r.DRIVER):
         for start, end, thread, correlation, callback in _lasting(kinds, kind, skipped):
             yield Call(correlation, start, end, thread, call_name(kind, callback))

@@ -23,18 +23,6 @@ MEMORY_KINDS: Final = (
     "Device Static",
     "Managed Static",
 )
-#: CUpti_ActivityOverheadKind, which counts in steps of 65536.
-_OVERHEADS: Final = (
-    "driver compiler",
-    "buffer flush",
-    "instrumentation",
-    "resources",
-    "module loading",
-    "lazy function loading",
-    "full command buffer",
-    "buffer request",
-    "unified memory",
-)
 #: What the enumerations add to a function's name: the version of its parameters, and per-thread default streams.
 _RUNTIME_SUFFIX: Final = re.compile(r"(_pt[sd]z|_ptds)?(_v\d{4,5})?$")
 _DRIVER_SUFFIX: Final = re.compile(r"(_ptsz|_ptds)$")
@@ -50,11 +38,6 @@ def set_name(kind: int) -> str:
     return f"Memset ({named(MEMORY_KINDS, kind)})"
 
 
-def overhead_name(kind: int) -> str:
-    """What CUPTI or the driver spent the time on."""
-    return "unknown" if kind <= 0 else named(_OVERHEADS, 0 if kind == 1 else kind >> 16)
-
-
 def named(names: tuple[str, ...], number: int) -> str:
     """The name of a number, or the number where a later release has more of them."""
     return names[number] if 0 <= number < len(names) else f"kind {number}"
@@ -65,21 +48,14 @@ def call_names(cupti: Any) -> Callable[[int, int], str]:
 
     @cache
     def name(kind: int, callback: int) -> str:
-        runtime = kind == RUNTIME
-        tables = (
-            ("RuntimeApiTraceCbid", "runtime_api_trace_cbid")
-            if runtime
-            else (
-                "DriverApiTraceCbid",
-                "driver_api_trace_cbid",
-            )
-        )
+        api, suffix = ("Runtime", _RUNTIME_SUFFIX) if kind == RUNTIME else ("Driver", _DRIVER_SUFFIX)
+        tables = (f"{api}ApiTraceCbid", f"{api.lower()}_api_trace_cbid")
         table = next((found for each in tables if (found := getattr(cupti, each, None)) is not None), None)
         try:
             full: str = table(callback).name  # type: ignore[misc]  # None is caught as well
         except (TypeError, ValueError):
-            return f"{'runtime' if runtime else 'driver'} {callback}"
-        return (_RUNTIME_SUFFIX if runtime else _DRIVER_SUFFIX).sub("", full)
+            return f"{api.lower()} {callback}"
+        return suffix.sub("", full)
 
     return name
 

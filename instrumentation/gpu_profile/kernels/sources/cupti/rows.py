@@ -16,7 +16,6 @@ DRIVER: Final = 4
 RUNTIME: Final = 5
 DEVICE: Final = 8
 CONCURRENT_KERNEL: Final = 10
-OVERHEAD: Final = 17
 MEMCPY2: Final = 22
 EXTERNAL_CORRELATION: Final = 39
 MEMORY2: Final = 49
@@ -36,7 +35,6 @@ FIELDS: Final[Mapping[int, tuple[str, ...]]] = {
     DRIVER: _CALL,
     RUNTIME: _CALL,
     DEVICE: ("id", "num_multiprocessors"),
-    OVERHEAD: ("start", "end", "overhead_kind"),
     EXTERNAL_CORRELATION: ("external_kind", "external_id", "correlation_id"),
     MEMORY2: (
         "timestamp",

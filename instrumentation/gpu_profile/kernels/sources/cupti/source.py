@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from gpu_profile.errors import GpuBackendError
+from gpu_profile.kernels.claim import forget_in_children
 from gpu_profile.kernels.counters.permissions import explain
 from gpu_profile.kernels.records import Record
 from gpu_profile.kernels.sources.cupti import rows as r
@@ -30,7 +30,7 @@ _SYSTEM_THREADS: Final = 1
 _NEEDED: Final = (r.CONCURRENT_KERNEL, r.RUNTIME)
 #: KERNEL is never asked for: it makes kernels run one after another. SYNCHRONIZATION would only repeat the calls that
 #: wait, which RUNTIME and DRIVER have.
-_WANTED: Final = (r.DRIVER, r.MEMCPY, r.MEMCPY2, r.MEMSET, r.MEMORY2, r.EXTERNAL_CORRELATION, r.OVERHEAD)
+_WANTED: Final = (r.DRIVER, r.MEMCPY, r.MEMCPY2, r.MEMSET, r.MEMORY2, r.EXTERNAL_CORRELATION)
 #: Frequent calls that neither launch, copy, allocate nor wait.
 _QUIET: Final = {
     "runtime": (
@@ -64,18 +64,15 @@ class CuptiSource:
     (about 200 bytes each); what comes beyond is counted in `dropped`. `synchronise` waits for all GPUs, without which
     what still runs at `stop` is lost.
 
-    `skipped` counts records that cannot be used by reason, `overhead_ns` the time that CUPTI took by cause, and
-    `left_out` has the kinds of records that CUPTI refused and why; the first two are complete when the records of
-    `stop` have been read.
+    `skipped` counts records that cannot be used by reason; complete when the records of `stop` have been read.
     """
 
     name = "cupti"
+    problem = ""
     pushes = True
 
     def __init__(self, *, most_records: int = MOST_RECORDS, synchronise: Callable[[], None] | None = None) -> None:
         self.skipped: Counter[str] = Counter()
-        self.overhead_ns: Counter[str] = Counter()
-        self.left_out: dict[int, str] = {}
         self._most = most_records
         self._synchronise = synchronise or wait_for_devices
         self._cupti: Any = None
@@ -103,8 +100,7 @@ class CuptiSource:
             if reason := hindrance():
                 raise GpuBackendError(reason)
             self._cupti = _imported()
-            self.skipped, self.overhead_ns, self.left_out = Counter(), Counter(), {}
-            self._rows, self._enabled, self._lost = r.Rows(self._most), [], 0
+            self.skipped, self._rows, self._enabled, self._lost = Counter(), r.Rows(self._most), [], 0
             _process.used = True
             _process.rows = self._rows
             try:
@@ -131,10 +127,9 @@ class CuptiSource:
     def _try(self, kind: int, enable: Callable[[int], object]) -> None:
         try:
             enable(kind)
-        except Exception as error:
+        except Exception:
             if kind in _NEEDED:
                 raise
-            self.left_out[kind] = str(_refused(error))
         else:
             self._enabled.append(kind)
 
@@ -166,13 +161,7 @@ class CuptiSource:
         # Another that began in between has taken records that cannot be counted.
         self._lost = None if lost is None or other_user() else lost + self._rows.left_out
         kinds, self._rows = self._rows.kinds, r.Rows(0)
-        return decode(
-            kinds,
-            call_name=call_names(self._cupti),
-            recording=recording,
-            skipped=self.skipped,
-            overhead_ns=self.overhead_ns,
-        )
+        return decode(kinds, call_name=call_names(self._cupti), recording=recording, skipped=self.skipped)
 
     def _flushed(self) -> int | None:
         count = ctypes.c_size_t()
@@ -211,8 +200,10 @@ class _Process:
         self.used = self.forked = False
         self.source: CuptiSource | None = None
         self.rows: r.Rows | None = None
+        forget_in_children(self)
 
-    def after_fork(self) -> None:
+    def forget(self) -> None:
+        """CUPTI works in no forked child."""
         self.lock = threading.Lock()
         self.forked = self.forked or self.used
         if self.source is not None:
@@ -226,7 +217,6 @@ class _Process:
 
 
 _process: Final = _Process()
-os.register_at_fork(after_in_child=_process.after_fork)
 ENDERS.add(_process.at_exit)
 
 

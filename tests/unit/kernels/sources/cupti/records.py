@@ -28,7 +28,6 @@ STRUCTURES = {
     r.RUNTIME: "activity_api",
     r.DRIVER: "activity_api",
     r.DEVICE: "activity_device",
-    r.OVERHEAD: "activity_overhead",
     r.EXTERNAL_CORRELATION: "activity_external_correlation",
     r.MEMORY2: "activity_memory",
 }

@@ -9,7 +9,7 @@ from unit.kernels.sources.cupti.records import LAUNCH, STREAM_SYNCHRONIZE, real,
 from gpu_profile.kernels.records import HOST, Allocation, Call, Kind, Launched, Operation, Record
 from gpu_profile.kernels.sources.cupti import rows as r
 from gpu_profile.kernels.sources.cupti.decoding import CUSTOM2, decode, external_id
-from gpu_profile.kernels.sources.cupti.names import call_names, demangled, overhead_name
+from gpu_profile.kernels.sources.cupti.names import call_names, demangled
 
 START, END = 1_700_000_000_000_000_000, 1_700_000_000_000_000_700
 
@@ -19,18 +19,11 @@ class Decoded:
 
     def __init__(self, *records: tuple[Any, Any]) -> None:
         self.skipped: Counter[str] = Counter()
-        self.overhead: Counter[str] = Counter()
         rows = r.Rows(1000)
         rows.add(each for each, _ in records)
         assert not rows.left_out
         self.records: list[Record] = list(
-            decode(
-                rows.kinds,
-                call_name=call_names(real),
-                recording=7,
-                skipped=self.skipped,
-                overhead_ns=self.overhead,
-            )
+            decode(rows.kinds, call_name=call_names(real), recording=7, skipped=self.skipped)
         )
 
 
@@ -215,20 +208,6 @@ def test_memory_without_a_time_is_left_out_and_counted() -> None:
     assert (found.records, sum(found.skipped.values())) == ([], 1)
 
 
-def test_what_cupti_costs_is_added_up_by_its_cause() -> None:
-    flush, lazy = 1 << 16, 5 << 16
-    found = Decoded(
-        record(r.OVERHEAD, overhead_kind=flush, start=10, end=20),
-        record(r.OVERHEAD, overhead_kind=flush, start=30, end=35),
-        record(r.OVERHEAD, overhead_kind=lazy, start=30, end=31),
-    )
-    assert found.overhead == {"buffer flush": 15, "lazy function loading": 1}
-    assert [overhead_name(kind) for kind in (0, 1, 1 << 21)] == ["unknown", "driver compiler", "kind 32"]
-    named = {int(kind): overhead_name(int(kind)) for kind in real.ActivityOverheadKind if 0 < int(kind) < 1 << 20}
-    assert len(set(named.values())) == len(named)
-    assert named[int(real.ActivityOverheadKind.LAZY_FUNCTION_LOADING)] == "lazy function loading"
-
-
 def test_a_structure_that_lacks_a_field_gives_what_it_has() -> None:
     class Kernel:
         kind, start, end, device_id, stream_id, correlation_id, name = r.CONCURRENT_KERNEL, START, END, 0, 7, 1, "k"
@@ -237,8 +216,7 @@ def test_a_structure_that_lacks_a_field_gives_what_it_has() -> None:
 
 
 def test_the_numbers_of_kinds_are_the_packages() -> None:
-    for name in ("MEMCPY", "MEMSET", "KERNEL", "DRIVER", "RUNTIME", "DEVICE", "CONCURRENT_KERNEL", "OVERHEAD"):
-        assert getattr(r, name) == int(real.ActivityKind[name])
-    for name in ("MEMCPY2", "EXTERNAL_CORRELATION", "MEMORY2"):
+    several = ("MEMCPY2", "EXTERNAL_CORRELATION", "MEMORY2")
+    for name in ("MEMCPY", "MEMSET", "KERNEL", "DRIVER", "RUNTIME", "DEVICE", "CONCURRENT_KERNEL", *several):
         assert getattr(r, name) == int(real.ActivityKind[name])
     assert int(real.ExternalCorrelationKind.CUSTOM2) == CUSTOM2

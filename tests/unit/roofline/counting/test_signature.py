@@ -8,10 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_profile.roofline.models.shapes import (  # noqa: E402
+from gpu_profile.roofline.counting.signature import (  # noqa: E402
     Indescribable,
     describe,
-    setting,
     stand_in,
     under,
 )
@@ -73,23 +72,19 @@ def test_what_has_no_stand_in_is_said_to_have_none(make: Any) -> None:
         describe(([make()],), {})
 
 
-def test_a_setting_holds_again_and_only_meanwhile() -> None:
+def test_modes_hold_again_and_only_meanwhile() -> None:
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        held = setting("cpu")
-    before = setting("cpu")
-    assert before != held
-    with under(held, "cpu"):
-        assert setting("cpu") == held
-        assert torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.bfloat16
-    assert setting("cpu") == before
-
-
-def test_inference_mode_is_part_of_the_setting() -> None:
+        held = describe((), {})
     with torch.inference_mode():
-        held = setting("cpu")
+        inferred = describe((), {})
+    before = describe((), {})
+    for each in (held, inferred):
+        assert each != before
+        with under(each, "cpu"):
+            assert describe((), {}) == each
+        assert describe((), {}) == before
     with under(held, "cpu"):
-        assert torch.is_inference_mode_enabled()
-        assert not torch.is_grad_enabled()
-    with torch.inference_mode(), under(setting("cpu")._replace(inference=False, grad=True), "cpu"):
+        assert torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.bfloat16
+    with torch.inference_mode(), under(before, "cpu"):
         assert not torch.is_inference_mode_enabled()
         assert torch.is_grad_enabled()

@@ -4,12 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_profile.roofline.plots.labels import Anchor
-from gpu_profile.roofline.plots.names import alike, common_name, together
+from gpu_profile.roofline.plots.points import alike, common_name, together
+
+pytest.importorskip("matplotlib")
+
+from matplotlib.transforms import Bbox
 
 
-def disc(x: float, y: float = 0.0, radius: float = 5.0) -> Anchor:
-    return Anchor(x, y, radius, 0, 0)
+def place(x: float, y: float = 0.0) -> Bbox:
+    return Bbox.from_bounds(x - 5, y - 5, 10, 10)
 
 
 @pytest.mark.parametrize(
@@ -34,9 +37,9 @@ def test_names_are_alike_that_differ_by_numbers_alone() -> None:
 
 def test_only_points_that_touch_are_together_and_a_chain_of_them_is() -> None:
     names = ["a.0", "a.1", "a.2", "a.3", "b.0"]
-    discs = [disc(0), disc(12), disc(24), disc(60), disc(12)]
-    assert together(names, discs, apart=5) == [[0, 1, 2], [3], [4]]
-    assert together(names, discs, apart=1) == [[0], [1], [2], [3], [4]]
+    places = [place(0), place(12), place(24), place(60), place(12)]
+    assert together(names, places, apart=5) == [[0, 1, 2], [3], [4]]
+    assert together(names, places, apart=1) == [[0], [1], [2], [3], [4]]
 
 
 @settings(max_examples=60, deadline=None)
@@ -44,13 +47,13 @@ def test_only_points_that_touch_are_together_and_a_chain_of_them_is() -> None:
     st.lists(st.tuples(st.sampled_from(["a.0", "a.1", "b.1", "b"]), st.floats(0, 200), st.floats(0, 50)), max_size=12)
 )
 def test_every_point_is_in_one_group_and_no_two_groups_touch(points: list[tuple[str, float, float]]) -> None:
-    names, discs = [name for name, _, _ in points], [disc(x, y) for _, x, y in points]
-    groups = together(names, discs, apart=5)
+    names, places = [name for name, _, _ in points], [place(x, y) for _, x, y in points]
+    groups = together(names, places, apart=5)
     assert sorted(i for group in groups for i in group) == list(range(len(points)))
     kinds = {i: number for number, same in enumerate(alike(names)) for i in same}
     group_of = {i: number for number, group in enumerate(groups) for i in group}
-    for i, one in enumerate(discs):
-        for j, other in enumerate(discs):
-            near = ((one.x - other.x) ** 2 + (one.y - other.y) ** 2) ** 0.5 < 15
+    for i, one in enumerate(places):
+        for j, other in enumerate(places):
+            near = one.padded(5).overlaps(other)
             assert group_of[i] == group_of[j] or not near or kinds[i] != kinds[j]
             assert group_of[i] != group_of[j] or kinds[i] == kinds[j]

@@ -1,0 +1,65 @@
+"""Options that several commands have, and the variables of the environment that they stand for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+#: What a command's processes find in their environment. The first two are settings of any process.
+BACKEND_VARIABLE: Final = "GPU_PROFILE_BACKEND"
+RECORD_VARIABLE: Final = "GPU_PROFILE_RECORD"
+#: The driver whose samples a parent process records already.
+SAMPLED_VARIABLE: Final = "GPU_PROFILE_SAMPLED"
+
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Seconds(click.FloatRange):
+    """A finite number of at least `min`; click's own range lets NaN through."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, or click's own error."""
+        number = float(super().convert(value, param, ctx))
+        if not isfinite(number):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return number
+
+
+def usual_backend() -> str:
+    """The driver that the environment names, else auto."""
+    return os.environ.get(BACKEND_VARIABLE) or "auto"
+
+
+def backend_option(
+    *names: str,
+    about: str = "auto, nvml, smi, none, simulated[:DIR] or replay:DIR",
+    default: Callable[[], str] | None = usual_backend,
+) -> Option:
+    """Which driver; `names` as the command has them."""
+    return click.option(*names, metavar="SPEC", default=default, help=f"{about}; else {BACKEND_VARIABLE}, else auto.")
+
+
+def interval_option(default: float) -> Option:
+    """How often to read."""
+    kind, about = Seconds(min=0.001), "How often counters are read."
+    return click.option("--interval", type=kind, default=default, show_default=True, metavar="SECONDS", help=about)
+
+
+def record_option(about: str) -> Option:
+    """Where to record into."""
+    kind = click.Path(file_okay=False, path_type=Path)
+    return click.option("--record", type=kind, metavar="DIR", help=f"{about}, for analyze and compare.")
+
+
+device_option: Final = click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="SPEC",
+    help="A number of CUDA's, 'nvml:N', or a UUID or its beginning; repeatable.",
+)
