@@ -11,7 +11,8 @@ Beside them lie `recording` (the file format) and `report` (how anything is show
 measured run), `kernels` (GPU operations by region), `roofline` (an operation against ceilings) and `analysis`
 (recordings). The doors are `integrations`, the command in `cli`, and the names below, which load on first use, so that
 importing the package costs a service nothing. A package imports only from those before it; `pyproject.toml` has the
-order.
+order. At the bottom are `units`, `clock`, `errors` and `protobuf`; at the top `testing`, a clock for tests of services.
+`CONTRIBUTING.md` has the same map with the steps to add a signal, a driver, a view or a regime's rule.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -40,3 +41,15 @@ def test_no_modules_import_each_other_in_a_circle_lazily_or_for_types_neither() 
         if graph.chain_exists(importer=imported, imported=module)
     ]
     assert circles == []
+
+
+def test_every_package_says_in_10_to_25_lines_what_each_of_its_modules_is_for() -> None:
+    missing = []
+    for code in sorted([*ROOT.glob("instrumentation/**/__init__.py"), *ROOT.glob("exporter/**/__init__.py")]):
+        package = ast.get_docstring(ast.parse(code.read_text())) or ""
+        words = set(re.findall(r"\w+", package))
+        rooms = {each.stem for each in code.parent.iterdir() if each.suffix == ".py" or (each / "__init__.py").exists()}
+        missing += [f"{code}: {name}" for name in sorted(rooms - words - {"__init__", "__main__"})]
+        if not 10 <= len(package.splitlines()) <= 25:
+            missing.append(f"{code}: {len(package.splitlines())} lines")
+    assert missing == []

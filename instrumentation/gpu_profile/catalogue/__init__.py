@@ -1,4 +1,18 @@
-"""The tables that everything else derives from: signals, metrics and attributes. One row, every name."""
+"""What can be measured and what it is called, as tables that everything else derives from; and the values that flow.
+
+Read in this order:
+
+- `samples`: devices, samples and events, the values that pass from driver to report. `event_text`, `xids`: their words.
+- `signal` and `group` say what a row has; `signals` is the table, of the families `activity`, `board`, `memory` and
+  `links`. `families` is what many of their rows share.
+- `metric` and `metrics`: what is published under which names. Beside the signals' metrics stand those of `allocation`
+  (who holds a device), `push`, `http` and `self_metrics` (the exporter itself).
+- `attributes`: what regions carry on their spans. `events`: log records.
+
+Imports the units alone, and knows no clock, driver or wire. A new signal is a row in its family; it then has a metric,
+its names for Prometheus, OTLP and dcgm-exporter, a column in recordings and a line in the docs' tables, and needs a
+reader in `driver.nvml.readers`. A new metric or attribute is a row in its table.
+"""
 
 from gpu_profile.catalogue.attributes import ATTRIBUTES, Attribute
 from gpu_profile.catalogue.group import ALL_GROUPS, DEFAULT_GROUPS, GROUPS, LIBRARY_GROUPS, Group

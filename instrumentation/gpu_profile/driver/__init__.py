@@ -1,4 +1,16 @@
-"""Where the world begins: drivers read devices. One protocol, one grammar to name them."""
+"""Where samples come from: drivers read devices, behind one protocol, and are named by one grammar.
+
+Read in this order:
+
+- `protocol`: what a driver does. `grammar`: the words that name one, and how `auto` chooses.
+- `nvml/`: NVIDIA's GPUs through NVML. `smi`: through `nvidia-smi`, where NVML cannot be loaded.
+- `simulated/`: simulated GPUs beneath NVML's binding. `replay`: a recording, played again. `null`: no GPUs.
+- `visible`: which devices CUDA shows to a process. `own_process`: on which of them the driver lists it.
+
+Imports the catalogue and, for `replay`, the recordings; it knows neither the history nor how samples are published. A
+new driver is a module with a class that fulfils `protocol.Driver`, and a row of `grammar._OPENERS`; a driver in another
+package is an entry point of the group `gpu_profile.drivers`.
+"""
 
 from gpu_profile.driver.protocol import Capability, Driver
 

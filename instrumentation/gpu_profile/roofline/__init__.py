@@ -2,14 +2,15 @@
 
 Read in this order, which is the way of one call through `GPUProfiler.profile_operation`:
 
-- `profiler`: the public class. `call` is a function with its arguments, `light` the way of `lightweight=True`.
+- `profiler`: the public class, which prints a `banner` when it is made. `call` is a function with its arguments,
+  `light` the way of `lightweight=True`.
 - `counting/`: how much the call has to do, as `work.Work`.
 - `machines/`: what it runs on, and how that is timed. `repeats` makes a median of several timings.
-- `ceilings/`: what the machine can do at most.
+- `ceilings/`: what the machine can do at most, by `precision`.
 - `measurement`: the runs of one call; `doubling` is the test with twice the work.
 - `position`: work and times against the ceilings, as four shares: `compute`, `memory`, `overhead`, `growth`.
   `regimes.operation.Operation` has the same four for spans and recordings, and `regimes` judges them.
-- `profile`: all of it as the dict that users get.
+- `profile`: all of it as the dict that users get, with the `headroom` of memory.
 
 `models/` does the same module by module, `sweep` over sizes of the operations in `workloads`; `plots/` draws both.
 

@@ -2,6 +2,17 @@
 
 Simulated is simulated: the numbers follow from a small model, not from any hardware. It is process-wide, because
 nvidia-ml-py is: a process sees either simulated or real GPUs, and so does every other user of pynvml in it.
+
+Read in this order:
+
+- `scenario` and `models`: what a node has, from a TOML file. `physics`, `script`: from work to time and signals.
+- `worklog` and `queue`: what programs launch. `activity`: exact totals of it. `sensors`: what sensors show of them.
+- `node`: all of that for one process. `nvml` answers NVML's functions from it, with those of a device in
+  `nvml_device`, `nvml_board`, `nvml_fields`, `nvml_gpm`, `nvml_events` and `nvml_processes`; `nvml_call` is shared.
+- `truth`: what really happened, for tests and the demonstration.
+
+Imports the catalogue, the clock and `own_process`, never the driver that reads it. A new GPU is a row of
+`models.MODELS`; a new reading is a function in the `nvml_*` of its kind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """Hardware counters of kernels, joined with regions by name, and who may read them.
 
-Read in this order: `formulas` (which metrics add up, and what is made of their sums), `sums` (the join with the kernels
-of a timed run, and what it is worth), `permissions` (whether this process may read counters; for `gpu-profile doctor`).
+Read in this order:
+
+- `formulas`: which of NVIDIA's metrics add up, and what is made of their sums.
+- `sums`: counters of one run, joined with the kernels of a timed one, and how far the two agree.
+- `permissions`: whether this process may read counters, for `gpu-profile doctor`.
 
 Imports the records and the sums of kernels. A new figure is a row of `formulas.FORMULAS`; a ratio that can be rebuilt
 from sums is one of `formulas._REBUILT`.

@@ -2,6 +2,14 @@
 
 PyTorch, CuPy, Numba and JAX are looked up in `sys.modules`, never imported, and no CUDA context is ever created. A
 program may begin to use the GPU late: ask again until there is an answer, which costs a few look-ups in dictionaries.
+
+Read in this order:
+
+- this module: the current stream of a thread, and how to wait for it, as regions ask for them.
+- `libraries`: what each framework says of itself, one class for each.
+- `events`: a stream whose moments are CUDA events. `libcuda`: the functions of the CUDA driver that this takes.
+
+Imports the streams' interface, and no session. A new framework is a class in `libraries` and a row of its `LIBRARIES`.
 """
 
 from __future__ import annotations

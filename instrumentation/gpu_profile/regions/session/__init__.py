@@ -6,9 +6,11 @@ Read in this order:
 - `placement`: which devices a region runs on.
 - `backlog`: executions from their beginning until every pool has taken them in.
 - `verdicts`: what is known of each region: counts, durations, the newest verdict.
-- `session`: all of it, driven by a thread of its own beside the sampler.
+- `joiner`: pools of executions and samples, their backlog and verdicts, behind one lock.
+- `session`: the life of it all: a thread of its own beside the sampler, from start to stop.
 - `process`: the one session of this process, its settings, `configure`, forks and the exit.
 - `recorder`: writes what a session sees into a recording.
 
-Nothing here imports OpenTelemetry: `telemetry/` asks a session.
+Nothing here imports OpenTelemetry: `telemetry/` asks a session and its joiner. A new figure of a region is a method of
+`joiner.Joiner`; who wants to hear of executions adds a hook to `on_end` or `on_settled`.
 """
