@@ -197,11 +197,11 @@ def _find(ends: Ints, moments: Ints) -> npt.NDArray[np.intp]:
 
 def _places(table: Table, within: slice, moments: Ints) -> _Places:
     """Where moments lie among the rows of `within`, the first of which starts before them and the last ends after."""
-    starts, ends = table.starts[within], table.ends[within]
+    ends, held = table.ends[within], table.covered[within]
     rows = _find(ends, moments)
     rows += within.start
-    # Whether every row starts where the one before it ends.
-    steady = starts[1:].tobytes() == ends[:-1].tobytes()
+    # Whether there is no gap, between rows or inside one that stands for many: what they cover tells both.
+    steady = held.item(-1) - held.item(0) == ends.item(-1) - ends.item(0)
     # What of the row lies after the moment is taken off the sum at its end: fewer look-ups than from its start.
     after = table.ends.take(rows)
     if steady and not table.counter:

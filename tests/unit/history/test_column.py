@@ -86,6 +86,17 @@ def test_an_interval_that_ends_before_it_starts_is_refused() -> None:
         held.integrals(np.array([T0, T0 + 1]), np.array([T0 + 1, T0]))
 
 
+def test_a_gap_inside_old_rows_is_covered_by_nothing_in_a_batch_either() -> None:
+    power = Column(POWER, 2, older=12)
+    for start in (0, 1, 2, 4, 5, 6, 7):  # nothing covers 3 to 4
+        power.append(window(T0 + start, T0 + start + 1, 1, POWER))
+    edges = [(T0 + a, T0 + b) for a in range(9) for b in range(a, 9)]
+    for a, b in edges:
+        # Beside it only intervals at its edges: what lies between is not read row by row.
+        masses, covered = power.integrals(np.array([a, a, b]), np.array([a, b, b]))
+        assert (int(masses[1]), int(covered[1])) == power.integral(a, b)
+
+
 def test_a_batch_cuts_intervals_that_could_overflow_and_gives_python_ints_where_sums_do_not_fit() -> None:
     held, hour = Column(POWER, 64), 3600 * NS_PER_S
     for i in range(40):
