@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from support.programs import environment
+from support.programs import printed
 from support.roofline import CEILINGS
 
 from gpu_profile.roofline.ceilings import cache
@@ -37,18 +35,10 @@ def test_its_python_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.Mo
     key = dict(machine("cpu").key)
     assert cache.store(Ceilings.from_json(CEILINGS.to_json() | {"key": key, "calibrated_ns": time.time_ns()})) == ""
     assert len(BLOCKS) == 5
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", SHORT + "\n".join(BLOCKS)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env=environment(GPU_PROFILE_CACHE=os.fspath(tmp_path)),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^[\d.]+ ms, [A-Z_]+: ", done.stdout, re.MULTILINE)
-    assert f"{3 * 2000 * 2000 * 4} formula" in done.stdout
+    code = SHORT + "\n".join(BLOCKS)
+    said = printed("-W", "error::UserWarning", "-c", code, cwd=tmp_path, GPU_PROFILE_CACHE=os.fspath(tmp_path))
+    assert re.search(r"^[\d.]+ ms, [A-Z_]+: ", said, re.MULTILINE)
+    assert f"{3 * 2000 * 2000 * 4} formula" in said
     assert (tmp_path / "gpu_performance_analysis.png").exists()
     assert (tmp_path / "model.png").exists()
 

@@ -6,7 +6,6 @@ import builtins
 import functools
 import io
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.programs import environment
+from support.programs import printed
 from support.roofline import CEILINGS, FakeMachine
 
 from gpu_profile.errors import UsageError
@@ -222,16 +221,7 @@ def _refuse(*_: Any, **__: Any) -> None:
 
 
 def run(code: str, **variables: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment(PYTHONPATH=os.pathsep.join(sys.path), **variables),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return printed("-W", "error", "-c", code, PYTHONPATH=os.pathsep.join(sys.path), **variables)
 
 
 WITHOUT_TORCH = """

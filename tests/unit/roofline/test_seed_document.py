@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.programs import environment
+from support.programs import printed
 from support.roofline import CEILINGS
 
 from gpu_profile import configure
@@ -101,14 +99,5 @@ def test_its_command_draws_the_panels(kept: Ceilings, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("words", [words for words in COMMANDS if "--visualize" not in words], ids=" ".join)
 def test_its_commands_run(words: list[str], kept: Ceilings, tmp_path: Path) -> None:
     code = "import sys; from gpu_profile.cli import run; sys.exit(run(sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words[1:], "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env=environment(GPU_PROFILE_CACHE=str(tmp_path / "cache")),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["operation"] == words[2]
+    found = printed("-c", code, *words[1:], "--json", cwd=tmp_path, GPU_PROFILE_CACHE=str(tmp_path / "cache"))
+    assert json.loads(found)["operation"] == words[2]
