@@ -58,7 +58,7 @@ def string(field: int, text: str) -> bytes:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message: number and value. ValueError if the bytes are none."""
+    """The fields of a message: number and value, bytes for texts and messages. ValueError if `data` is none."""
     at = 0
     while at < len(data):
         key, at = _read_varint(data, at)
@@ -77,7 +77,8 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             raise ValueError(f"field {field} is of a kind that there is not: {kind}")
         if at + size > len(data):
             raise ValueError(f"field {field} is cut off")
-        yield field, data[at : at + size]
+        part = data[at : at + size]
+        yield field, part if kind == _BYTES else int.from_bytes(part, "little")
         at += size
 
 

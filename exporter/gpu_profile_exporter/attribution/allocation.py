@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from gpu_profile_exporter.attribution import mapping
 from gpu_profile_exporter.attribution.devices import DeviceNames
 from gpu_profile_exporter.attribution.podresources import ClaimedDevice, Holder, PluginDevice
-from gpu_profile_exporter.attribution.processes import Process
 from gpu_profile_exporter.attribution.sources import LeftOut, Source, Tally
 
 #: Kubernetes' names have 253 letters at most.
@@ -98,13 +97,6 @@ def of_mappings(rows: Iterable[mapping.Mapping], names: DeviceNames, tally: Tall
         else:
             for job in row.jobs:
                 yield Allocation.of(match, Source.SLURM, {"slurm.job.id": job})
-
-
-def of_processes(held: Mapping[str, Iterable[Process]]) -> Iterator[Allocation]:
-    """Where the processes run that the driver sees on each device."""
-    for uuid, processes in held.items():
-        for process in processes:
-            yield Allocation.of(uuid, Source.CONTAINERS, process.place.attributes())
 
 
 def within(rows: Iterable[Allocation], most: int, tally: Tally) -> tuple[Allocation, ...]:

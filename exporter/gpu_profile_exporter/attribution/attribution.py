@@ -200,7 +200,7 @@ class Attribution:
             )
             uuid = state.device.uuid
             found[uuid] = self._held(state.device, uses, there)
-            rows += allocation.of_processes({uuid: there.values()})
+            rows += [Allocation.of(uuid, Source.CONTAINERS, each.place.attributes()) for each in there.values()]
         if not found:
             raise Unavailable(Reason.NO_PROCESSES)
         if Source.PROCESSES in self._sources:

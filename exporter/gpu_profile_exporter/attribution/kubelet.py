@@ -18,6 +18,13 @@ _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 )
+_REASONS: Final = {
+    "DEADLINE_EXCEEDED": Reason.TIMEOUT,
+    "PERMISSION_DENIED": Reason.DENIED,
+    "UNAUTHENTICATED": Reason.DENIED,
+    "UNIMPLEMENTED": Reason.UNSUPPORTED,
+    "UNAVAILABLE": Reason.UNREACHABLE,
+}
 
 
 def installed() -> bool:
@@ -51,16 +58,7 @@ def _connect(path: Path, deadline_s: float) -> None:
 
 
 def _reason(code: object, details: str) -> Reason:
-    match getattr(code, "name", ""):
-        case "DEADLINE_EXCEEDED":
-            return Reason.TIMEOUT
-        case "PERMISSION_DENIED" | "UNAUTHENTICATED":
-            return Reason.DENIED
-        case "UNIMPLEMENTED":
-            return Reason.UNSUPPORTED
-        case "UNAVAILABLE":
-            return Reason.UNREACHABLE
-        case "RESOURCE_EXHAUSTED" if "larger than" in details:
-            return Reason.TOO_LARGE
-        case _:
-            return Reason.FAILED
+    name = getattr(code, "name", "")
+    if name == "RESOURCE_EXHAUSTED" and "larger than" in details:
+        return Reason.TOO_LARGE
+    return _REASONS.get(name, Reason.FAILED)

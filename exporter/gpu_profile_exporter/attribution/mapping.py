@@ -6,6 +6,7 @@ empties or removes it. A file named by the UUID of a GPU or MIG instance is read
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -70,8 +71,8 @@ def _content(place: int, name: str) -> bytes | LeftOut | None:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=place)
     except FileNotFoundError:
         return None
-    except OSError:
-        return LeftOut.LINK if _is_link(place, name) else LeftOut.GARBAGE
+    except OSError as error:
+        return LeftOut.LINK if error.errno == errno.ELOOP else LeftOut.GARBAGE
     try:
         mode = os.fstat(file).st_mode
         if stat.S_ISDIR(mode):
@@ -85,13 +86,6 @@ def _content(place: int, name: str) -> bytes | LeftOut | None:
     finally:
         os.close(file)
     return content if len(content) <= MOST_BYTES else LeftOut.TOO_LARGE
-
-
-def _is_link(place: int, name: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
 
 
 def _jobs(content: bytes, tally: Tally) -> Iterator[str]:

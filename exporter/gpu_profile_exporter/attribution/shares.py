@@ -30,7 +30,7 @@ def shares(uses: Iterable[ProcessUse], *, memory_bytes: int | None, most: int, t
     """
     held: dict[int, Share] = {}
     for use in uses:
-        now = Share(use.pid, _memory(use.memory_bytes, tally), _utilization(use.utilization, tally))
+        now = Share(use.pid, _up_to(math.inf, use.memory_bytes, tally), _up_to(1.0, use.utilization, tally))
         before = held.get(use.pid, now)
         memory = _larger(before.memory_bytes, now.memory_bytes)
         held[use.pid] = Share(use.pid, memory, _larger(before.utilization, now.utilization))
@@ -67,21 +67,15 @@ def _together(rest: Sequence[Share]) -> Share:
     )
 
 
-def _memory(value: int | None, tally: Tally) -> int | None:
-    if value is None or value >= 0:
-        return value
-    tally[Source.PROCESSES, LeftOut.GARBAGE] += 1
-    return None
-
-
-def _utilization(value: float | None, tally: Tally) -> float | None:
-    if value is None or 0.0 <= value <= 1.0:
-        return value
-    tally[Source.PROCESSES, LeftOut.GARBAGE] += 1
-    return None
-
-
 _Number = TypeVar("_Number", int, float)
+
+
+def _up_to(most: float, value: _Number | None, tally: Tally) -> _Number | None:
+    """The value if it can be one."""
+    if value is None or 0 <= value <= most:
+        return value
+    tally[Source.PROCESSES, LeftOut.GARBAGE] += 1
+    return None
 
 
 def _larger(a: _Number | None, b: _Number | None) -> _Number | None:

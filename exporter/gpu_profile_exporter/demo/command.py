@@ -79,13 +79,13 @@ class _Screen:
     """Standard output. On a terminal a table that changes stands beneath what is said for good."""
 
     def __init__(self) -> None:
-        self.terminal = os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
+        self.terminal = os.isatty(1) and os.environ.get("TERM") != "dumb"
         self._drawn = 0
 
     def say(self, text: str) -> None:
         """Lines that stay."""
         self.draw([])
-        click.echo(text, color=self.terminal)
+        click.echo(text, color=self.terminal or bool(os.environ.get("FORCE_COLOR")))
 
     def draw(self, lines: Sequence[str]) -> None:
         """Put these lines in the place of those that were drawn last, as far as the terminal has room."""

@@ -58,20 +58,16 @@ class Control:
     def _run(self, number: signal.Signals, action: Action) -> None:
         """Act, and once more if the signal has come again meanwhile: what it is about may have changed since."""
         while True:
-            _attempt(number, action)
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001 - whatever went wrong, the exporter goes on as it was
+                _log.error("%s could not be acted on: %s", number.name, error)
+                _log.debug("it failed here", exc_info=True)
             with self._lock:
                 if not self._again[number]:
                     del self._again[number]
                     return
                 self._again[number] = False
-
-
-def _attempt(number: signal.Signals, action: Action) -> None:
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001 - whatever went wrong, the exporter goes on as it was
-        _log.error("%s could not be acted on: %s", number.name, error)
-        _log.debug("it failed here", exc_info=True)
 
 
 @contextmanager

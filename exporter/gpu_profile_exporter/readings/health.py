@@ -118,20 +118,14 @@ def newest_ns(timeline: Columns) -> int | None:
     return max((mark for mark in marks if mark is not None), default=None)
 
 
-def stalled_s(sampler: Sampling, now_ns: int) -> float | None:
-    """For how long the sampler has been waiting for the driver; None while that is no longer than usual."""
-    turned_ns = sampler.stats.turned_ns
-    waited_s = (now_ns - turned_ns) / NS_PER_S
-    return waited_s if turned_ns and waited_s > max(STALLED_S, LIFE_PERIODS * sampler.interval_s) else None
-
-
 def silence(sampler: Sampling, now_ns: int) -> str:
     """Why the driver does not answer; empty while it does."""
-    waited_s = stalled_s(sampler, now_ns)
-    if waited_s is not None:
+    turned_ns = sampler.stats.turned_ns
+    waited_s = (now_ns - turned_ns) / NS_PER_S
+    if turned_ns and waited_s > max(STALLED_S, LIFE_PERIODS * sampler.interval_s):
         return f"the driver has not answered for {waited_s:.0f} s"
     if sampler.driver is None:
-        return sampler.problem if sampler.stats.turned_ns else "the driver is being opened"
+        return sampler.problem if turned_ns else "the driver is being opened"
     return "" if sampler.stats.rounds else "the first reading is under way"
 
 

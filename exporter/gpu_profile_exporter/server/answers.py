@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gpu_profile_exporter.server.auth import Busy
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
-from gpu_profile_exporter.server.routes import ROUTES, Request, Response
+from gpu_profile_exporter.server.routes import ROUTES, Request, Response, line
 from gpu_profile_exporter.server.settings import Settings, Web
 from gpu_profile_exporter.server.worker import Worker
 
@@ -110,7 +110,7 @@ class Answers:
         except Busy:
             return self._reject("busy", 503, "too many passwords are being checked", ("Retry-After", "1"))
         self._counts.auth_failures += 1
-        return _line(401, "name and password, please", ("WWW-Authenticate", 'Basic realm="gpu-profile-exporter"'))
+        return line(401, "name and password, please", ("WWW-Authenticate", 'Basic realm="gpu-profile-exporter"'))
 
     async def _rendered(self, scope: HTTPScope, headers: Mapping[str, str]) -> Response:
         telling = {name: headers[name] for name in _TELLING if name in headers}
@@ -153,14 +153,10 @@ class Answers:
 
     def _reject(self, reason: str, status: int, text: str, *headers: tuple[str, str]) -> Response:
         self._counts.rejected[reason] += 1
-        return _line(status, text, *headers)
-
-
-def _line(status: int, text: str, *headers: tuple[str, str]) -> Response:
-    return Response(status, f"{text}\n".encode(), headers=headers)
+        return line(status, text, *headers)
 
 
 def _failure(method: str, path: str, error: Exception) -> Response:
     _log.error("%s %s failed: %s: %s", method, path, type(error).__name__, error)
     _log.debug("it failed here", exc_info=error)
-    return _line(500, "internal error; the exporter's log says more")
+    return line(500, "internal error; the exporter's log says more")

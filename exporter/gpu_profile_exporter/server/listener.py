@@ -205,17 +205,15 @@ class Door:
         )
 
     async def _enter(self, connection: socket.socket, guard: Guard, settings: Settings) -> None:
+        timeout_s = None if settings.tls is None else self._limits.request_s
         try:
-            if settings.tls is None:
-                await self._loop.connect_accepted_socket(lambda: guard, connection)
-            else:
-                await self._loop.connect_accepted_socket(
-                    lambda: guard,
-                    connection,
-                    ssl=settings.tls,
-                    ssl_handshake_timeout=self._limits.request_s,
-                    ssl_shutdown_timeout=self._limits.request_s,
-                )
+            await self._loop.connect_accepted_socket(
+                lambda: guard,
+                connection,
+                ssl=settings.tls,
+                ssl_handshake_timeout=timeout_s,
+                ssl_shutdown_timeout=timeout_s,
+            )
         except OSError as error:  # as are those of TLS, and of time
             self._counts.rejected["handshake"] += 1
             _log.debug("no TLS connection: %s", error)

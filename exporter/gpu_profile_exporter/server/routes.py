@@ -60,7 +60,7 @@ class Routes:
     def respond(self, request: Request) -> Response:
         """Answer one request."""
         if request.method not in ("GET", "HEAD"):
-            return _line(405, f"{request.method} is not possible here", ("Allow", "GET, HEAD"))
+            return line(405, f"{request.method} is not possible here", ("Allow", "GET, HEAD"))
         response = self._route(request)
         wants_gzip = _accepts_gzip(request.headers.get("accept-encoding", ""))
         if wants_gzip and len(response.body) >= _COMPRESS_FROM:
@@ -76,10 +76,10 @@ class Routes:
             case "/-/healthy":
                 health = self.health()
                 note = f": {health.reason}" if health.reason else ""
-                return _line(200, f"healthy{note}") if health.alive else _line(503, f"not healthy{note}")
+                return line(200, f"healthy{note}") if health.alive else line(503, f"not healthy{note}")
             case "/-/ready":
                 health = self.health()
-                return _line(200, "ready") if health.ready else _line(503, f"not ready: {health.reason}")
+                return line(200, "ready") if health.ready else line(503, f"not ready: {health.reason}")
             case "/api/devices":
                 body = json.dumps(self.page(), ensure_ascii=False, allow_nan=False).encode()
                 return Response(200, body, _JSON, (("Cache-Control", "no-store"),))
@@ -87,10 +87,11 @@ class Routes:
                 headers = (("Content-Security-Policy", _PAGE_POLICY), ("Cache-Control", "no-store"))
                 return Response(200, render(self.page()).encode(), _HTML, headers)
             case _:
-                return _line(404, f"not found: try {', '.join(ROUTES[:-1])} or {ROUTES[-1]}")
+                return line(404, f"not found: try {', '.join(ROUTES[:-1])} or {ROUTES[-1]}")
 
 
-def _line(status: int, text: str, *headers: tuple[str, str]) -> Response:
+def line(status: int, text: str, *headers: tuple[str, str]) -> Response:
+    """A line of text."""
     return Response(status, f"{text}\n".encode(), _TEXT, headers)
 
 

@@ -136,11 +136,8 @@ class _Reader:
         if not any(self._text(parts[key], key) for key in enabling if key in parts):
             return None
         cert, key = self._pem(parts, "cert"), self._pem(parts, "key")
-        for pem, name in ((cert, "cert"), (key, "key")):
-            if pem is None:
-                self._fail(node, f"tls_server_config has neither {name}_file nor {name}")
-        assert cert is not None  # noqa: S101 - for the type checker: it failed above
-        assert key is not None  # noqa: S101
+        cert = cert or self._fail(node, "tls_server_config has neither cert_file nor cert")
+        key = key or self._fail(node, "tls_server_config has neither key_file nor key")
         verify, ca = self._client_auth(parts), self._pem(parts, "client_ca")
         if ca is not None and verify is Verify.NONE:
             raise UsageError(f"{ca.at}: a client_ca without client_auth_type: say RequireAndVerifyClientCert")

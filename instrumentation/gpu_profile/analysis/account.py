@@ -253,8 +253,7 @@ def _pool(timeline: Timeline, mine: DeviceWork) -> Pool:
     start_ns, end_ns = min((a for a, _ in edges), default=0), max((b for _, b in edges), default=0)
     pool = Pool(timeline, start_ns=start_ns)
     for region, executions in mine.executions.items():
-        for _ in range(executions):
-            pool.count(region)
+        pool.count(region, executions)
     columns = np.array([pool.attribution.column(region) for region in mine.regions], np.int64)
     # What is left out has no length, and so overlaps nothing.
     ends = np.where(near, activities.ends, activities.starts)
@@ -314,7 +313,10 @@ def _region_use(summary: RegionSummary, verdict: Verdict, runs: Runs) -> RegionU
     if summary.busy is None:
         reasons.append(f"GPU busy: {summary.reason or 'not measured'}")
     if summary.call_energy_j is None:
-        reasons.append(f"energy per call: {_no_energy(summary)}")
+        why = summary.reason or "the mean power while the region ran cannot be told apart from its neighbours'"
+        if not summary.energy_source:
+            why = "the recording has neither energy nor power of this device"
+        reasons.append(f"energy per call: {why}")
     items, seconds = summary.durations.items, summary.interval_s
     rate = cost = None
     if items and runs.items is not None:
@@ -330,12 +332,6 @@ def _region_use(summary: RegionSummary, verdict: Verdict, runs: Runs) -> RegionU
     return RegionUse(summary, verdict, rate, cost, runs.failures, tuple(reasons), runs.operations, runs.kernels)
 
 
-def _no_energy(summary: RegionSummary) -> str:
-    if not summary.energy_source:
-        return "the recording has neither energy nor power of this device"
-    return summary.reason or "the mean power while the region ran cannot be told apart from its neighbours'"
-
-
 def _rest(whole: float, parts: float) -> float:
     """What is left, without what rounding leaves of nothing."""
     rest = whole - parts
@@ -349,13 +345,6 @@ _LEFT_OUT: Final = {
     "reset": "begin a counter anew: its growth in between is not known",
     "clock set back": "are from before the clock was set back",
 }
-
-
-def _left_out(timeline: Timeline) -> Iterator[str]:
-    for row, column in timeline.columns.items():
-        for why, words in _LEFT_OUT.items():
-            if column.dropped[why]:
-                yield f"{row.key}: {column.dropped[why]:,} samples {words}"
 
 
 def _device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUse:
@@ -381,7 +370,12 @@ def _device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceU
             watts = joules * NS_PER_S / covered
         else:
             reasons.append(f"energy: {len(energy)} samples of {energy.signal.key} cover no time")
-    reasons += _left_out(timeline)
+    reasons += [
+        f"{row.key}: {column.dropped[why]:,} samples {words}"
+        for row, column in timeline.columns.items()
+        for why, words in _LEFT_OUT.items()
+        if column.dropped[why]
+    ]
     shares = [summary.energy_j for summary in regions if summary.reason != _UNSAMPLED]
     known = [share for share in shares if share is not None]
     return DeviceUse(

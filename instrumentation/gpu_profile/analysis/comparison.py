@@ -11,7 +11,7 @@ Fieller's. Executions are taken to be independent of one another.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import hypot, isfinite, sqrt
 from typing import Final, NamedTuple
@@ -119,11 +119,8 @@ def compare(a: Analysis, b: Analysis) -> Comparison:
             "the recordings have no region in common: "
             f"the first has {', '.join(a.runs) or 'none'}, the second {', '.join(b.runs) or 'none'}"
         )
-    differences: list[Difference] = []
-    for region in common:
-        differences += _differences(region, _side(a, region, 0), _side(b, region, 1))
     return Comparison(
-        tuple(differences),
+        tuple(found for region in common for found in _differences(region, _side(a, region, 0), _side(b, region, 1))),
         tuple(region for region in a.runs if region not in b.runs),
         tuple(region for region in b.runs if region not in a.runs),
         _notes(a, b, common),
@@ -132,27 +129,16 @@ def compare(a: Analysis, b: Analysis) -> Comparison:
 
 def _notes(a: Analysis, b: Analysis, common: list[str]) -> tuple[str, ...]:
     notes = [f"{side}: {note}" for side, analysis in (("A", a), ("B", b)) for note in analysis.notes]
-    for what, left, right in (
-        ("drivers", _drivers(a), _drivers(b)),
-        ("devices", _models(a), _models(b)),
-        ("sources of energy", _sources(a, common), _sources(b, common)),
-    ):
+    told: dict[str, Callable[[Analysis], set[str]]] = {
+        "drivers": lambda side: {process.driver.partition(":")[0] for process in side.processes},
+        "devices": lambda side: {use.device.name for use in side.devices},
+        "sources of energy": lambda side: {u.summary.energy_source for u in side.regions if u.summary.region in common},
+    }
+    for what, of in told.items():
+        left, right = (", ".join(sorted(of(side) - {""})) or "none" for side in (a, b))
         if left != right:
-            notes.append(f"different {what}: {', '.join(left) or 'none'} in A, {', '.join(right) or 'none'} in B")
+            notes.append(f"different {what}: {left} in A, {right} in B")
     return tuple(notes)
-
-
-def _drivers(analysis: Analysis) -> list[str]:
-    return sorted({process.driver.partition(":")[0] for process in analysis.processes if process.driver})
-
-
-def _models(analysis: Analysis) -> list[str]:
-    return sorted({use.device.name for use in analysis.devices if use.device.name})
-
-
-def _sources(analysis: Analysis, common: list[str]) -> list[str]:
-    used = (use.summary for use in analysis.regions)
-    return sorted({summary.energy_source for summary in used if summary.region in common and summary.energy_source})
 
 
 def _differences(region: str, a: dict[str, _Known], b: dict[str, _Known]) -> Iterator[Difference]:

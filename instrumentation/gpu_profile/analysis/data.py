@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
@@ -90,7 +90,7 @@ def of_ranks(found: RegionRanks) -> Value:
     }
 
 
-def of_region(use: RegionUse) -> Value:
+def of_region(use: RegionUse) -> Mapping[str, Value]:
     """One region on one device."""
     summary, durations = use.summary, use.summary.durations
     mean = durations.total_s / durations.calls if durations.calls else None

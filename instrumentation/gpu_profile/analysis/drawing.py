@@ -64,29 +64,24 @@ def timeline(analysis: Analysis, lanes: Sequence[Lanes]) -> dict[str, Any] | Non
     count = sum(use.timeline.best(chart.sources) is not None for use in analysis.devices for chart in CHARTS)
     most = max(LEAST_ROWS, MOST_ROWS // max(1, count))
     whole = max(1, sum(len(each.starts) for each in lanes))
-    groups: list[dict[str, Any]] = []
-    drawn = set()
-    for use in analysis.devices:
-        uuid = use.device.uuid
-        drawn.add(uuid)
-        groups.append(
-            {
-                "title": title(use.device, names[uuid]),
-                "charts": list(_charts(use, scale, analysis, found, most)),
-                "lanes": [
-                    _lanes(each, scale, regions, MOST_BLOCKS * len(each.starts) // whole)
-                    for each in lanes
-                    if each.device is not None and each.device.uuid == uuid
-                ],
-                "events": [],
-            }
-        )
-    for each in lanes:
-        if each.device is None or each.device.uuid not in drawn:
-            name = each.title or (each.device.uuid if each.device else "") or "No device known"
-            blocks = _lanes(each, scale, regions, MOST_BLOCKS * len(each.starts) // whole)
-            groups.append({"title": name, "charts": [], "lanes": [blocks], "events": []})
     places = {use.device.uuid: place for place, use in enumerate(analysis.devices)}
+    groups: list[dict[str, Any]] = [
+        {
+            "title": title(use.device, names[use.device.uuid]),
+            "charts": list(_charts(use, scale, analysis, found, most)),
+            "lanes": [],
+            "events": [],
+        }
+        for use in analysis.devices
+    ]
+    for each in lanes:
+        uuid = each.device.uuid if each.device else ""
+        blocks = _lanes(each, scale, regions, MOST_BLOCKS * len(each.starts) // whole)
+        if each.device is not None and uuid in places:
+            groups[places[uuid]]["lanes"].append(blocks)
+        else:
+            name = each.title or uuid or "No device known"
+            groups.append({"title": name, "charts": [], "lanes": [blocks], "events": []})
     for event, text in list(zip(analysis.events, events(analysis), strict=True))[:_MOST_EVENTS]:
         if event.device in places:
             at = int(scale.steps(np.array([event.t_ns], np.int64))[0])

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.analysis.account import Analysis, DeviceUse
+from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.drawing import CHARTS, Chart, stretches, title
 from gpu_profile.analysis.lanes import by_region
 from gpu_profile.analysis.text import labels
 from gpu_profile.errors import UsageError
-from gpu_profile.history.timeline import Floats
+from gpu_profile.history.timeline import Column, Floats
 from gpu_profile.report.blocks import blocks, round_up
 from gpu_profile.units import NS_PER_S, si
 
@@ -48,7 +48,8 @@ def draw(analysis: Analysis) -> Figure:
         ) from error
     used = {use.summary.device.uuid for use in analysis.regions}
     devices = [use for use in analysis.devices if use.device.uuid in used] or list(analysis.devices)
-    panels = [(use, chart) for use in devices for chart in CHARTS[:2] if use.timeline.best(chart.sources) is not None]
+    shown = [(use, chart, use.timeline.best(chart.sources)) for use in devices for chart in CHARTS[:2]]
+    panels = [(use, chart, column) for use, chart, column in shown if column is not None]
     names = list(analysis.runs)[:_MOST_REGIONS]
     heights = [_PANEL] * len(panels) + ([_LANE * len(names) + 0.1] if names else [])
     figure: Figure = _figure()(figsize=(_WIDTH, sum(heights) + 0.9), layout="constrained")
@@ -58,8 +59,8 @@ def draw(analysis: Analysis) -> Figure:
         return figure
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     known = labels(analysis)
-    for axis, (use, chart) in zip(axes, panels, strict=False):
-        _panel(axis, use, chart, analysis)
+    for axis, (use, chart, column) in zip(axes, panels, strict=False):
+        _panel(axis, column, chart, analysis)
         if chart is CHARTS[0] or len(panels) == 1:
             axis.set_title(title(use.device, known[use.device.uuid]), loc="left", fontsize=9)
     if names:
@@ -87,10 +88,7 @@ def _figure() -> Any:
     return Drawing
 
 
-def _panel(axis: Axes, use: DeviceUse, chart: Chart, analysis: Analysis) -> None:
-    column = use.timeline.best(chart.sources)
-    if column is None:
-        return
+def _panel(axis: Axes, column: Column, chart: Chart, analysis: Analysis) -> None:
     start, end = analysis.start_ns, analysis.end_ns
     found = stretches(column, start, end, _MOST_ROWS)
     colour = _SIGNALS[chart.key]

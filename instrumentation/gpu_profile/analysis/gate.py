@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 from gpu_profile.analysis.comparison import QUANTITIES, Comparison, Difference
@@ -27,15 +27,12 @@ _NUMBER: Final = re.compile(r"\s*([+\-−]?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15}
 _UNIT: Final = re.compile(r"\s*(\S+)\s*$")
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     """Whether a condition holds."""
 
     HOLDS = "holds"
     NOT = "does not hold"
     UNTOLD = "cannot be told"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +88,24 @@ def _near(word: str, known: Sequence[str]) -> str:
 
 def parse_gate(text: str) -> Gate:
     """Read a condition. UsageError with the column (from 1) and the reason."""
-    region = _REGION.match(text)
-    if region is None:
-        raise _error(text, 0, f"no name of a region; {_EXAMPLE}")
-    quantity = _QUANTITY.match(text, region.end())
-    if quantity is None:
-        raise _error(text, region.end(), f"'.' and a quantity expected; {_EXAMPLE} (quote a name that has dots)")
+
+    def read(part: re.Pattern[str], at: int, wanted: str) -> re.Match[str]:
+        found = part.match(text, at)
+        if found is None:
+            raise _error(text, at, wanted)
+        return found
+
+    region = read(_REGION, 0, f"no name of a region; {_EXAMPLE}")
+    missing = f"'.' and a quantity expected; {_EXAMPLE} (quote a name that has dots)"
+    quantity = read(_QUANTITY, region.end(), missing)
     if quantity[1] not in QUANTITIES:
         hint = _near(quantity[1], tuple(QUANTITIES))
         raise _error(
             text, quantity.start(1), f"no quantity {quantity[1]!r}; {hint} (quote a region's name that has dots)"
         )
-    relation = _RELATION.match(text, quantity.end())
-    if relation is None:
-        raise _error(text, quantity.end(), f"'>' or '<' expected; {_EXAMPLE}")
-    number = _NUMBER.match(text, relation.end())
-    if number is None:
-        raise _error(text, relation.end(), f"a signed number expected; {_EXAMPLE}")
-    unit = _UNIT.match(text, number.end())
-    if unit is None:
-        raise _error(text, number.end(), f"'%' or one unit expected; {_EXAMPLE}")
+    relation = read(_RELATION, quantity.end(), f"'>' or '<' expected; {_EXAMPLE}")
+    number = read(_NUMBER, relation.end(), f"a signed number expected; {_EXAMPLE}")
+    unit = read(_UNIT, number.end(), f"'%' or one unit expected; {_EXAMPLE}")
     scale, base = _unit(text, unit, QUANTITIES[quantity[1]])
     name = region[1] or region[2] or region[3]
     bound = float(number[1].replace("−", "-")) * scale

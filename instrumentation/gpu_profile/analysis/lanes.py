@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.analysis.account import Analysis
-from gpu_profile.analysis.runs import LATEST_NS, gather
+from gpu_profile.analysis.runs import gather, usable
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.activities import Activities
@@ -43,14 +43,8 @@ class Lanes:
     levels: Ints
 
 
-def usable(recording: Recording) -> list[SpanRecord]:
-    """The spans that an analysis counts, in the order of `on_host`."""
-    possible = (span for span in recording.spans if 0 <= span.start_ns <= span.end_ns < LATEST_NS)
-    return sorted(possible, key=lambda span: (span.start_ns, -span.end_ns))
-
-
 def on_host(spans: Sequence[SpanRecord], title: str = HOST) -> Lanes | None:
-    """All `usable` spans by the host's clock, in their order; None if there are none."""
+    """Spans that are `usable` by the host's clock, in their order; None if there are none."""
     bare = [span._replace(device_intervals=(), devices=(), assumed=False) for span in spans]
     work = gather(bare, HOST).devices.get(HOST)
     if work is None:
@@ -58,10 +52,10 @@ def on_host(spans: Sequence[SpanRecord], title: str = HOST) -> Lanes | None:
     return _lanes(title, None, work.activities, work.regions, marked=False)
 
 
-def by_rank(spans: Sequence[SpanRecord]) -> dict[int | None, list[SpanRecord]]:
-    """Spans by the rank of their process, in their order."""
+def by_rank(recording: Recording) -> dict[int | None, list[SpanRecord]]:
+    """The spans that an analysis counts, by the rank of their process, in the order of `on_host`."""
     found: dict[int | None, list[SpanRecord]] = {}
-    for span in spans:
+    for span in usable(recording.spans):
         found.setdefault(span.rank, []).append(span)
     return dict(sorted(found.items(), key=lambda each: -1 if each[0] is None else each[0]))
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
 from gpu_profile.analysis.drawing import timeline
 from gpu_profile.analysis.drawing import title as device_title
-from gpu_profile.analysis.lanes import HOST, Lanes, by_rank, by_region, on_devices, on_host, usable
+from gpu_profile.analysis.lanes import HOST, Lanes, by_rank, by_region, on_devices, on_host
 from gpu_profile.analysis.text import (
     DEVICE_COLUMNS,
     device_row,
@@ -103,8 +103,7 @@ def _lanes(analysis: Analysis, recording: Recording | None) -> list[Lanes]:
         return [] if alone is None else [alone]
     lanes = on_devices(recording, analysis)
     if any(each.marked for each in lanes):
-        ranks = by_rank(usable(recording))
-        for rank, spans in ranks.items():
+        for rank, spans in by_rank(recording).items():
             host = on_host(spans, HOST if rank is None else f"{HOST}, rank {rank}")
             lanes += [] if host is None else [host]
     return lanes
@@ -188,34 +187,27 @@ def _shares(analysis: Analysis, use: DeviceUse, number: Mapping[str, int]) -> It
     whole = use.energy_j or 0.0
     own = [each for each in analysis.regions if each.summary.device == use.device and each.summary.energy_j]
     own.sort(key=lambda each: -(each.summary.energy_j or 0.0))
-    bars, lines = [], []
-    for each in own[:_MOST_SHARES]:
-        joules = each.summary.energy_j or 0.0
-        bars.append(_share(joules / whole, escape(each.summary.region), _style(each, number)))
-        lines.append(_share_line(each.summary.region, joules, whole, _style(each, number)))
-    others = sum(each.summary.energy_j or 0.0 for each in own[_MOST_SHARES:])
-    if others:
-        bars.append(_share(others / whole, "others", "--of-regime:var(--r-DIFFERS)"))
-        lines.append(_share_line("others", others, whole, "--of-regime:var(--r-DIFFERS)"))
+    shares = [(e.summary.region, e.summary.energy_j or 0.0, _style(e, number), "") for e in own[:_MOST_SHARES]]
+    if others := sum(each.summary.energy_j or 0.0 for each in own[_MOST_SHARES:]):
+        shares.append(("others", others, "--of-regime:var(--r-DIFFERS)", ""))
     if use.unattributed_j is not None:
-        bars.append(_share(use.unattributed_j / whole, "<span>in no region</span>", "", "rest"))
-        lines.append(_share_line("in no region", use.unattributed_j, whole, "", "rest"))
-    else:
-        lines.append("<li>some regions' shares are not known: what is in no region cannot be told</li>")
-    yield f'<div class="share">{"".join(bars)}</div><ul class="legend">{"".join(lines)}</ul>'
-
-
-def _share(share: float, text: str, style: str, kind: str = "") -> str:
-    wide = share >= 0.06
-    classes = " ".join(part for part in (kind, "" if wide else "narrow") if part)
-    return f'<i class="{classes}" style="width:{min(1.0, share):.2%};{style}">{text if wide else ""}</i>'
-
-
-def _share_line(name: str, joules: float, whole: float, style: str, kind: str = "") -> str:
-    return (
+        shares.append(("in no region", use.unattributed_j, "", "rest"))
+    bars = "".join(_share(name, joules / whole, style, kind) for name, joules, style, kind in shares)
+    lines = "".join(
         f'<li><span class="swatch {kind}" style="{style}"></span>{escape(name)} {si(joules, "J")} '
         f"({percent(joules / whole)})</li>"
+        for name, joules, style, kind in shares
     )
+    if use.unattributed_j is None:
+        lines += "<li>some regions' shares are not known: what is in no region cannot be told</li>"
+    yield f'<div class="share">{bars}</div><ul class="legend">{lines}</ul>'
+
+
+def _share(name: str, share: float, style: str, kind: str) -> str:
+    wide = share >= 0.06
+    classes = " ".join(part for part in (kind, "" if wide else "narrow") if part)
+    text = f"<span>{name}</span>" if kind else escape(name)
+    return f'<i class="{classes}" style="width:{min(1.0, share):.2%};{style}">{text if wide else ""}</i>'
 
 
 def _style(use: RegionUse, number: Mapping[str, int]) -> str:

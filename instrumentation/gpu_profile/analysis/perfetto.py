@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu_profile.analysis.account import Analysis, DeviceUse
 from gpu_profile.analysis.drawing import stretches, title
-from gpu_profile.analysis.lanes import Lanes, by_rank, on_devices, on_host, usable
+from gpu_profile.analysis.lanes import Lanes, by_rank, on_devices, on_host
 from gpu_profile.analysis.text import labels
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, Signal
 from gpu_profile.catalogue import attributes as names_of
@@ -63,7 +63,7 @@ def perfetto_packets(recording: Recording, analysis: Analysis) -> Iterator[bytes
         rank = "" if each.rank is None else f"rank {each.rank}, "
         ranks[each.rank] = parents[-1]
         yield perfetto.process(parents[-1], each.pid, f"{rank}{printable(each.host)}")
-    for place, spans in by_rank(usable(recording)).items():
+    for place, spans in by_rank(recording).items():
         # Without a rank, the recording does not tell which of several processes ran what.
         parent = ranks.get(place, 0) if place is not None or len(parents) == 1 else 0
         for name, some in _groups(spans, analysis) if place is None else [("regions", spans)]:

@@ -96,20 +96,27 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
     mark to its last.
     """
     work = Work()
-    usable = _usable(spans, work.notes)
-    names = _names(usable, work.notes)
-    parents = _parents(usable, work.notes)
-    places: dict[str, _Places] = {}
-    on_starts, on_ends, joined = ([0] * len(usable) for _ in range(3))
+    possible = usable(spans)
+    if len(possible) < len(spans):
+        wrong = Counter(printable(s.name) for s in spans if not 0 <= s.start_ns <= s.end_ns < LATEST_NS)
+        for name, count in wrong.items():
+            work.notes.append(
+                f"{count:,} executions of {name} left out: they end before they start, or lie beyond all calendars"
+            )
+    names = _names(possible, work.notes)
+    parents = _parents(possible, work.notes)
+    #: By device: executions, when they ran there, and whether the device itself told that.
+    places: dict[str, list[tuple[int, int, int, bool]]] = {}
+    on_starts, on_ends, joined = ([0] * len(possible) for _ in range(3))
     broken = 0
-    for key, span in enumerate(usable):
+    for key, span in enumerate(possible):
         marked = _marked(span) if span.device_intervals else None
         if marked:
             on_starts[key] = min(place.start_ns for place in marked.values())
             on_ends[key] = max(place.end_ns for place in marked.values())
             joined[key] = sum(b - a for a, b, _ in marked.values())
-            for uuid, interval in marked.items():
-                places.setdefault(uuid, _Places()).add(key, interval, marked=True)
+            for uuid, (start, end, _) in marked.items():
+                places.setdefault(uuid, []).append((key, start, end, True))
             continue
         broken += marked is not None
         if span.assumed or not span.devices:
@@ -120,81 +127,55 @@ def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = 
         on_starts[key], on_ends[key] = start, end = span.start_ns, span.end_ns
         joined[key] = (end - start) * len(where)
         for uuid in where:
-            places.setdefault(uuid, _Places()).add(key, Interval(start, end), marked=False)
+            places.setdefault(uuid, []).append((key, start, end, False))
     if broken:
         work.notes.append(f"device intervals of {broken:,} executions end before they start: the host's were used")
     number = {region: i for i, region in enumerate(dict.fromkeys(names.values()))}
-    columns = np.array([number[names[span.name]] for span in usable], np.int64)
+    columns = np.array([number[names[span.name]] for span in possible], np.int64)
     within = np.array(parents, np.int64)
     for uuid, found in places.items():
-        work.devices[uuid] = found.work(columns, tuple(number), within)
-    hosts = [span.start_ns for span in usable], [span.end_ns for span in usable]
+        work.devices[uuid] = _device_work(np.array(found, np.int64), columns, tuple(number), within)
+    hosts = [span.start_ns for span in possible], [span.end_ns for span in possible]
     edges = [np.array(column, np.int64) for column in (*hosts, on_starts, on_ends, joined)]
     # A rank that is no machine number is a file's mistake, and nobody's rank.
-    ranks = np.array([_rank(span.rank) for span in usable], np.int64)
+    ranks = np.array([_rank(span.rank) for span in possible], np.int64)
     for column in dict.fromkeys(columns.tolist()):
         mine = np.flatnonzero(columns == column)
         starts, ends, began, ended, there = (each[mine] for each in edges)
-        spans_of_it = [usable[key] for key in mine.tolist()]
+        spans_of_it = [possible[key] for key in mine.tolist()]
         told = _told(spans_of_it)
         own = ranks[mine]
         ranked = own if (own >= 0).any() else None
-        operations = _operations(spans_of_it, ended - began)
-        profiled = operations, _kernels(spans_of_it)
+        profiled = _profiled(spans_of_it, ended - began)
         work.runs[tuple(number)[column]] = Runs(starts, ends, began, ended, there, *told, ranked, *profiled)
     return work
 
 
-class _Places:
-    """Where on one device executions lay: one entry in each list for each of them."""
-
-    __slots__ = ("ends", "keys", "marked", "starts")
-
-    def __init__(self) -> None:
-        self.keys: list[int] = []
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-        self.marked: list[bool] = []
-
-    def add(self, key: int, interval: Interval, *, marked: bool) -> None:
-        self.keys.append(key)
-        self.starts.append(interval.start_ns)
-        self.ends.append(interval.end_ns)
-        self.marked.append(marked)
-
-    def work(self, columns: Ints, regions: tuple[str, ...], within: Ints) -> DeviceWork:
-        """`columns` and `within` are of all executions: each one's region, and the place of the one around it."""
-        keys, starts, ends = (np.array(column, np.int64) for column in (self.keys, self.starts, self.ends))
-        marked = np.array(self.marked, np.bool_)
-        if marked.any():  # else they are in order already
-            order = np.argsort(starts, kind="stable")
-            keys, starts, ends, marked = keys[order], starts[order], ends[order], marked[order]
-        here = np.full(len(within) + 1, -1, np.int64)
-        here[keys] = np.arange(len(keys))
-        parents = within[keys]
-        while (elsewhere := (parents >= 0) & (here[parents] < 0)).any():
-            # The one around ran on another device: whom that was inside counts.
-            parents = np.where(elsewhere, within[parents], parents)
-        counts = (np.bincount(columns[which], minlength=len(regions)).tolist() for which in (keys, keys[marked]))
-        executions, own = (dict(zip(regions, count, strict=True)) for count in counts)
-        return DeviceWork(
-            Activities(starts, ends, here[parents], columns[keys]),
-            regions,
-            {region: executions[region] for region in regions if executions[region]},
-            own,
-        )
+def _device_work(places: Ints, columns: Ints, regions: tuple[str, ...], within: Ints) -> DeviceWork:
+    """What ran on a device; `columns` and `within` are of all executions: each one's region, and the one around it."""
+    if places[:, 3].any():  # else they are in order already
+        places = places[np.argsort(places[:, 1], kind="stable")]
+    keys, starts, ends, marked = np.ascontiguousarray(places.T)
+    here = np.full(len(within) + 1, -1, np.int64)
+    here[keys] = np.arange(len(keys))
+    parents = within[keys]
+    while (elsewhere := (parents >= 0) & (here[parents] < 0)).any():
+        # The one around ran on another device: whom that was inside counts.
+        parents = np.where(elsewhere, within[parents], parents)
+    counts = (np.bincount(columns[which], minlength=len(regions)).tolist() for which in (keys, keys[marked > 0]))
+    executions, own = (dict(zip(regions, count, strict=True)) for count in counts)
+    return DeviceWork(
+        Activities(starts, ends, here[parents], columns[keys]),
+        regions,
+        {region: executions[region] for region in regions if executions[region]},
+        own,
+    )
 
 
-def _usable(spans: Sequence[SpanRecord], notes: list[str]) -> list[SpanRecord]:
+def usable(spans: Sequence[SpanRecord]) -> list[SpanRecord]:
     """Spans with a possible interval, in order of their start, whatever order they were recorded in."""
-    usable = [span for span in spans if 0 <= span.start_ns <= span.end_ns < LATEST_NS]
-    if len(usable) < len(spans):
-        wrong = Counter(printable(s.name) for s in spans if not 0 <= s.start_ns <= s.end_ns < LATEST_NS)
-        for name, count in wrong.items():
-            notes.append(
-                f"{count:,} executions of {name} left out: they end before they start, or lie beyond all calendars"
-            )
-    return sorted(usable, key=lambda span: (span.start_ns, -span.end_ns))
+    possible = (span for span in spans if 0 <= span.start_ns <= span.end_ns < LATEST_NS)
+    return sorted(possible, key=lambda span: (span.start_ns, -span.end_ns))
 
 
 def _names(spans: Iterable[SpanRecord], notes: list[str]) -> Mapping[str, str]:
@@ -256,7 +237,7 @@ def _items(span: SpanRecord) -> float | None:
 
 
 def _told(spans: Sequence[SpanRecord]) -> tuple[Floats | None, float | None, npt.NDArray[np.bool_] | None]:
-    """The last three fields of `Runs`."""
+    """Items, their sum, and failures, as `Runs` has them."""
     items = [known for span in spans if (known := _items(span)) is not None]
     failed = [span.failed for span in spans if span.failed is not None]
     whole = len(items) == len(spans) and sum(items) > 0
@@ -267,23 +248,17 @@ def _told(spans: Sequence[SpanRecord]) -> tuple[Floats | None, float | None, npt
     )
 
 
-def _operations(spans: Sequence[SpanRecord], lengths_ns: Ints) -> Operations | None:
-    found = Operations()
+def _profiled(spans: Sequence[SpanRecord], lengths_ns: Ints) -> tuple[Operations | None, KernelWorks | None]:
+    """The last two fields of `Runs`."""
+    operations, kernels = Operations(), KernelWorks()
     for span, length_ns in zip(spans, lengths_ns.tolist(), strict=True):
-        operation = Operation.of_attributes(span.attributes) if span.attributes else None
-        if operation is not None:
-            found.add(operation, length_ns)
-    found.whole_ns = int(lengths_ns.sum())
-    return found if found.n else None
-
-
-def _kernels(spans: Sequence[SpanRecord]) -> KernelWorks | None:
-    found = KernelWorks()
-    for span in spans:
-        work = KernelWork.of_attributes(span.attributes) if span.attributes else None
-        if work is not None:
-            found.add(work)
-    return found if found.executions else None
+        if span.attributes:
+            if (operation := Operation.of_attributes(span.attributes)) is not None:
+                operations.add(operation, length_ns)
+            if (work := KernelWork.of_attributes(span.attributes)) is not None:
+                kernels.add(work)
+    operations.whole_ns = int(lengths_ns.sum())
+    return operations if operations.n else None, kernels if kernels.executions else None
 
 
 def _rank(rank: int | None) -> int:

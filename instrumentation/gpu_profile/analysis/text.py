@@ -292,10 +292,11 @@ def render_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Diffe
     # Failures are told where there are any.
     differences = [found for found in comparison.differences if found.unit != "1" or found.a or found.b]
     parts = [text_table(columns, map(_difference_row, differences), left=2)]
+    gaps = [f"{found.region} {found.quantity}: {found.reason}" for found in differences if found.reason]
     lines = [f"only in A: {region}" for region in comparison.only_a]
     lines += [f"only in B: {region}" for region in comparison.only_b]
     parts += ["\n".join(lines)] if lines else []
-    parts += _section("What could not be told", [*comparison.notes, *_gaps(differences)])
+    parts += _section("What could not be told", [*comparison.notes, *gaps])
     if judged:
         parts.append("\n".join(judgement(*each) for each in judged))
     return "\n\n".join(parts)
@@ -346,7 +347,3 @@ def _signed(ratio: float) -> str:
 
 def _points(share: float) -> str:
     return f"{share * 100:+.1f} pp"
-
-
-def _gaps(differences: Sequence[Difference]) -> list[str]:
-    return [f"{found.region} {found.quantity}: {found.reason}" for found in differences if found.reason]

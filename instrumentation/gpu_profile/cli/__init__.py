@@ -11,7 +11,7 @@ none of it. Read in this order:
 - For all of them: `options`, `devices` (which ones are meant), `output` (files and descriptors), `ending` (signals).
 
 Imports everything below, and nothing imports it but the exporter's demonstration. One more command is a module with a
-click command, a line in `commands` below, and its row in docs/command-line.md.
+click command, its name in the loop below, and its row in docs/command-line.md.
 """
 
 from __future__ import annotations
@@ -72,14 +72,8 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-commands.add_command(run_command)
-commands.add_command(record)
-commands.add_command(kernels)
-commands.add_command(op)
-commands.add_command(analyze)
-commands.add_command(classify)
-commands.add_command(compare)
-commands.add_command(doctor)
+for each in (run_command, record, kernels, op, analyze, classify, compare, doctor):
+    commands.add_command(each)
 
 
 def run(arguments: Sequence[str], *, last: bool = False) -> int:

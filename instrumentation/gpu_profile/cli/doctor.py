@@ -64,11 +64,10 @@ def look(named: Sequence[tuple[str, Check]], limit_s: float = LIMIT_S) -> list[F
     A check that does not end in time keeps what it found so far and is left behind.
     """
     found: list[list[Finding]] = [[] for _ in named]
-    threads = []
-    for own, (name, check) in zip(found, named, strict=True):
-        thread = threading.Thread(target=_take, args=(own, name, check), daemon=True)
+    takes = [(own, name, check) for own, (name, check) in zip(found, named, strict=True)]
+    threads = [threading.Thread(target=_take, args=take, daemon=True) for take in takes]
+    for thread in threads:
         thread.start()
-        threads.append(thread)
     end = time.monotonic() + limit_s
     everything: list[Finding] = []
     for thread, own, (name, _) in zip(threads, found, named, strict=True):

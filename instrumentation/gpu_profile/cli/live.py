@@ -50,7 +50,10 @@ class LiveLine:
         if rows < _LEAST_ROWS:
             return
         if rows != self._rows:
-            self._make_room(rows)
+            # A new line scrolls what stands in the last row up, if the cursor is there; setting margins moves the
+            # cursor.
+            self._write(f"\n\x1b7\x1b[1;{rows - 1}r\x1b8\x1b[1A")
+            self._rows = rows
         line = "".join(c if c.isprintable() else "?" for c in self._text())[: max(0, columns - 1)]
         # Save the cursor, write the last row, and go back.
         self._write(f"\x1b7\x1b[{rows};1H\x1b[2K\x1b[7m{line}\x1b[0m\x1b8")
@@ -60,11 +63,6 @@ class LiveLine:
         rows, self._rows, self._next = self._rows, 0, 0.0
         if rows:
             self._write(f"\x1b7\x1b[r\x1b[{rows};1H\x1b[2K\x1b8")
-
-    def _make_room(self, rows: int) -> None:
-        # A new line scrolls what stands in the last row up, if the cursor is there; setting margins moves the cursor.
-        self._write(f"\n\x1b7\x1b[1;{rows - 1}r\x1b8\x1b[1A")
-        self._rows = rows
 
     def _in_foreground(self) -> bool:
         try:
@@ -85,12 +83,8 @@ class LiveLine:
 
 def describe(watch: Watch, started_s: float) -> str:
     """What a watch's devices do now: utilisation, power, memory, and energy since the start."""
-    elapsed = int(time.monotonic() - started_s)
-    clock = (
-        f"{elapsed // 3600}:{elapsed // 60 % 60:02}:{elapsed % 60:02}"
-        if elapsed >= 3600
-        else (f"{elapsed // 60}:{elapsed % 60:02}")
-    )
+    minutes, seconds = divmod(int(time.monotonic() - started_s), 60)
+    clock = f"{minutes}:{seconds:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     return f" {clock}  {_devices(watch)}"
 
 

@@ -48,13 +48,9 @@ def profile_text(profile: Mapping[str, Any], about: Mapping[str, Any], ceilings:
 
 def title_text(about: Mapping[str, Any]) -> str:
     """What was run where, with digits in groups: `add of 10,000,000 and 10,000,000, float32, on cpu: AMD EPYC`."""
-    *inputs, last = (re.sub(r"\d{5,}", _grouped, each) for each in about["shape"].split(", "))
+    *inputs, last = (re.sub(r"\d{5,}", lambda n: f"{int(n[0]):,}", each) for each in about["shape"].split(", "))
     shape = f"{', '.join(inputs)} and {last}" if inputs else last
     return f"{about['operation']} of {shape}, {about['dtype']}, on {about['device']}: {about['machine']}"
-
-
-def _grouped(found: re.Match[str]) -> str:
-    return f"{int(found[0]):,}"
 
 
 def _runs(runs: Mapping[str, Any]) -> str:

@@ -184,9 +184,10 @@ class Outcome:
         """The page of `analyze --html`."""
         from gpu_profile.analysis.page import render_page
 
-        return render_page(self._analysis, title=self._title, recording=self.recording).encode(
-            "utf-8", "xmlcharrefreplace"
-        )
+        text = " ".join(self.command)
+        title = text if len(text) <= 80 else text[:79] + "…"
+        page = render_page(self._analysis, title=title, recording=self.recording)
+        return page.encode("utf-8", "xmlcharrefreplace")
 
     def trace(self) -> bytes:
         """A trace for Perfetto."""
@@ -194,11 +195,6 @@ class Outcome:
 
         analysis, recording = self._analysis, self.recording
         return b"" if recording is None else perfetto_trace(recording, analysis)
-
-    @property
-    def _title(self) -> str:
-        text = " ".join(self.command)
-        return text if len(text) <= 80 else text[:79] + "…"
 
 
 def _idle(summary: GpuSummary) -> bool:

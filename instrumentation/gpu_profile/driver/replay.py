@@ -62,11 +62,6 @@ class ReplayDriver(SilentDriver):
         period = last - origin + _usual_step(tracks) if loop and tracks else 0
         self._time = _Time(clock.now_ns(), origin, last, period, speed, shift)
 
-    @property
-    def finished(self) -> bool:
-        """Whether everything has fallen due; never with `loop`."""
-        return not self._time.period and self._time.recorded(self._clock.now_ns()) >= self._time.last
-
     def devices(self) -> Sequence[Device]:
         """The recorded devices, parents first. One whose description was lost is known by its UUID alone."""
         return self._devices

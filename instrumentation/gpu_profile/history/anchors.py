@@ -37,15 +37,9 @@ class Absorbed:
         rows = table.overlapping(start_ns, until)
         peak, n = table.peak(rows)
         held = table.rows(start_ns, until)
-        old = self.extent
-        merged = Extent(
-            old.mass + _mass(table, held, start_ns, rows),
-            old.covered_ns + int(held.weights.sum()),
-            max((value for value in (old.peak, peak) if value is not None), default=None),
-            old.n + n,
-            # Only the row that reaches over the anchor counts; the others are inside.
-            max(old.edge_ns, table.reach(start_ns, until, rows)),
-        )
+        mass, covered = _mass(table, held, start_ns, rows), int(held.weights.sum())
+        # Only the row that reaches over the anchor counts as an edge; the others are inside.
+        merged = self.extent.with_part(Extent(mass, covered, peak, n, table.reach(start_ns, until, rows)))
         histogram = self.histogram
         if not table.counter:
             # Readers may be looking at the old one.
@@ -132,15 +126,7 @@ class AnchoredColumn(Column):
         held = self.absorbed(a_ns, b_ns)
         if held is None:
             return super()._extent(a_ns, b_ns, hot, history)
-        late = super()._extent(held.until_ns, b_ns, hot, history)
-        early = held.extent
-        return Extent(
-            early.mass + late.mass,
-            early.covered_ns + late.covered_ns,
-            max((peak for peak in (early.peak, late.peak) if peak is not None), default=None),
-            early.n + late.n,
-            max(early.edge_ns, late.edge_ns),
-        )
+        return held.extent.with_part(super()._extent(held.until_ns, b_ns, hot, history))
 
     def _distribution(self, a_ns: int, b_ns: int, hot: Table, history: History) -> tuple[Histogram | None, Rows]:
         held = self.absorbed(a_ns, b_ns)

@@ -269,16 +269,11 @@ class History:
         parts = [k for k in {first, last} if int(starts[k]) < a_ns or int(ends[k]) > b_ns]
         inner = slice(first + (first in parts), last + 1 - (last in parts))
         held = self._edges.readings[inner] > 0
-        peaks = [self._edges.peaks[inner][held].max().item()] if held.any() else []
-        n, edge = int(self._edges.readings[inner].sum()), 0
+        peak = self._edges.peaks[inner][held].max().item() if held.any() else None
+        found = Extent(0, 0, peak, int(self._edges.readings[inner].sum()), 0)
         for k in parts:
-            table = self.table(k)
-            rows = table.overlapping(a_ns, b_ns)
-            peak, count = table.peak(rows)
-            peaks += [] if peak is None else [peak]
-            n += count
-            edge = max(edge, table.reach(a_ns, b_ns, rows))
-        return Extent(0, 0, max(peaks, default=None), n, edge)
+            found = found.with_part(self.table(k).extent(a_ns, b_ns))
+        return found
 
     def worth_cutting(self, starts: Ints, ends: Ints, batch: int) -> bool:
         """Whether batches of so many intervals lie in different blocks, mostly: then each block is read about once."""

@@ -234,18 +234,10 @@ class Buffer:
             torn += 1
             if torn == TORN:
                 break
-        raise self._stuck()
-
-    def _stuck(self) -> TimelineError:
-        return TimelineError(
+        raise TimelineError(
             f"{self.name}: its rows have been moving for too long: their writer died half-way, or writes faster than "
             "this process reads; start the writer anew with an empty buffer"
         )
-
-    @property
-    def generation(self) -> int:
-        """Changes whenever rows are moved; odd meanwhile."""
-        return self._header.item(_GENERATION)
 
     def __len__(self) -> int:
         return self.consistent(lambda hot, history: len(hot.ends) + history.rows)

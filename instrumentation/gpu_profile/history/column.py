@@ -120,14 +120,8 @@ class Column(Buffer, Account):
     def _extent(self, a_ns: int, b_ns: int, hot: Table, history: History) -> Extent:
         mass, covered = self.exact(a_ns, b_ns, hot, history)
         a_ns, b_ns = max(a_ns, -FARTHEST), min(b_ns, FARTHEST)
-        rows = hot.overlapping(a_ns, b_ns)
-        peak, n = hot.peak(rows)
-        edge = hot.reach(a_ns, b_ns, rows)
-        if a_ns < history.end_ns:
-            older = history.extent(a_ns, b_ns)
-            known = [value for value in (peak, older.peak) if value is not None]
-            peak, n, edge = max(known, default=None), n + older.n, max(edge, older.edge_ns)
-        return Extent(mass, covered, peak, n, edge)
+        found = hot.extent(a_ns, b_ns, mass, covered)
+        return found.with_part(history.extent(a_ns, b_ns)) if a_ns < history.end_ns else found
 
     def rows(self, a_ns: int, b_ns: int) -> Rows:
         """The rows that overlap `(a, b]`, oldest first."""
@@ -184,7 +178,9 @@ class Column(Buffer, Account):
         if earliest < -FARTHEST or latest > FARTHEST:
             starts, ends = (np.clip(part, -FARTHEST, FARTHEST) for part in (starts, ends))
             earliest, latest = int(starts.min()), int(ends.max())
-        table = hot if earliest >= history.end_ns else _view(hot, history, starts, ends)
+        table = hot
+        if earliest < history.end_ns:
+            table = joined([*(piece.table for piece in history.view(starts, ends)), hot])
         masses, covered = integrals(table, starts, ends)
         # An upper bound of the lengths does here: those that are too long are found one by one.
         cut = latest - earliest > self._longest_ns
@@ -211,10 +207,6 @@ class Column(Buffer, Account):
             return highest * scale, known
 
         return self.consistent(read)
-
-
-def _view(hot: Table, history: History, starts: Ints, ends: Ints) -> Table:
-    return joined([*(piece.table for piece in history.view(starts, ends)), hot])
 
 
 def _oldest(hot: Table, history: History) -> int | None:

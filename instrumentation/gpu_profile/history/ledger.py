@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from operator import index
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
 from gpu_profile.catalogue.samples import Sample
@@ -61,6 +61,11 @@ class Account:
     def _restart(self, end_ns: int) -> None:
         """Forget all rows; the next one is the first of a new count of time."""
         raise NotImplementedError
+
+    @property
+    def watermark_ns(self) -> int | None:
+        """The end of the newest row; None while there is none."""
+        return self._last_end
 
     def append(self, sample: Sample) -> bool:
         """Take one sample in; False if it was left out (`dropped` says why).
@@ -185,11 +190,6 @@ class Totals(Account):
             return None
         return Sample(self.signal, self._start if self.signal.kind is Kind.WINDOW_MEAN else end, end, self._value)
 
-    @property
-    def watermark_ns(self) -> int | None:
-        """The end of the newest row; None while there is none."""
-        return self._last_end
-
 
 class Recent(Totals):
     """As `Totals`, with the rows of the newest second or more."""
@@ -210,53 +210,62 @@ class Recent(Totals):
 
     def integral(self, a_ns: int, b_ns: int) -> tuple[int, int]:
         """Mass of the rows within `(a, b]`, rounded down, and the ns of it that they cover, as far as they are kept."""
-        return _within(list(self._rows), a_ns, b_ns)
+        mass = covered = 0
+        for start, end, whole in list(self._rows):
+            inside = min(end, b_ns) - max(start, a_ns)
+            if inside > 0:
+                mass += whole * inside // (end - start)
+                covered += inside
+        return mass, covered
 
 
-def _within(rows: Iterable[tuple[int, int, int]], a_ns: int, b_ns: int) -> tuple[int, int]:
-    mass = covered = 0
-    for start, end, whole in rows:
-        inside = min(end, b_ns) - max(start, a_ns)
-        if inside > 0:
-            mass += whole * inside // (end - start)
-            covered += inside
-    return mass, covered
+_A = TypeVar("_A", bound=Account)
 
 
-class Ledger:
-    """What the signals of a device add up to, where nobody asks for their history. One thread appends; any may read."""
+class Signals(Generic[_A]):
+    """An account (a "column") for each signal of a device. One thread appends; any may read."""
 
     def __init__(self, signals: Iterable[Signal] = ()) -> None:
-        self._totals: dict[Signal, Totals] = {}
+        self._columns: dict[Signal, _A] = {}
         self.add(signals)
 
+    def _opened(self, signal: Signal) -> _A:
+        """A new account of a signal."""
+        raise NotImplementedError
+
     def add(self, signals: Iterable[Signal]) -> None:
-        """Keep these signals too."""
+        """Give the signals that have none yet a column."""
         for signal in signals:
-            if signal not in self._totals:
-                self._totals[signal] = Recent(signal) if signal in BUSY_SOURCES else Totals(signal)
+            if signal not in self._columns:
+                self._columns[signal] = self._opened(signal)
 
     def append(self, samples: Iterable[Sample]) -> int:
         """Take samples in, in any order of signals; returns how many were new."""
         taken = 0
         for sample in samples:
-            totals = self._totals.get(sample.signal)
-            if totals is None:
-                self.add((sample.signal,))
-                totals = self._totals[sample.signal]
-            taken += totals.append(sample)
+            column = self._columns.get(sample.signal)
+            if column is None:
+                column = self._columns[sample.signal] = self._opened(sample.signal)
+            taken += column.append(sample)
         return taken
 
     @property
-    def columns(self) -> Mapping[Signal, Totals]:
-        """The totals by signal."""
-        return self._totals
+    def columns(self) -> Mapping[Signal, _A]:
+        """The columns by signal."""
+        return self._columns
 
-    def column(self, signal: Signal) -> Totals | None:
-        """The signal's totals; None if the device does not have it."""
-        return self._totals.get(signal)
+    def column(self, signal: Signal) -> _A | None:
+        """The signal's column; None if the device does not have it."""
+        return self._columns.get(signal)
 
-    def best(self, sources: Iterable[Signal]) -> Totals | None:
+    def best(self, sources: Iterable[Signal]) -> _A | None:
         """The first of `sources` that this device has readings of, or else the first that it should have."""
-        held = [totals for signal in sources if (totals := self._totals.get(signal)) is not None]
-        return next((totals for totals in held if totals.watermark_ns is not None), held[0] if held else None)
+        held = [column for signal in sources if (column := self._columns.get(signal)) is not None]
+        return next((column for column in held if column.watermark_ns is not None), held[0] if held else None)
+
+
+class Ledger(Signals[Totals]):
+    """What the signals of a device add up to, where nobody asks for their history."""
+
+    def _opened(self, signal: Signal) -> Totals:
+        return Recent(signal) if signal in BUSY_SOURCES else Totals(signal)

@@ -58,6 +58,13 @@ class Extent(NamedTuple):
     n: int
     edge_ns: int
 
+    def with_part(self, other: Extent) -> Extent:
+        """What this and another interval, which lie beside each other, hold together."""
+        mass, covered, peak, n, edge = self
+        if peak is None or (other.peak is not None and other.peak > peak):
+            peak = other.peak
+        return Extent(mass + other.mass, covered + other.covered_ns, peak, n + other.n, max(edge, other.edge_ns))
+
 
 class Table(NamedTuple):
     """Rows, and the wrapped sums up to the end of each; `before` is the mass that came before the first.
@@ -132,6 +139,12 @@ class Table(NamedTuple):
         if not n:
             return None, 0
         return (found if n == len(found) else found[held]).max().item(), n
+
+    def extent(self, a_ns: int, b_ns: int, mass: int = 0, covered_ns: int = 0) -> Extent:
+        """Peak, readings and edges of `(a, b]`, beside sums that are known."""
+        rows = self.overlapping(a_ns, b_ns)
+        peak, n = self.peak(rows)
+        return Extent(mass, covered_ns, peak, n, self.reach(a_ns, b_ns, rows))
 
     def reach(self, a_ns: int, b_ns: int, part: slice) -> int:
         """The length of the longer of the rows that reach over `a` or `b`, of those that overlap `(a, b]`."""

@@ -7,31 +7,18 @@ that are gone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from gpu_profile.catalogue import Signal, Tier
-from gpu_profile.catalogue.samples import Device, Sample
+from gpu_profile.catalogue.samples import Device
 from gpu_profile.history.anchors import AnchoredColumn
 from gpu_profile.history.archive import Shared
 from gpu_profile.history.column import Column
-from gpu_profile.history.ledger import CLOCK_STEP_NS, CLOCK_STEP_SAMPLES, LONGEST_HOLD_NS
-from gpu_profile.history.rows import Cumulative, Extent, Floats, Ints, Rows, wrap
+from gpu_profile.history.ledger import Signals
+from gpu_profile.history.rows import Floats, Ints
 
-__all__ = [
-    "CLOCK_STEP_NS",
-    "CLOCK_STEP_SAMPLES",
-    "HOT_ROWS",
-    "LONGEST_HOLD_NS",
-    "Column",
-    "Cumulative",
-    "Extent",
-    "Floats",
-    "Ints",
-    "Rows",
-    "Timeline",
-    "wrap",
-]
+__all__ = ["HOT_ROWS", "SLOW_ROWS", "Column", "Floats", "Ints", "Timeline"]
 
 #: Rows of a column that lie in its buffer at least; it holds twice as many. At 100 Hz they reach back 14 s.
 HOT_ROWS: Final = 1_400
@@ -39,7 +26,7 @@ HOT_ROWS: Final = 1_400
 SLOW_ROWS: Final = 64
 
 
-class Timeline:
+class Timeline(Signals[AnchoredColumn]):
     """The history of one device: a column per signal that it has, of at least the newest `capacity` rows.
 
     `signals` are those that its driver can read; others get a column with their first sample. The newest `hot` rows or
@@ -64,20 +51,13 @@ class Timeline:
         self._hot = min(hot, capacity)
         self._retention_ns = retention_ns
         self._allocate = allocate
-        self._columns: dict[Signal, AnchoredColumn] = {}
         self._anchors: Counter[int] = Counter()
-        self.add(signals)
+        super().__init__(signals)
 
-    def add(self, signals: Iterable[Signal]) -> None:
-        """Give the signals that have none yet a column."""
-        for signal in signals:
-            if signal not in self._columns:
-                self._add(signal)
-
-    def _add(self, signal: Signal) -> Column:
+    def _opened(self, signal: Signal) -> AnchoredColumn:
         hot = self._hot if signal.tier in (Tier.FAST, Tier.GPM) else min(self._hot, SLOW_ROWS)
         buffer = self._allocate(signal, Column.size(hot)) if self._allocate else None
-        column = self._columns[signal] = AnchoredColumn(
+        column = AnchoredColumn(
             signal,
             hot,
             buffer,
@@ -99,35 +79,10 @@ class Timeline:
             if column.full or ready >= max(1, column.capacity // 4):
                 column.seal(until_ns, shared)
 
-    @property
-    def columns(self) -> Mapping[Signal, Column]:
-        """The columns by signal."""
-        return self._columns
-
-    def column(self, signal: Signal) -> Column | None:
-        """The signal's column; None if the device does not have it."""
-        return self._columns.get(signal)
-
-    def append(self, samples: Iterable[Sample]) -> int:
-        """Take samples in, in any order of signals; returns how many were new."""
-        taken = 0
-        for sample in samples:
-            column: Column | None = self._columns.get(sample.signal)
-            if column is None:
-                column = self._add(sample.signal)
-            taken += column.append(sample)
-        return taken
-
     def watermark_ns(self, signals: Iterable[Signal]) -> int | None:
         """The moment up to which all of `signals` that this device has are known; None if it has none of them."""
-        marks = [c.watermark_ns for s in signals if (c := self._columns.get(s)) is not None]
-        known = [mark for mark in marks if mark is not None]
-        return min(known) if known else None
-
-    def best(self, sources: Iterable[Signal]) -> Column | None:
-        """The first of `sources` that this device has readings of, or else the first that it should have."""
-        held = [c for s in sources if (c := self._columns.get(s)) is not None]
-        return next((c for c in held if c.watermark_ns is not None), held[0] if held else None)
+        marks = (c.watermark_ns for s in signals if (c := self._columns.get(s)) is not None)
+        return min((mark for mark in marks if mark is not None), default=None)
 
     def anchor(self, start_ns: int) -> None:
         """Keep what rows after `start_ns` say once they are let go of, for an interval that starts right there.

@@ -157,7 +157,7 @@ def _by_windows(column: Column, found: Found, interval: Interval, reading: Readi
         return _contradictory(column.signal, reading, interval)
     reason = f"too short for readings of moments up to {apart / 1e6:.0f} ms apart"
     if len(found.windows) > 1 and (len(every) < len(found.windows) or any(_narrow(p, b - a, apart) for p in every)):
-        reason = f"the sensor's window is not known yet: {_span(found.windows)}"
+        reason = f"the sensor's window is not known yet: {found.windows[-1] / 1e6:.0f} to {widest / 1e6:.0f} ms"
     elif int(readings.earliest[-1]) < b - LATE_NS:
         reason = "no reading covers its end yet"
     elif int(readings.earliest[0]) > a:
@@ -184,10 +184,6 @@ def _by_window(readings: Readings, a_ns: int, b_ns: int, window_ns: int) -> Boun
     if len(around) and around.min() <= 0.0:
         return bounds._replace(value_ns=bounds.low_ns)
     return bounds._replace(value_ns=bounds.high_ns) if len(around) and around.max() >= 1.0 else bounds
-
-
-def _span(windows: tuple[int, ...]) -> str:
-    return f"{windows[-1] / 1e6:.0f} to {windows[0] / 1e6:.0f} ms"
 
 
 def _narrow(bounds: Bounds, length_ns: int, apart_ns: int) -> bool:

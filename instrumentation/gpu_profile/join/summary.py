@@ -129,6 +129,9 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
         reason = ""
     elif busy is None:
         reason = "no samples yet" if busy_source else "the device tells no utilisation"
+    share = None if idle or busy is None or busy.reason else busy
+    watts = None if idle or power is None or power.reason else power
+    joules = watts.value * pooled.inclusive_s / pooled.executions if watts and pooled.executions else None
     return RegionSummary(
         region=region,
         device=pool.timeline.device,
@@ -136,26 +139,20 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
         interval_s=pooled.inclusive_s,
         interval_source=interval_source,
         executions=pooled.executions,
-        busy=0.0 if idle else busy.value if busy and not busy.reason else None,
-        busy_half_width=None if idle or busy is None or busy.reason else busy.half_width,
+        busy=0.0 if idle else share and share.value,
+        busy_half_width=share and share.half_width,
         busy_source=busy_source.key if busy_source else "",
         busy_s=0.0 if idle else pooled.busy_s,
-        power_w=None if idle or power is None or power.reason else power.value,
-        power_half_width=None if idle or power is None or power.reason else power.half_width,
+        power_w=watts and watts.value,
+        power_half_width=watts and watts.half_width,
         energy_source=energy_source.key if energy_source else "",
         energy_j=0.0 if idle else pooled.energy_j,
-        call_energy_j=0.0 if idle else _per_call(pooled, power),
+        call_energy_j=0.0 if idle else joules,
         memory_max=pooled.memory_max,
         evidence=pooled_evidence(pool, pooled, launches_nothing=idle),
         reason=reason,
         rates={signal.key: rate.value for signal, rate in pooled.rates.items() if not rate.reason},
     )
-
-
-def _per_call(pooled: Pooled, power: Rate | None) -> float | None:
-    if power is None or power.reason or not pooled.executions:
-        return None
-    return power.value * pooled.inclusive_s / pooled.executions
 
 
 def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = False) -> Evidence:
@@ -176,12 +173,7 @@ def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = Fals
     if busy is None or busy.reason:
         return Evidence(_basis(pool.timeline), values, busy.n if busy else 0, 0.0, None, busy.reason if busy else "")
     values["busy"] = min(1.0, busy.value)
-    for key, signal in ACTIVITIES.items():
-        rate = pooled.rates.get(signal)
-        if rate is not None and not rate.reason:
-            values[key] = rate.value
-    means = {signal: rate.value for signal, rate in pooled.rates.items() if not rate.reason}
-    _add_ratios(values, pool.timeline, means)
+    _add_shares(values, pool.timeline, {signal: rate.value for signal, rate in pooled.rates.items() if not rate.reason})
     coverage = pool.coverage(busy_source) if busy_source else 0.0
     return Evidence(_basis(pool.timeline), values, busy.n, coverage, busy.half_width)
 
@@ -200,12 +192,7 @@ def span_evidence(timeline: Timeline, reading: SpanReading, device_busy: float |
     if busy is None:
         return Evidence(_basis(timeline), values, 0, 0.0, None, "no samples cover the region")
     values["busy"] = min(1.0, busy.mean)
-    for key, signal in ACTIVITIES.items():
-        own = reading.readings.get(signal)
-        if own is not None:
-            values[key] = own.mean
-    means = {signal: r.mean for signal, r in reading.readings.items()}
-    _add_ratios(values, timeline, means)
+    _add_shares(values, timeline, {signal: own.mean for signal, own in reading.readings.items()})
     return Evidence(_basis(timeline), values, busy.n, busy.coverage)
 
 
@@ -213,8 +200,9 @@ def _basis(timeline: Timeline) -> Basis:
     return "counters" if timeline.column(rows.DRAM) is not None else "coarse"
 
 
-def _add_ratios(values: dict[str, float], timeline: Timeline, means: Mapping[Signal, float]) -> None:
-    """Turn watts, hertz and bytes per second into shares of what the device can do, where that is known."""
+def _add_shares(values: dict[str, float], timeline: Timeline, means: Mapping[Signal, float]) -> None:
+    """Shares of the device's ceilings; watts, hertz and bytes per second are turned into some where that is known."""
+    values |= {key: means[signal] for key, signal in ACTIVITIES.items() if signal in means}
     device = timeline.device
     limit = timeline.column(rows.POWER_LIMIT)
     watts = means.get(rows.ENERGY, means.get(rows.POWER_AVERAGE))

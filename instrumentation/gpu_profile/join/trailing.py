@@ -52,9 +52,8 @@ class Readings(NamedTuple):
 
     def part(self, keep: slice | Bools) -> Readings:
         """Some of them."""
-        return Readings(
-            self.earliest[keep], self.latest[keep], self.windows[keep], self.shares[keep], self.quantum
-        )  # fmt: skip
+        earliest, latest, windows, shares, quantum = self
+        return Readings(earliest[keep], latest[keep], windows[keep], shares[keep], quantum)
 
     def around(self, a_ns: int, b_ns: int, windows_before: int = WINDOWS_BEFORE) -> Readings:
         """Those that can say anything worth their doubt about `(a, b]`."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 from gpu_profile.errors import UsageError
 from gpu_profile.monitor.gpu_summary import GpuSample, GpuSummary
 from gpu_profile.monitor.options import SyncFn, options
-from gpu_profile.monitor.pauses import await_through, sleep_through
+from gpu_profile.monitor.pauses import Pauses, await_through, sleep_through
 from gpu_profile.monitor.run import Run
 
 
@@ -72,45 +72,41 @@ class GpuMonitor:
     # ------------------------------------------------------------------ the block
 
     def __enter__(self) -> Self:
-        run = self._begin()
-        try:
-            sleep_through(run.opening())
-        except BaseException:
-            self._running = False
-            raise
+        sleep_through(self._opening(self._begin()))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if self._run is not None:
-                sleep_through(self._run.closing(error))
-        finally:
-            self._running = False
+        sleep_through(self._closing(error))
 
     async def __aenter__(self) -> Self:
-        run = self._begin()
-        try:
-            await await_through(run.opening())
-        except BaseException:
-            self._running = False
-            raise
+        await await_through(self._opening(self._begin()))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if self._run is not None:
-                await await_through(self._run.closing(error))
-        finally:
-            self._running = False
+        await await_through(self._closing(error))
 
     def _begin(self) -> Run:
         with self._lock:
             if self._running:
                 raise UsageError("this GpuMonitor is running already: make one for each block")
-            self._running = True
             self._run = Run(self._options, keeps=self._keep_samples)
+            self._running = True
             return self._run
+
+    def _opening(self, run: Run) -> Pauses:
+        try:
+            yield from run.opening()
+        except BaseException:
+            self._running = False
+            raise
+
+    def _closing(self, error: BaseException | None) -> Pauses:
+        try:
+            if self._run is not None:
+                yield from self._run.closing(error)
+        finally:
+            self._running = False

@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from gpu_profile.monitor.gpu_summary import GpuSummary, ProfiledResult
 from gpu_profile.monitor.options import Options, SyncFn, options
@@ -20,6 +20,18 @@ Y = TypeVar("Y")
 S = TypeVar("S")
 
 Report = bool | Callable[[GpuSummary], object]
+
+
+class _How(TypedDict, total=False):
+    """The keywords that do not change what is returned, for the overloads."""
+
+    device: Any
+    interval_s: float
+    backend: str
+    strict: bool
+    sync_fn: SyncFn
+    warmup_s: float
+    report: Report
 
 
 class Unchanged(Protocol):
@@ -48,29 +60,9 @@ class Profiled(Protocol):
 @overload
 def gpu_profile(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
-def gpu_profile(
-    *,
-    device: Any = 0,
-    interval_s: float = 0.2,
-    backend: str = "auto",
-    strict: bool = True,
-    sync_fn: SyncFn = None,
-    warmup_s: float = 0.0,
-    report: Report = True,
-    return_profile: Literal[False] = False,
-) -> Unchanged: ...
+def gpu_profile(*, return_profile: Literal[False] = False, **how: Unpack[_How]) -> Unchanged: ...
 @overload
-def gpu_profile(
-    *,
-    device: Any = 0,
-    interval_s: float = 0.2,
-    backend: str = "auto",
-    strict: bool = True,
-    sync_fn: SyncFn = None,
-    warmup_s: float = 0.0,
-    report: Report = True,
-    return_profile: Literal[True],
-) -> Profiled: ...
+def gpu_profile(*, return_profile: Literal[True], **how: Unpack[_How]) -> Profiled: ...
 def gpu_profile(
     function: Callable[..., Any] | None = None,
     /,

@@ -16,8 +16,7 @@ import numpy as np
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Interval
-from gpu_profile.history.rows import Ints
-from gpu_profile.history.timeline import Column, Timeline
+from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.busy import busy_time
 from gpu_profile.join.reading import Reading, quantiles, read
 from gpu_profile.units import MIB, NS_PER_S, seconds
@@ -185,6 +184,9 @@ def utilisation(timeline: Timeline, interval: Interval) -> Utilisation | None:
     else:
         mean, busy_s, resolution_s = found.share, found.value_s, found.half_width_s
         doubt = f"busy time may be {found.low_s:.3f}-{found.high_s:.3f}s: {found.reason}" if found.reason else ""
+    # A driver that is asked more often than it renews its reading repeats itself.
+    refresh_s = seconds(reading.signal.refresh_ns)
+    independent = min(reading.n, int(length_s * reading.coverage / refresh_s) + 2) if refresh_s else reading.n
     return Utilisation(
         mean=mean,
         busy_s=busy_s,
@@ -192,16 +194,10 @@ def utilisation(timeline: Timeline, interval: Interval) -> Utilisation | None:
         p95=p95,
         maximum=max(mean, min(1.0, reading.maximum)),
         coverage=reading.coverage,
-        n=_independent(reading, length_s),
+        n=independent,
         resolution_s=resolution_s,
         doubt=doubt,
     )
-
-
-def _independent(reading: Reading, length_s: float) -> int:
-    """How many of the readings can be values of their own: a driver asked more often than it renews repeats itself."""
-    refresh_s = seconds(reading.signal.refresh_ns)
-    return min(reading.n, int(length_s * reading.coverage / refresh_s) + 2) if refresh_s else reading.n
 
 
 def summarise_run(
@@ -219,7 +215,8 @@ def summarise_run(
     Of a run that outlives the history, the trace comes from `traces`, and the rest from an anchor where it begins.
     """
     duration_s = seconds(run.end_ns - run.start_ns)
-    measured = after_warmup(run, warmup_s)
+    # Empty if the warm-up is at least as long as the run.
+    measured = Interval(min(run.start_ns + round(warmup_s * NS_PER_S), run.end_ns), run.end_ns)
     length_s = seconds(max(0, measured.end_ns - measured.start_ns))
     said = list(notes)
     if warmup_s > 0:
@@ -238,7 +235,9 @@ def summarise_run(
     total = timeline.device.memory_bytes
     coverage = busy.coverage if busy else energy.coverage if energy else 0.0
     if length_s:
-        said += _doubts(busy, coverage)
+        said.append("no utilisation samples" if busy is None else busy.doubt)
+        if coverage and coverage < WELL_COVERED:
+            said.append(f"samples cover {coverage:.0%} of the run: busy time and energy are of that part")
     return GpuSummary(
         device=device,
         name=timeline.device.name or timeline.device.uuid,
@@ -265,11 +264,6 @@ def summarise_run(
     )
 
 
-def after_warmup(run: Interval, warmup_s: float) -> Interval:
-    """The part of a run that is summed up; empty if the warm-up is at least as long."""
-    return Interval(min(run.start_ns + round(warmup_s * NS_PER_S), run.end_ns), run.end_ns)
-
-
 def _scaled(value: float | None, by: float) -> float | None:
     return None if value is None else value * by
 
@@ -278,13 +272,6 @@ def _first(timeline: Timeline, interval: Interval, *sources: Signal) -> Reading 
     """The reading of the first of `sources` that says anything of `interval`."""
     columns = (timeline.column(source) for source in sources)
     return next((found for c in columns if c is not None and (found := read(c, interval)) is not None), None)
-
-
-def _doubts(busy: Utilisation | None, coverage: float) -> list[str]:
-    said = ["no utilisation samples" if busy is None else busy.doubt]
-    if coverage and coverage < WELL_COVERED:
-        said.append(f"samples cover {coverage:.0%} of the run: busy time and energy are of that part")
-    return said
 
 
 # ---------------------------------------------------------------------- the trace
@@ -322,7 +309,11 @@ def samples_of(timeline: Timeline, run: Interval) -> list[GpuSample]:
     _, ends, _ = column.edges(run.start_ns, run.end_ns)
 
     def at(scale: float, *sources: Signal) -> list[float | None]:
-        return _values(timeline.best(sources), ends, scale)
+        held = timeline.best(sources)
+        if held is None or not len(ends):
+            return [None] * len(ends)
+        values, known = held.maxima(ends - 1, ends)
+        return [value * scale if there else None for value, there in zip(values.tolist(), known.tolist(), strict=True)]
 
     total = timeline.device.memory_bytes
     found = zip(
@@ -338,11 +329,3 @@ def samples_of(timeline: Timeline, run: Interval) -> list[GpuSample]:
         strict=True,
     )
     return [GpuSample(*values) for values in found]
-
-
-def _values(column: Column | None, moments: Ints, scale: float) -> list[float | None]:
-    """What `column` held at each of `moments`."""
-    if column is None or not len(moments):
-        return [None] * len(moments)
-    values, known = column.maxima(moments - 1, moments)
-    return [value * scale if there else None for value, there in zip(values.tolist(), known.tolist(), strict=True)]

@@ -15,7 +15,7 @@ from gpu_profile.catalogue.samples import Device
 SyncFn: TypeAlias = Callable[[], object] | Literal["auto"] | EllipsisType | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Options:
     """How a run is measured; `devices` are names as `Visible.resolve` takes them, `labels` how summaries call them."""
 
@@ -46,15 +46,7 @@ def options(device: Any, interval_s: float, backend: str, strict: bool, sync_fn:
         raise ValueError("device names no device: give at least one")
     if not all(isinstance(each, Hashable) for each in devices):
         raise TypeError(f"device is a device's name or a list of such names, not {device!r}")
-    return Options(
-        devices=devices,
-        labels=tuple(map(_label, devices)),
-        interval_s=interval_s,
-        backend=backend,
-        strict=strict,
-        sync_fn=sync_fn,
-        warmup_s=warmup_s,
-    )
+    return Options(devices, tuple(map(_label, devices)), interval_s, backend, strict, sync_fn, warmup_s)
 
 
 def _label(spec: Any) -> int | str:

@@ -90,7 +90,7 @@ class Run:
                 self._notes.append("gpu-profile is switched off")
             else:
                 yield from self._start_sampling()
-                self._sync = self._find_sync()
+                self._sync = find_sync() if self.options.sync_fn == "auto" else self.options.sync_fn
                 if self._sync is not None:
                     self._sync()
                 if self._reads and self._sampler is not None:
@@ -110,6 +110,10 @@ class Run:
     @property
     def _sampler(self) -> Sampler | None:
         return None if self._hold is None else self._hold.sampler
+
+    @property
+    def _known(self) -> list[Device]:
+        return [device for _, device in self.devices if device is not None]
 
     def _start_sampling(self) -> Pauses:
         try:
@@ -142,7 +146,7 @@ class Run:
 
     def _until_read(self, sampler: Sampler) -> Pauses:
         """The process's own sampler reads what its regions are on: have it read this run's devices too."""
-        wanted = [device.uuid for _, device in self.devices if device is not None]
+        wanted = [device.uuid for device in self._known]
         if self._hold is not None and self._hold.session is not None:
             self._hold.session.joiner.read_devices(wanted)
         end_ns = self._clock.now_ns() + nanoseconds(FIRST_READING_S)
@@ -151,14 +155,9 @@ class Run:
                 raise GpuBackendError(f"{', '.join(wanted)}: the driver has not let it be read")
             yield LOOK_S
 
-    def _find_sync(self) -> Callable[[], object] | None:
-        if self.options.sync_fn != "auto":
-            return self.options.sync_fn
-        return find_sync()
-
     def _first_reading(self, sampler: Sampler) -> Pauses:
         if self._keeps:
-            self.kept = {d.uuid: Timeline(d, capacity=MOST_KEPT) for _, d in self.devices if d is not None}
+            self.kept = {device.uuid: Timeline(device, capacity=MOST_KEPT) for device in self._known}
         sampler.sinks.append(self._watch)
         target, end_ns = sampler.next_round(), self._clock.now_ns() + nanoseconds(FIRST_READING_S)
         sampler.wake()
@@ -177,7 +176,7 @@ class Run:
 
     def _timelines(self) -> list[Timeline]:
         sampler = self._sampler
-        found = [sampler.timeline(d.uuid) for _, d in self.devices if d is not None] if sampler is not None else []
+        found = [sampler.timeline(device.uuid) for device in self._known] if sampler is not None else []
         return [timeline for timeline in found if timeline is not None]
 
     # ------------------------------------------------------------------ meanwhile
@@ -191,13 +190,12 @@ class Run:
         """`region(name)`, or None where the run is no region."""
         if self._hold is None or self._hold.session is None:
             return None
-        known = tuple(device.uuid for _, device in self.devices if device is not None)
-        return region(name, device=known or self.options.devices)
+        return region(name, device=tuple(device.uuid for device in self._known) or self.options.devices)
 
     def synchronise(self) -> None:
         """Wait for what was launched, once; what the function for it raises is the user's."""
         if self.options.sync_fn == "auto" and not self._synced:
-            self._sync = self._find_sync()  # the run itself may have been the first to use the GPU
+            self._sync = find_sync()  # the run itself may have been the first to use the GPU
         if self._sync is not None and not self._synced:
             self._synced = True
             self._sync()
@@ -207,7 +205,8 @@ class Run:
     def closing(self, error: BaseException | None = None) -> Pauses:
         """End the run and sum it up. What `sync_fn` raises is raised in the end, or noted on the run's own `error`."""
         if self.abandoned:
-            self._end_without_numbers(self.abandoned)
+            self.end_ns = max(self._clock.now_ns(), self.start_ns)
+            self.summaries = tuple(self._without_numbers(label, "n/a", self.abandoned) for label, _ in self.devices)
             return
         failure: Exception | None = None
         try:
@@ -222,9 +221,9 @@ class Run:
                 self.summaries = tuple(self._summary(label, device) for label, device in self.devices)
         finally:
             self.release()
-        if failure is not None and error is None:
-            raise failure
-        if failure is not None and error is not None:
+        if failure is not None:
+            if error is None:
+                raise failure
             error.add_note(f"gpu-profile: sync_fn raised too: {failure!r}")
 
     def _settle(self, sampler: Sampler) -> Pauses:
@@ -237,7 +236,8 @@ class Run:
         while not (sampler.stopped or _refused(sampler)):
             now = self._clock.now_ns()
             if sampler.stats.rounds >= target:
-                if not self._any_up(sampler) or (
+                states = (sampler.states.get(device.uuid) for device in self._known)
+                if not any(state is not None and state.up for state in states) or (
                     all((column.watermark_ns or 0) >= self.end_ns for column in energies)
                     and all(_is_settled(timeline, self.end_ns) for timeline in timelines)
                 ):
@@ -249,18 +249,11 @@ class Run:
                 return
             yield LOOK_S
 
-    def _any_up(self, sampler: Sampler) -> bool:
-        states = (sampler.states.get(device.uuid) for _, device in self.devices if device is not None)
-        return any(state is not None and state.up for state in states)
-
     def _summary(self, label: int | str, device: Device | None) -> GpuSummary:
-        interval_s, run = self.options.interval_s, Interval(self.start_ns, self.end_ns)
         sampler, notes = self._sampler, list(self._notes)
         timeline = sampler.timeline(device.uuid) if sampler is not None and device is not None else None
         if sampler is None or device is None or timeline is None:
-            name = device.name if device is not None else "n/a"
-            duration_s = seconds(self.end_ns - self.start_ns)
-            return GpuSummary(label, name, duration_s, interval_s, notes=join_notes(notes))
+            return self._without_numbers(label, device.name if device is not None else "n/a", join_notes(notes))
         state = sampler.states.get(device.uuid)
         if sampler.stopped or sampler.driver is None:
             notes.append(f"sampling stopped early: {sampler.problem or 'the session was ended'}")
@@ -268,9 +261,9 @@ class Run:
             notes.append(f"sampling stopped early: {state.reason}")
         return summarise_run(
             timeline,
-            run,
+            Interval(self.start_ns, self.end_ns),
             device=label,
-            interval_s=interval_s,
+            interval_s=self.options.interval_s,
             warmup_s=self.options.warmup_s,
             notes=notes,
             traces={signal: trace.means for signal, trace in self._traces.get(device.uuid, {}).items()},
@@ -282,12 +275,9 @@ class Run:
         kept = (self.kept.get(device.uuid) if device is not None else None for _, device in self.devices)
         return [[] if timeline is None else samples_of(timeline, run) for timeline in kept]
 
-    def _end_without_numbers(self, note: str) -> None:
-        self.end_ns = max(self._clock.now_ns(), self.start_ns)
+    def _without_numbers(self, label: int | str, name: str, note: str) -> GpuSummary:
         duration_s = seconds(self.end_ns - self.start_ns)
-        self.summaries = tuple(
-            GpuSummary(label, "n/a", duration_s, self.options.interval_s, notes=note) for label, _ in self.devices
-        )
+        return GpuSummary(label, name, duration_s, self.options.interval_s, notes=note)
 
     def release(self) -> None:
         """Sampling need not go on for this run."""

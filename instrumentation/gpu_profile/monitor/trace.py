@@ -33,7 +33,9 @@ class Trace:
             return
         self._last_ns = end_ns
         while (end_ns - self._start_ns) > MOST_STEPS * self._step_ns:
-            self._merge()
+            self._step_ns *= 2
+            self._masses = [sum(self._masses[i : i + 2]) for i in range(0, len(self._masses), 2)]
+            self._covered = [sum(self._covered[i : i + 2]) for i in range(0, len(self._covered), 2)]
         a = start_ns - self._start_ns
         while a < end_ns - self._start_ns:
             i = a // self._step_ns
@@ -44,11 +46,6 @@ class Trace:
             self._masses[i] += (b - a) * ratio
             self._covered[i] += b - a
             a = b
-
-    def _merge(self) -> None:
-        self._step_ns *= 2
-        self._masses = [sum(self._masses[i : i + 2]) for i in range(0, len(self._masses), 2)]
-        self._covered = [sum(self._covered[i : i + 2]) for i in range(0, len(self._covered), 2)]
 
     def means(self, edges: Sequence[int]) -> list[float | None]:
         """The mean between each two neighbours of `edges`, ns; None where nothing is known."""

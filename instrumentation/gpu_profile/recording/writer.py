@@ -11,7 +11,6 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -58,7 +57,8 @@ class RecordingWriter:
         self._texts: dict[RecordType, list[str]] = {}
         self._text_size = 0
         self._devices: dict[str, Device] = {}
-        self._unwritten: dict[str, object] = {}
+        #: Samples and facts that could not be written, and why; no reason without any.
+        self._unwritten = 0, 0, ""
         self._flushed_ns = now_ns()
         place = rank(os.environ) or Rank(None, None, None)
         process = ProcessInfo(
@@ -194,8 +194,10 @@ class RecordingWriter:
         data = [frame(kind, f"[{','.join(texts[kind])}]".encode()) for kind in sorted(texts)]
         if columns:
             data.append(frame(RecordType.SAMPLES, encode_blocks(columns)))
-        if self._unwritten:
-            data.append(frame(RecordType.UNWRITTEN, to_json(self._unwritten).encode()))
+        lost_samples, lost_facts, reason = self._unwritten
+        if reason:
+            unwritten = {"samples": lost_samples, "facts": lost_facts, "reason": reason}
+            data.append(frame(RecordType.UNWRITTEN, to_json(unwritten).encode()))
         if not data and not end:
             return
         try:
@@ -204,17 +206,9 @@ class RecordingWriter:
             # Devices are few and everything hangs on them, so they are tried again; the rest would fill the memory.
             self._texts = {kind: facts for kind, facts in texts.items() if kind == RecordType.DEVICES}
             facts = sum(len(lost) for kind, lost in texts.items() if kind != RecordType.DEVICES)
-            self._count_unwritten(samples, facts, str(error))
+            self._unwritten = lost_samples + samples, lost_facts + facts, str(error)
             raise
-        self._unwritten = {}
-
-    def _count_unwritten(self, samples: int, facts: int, reason: str) -> None:
-        before = self._unwritten
-        self._unwritten = {
-            "samples": samples + int(str(before.get("samples", 0))),
-            "facts": facts + int(str(before.get("facts", 0))),
-            "reason": reason,
-        }
+        self._unwritten = 0, 0, ""
 
     def _append(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -233,6 +227,8 @@ def _reason(error: OSError) -> str:
 
 
 def _version() -> str:
+    from importlib import metadata  # takes 15 ms, and regions import this module
+
     try:
         return metadata.version("gpu-profile")
     except metadata.PackageNotFoundError:

@@ -267,16 +267,14 @@ class Page {
         this.show(held.from + by, held.to + by);
       } else if (held && Math.abs(event.clientX - held.x) > 3) this.drag = [held.t, t];
       if (group && inside && !this.drag) {
-        const reach = 3 * (this.to - this.from) / (this.width - GUTTER);
-        this.hint(event, group, t, group.block(this, event.offsetY, t, reach));
+        this.hint(event, group, t, group.block(this, event.offsetY, t));
       } else this.tip.hidden = true;
       this.redraw();
     });
     canvas.addEventListener("pointerup", event => {
       if (this.drag) this.show(Math.min(...this.drag), Math.max(...this.drag));
       else if (held && group && !held.pan) {
-        const reach = 3 * (this.to - this.from) / (this.width - GUTTER);
-        this.picked = group.block(this, event.offsetY, at(event), reach);
+        this.picked = group.block(this, event.offsetY, at(event));
         this.said.textContent = this.picked ? this.about(this.picked).map(pair => pair.join(" ")).join(" · ") : "";
       }
       held = this.drag = null;

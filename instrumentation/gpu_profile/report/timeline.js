@@ -237,10 +237,11 @@ class Group {
   }
 
   // What lies under a point: the block of a lane, or null.
-  block(view, y, t, reach) {
+  block(view, y, t) {
     const row = this.rows.find(each => y >= each.y && y < each.y + each.height + 2);
     if (!row || row.kind !== "lane") return null;
     const { lanes, lane } = row;
+    const reach = 3 * (view.to - view.from) / (view.width - GUTTER);
     let best = null, near = reach;
     const until = after(lanes.t0, t + reach, lanes.from[lane], lanes.from[lane + 1]);
     for (let i = until - 1; i >= Math.max(lanes.from[lane], until - 64); i--) {

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.history.timeline import Column, Ints
+from gpu_profile.history.timeline import Ints
 
 #: Generations that are followed: a circle of parents is a caller's mistake that must not hang a service.
 MOST_DEEP: Final = 1000
@@ -231,22 +231,3 @@ def segments(activities: Iterable[Activity], start_ns: int, end_ns: int) -> list
     if at < end_ns:
         result.append(Segment(at, end_ns, tuple(every[i] for i in sorted(active))))
     return result
-
-
-def exclusive(column: Column, cuts: Sequence[Segment]) -> tuple[dict[Hashable, int], int]:
-    """Split a column's mass over `cuts` among their innermost activities, equally; returns (by activity, the rest).
-
-    Masses are whole quanta·ns; what does not divide goes, one by one, to the first activities of the segment, so that
-    all shares and the rest add up to the column's own integral exactly.
-    """
-    result: dict[Hashable, int] = {}
-    rest = 0
-    for cut in cuts:
-        mass = column.integral(cut.start_ns, cut.end_ns).mass
-        if not cut.innermost:
-            rest += mass
-            continue
-        each, left = divmod(mass, len(cut.innermost))
-        for i, activity in enumerate(cut.innermost):
-            result[activity.key] = result.get(activity.key, 0) + each + (i < left)
-    return result, rest

@@ -89,17 +89,20 @@ class Unmixer:
             self._gram, self._seen = np.zeros((size, size)), np.zeros(size, np.int64)
             self._moment = np.zeros((size, outputs))
             self._sum, self._square = np.zeros(outputs), np.zeros(outputs)
-        grow = columns - len(self._gram)
-        if grow > 0:
-            self._gram = np.pad(self._gram, (0, grow))
-            self._moment = np.pad(self._moment, ((0, grow), (0, 0)))
-            self._seen = np.pad(self._seen, (0, grow))
+        self._grow(columns)
         self._gram[:columns, :columns] += shares.T @ shares
         self._moment[:columns] += shares.T @ values
         self._seen[:columns] += np.count_nonzero(shares > 0, axis=0)
         self._sum += values.sum(axis=0)
         self._square += (values**2).sum(axis=0)
         self.n += len(values)
+
+    def _grow(self, columns: int) -> None:
+        more = columns - len(self._gram)
+        if more > 0:
+            self._gram = np.pad(self._gram, (0, more))
+            self._moment = np.pad(self._moment, ((0, more), (0, 0)))
+            self._seen = np.pad(self._seen, (0, more))
 
     def leave(self, outputs: list[int]) -> None:
         """Go on without some of the signals."""
@@ -109,11 +112,7 @@ class Unmixer:
 
     def merge(self, column: int, into: int) -> None:
         """Make a column part of another, as if they had always been one, and free it."""
-        grow = max(column, into) + 1 - len(self._gram)
-        if grow > 0:
-            self._gram = np.pad(self._gram, (0, grow))
-            self._moment = np.pad(self._moment, ((0, grow), (0, 0)))
-            self._seen = np.pad(self._seen, (0, grow))
+        self._grow(max(column, into) + 1)
         self._gram[into] += self._gram[column]
         self._gram[:, into] += self._gram[:, column]
         self._moment[into] += self._moment[column]
