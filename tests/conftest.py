@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_profile.testing import FakeClock
+
 #: A module that skips whole in here has not come as far as its own marks.
 GPU_TESTS = Path(__file__).parent / "gpu"
 
@@ -60,6 +62,12 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Collecting:
         report.outcome = "failed"
         report.longrepr = f"{collector.nodeid} was skipped whole, but --no-skips is on: {_reason(report.longrepr)}"
     return report
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Stands until a test moves it."""
+    return FakeClock()
 
 
 def _forbidden(node: pytest.Item | pytest.Collector) -> bool:

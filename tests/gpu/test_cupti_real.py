@@ -5,12 +5,10 @@ Each test has a process of its own: CUPTI cannot be taken back from one.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
-from support.programs import environment
+from support.programs import printed
 
 pytestmark = pytest.mark.gpu
 
@@ -35,15 +33,7 @@ def run(script: str) -> None:
     """In a process of its own; skips where PyTorch or CUPTI is missing."""
     pytest.importorskip("torch")
     pytest.importorskip("cupti")
-    done = subprocess.run(
-        [sys.executable, "-c", BEFORE + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    printed("-c", BEFORE + textwrap.dedent(script))
 
 
 def test_every_kernel_is_recorded_with_the_call_that_launched_it_and_todays_time() -> None:

@@ -5,12 +5,10 @@ A process that has used CUDA cannot be forked or told to forget it, so each test
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
-from support.programs import environment
+from support.programs import printed
 
 pytestmark = pytest.mark.gpu
 
@@ -39,15 +37,7 @@ def resolved(mark, within_s=20.0):
 def run(script: str, before: str = TORCH, needs: str = "torch") -> None:
     """In a process of its own; skips where the framework is missing or has no GPU."""
     pytest.importorskip(needs)
-    done = subprocess.run(
-        [sys.executable, "-c", before + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    printed("-c", before + textwrap.dedent(script))
 
 
 def test_an_interval_by_marks_is_what_synchronising_measures() -> None:

@@ -6,13 +6,11 @@ A process that has used CUDA cannot be forked or told to forget it, so each test
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from support.programs import environment
+from support.programs import python
 
 pytestmark = pytest.mark.gpu
 
@@ -32,14 +30,7 @@ def run(script: str, tmp_path: Path) -> str:
     """What it prints; skips where PyTorch is missing or has no GPU."""
     code = "import sys\ntry:\n    import torch\nexcept ImportError:\n    sys.exit(77)\n"
     code += "if not torch.cuda.is_available():\n    sys.exit(77)\n"
-    done = subprocess.run(
-        [sys.executable, "-c", code + BEFORE + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment(GPU_PROFILE_CACHE=os.fspath(tmp_path)),
-        check=False,
-    )
+    done = python("-c", code + BEFORE + textwrap.dedent(script), GPU_PROFILE_CACHE=os.fspath(tmp_path))
     if done.returncode == 77:
         pytest.skip("PyTorch has no GPU here")
     assert done.returncode == 0, done.stderr

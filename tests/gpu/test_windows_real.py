@@ -6,12 +6,10 @@ that has used CUPTI keeps its state.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
-from support.programs import environment
+from support.programs import printed
 
 pytestmark = pytest.mark.gpu
 
@@ -38,15 +36,7 @@ torch.cuda.synchronize()
 def run(script: str, *, needs: str = "torch", work: str = TORCH) -> None:
     """In a process of its own; skips where what it needs is missing."""
     pytest.importorskip(needs)
-    done = subprocess.run(
-        [sys.executable, "-c", BEFORE + work + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    printed("-c", BEFORE + work + textwrap.dedent(script))
 
 
 @pytest.mark.parametrize("source", ["torch", "cupti"])

@@ -6,20 +6,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from support.nodes import busy, node_of
 
 from gpu_profile.driver import simulated
 
-NODE: Final = """
-[[device]]
-model = "H200 SXM"
-  [[device.phase]]
-  duration_s = 3600
-  duty = 0.5
-  period_s = 0.1
-
-[[device]]
-model = "A10G"
-"""
+NODE: Final = node_of("H200 SXM") + busy(0.5) + node_of("A10G")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.programs import environment
+from support.programs import environment, ran
 
 from gpu_profile.driver.simulated import Truth
 
@@ -37,7 +37,7 @@ process.stop()
 
 def gpu_profile(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpu_profile.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    return ran(command)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.nodes import busy, node_of
 from support.programs import Prometheus, until
 from support.servers import answering
 
@@ -28,14 +29,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus and promtool"),
 ]
 BOARD: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "dcgm" / "dashboard_12239.json").read_text())
-NODE = """
-[[device]]
-model = "H100 SXM"
-  [[device.phase]]
-  duration_s = 3600
-  duty = 0.5
-  period_s = 0.1
-"""
+NODE = node_of("H100 SXM") + busy(0.5)
 CONFIG = """
 global: {{scrape_interval: 1s}}
 scrape_configs:

@@ -10,7 +10,7 @@ import pytest
 from integration.conftest import NODE
 from prometheus_client.parser import text_string_to_metric_families
 from support.exporter import series
-from support.programs import exporter, fails, until
+from support.programs import exporter, fails, taken_port, until
 
 from gpu_profile.driver import simulated
 
@@ -95,10 +95,7 @@ def test_a_driver_that_comes_later_makes_it_ready_without_a_restart(tmp_path: Pa
 
 
 def test_a_port_that_is_taken_is_one_line_and_exit_code_2() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with taken_port() as port:
         code, out, err = fails("--listen", f"127.0.0.1:{port}", "--driver", "none")
     assert (code, out) == (2, "")
     assert err == (

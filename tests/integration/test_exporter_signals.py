@@ -68,7 +68,7 @@ def test_systemd_is_told_when_it_serves_that_it_lives_and_when_it_stops(tmp_path
             assert last in (b"WATCHDOG=1", b"STOPPING=1")
 
 
-def test_a_log_and_an_output_that_nobody_reads_do_not_end_it(tmp_path: Path) -> None:
+def test_a_log_and_an_output_that_nobody_reads_do_not_end_it() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

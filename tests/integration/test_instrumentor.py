@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.trace import SpanKind
 from opentelemetry.util._once import Once
-from support.programs import environment
+from support.nodes import busy, node_of
+from support.programs import environment, python, ran
 from support.regions import Stage
 
 from gpu_profile import GpuSpanProcessor, region
@@ -26,14 +26,7 @@ from gpu_profile.integrations.opentelemetry import GpuProfileInstrumentor
 from gpu_profile.regions.session import process
 from gpu_profile.regions.telemetry import instruments, providers, server_spans
 
-BUSY_GPU = """
-[[device]]
-model = "H200 SXM"
-  [[device.phase]]
-  duration_s = 3600
-  duty = 1.0
-  period_s = 0.1
-"""
+BUSY_GPU = node_of("H200 SXM") + busy(1.0)
 SERVICE = """
 import time
 from opentelemetry import trace
@@ -77,13 +70,11 @@ class Ran:
         (entry / "entry_points.txt").write_text(ENTRY)
         script = tmp_path / "service.py"
         script.write_text(code)
-        env = environment(GPU_PROFILE_BACKEND=f"simulated:{node}", **variables)
-        env["PYTHONPATH"] += f":{entry.parent}"
-        env |= {"OTEL_TRACES_EXPORTER": "console", "OTEL_METRICS_EXPORTER": "console", "OTEL_LOGS_EXPORTER": "none"}
-        done = subprocess.run(
-            [str(Path(sys.executable).parent / "opentelemetry-instrument"), sys.executable, str(script)],
-            capture_output=True, text=True, check=False, timeout=60, env=env,
-        )  # fmt: skip
+        variables |= {"GPU_PROFILE_BACKEND": f"simulated:{node}", "OTEL_LOGS_EXPORTER": "none"}
+        variables |= {"OTEL_TRACES_EXPORTER": "console", "OTEL_METRICS_EXPORTER": "console"}
+        variables["PYTHONPATH"] = f"{environment()['PYTHONPATH']}:{entry.parent}"
+        instrument = Path(sys.executable).parent / "opentelemetry-instrument"
+        done = ran([instrument, sys.executable, script], **variables)
         assert done.returncode == 0, done.stderr
         self.stderr = done.stderr
         self.spans: dict[str, dict[str, Any]] = {}
@@ -204,11 +195,7 @@ calls = next(metric for metric in scope.metrics if metric.name == "gpu_profile.r
 print(sorted(point.attributes["region"] for point in calls.data.data_points))
 """
     code = set_up + late if first == "provider" else early + set_up + late
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True, text=True, check=False, timeout=60,
-        env=environment(GPU_PROFILE_BACKEND=f"simulated:{node}"),
-    )  # fmt: skip
+    done = python("-W", "error", "-c", code, GPU_PROFILE_BACKEND=f"simulated:{node}")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == ("['decode']\n" if first == "provider" else "['decode', 'early']\n")
 
@@ -280,7 +267,7 @@ def test_words_in_code_that_are_no_rule_are_a_usage_error(service: Stage) -> Non
     assert server_spans.current is None
 
 
-def test_it_works_where_opentelemetry_instrumentation_is_not_installed(tmp_path: Path) -> None:
+def test_it_works_where_opentelemetry_instrumentation_is_not_installed() -> None:
     code = """
 import sys
 sys.modules["opentelemetry.instrumentation"] = None
@@ -305,9 +292,7 @@ GpuProfileInstrumentor().uninstrument()
 assert not any(isinstance(p, GpuSpanProcessor) for p in provider._active_span_processor._span_processors)
 print("works")
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, env=environment()
-    )
+    done = python("-W", "error", "-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "works\n", "")
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.programs import environment
+from support.programs import python
 
 pytest.importorskip("torch")
 
@@ -26,15 +24,7 @@ RANGES = [
 
 
 def test_the_example_tells_every_kind_of_work(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, EXAMPLE, "cpu"],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        cwd=tmp_path,
-        env=environment(GPU_PROFILE_BACKEND="none", PYTHONIOENCODING="utf-8"),
-        check=False,
-    )
+    done = python(EXAMPLE, "cpu", cwd=tmp_path, GPU_PROFILE_BACKEND="none", PYTHONIOENCODING="utf-8")
     # PyTorch says so itself, of what the first round had allocated.
     said = [line for line in done.stderr.splitlines() if "Memory block of unknown size" not in line]
     assert (done.returncode, said) == (0, [])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.exporter import series
-from support.programs import environment
+from support.programs import printed
 from support.regions import PRODUCT
 
 from gpu_profile.analysis import analyse
@@ -61,16 +59,7 @@ process.stop()
 
 def test_operations_reach_spans_metrics_and_a_recording_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
     given = {name: getattr(PRODUCT, name) for name in ("flops", "bytes", "precision", "compute", "memory", "overhead")}
-    done = subprocess.run(
-        [sys.executable, "-c", SERVICE, str(tmp_path / "a"), json.dumps(given)],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(printed("-c", SERVICE, str(tmp_path / "a"), json.dumps(given)))
 
     spans = [attributes for name, attributes in found["spans"] if name == "matmul"]
     assert len(spans) == 6

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from integration import collector as otlp_collector
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from support.programs import until
+from support.push import attributes
 
 from gpu_profile import GpuSpanProcessor, configure, region
 from gpu_profile.driver import simulated
@@ -44,14 +43,6 @@ def collector(arrived: tuple[list[Span], int], tmp_path: Path) -> Iterator[str]:
     """Where a running collector takes spans over HTTP; it passes them on to the sink."""
     with otlp_collector.collector(arrived[1], tmp_path) as urls:
         yield f"{urls['http/protobuf']}/v1/traces"
-
-
-def _value(value: AnyValue) -> Any:
-    kind = value.WhichOneof("value")
-    assert kind is not None
-    if kind == "array_value":
-        return [_value(one) for one in value.array_value.values]
-    return getattr(value, kind)
 
 
 def test_region_spans_arrive_once_each_with_what_the_gpu_did(
@@ -91,11 +82,11 @@ def test_region_spans_arrive_once_each_with_what_the_gpu_did(
     assert list(by_name["request"].attributes) == []
     for span in spans:
         if span.name != "request":
-            said = {pair.key: _value(pair.value) for pair in span.attributes}
+            said = attributes(span.attributes)
             assert said["gpu_profile.region"] == span.name
             assert said["gpu_profile.device.ids"] == [queue.device_uuid]
             assert said["gpu_profile.interval.source"] == "device"
-    train = {pair.key: _value(pair.value) for pair in by_name["train"].attributes}
+    train = attributes(by_name["train"].attributes)
     assert train["gpu_profile.items"] == 64.0
     assert train["gpu_profile.regime"] in {str(regime) for regime in Regime}
     if train["gpu_profile.scope"] == "span":  # a machine under load may sample too seldom for values of its own

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from integration import collector as otlp_collector
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, HistogramDataPoint, Metric
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from support.programs import until
+from support.push import attributes
 from support.regions import HUNGRY
 
 from gpu_profile import configure, region
@@ -50,11 +49,6 @@ def collector(arrived: tuple[dict[str, Metric], int], tmp_path: Path) -> Iterato
     """Where a running collector takes metrics over HTTP; it passes them on to the sink."""
     with otlp_collector.collector(arrived[1], tmp_path) as urls:
         yield f"{urls['http/protobuf']}/v1/metrics"
-
-
-def labels(attributes: Any) -> dict[str, str]:
-    pairs: list[KeyValue] = list(attributes)
-    return {pair.key: pair.value.string_value for pair in pairs}
 
 
 def test_region_metrics_arrive_with_every_execution_at_1_per_cent_of_traces(
@@ -95,22 +89,24 @@ def test_region_metrics_arrive_with_every_execution_at_1_per_cent_of_traces(
             assert metric.sum.is_monotonic
             assert metric.sum.aggregation_temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
     points = {
-        labels(point.attributes)["region"]: point
+        attributes(point.attributes)["region"]: point
         for point in metrics["gpu_profile.region.duration"].histogram.data_points
     }
     step: HistogramDataPoint = points["step"]
     assert (points["warm up"].count, step.count) == (1, 40)
     assert list(step.explicit_bounds) == list(BUCKETS_S)
-    calls = [p for p in metrics["gpu_profile.region.calls"].sum.data_points if labels(p.attributes)["region"] == "step"]
+    calls = [
+        p for p in metrics["gpu_profile.region.calls"].sum.data_points if attributes(p.attributes)["region"] == "step"
+    ]
     assert sum(p.as_int or p.as_double for p in calls) == 40
-    assert {labels(p.attributes)["hw.id"] for p in calls} == {queue.device_uuid}
+    assert {attributes(p.attributes)["hw.id"] for p in calls} == {queue.device_uuid}
     (items,) = metrics["gpu_profile.region.items"].sum.data_points
-    assert (labels(items.attributes), items.as_double) == ({"region": "step"}, 320.0)
+    assert (attributes(items.attributes), items.as_double) == ({"region": "step"}, 320.0)
     # More than a whole number of 64 bits holds.
     (flops,), (traffic,) = (metrics[f"gpu_profile.region.{what}"].sum.data_points for what in ("flops", "traffic"))
-    assert (labels(flops.attributes), flops.as_double, traffic.as_double) == ({"region": "step"}, 4e19, 4e10)
+    assert (attributes(flops.attributes), flops.as_double, traffic.as_double) == ({"region": "step"}, 4e19, 4e10)
     (waited,) = metrics["gpu_profile.region.host_wait"].sum.data_points
-    assert (labels(waited.attributes), waited.as_double) == ({"region": "step"}, 0.006)
+    assert (attributes(waited.attributes), waited.as_double) == ({"region": "step"}, 0.006)
     energy = sum(p.as_double for p in metrics["gpu_profile.region.energy"].sum.data_points)
     assert 0 < energy < Truth(node).device(0, 0, 2**62).energy_j
     meters.shutdown()

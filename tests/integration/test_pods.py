@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from support.exporter import (
     IN_POD,
     MIG0,
     MIG1,
+    Answer,
     FakeProc,
     allocations,
     claim,
@@ -32,7 +31,7 @@ from support.exporter import (
     states_of,
     status,
 )
-from support.programs import environment
+from support.programs import python
 
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import SYSTEM_CLOCK
@@ -55,6 +54,12 @@ def asked(path: Path, **settings: object) -> list[Reading]:
     return refreshed(attribution(path, **settings))
 
 
+def told(directory: Path, answer: bytes | Answer, **settings: object) -> list[Reading]:
+    """What is read of a kubelet that answers so."""
+    with kubelet(directory / "k.sock", answer if callable(answer) else lambda _: answer):
+        return asked(directory / "k.sock", **settings)
+
+
 def refreshed(running: Attribution) -> list[Reading]:
     running.refresh()
     return list(running.readings(SYSTEM_CLOCK.now_ns()))
@@ -70,8 +75,7 @@ def held_by(found: list[Reading]) -> dict[str, list[str]]:
 
 def test_the_kubelet_says_which_container_of_which_pod_holds_a_device(tmp_path: Path) -> None:
     answer = pod("ml", "train-0", main=devices(GPU, GPU0), sidecar=b"") + pod("kube-system", "proxy", proxy=b"")
-    with kubelet(tmp_path / "k.sock", lambda _: answer):
-        found = asked(tmp_path / "k.sock")
+    found = told(tmp_path, answer)
     assert allocations(found) == [
         {
             "hw.id": GPU0,
@@ -116,8 +120,7 @@ def test_gke_names_mig_and_virtual_parts_lead_to_their_devices(tmp_path: Path) -
         + pod("ml", "b", main=devices(GPU, "nvidia1/gi3"))
         + pod("ml", "c", main=devices("nvidia.com/mig-1g.20gb", MIG1))
     )
-    with kubelet(tmp_path / "k.sock", lambda _: answer):
-        assert held_by(asked(tmp_path / "k.sock")) == {GPU0: ["a"], MIG0: ["b"], MIG1: ["c"]}
+    assert held_by(told(tmp_path, answer)) == {GPU0: ["a"], MIG0: ["b"], MIG1: ["c"]}
 
 
 def test_a_pod_that_ended_and_its_successor_are_a_conflict_and_neither_is_named(tmp_path: Path) -> None:
@@ -142,8 +145,7 @@ def test_a_replica_whose_holder_is_not_known_takes_the_others_pod_off_the_device
 
 def test_pods_are_never_dealt_out_by_their_order(tmp_path: Path) -> None:
     asks = [pod("ml", f"p{n}", main=devices(GPU, "0")) + pod("ml", f"q{n}", main=b"") for n in range(3)]
-    with kubelet(tmp_path / "k.sock", lambda _: b"".join(asks)):
-        found = asked(tmp_path / "k.sock")
+    found = told(tmp_path, b"".join(asks))
     assert allocations(found) == []
     assert left_out(found) == {("kubelet", "unknown_device"): 3}
 
@@ -159,8 +161,7 @@ def test_a_new_pod_takes_the_old_ones_place_and_no_more_series_than_that(tmp_pat
 
 def test_names_that_kubernetes_would_not_take_are_left_out_and_counted(tmp_path: Path) -> None:
     answer = b"".join(pod("ml", name, main=devices(GPU, GPU0)) for name in ("", "a\nb", "x" * 300))
-    with kubelet(tmp_path / "k.sock", lambda _: answer):
-        found = asked(tmp_path / "k.sock")
+    found = told(tmp_path, answer)
     assert allocations(found) == []
     assert left_out(found) == {("kubelet", "garbage"): 3}
 
@@ -181,8 +182,7 @@ def test_fifty_thousand_pods_are_read_and_bounded(tmp_path: Path) -> None:
 
 def test_an_answer_beyond_all_bounds_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_OPTIONS", (("grpc.max_receive_message_length", 1000),))
-    with kubelet(tmp_path / "k.sock", lambda _: b"x" * 2000):
-        assert set(status(asked(tmp_path / "k.sock")).values()) == {"too_large"}
+    assert set(status(told(tmp_path, b"x" * 2000)).values()) == {"too_large"}
 
 
 # ---------------------------------------------------------------------- a kubelet that is in trouble
@@ -203,15 +203,13 @@ def test_a_kubelet_that_refuses_says_why(tmp_path: Path, code: grpc.StatusCode, 
         context.abort(code, "no")
         return b""
 
-    with kubelet(tmp_path / "k.sock", refuse):
-        found = asked(tmp_path / "k.sock")
+    found = told(tmp_path, refuse)
     assert status(found) == dict.fromkeys(BOTH_DOWN, reason)
     assert allocations(found) == []
 
 
 def test_a_kubelet_that_talks_garbage_is_garbage(tmp_path: Path) -> None:
-    with kubelet(tmp_path / "k.sock", lambda _: b"\xff" * 100):
-        assert status(asked(tmp_path / "k.sock")) == dict.fromkeys(BOTH_DOWN, "garbage")
+    assert status(told(tmp_path, b"\xff" * 100)) == dict.fromkeys(BOTH_DOWN, "garbage")
 
 
 def test_a_kubelet_that_hangs_is_given_up_at_the_deadline(tmp_path: Path) -> None:
@@ -324,9 +322,7 @@ print(*(reading.attributes.get("reason") for reading in running.readings(running
     with kubelet(tmp_path / "d" / "k.sock", lambda _: b""):
         (tmp_path / "d").chmod(0o700 if os.geteuid() == 0 else 0)
         try:
-            done = subprocess.run(
-                [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=False
-            )
+            done = python("-c", program)
         finally:
             (tmp_path / "d").chmod(0o700)
     lines = [f"attribution from {source}: denied" for source in BOTH_DOWN]
@@ -392,7 +388,5 @@ running = Attribution(lambda: states, containers=True, processes=True, kubelet_s
 running.refresh()
 assert not [name for name in sys.modules if name.split(".")[0] in ("grpc", "google")], "loaded"
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=False
-    )
+    done = python("-c", program)
     assert (done.returncode, done.stderr) == (0, "")

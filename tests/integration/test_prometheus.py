@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from integration.conftest import NODE
+from support.nodes import HALF, node_of
 from support.programs import Exporter, Prometheus, exporter, until
 
 from gpu_profile.catalogue import ALL_GROUPS, DEFAULT_GROUPS, METRICS, Metric
@@ -23,18 +24,7 @@ pytestmark = [
     pytest.mark.debian,
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus and promtool"),
 ]
-MORE = """
-[[device]]
-model = "RTX 4090"
-
-[[device]]
-model = "GB200"
-
-[[device]]
-model = "H100 SXM"
-  [[device.mig]]
-  profile = "3g.40gb"
-"""
+MORE = node_of("RTX 4090", "GB200", "H100 SXM") + HALF
 CONFIG = """
 global: {{scrape_interval: 1s}}
 scrape_configs:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from integration.conftest import NODE
 from support.exporter import series
-from support.programs import environment, exporter, until
+from support.programs import environment, exporter, ran, until
 
 from gpu_profile.driver import simulated
 from gpu_profile.recording import Recording, read_recording
@@ -97,14 +97,7 @@ def test_a_driver_that_hangs_does_not_keep_it_from_ending(tmp_path: Path) -> Non
 def test_a_full_disk_ends_it_with_one_line_and_what_was_written_can_be_read(node: str, tmp_path: Path) -> None:
     directory = tmp_path / "recording"
     arguments = command(directory, "--driver", node, "--interval", "0.01", "--seconds", "60")
-    done = subprocess.run(
-        ["sh", "-c", 'ulimit -f 8 && exec "$@"', "sh", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=60,
-        check=False,
-    )
+    done = ran(["sh", "-c", 'ulimit -f 8 && exec "$@"', "sh", *arguments])
     (path,) = directory.iterdir()
     assert done.returncode == 2
     assert done.stderr.splitlines()[1:] == [f"gpu-profile: {path}: cannot be written: File too large"]
@@ -113,14 +106,7 @@ def test_a_full_disk_ends_it_with_one_line_and_what_was_written_can_be_read(node
 
 def test_the_exporter_serves_again_what_was_recorded(node: str, tmp_path: Path) -> None:
     directory = tmp_path / "recording"
-    done = subprocess.run(
-        command(directory, "--driver", node, "--seconds", "3"),
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=60,
-        check=False,
-    )
+    done = ran(command(directory, "--driver", node, "--seconds", "3"))
     assert done.returncode == 0, done.stderr
     uuids = [device.uuid for device in read_recording(directory).devices]
     with exporter("--driver", f"replay:{directory}") as running:

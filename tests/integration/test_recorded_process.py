@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.programs import environment
+from support.programs import python
 
 from gpu_profile.analysis import analyse
 from gpu_profile.driver import simulated
@@ -85,14 +83,7 @@ def test_a_process_records_its_samples_and_spans_where_it_is_told_to(by: str, tm
     node, directory = tmp_path / "node", tmp_path / "recording"
     arguments = [str(node)] if by == "environment" else [str(node), str(directory)]
     env = {"GPU_PROFILE_RECORD": str(directory)} if by == "environment" else {}
-    done = subprocess.run(
-        [sys.executable, "-c", SERVICE, *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(**env),
-        timeout=60,
-        check=False,
-    )
+    done = python("-c", SERVICE, *arguments, **env)
     assert (done.returncode, done.stderr) == (0, "")
     uuid, (trace_id, request_id), (_, step_id) = json.loads(done.stdout)
     found = read_recording(directory)
@@ -136,14 +127,7 @@ def test_a_full_disk_does_not_disturb_the_process_that_records(
 
 def test_threads_and_tasks_of_a_process_without_an_sdk_are_kept_apart(tmp_path: Path) -> None:
     directory = tmp_path / "recording"
-    done = subprocess.run(
-        [sys.executable, "-c", CROWD, str(tmp_path / "node"), str(directory)],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=60,
-        check=False,
-    )
+    done = python("-c", CROWD, str(tmp_path / "node"), str(directory))
     assert (done.returncode, done.stderr) == (0, "")
     found = read_recording(directory)
     assert found.problems == ()

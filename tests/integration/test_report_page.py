@@ -82,9 +82,7 @@ def test_keys_zoom_move_and_step_through_executions(browse: Callable[..., dict[s
     assert found["again"] == found["first"]
 
 
-def test_the_pointer_shows_values_zooms_by_dragging_and_moves_with_shift(
-    browse: Callable[..., dict[str, Any]],
-) -> None:
+def test_the_pointer_shows_values_zooms_by_dragging_and_moves_with_shift(browse: Callable[..., dict[str, Any]]) -> None:
     found = browse(
         with_gap(Run()),
         """

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from integration.conftest import NODE
 from integration.running import command, last_line, profile, start
-from support.programs import environment
+from support.programs import environment, ran
 
 from gpu_profile.driver import simulated
 
@@ -78,14 +78,8 @@ def test_the_command_starts_with_the_signals_as_they_were_and_with_all_open_file
     found = []
     for words in (show, command("--backend", "none", "--", *show)):
         script = f'exec 5<{tmp_path}/file; exec "$@"'
-        done = subprocess.run(
-            ["sh", "-c", script, "sh", *words],
-            capture_output=True,
-            text=True,
-            env=environment(),
-            timeout=60,
-            check=True,
-        )
+        done = ran(["sh", "-c", script, "sh", *words])
+        assert done.returncode == 0, done.stderr
         found.append(done.stdout)
     assert found[0] == found[1]
     assert found[0].count("Sig") == 3
@@ -132,9 +126,7 @@ def test_a_grandchild_in_the_background_holds_nothing_up(node: str) -> None:
 
 def test_a_pipeline_whose_reader_goes_away_ends_as_it_would_without_us(node: str) -> None:
     script = f"{' '.join(command('--backend', node, 'yes'))} | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, env=environment(), timeout=60, check=False
-    )
+    done = ran(["bash", "-c", script])
     assert done.stdout == f"y\n{128 + signal.SIGPIPE}\n"
 
 
@@ -198,7 +190,7 @@ def test_the_json_is_the_last_line_and_valid_with_the_known_keys_in_order(node: 
     assert (found["exit_code"], found["command"][0], found["regions"], found["problems"]) == (2, "sh", [], [])
 
 
-def test_what_was_not_measured_is_null(tmp_path: Path) -> None:
+def test_what_was_not_measured_is_null() -> None:
     done = profile("--backend", "none", "--json", "true")
     found = last_line(done.stdout)
     assert set(found) >= KEYS
@@ -257,9 +249,7 @@ def test_a_disk_that_is_full_in_the_end_is_a_line_and_the_exit_code_stays(node: 
 def test_standard_output_that_is_closed_or_full_changes_no_exit_code(node: str) -> None:
     for redirect, option, code in ((">&-", "--no-live", 6), (">/dev/full", "--json", 6), ("| true", "--json", 0)):
         script = f"{' '.join(command('--backend', node, option))} sh -c 'exit 6' {redirect}"
-        done = subprocess.run(
-            ["sh", "-c", script], capture_output=True, text=True, env=environment(), timeout=60, check=False
-        )
+        done = ran(["sh", "-c", script])
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
 
@@ -355,10 +345,9 @@ def test_a_recording_is_kept_where_it_is_wanted_and_older_ones_in_it_are_not_tol
         words = [sys.executable, "-c", script.format(name=name)]
         found = last_line(profile("--backend", node, "--record", str(directory), "--json", "--", *words).stdout)
         assert [region["region"] for region in found["regions"]] == [name]
-    done = subprocess.run(
-        command("analyze", str(directory), "--json"), capture_output=True, env=environment(), timeout=60, check=True
-    )
-    regions = [region["region"] for region in json.loads(done.stdout)["regions"]]
+    analysed = profile("analyze", str(directory), "--json")
+    assert analysed.returncode == 0, analysed.stderr
+    regions = [region["region"] for region in json.loads(analysed.stdout)["regions"]]
     assert regions == ["first", "second"]
 
 

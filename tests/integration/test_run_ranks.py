@@ -8,17 +8,12 @@ from pathlib import Path
 
 import pytest
 from integration.running import last_line, profile
+from support.nodes import node_of
 
 from gpu_profile.driver import simulated
 from gpu_profile.recording import read_recording
 
-NODE = """
-[[device]]
-model = "H200 SXM"
-
-[[device]]
-model = "H200 SXM"
-"""
+NODE = node_of("H200 SXM", "H200 SXM")
 
 #: What each rank does: waits longer the higher it is, then works on its own GPU.
 WORK = """
@@ -118,7 +113,7 @@ def test_torchrun_gives_one_merged_report(node: str, work: str, tmp_path: Path) 
     assert "rank 1" in done.stderr
 
 
-def test_a_rank_that_fails_does_not_hide_what_the_others_did(node: str, work: str, tmp_path: Path) -> None:
+def test_a_rank_that_fails_does_not_hide_what_the_others_did(node: str, work: str) -> None:
     script = f'RANK=0 WORLD_SIZE=2 "$@"; RANK=1 WORLD_SIZE=2 {sys.executable} -c "raise SystemExit(3)"'
     done = profile("--backend", node, "--json", "--", "sh", "-c", script, "sh", sys.executable, work)
     found = last_line(done.stdout)

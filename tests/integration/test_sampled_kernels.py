@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 from support.kernels import FakeSource
-from support.regions import Stage
+from support.regions import Stage, exposition
 
-from gpu_profile import RegionCollector, region
+from gpu_profile import region
 from gpu_profile.analysis import analyse
 from gpu_profile.kernels.windows.sampling import Sampling
 from gpu_profile.recording import read_recording
@@ -39,9 +38,7 @@ def test_what_a_window_saw_reaches_spans_metrics_and_recordings(
         assert stage.names() == []
         sampling.read()
         stage.flush()
-        registry = CollectorRegistry()
-        registry.register(RegionCollector())
-        metrics = generate_latest(registry).decode()
+        metrics = exposition()
         recorder.close()
         spans = [span for span in stage.spans if span.name == "step"]
         request = stage.attributes("request")
@@ -68,9 +65,7 @@ def test_without_a_window_there_is_nothing_of_it(tmp_path: Path, monkeypatch: py
         with region("step"):
             stage.run(0.5)
         stage.flush()
-        registry = CollectorRegistry()
-        registry.register(RegionCollector())
-        metrics = generate_latest(registry).decode()
+        metrics = exposition()
         assert not any(key.startswith("kernels.") for key in stage.attributes("step"))
     assert "gpu_profile_region_calls_total{" in metrics
     assert "gpu_profile_region_profiled_total{" not in metrics

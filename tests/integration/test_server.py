@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import base64
 import gzip
-import os
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from support.programs import printed
 from support.servers import GET, Gate, answer, ask, closed, connect, echo, rejected, serving, until_counted, value
 
 from gpu_profile.errors import UsageError
@@ -410,16 +408,7 @@ def test_what_a_plain_server_does_not_need_is_not_loaded() -> None:
         "import sys, gpu_profile_exporter.server; "
         "print(*sorted({'yaml', 'bcrypt', 'uvloop', 'httptools', 'websockets', 'starlette'} & sys.modules.keys()))"
     )
-    root = Path(__file__).parents[2]
-    paths = os.pathsep.join([str(root / "instrumentation"), str(root / "exporter")])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-        check=True,
-    )
-    assert done.stdout == "\n"
+    assert printed("-c", code) == "\n"
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -8,24 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property.activity_trees import SPAN, ancestors, cuts, forests, innermost_at
 
-from gpu_profile.catalogue import Signal, signal
-from gpu_profile.catalogue.samples import Sample
-from gpu_profile.catalogue.signals import UTILIZATION
-from gpu_profile.history.timeline import Column
-from gpu_profile.join.unmixing.activities import Activities, Activity, exclusive, pieces, segments
-
-THROTTLE = signal("throttle_hw_thermal")
-
-
-@st.composite
-def columns(draw: st.DrawFn) -> Column:
-    row: Signal = draw(st.sampled_from([UTILIZATION, THROTTLE]))
-    column = Column(row, 64)
-    t, total = draw(st.integers(0, 20)), 0
-    for step, value in draw(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 100)), max_size=6)):
-        start, t, total = t + step % 3, t + step + step % 3, total + value
-        column.append(Sample(row, start, t, value if row is UTILIZATION else total))
-    return column
+from gpu_profile.join.unmixing.activities import Activities, Activity, pieces, segments
 
 
 def numbered(activities: list[Activity]) -> Activities:
@@ -142,26 +124,3 @@ def test_at_every_tick_a_segment_holds_the_activities_with_no_descendant_running
 def test_segments_hand_out_the_very_activities_that_they_were_given(activities: list[Activity]) -> None:
     given = {id(a) for a in activities}
     assert all(id(a) in given for cut in segments(activities, 0, SPAN) for a in cut.innermost)
-
-
-@given(forests(), columns())
-def test_exclusive_shares_and_the_rest_add_up_to_the_columns_integral_exactly(
-    activities: list[Activity], column: Column
-) -> None:
-    shares, rest = exclusive(column, segments(activities, 0, SPAN))
-    assert sum(shares.values()) + rest == column.integral(0, SPAN).mass
-    assert all(type(share) is int for share in shares.values())
-
-
-@given(forests())
-def test_concurrent_activities_share_equally_to_within_one_quantum_per_segment(activities: list[Activity]) -> None:
-    column = Column(UTILIZATION, 4)
-    column.append(Sample(UTILIZATION, 0, SPAN, 77))
-    found = segments(activities, 0, SPAN)
-    fair: Counter[object] = Counter()
-    for cut in found:
-        for a in cut.innermost:
-            fair[a.key] += 77 * (cut.end_ns - cut.start_ns) / len(cut.innermost)  # type: ignore[assignment]
-    shares, _ = exclusive(column, found)
-    assert shares.keys() == fair.keys()
-    assert all(abs(shares[key] - fair[key]) <= len(found) for key in shares)

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from gpu_profile.catalogue import Kind, Signal, signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import MEMORY_USED, POWER, UTILIZATION
-from gpu_profile.history.timeline import LONGEST_HOLD_NS, Column, Cumulative, wrap
+from gpu_profile.history.ledger import LONGEST_HOLD_NS
+from gpu_profile.history.rows import Cumulative, wrap
+from gpu_profile.history.timeline import Column
 from gpu_profile.units import NS_PER_S
 
 THROTTLE = signal("throttle_hw_thermal")

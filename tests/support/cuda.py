@@ -23,6 +23,7 @@ from gpu_profile.regions.frameworks import find_stream, libcuda
 from gpu_profile.regions.frameworks.libcuda import CudaError
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S
+from support.concurrency import in_threads
 
 #: What a call costs the host.
 CALL_S = 1e-6
@@ -266,7 +267,5 @@ def stream_now(clock: FakeClock) -> Any:
 
 def in_thread(function: Callable[[], Any]) -> Any:
     results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(function()))
-    thread.start()
-    thread.join()
+    in_threads(lambda: results.append(function()))
     return results[0]

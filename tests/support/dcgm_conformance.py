@@ -126,7 +126,14 @@ def _side(family: Family) -> _Side:
 
 def main(urls: Sequence[str]) -> int:
     """Compare what two addresses serve."""
-    verdicts = compare(*(urlopen(url, timeout=10).read().decode() for url in urls))
+    if len(urls) != 2:
+        print("Two addresses are compared: dcgm-exporter's and ours.", file=sys.stderr)
+        return 2
+    try:
+        verdicts = compare(*(urlopen(url, timeout=10).read().decode() for url in urls))
+    except (OSError, ValueError) as error:
+        print(f"One of {' and '.join(urls)} cannot be read: {error}", file=sys.stderr)
+        return 2
     columns = ("metric", "default", "verdict", "detail", "theirs", "ours")
     values = [["" if value is None else f"{value:g}" for value in (one.theirs, one.ours)] for one in verdicts]
     rows = [

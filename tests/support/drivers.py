@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from support.exporter import step_for
-
 from gpu_profile.catalogue import SIGNALS, Signal, Tier
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER, SM
@@ -18,6 +16,7 @@ from gpu_profile.sampling.rounds import DRAIN_S
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
+from support.exporter import step_for
 
 A, B = Device("GPU-A", index=0), Device("GPU-B", index=1)
 SLICE = Device("MIG-A", parent="GPU-A", kind=DeviceKind.MIG)
@@ -101,6 +100,10 @@ class FakeDriver:
     def times(self, what: str, uuid: str = "") -> list[int]:
         """When the call was made, ns since the start."""
         return [at for called, device, at in self.calls if called == what and device == uuid]
+
+
+#: Makes a sampler of what opens its driver and of its interval, and stops it when the test ends.
+Sampling = Callable[..., Sampler]
 
 
 class World:

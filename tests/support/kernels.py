@@ -18,6 +18,7 @@ from gpu_profile.kernels.views import KernelReport, report_of
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import FakeClock
+from support.sessions import new_session
 
 MS = 1_000_000
 MAIN = 100
@@ -277,11 +278,3 @@ def regions(clock: FakeClock) -> Iterator[Session]:
     finally:
         process.stop()
         process.configure()
-
-
-def new_session() -> Session:
-    """Another session of the process, in place of the one before."""
-    session = process._make()
-    session.active = True
-    process.current = session
-    return session

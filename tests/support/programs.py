@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,29 @@ def environment(**more: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GPU_PROFILE")}
     paths = [str(ROOT / "instrumentation"), str(ROOT / "exporter")]
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), **more}
+
+
+def ran(
+    words: Sequence[str | os.PathLike[str]], *, cwd: str | Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """A program that has ended, and what it printed; `env` is added to `environment()`."""
+    return subprocess.run(
+        words, capture_output=True, text=True, cwd=cwd, env=environment(**env), timeout=300, check=False
+    )
+
+
+def python(
+    *words: str | os.PathLike[str], cwd: str | Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """The same of Python with these words."""
+    return ran([sys.executable, *words], cwd=cwd, **env)
+
+
+def printed(*words: str | os.PathLike[str], cwd: str | Path | None = None, **env: str) -> str:
+    """What Python printed, given these words; it must have ended well."""
+    done = python(*words, cwd=cwd, **env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def command(*arguments: str) -> list[str]:
@@ -84,9 +107,7 @@ def exporter(*arguments: str, **env: str) -> Iterator[Exporter]:
 
 def fails(*arguments: str, **env: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of an exporter that is expected to end by itself."""
-    done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, env=environment(**env), timeout=60, check=False
-    )
+    done = ran(command(*arguments), **env)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -95,6 +116,13 @@ def free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    """A port of this machine that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
 
 
 def until(condition: Any, what: str, timeout_s: float = 30) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,8 +13,9 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Sampler as TraceSampler
+from prometheus_client import CollectorRegistry, generate_latest
 
-from gpu_profile import GpuSpanProcessor
+from gpu_profile import GpuSpanProcessor, RegionCollector
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.regimes.evidence import Evidence
@@ -26,6 +27,7 @@ from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import STEP_S
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import NS_PER_S, nanoseconds
+from support.sessions import new_session
 
 #: Joules on a metal counter, which the simulated H200 renews every 100 ms, and busy time in windows of 105 ms.
 ONE_GPU = '[[device]]\nmodel = "H200 SXM"\n'
@@ -67,9 +69,7 @@ class Stage:
             self.provider.add_span_processor(self.processor)
         self.tracer = self.provider.get_tracer("gpu_profile")
         monkeypatch.setattr(running, "tracer", self.tracer)
-        self.session = process._make()
-        self.session.active = True
-        process.current = self.session
+        self.session = new_session()
         #: What the join has met, in the order in which it began.
         self.ended: list[Execution] = []
         self.session.joiner.on_end.append(self.ended.append)
@@ -85,6 +85,11 @@ class Stage:
         process.configure()
         self.queue.close()
         assert pynvml.nvmlLib is None or "Simulated" not in type(pynvml.nvmlLib).__name__
+
+    def restart(self) -> None:
+        """End the session; the process has another from here on."""
+        process.stop()
+        self.session = new_session()
 
     # ------------------------------------------------------------------ time
 
@@ -161,6 +166,17 @@ class Stage:
     def calls(self, region: str) -> int:
         """How often a region was counted, whatever its regime and device."""
         return sum(count for (name, _, _), count in self.session.joiner.verdicts.calls.items() if name == region)
+
+
+#: Makes a stage with other settings, which ends with the test.
+Staged = Callable[..., Stage]
+
+
+def exposition() -> str:
+    """The Prometheus page of this process's regions."""
+    registry = CollectorRegistry()
+    registry.register(RegionCollector())
+    return generate_latest(registry).decode()
 
 
 GEMM, RELU, ALL_REDUCE = "ampere_sgemm_128x64_tn", "vectorized_elementwise_kernel", "ncclDevKernel_AllReduce"

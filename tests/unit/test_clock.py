@@ -34,9 +34,8 @@ def test_an_alarm_wakes_the_thread_that_waits_for_it() -> None:
     assert woken == [True]
 
 
-def test_both_clocks_wait_for_an_alarm() -> None:
+def test_both_clocks_wait_for_an_alarm(clock: FakeClock) -> None:
     alarm: Waitable = Alarm()
-    clock = FakeClock()
     before = clock.now_ns()
     assert not clock.wait(alarm, 5)
     assert clock.now_ns() - before == 5_000_000_000

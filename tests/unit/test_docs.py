@@ -20,7 +20,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from support.programs import environment
+from support.programs import environment, python, ran
 from unit.exporter.settings import served
 
 import gpu_profile
@@ -141,15 +141,7 @@ def test_every_python_block_is_python(block: Block) -> None:
 
 @pytest.mark.parametrize("block", named("python run"))
 def test_what_is_marked_to_run_runs_without_a_word_of_complaint(block: Block, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", block.text],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=tmp_path,
-        env=environment(TMPDIR=os.fspath(tmp_path)),
-        check=False,
-    )
+    done = python("-W", "error", "-c", block.text, cwd=tmp_path, TMPDIR=os.fspath(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     shown = block.following
     if shown is not None and shown.info == "json":
@@ -301,13 +293,7 @@ def test_every_make_target_that_a_page_uses_exists() -> None:
 
 
 def test_the_generated_tables_are_what_the_code_says() -> None:
-    done = subprocess.run(
-        [sys.executable, DOCS / "generate.py", "--check"],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        check=False,
-    )
+    done = python(DOCS / "generate.py", "--check")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -316,7 +302,7 @@ def test_a_table_that_was_changed_by_hand_is_found_and_written_anew(tmp_path: Pa
     right = (DOCS / "metrics.md").read_text(encoding="utf-8")
     page.write_text(right.replace("Power draw averaged", "Power draw, perhaps averaged"), encoding="utf-8")
     command = [sys.executable, os.fspath(DOCS / "generate.py"), os.fspath(tmp_path)]
-    check = subprocess.run([*command, "--check"], capture_output=True, text=True, env=environment(), check=False)
+    check = ran([*command, "--check"])
     assert check.returncode == 1
     assert "metrics.md: out of date" in check.stdout
     subprocess.run(command, capture_output=True, env=environment(), check=True)

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.programs import printed
 
 import gpu_profile
 
@@ -36,21 +35,8 @@ NAMES = [
 
 def python(code: str) -> str:
     """What a fresh interpreter prints."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "error",
-            "-c",
-            f"import sys; sys.path.insert(0, {str(ROOT / 'instrumentation')!r})\n{code}",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd="/",
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    library = str(ROOT / "instrumentation")
+    return printed("-W", "error", "-c", f"import sys\n{code}", cwd=Path("/"), PYTHONPATH=library)
 
 
 def loaded(code: str) -> set[str]:

@@ -19,6 +19,11 @@ from gpu_profile.regimes import Regime, Thresholds
 NAMES = ("load", "step", "forward")
 
 
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
 @pytest.mark.parametrize("identified", [True, False])
 @pytest.mark.parametrize("marked", [True, False])
 def test_regions_get_what_they_used_whatever_the_spans_tell(marked: bool, identified: bool) -> None:
@@ -37,8 +42,7 @@ def test_regions_get_what_they_used_whatever_the_spans_tell(marked: bool, identi
     assert one(analysis, "forward").summary.call_energy_j == pytest.approx(inside / run.calls, rel=0.02)
 
 
-def test_a_device_is_described_by_its_own_samples_and_its_energy_adds_up() -> None:
-    run = Run()
+def test_a_device_is_described_by_its_own_samples_and_its_energy_adds_up(run: Run) -> None:
     analysis = analyse(run.recording())
     (use,) = analysis.devices
     energy = [sample.value for sample in run.samples[ENERGY]]
@@ -50,8 +54,7 @@ def test_a_device_is_described_by_its_own_samples_and_its_energy_adds_up() -> No
     assert shares + (use.unattributed_j or 0.0) == pytest.approx(use.energy_j)
 
 
-def test_units_of_work_are_told_per_second_of_the_region_and_in_joules() -> None:
-    run = Run()
+def test_units_of_work_are_told_per_second_of_the_region_and_in_joules(run: Run) -> None:
     analysis = analyse(run.recording())
     step = one(analysis, "step")
     seconds = run.active_s["step"] + run.active_s["forward"]
@@ -61,8 +64,7 @@ def test_units_of_work_are_told_per_second_of_the_region_and_in_joules() -> None
     assert (one(analysis, "load").items_per_s, one(analysis, "load").item_energy_j) == (None, None)
 
 
-def test_items_that_only_some_executions_told_are_set_beside_nothing() -> None:
-    run = Run()
+def test_items_that_only_some_executions_told_are_set_beside_nothing(run: Run) -> None:
     first = next(i for i, span in enumerate(run.spans) if span.name == "step")
     run.spans[first] = run.spans[first]._replace(items=None)
     step = one(analyse(run.recording()), "step")
@@ -71,8 +73,7 @@ def test_items_that_only_some_executions_told_are_set_beside_nothing() -> None:
     assert "per item: only some of the executions told their items" in step.reasons
 
 
-def test_the_order_in_which_spans_were_recorded_makes_no_difference() -> None:
-    run = Run()
+def test_the_order_in_which_spans_were_recorded_makes_no_difference(run: Run) -> None:
     there = analyse(run.recording())
     run.spans.reverse()
     back = analyse(run.recording())
@@ -120,8 +121,7 @@ def test_without_samples_there_are_durations_and_reasons(marked: bool) -> None:
     assert any("the recording has no samples of this device" in line for line in reasons(analysis))
 
 
-def test_a_device_without_energy_and_utilisation_says_so_and_gives_no_zero() -> None:
-    run = Run()
+def test_a_device_without_energy_and_utilisation_says_so_and_gives_no_zero(run: Run) -> None:
     samples = [Sample(TEMPERATURE, T0 + i, T0 + i, 40) for i in range(5)]
     analysis = analyse(replace(run.recording(), samples={GPU.uuid: {"temperature": to_columns(samples)}}))
     (use,) = analysis.devices
@@ -133,16 +133,14 @@ def test_a_device_without_energy_and_utilisation_says_so_and_gives_no_zero() -> 
     assert one(analysis, "step").summary.busy is None
 
 
-def test_one_reading_of_a_counter_is_no_energy() -> None:
-    run = Run()
+def test_one_reading_of_a_counter_is_no_energy(run: Run) -> None:
     samples = {"energy": to_columns(run.samples[ENERGY][:1]), "graphics": to_columns(run.samples[GRAPHICS])}
     (use,) = analyse(replace(run.recording(), samples={GPU.uuid: samples})).devices
     assert use.energy_j is None
     assert use.reasons == ("energy: 1 samples of energy cover no time",)
 
 
-def test_spans_that_end_before_they_start_are_left_out_and_counted() -> None:
-    run = Run()
+def test_spans_that_end_before_they_start_are_left_out_and_counted(run: Run) -> None:
     whole = analyse(run.recording())
     run.spans += [SpanRecord("step", T0 + 5, T0 + 4), SpanRecord("late", T0, 1 << 63), SpanRecord("step", -9, T0)]
     analysis = analyse(run.recording())
@@ -153,8 +151,7 @@ def test_spans_that_end_before_they_start_are_left_out_and_counted() -> None:
     ]
 
 
-def test_a_device_interval_that_ends_before_it_starts_gives_way_to_the_hosts() -> None:
-    run = Run()
+def test_a_device_interval_that_ends_before_it_starts_gives_way_to_the_hosts(run: Run) -> None:
     broken = DeviceInterval(GPU.uuid, 0, T0 + 9, T0 + 3)
     run.spans = [span._replace(device_intervals=(broken,)) for span in run.spans]
     analysis = analyse(run.recording())
@@ -162,8 +159,7 @@ def test_a_device_interval_that_ends_before_it_starts_gives_way_to_the_hosts() -
     assert any("180 executions end before they start" in note for note in analysis.notes)
 
 
-def test_parents_that_run_in_a_ring_do_not_hang() -> None:
-    run = Run()
+def test_parents_that_run_in_a_ring_do_not_hang(run: Run) -> None:
     a, b = (f"{n:016x}" for n in (901, 902))
     run.spans += [
         SpanRecord("x", T0, T0 + 10**9, trace_id="t", span_id=a, parent_span_id=b),
@@ -173,14 +169,12 @@ def test_parents_that_run_in_a_ring_do_not_hang() -> None:
     assert len(analyse(run.recording()).regions) == 6
 
 
-def test_a_stray_time_stamp_does_not_take_for_ever() -> None:
-    run = Run()
+def test_a_stray_time_stamp_does_not_take_for_ever(run: Run) -> None:
     run.spans.append(SpanRecord("stray", 0, 10))
     assert one(analyse(run.recording()), "stray").summary.durations.calls == 1
 
 
-def test_executions_outside_the_samples_are_told() -> None:
-    run = Run()
+def test_executions_outside_the_samples_are_told(run: Run) -> None:
     run.spans += [
         SpanRecord("early", T0 - 9_000_000_000, T0 - 8_000_000_000),
         SpanRecord("late", T0 + 10**12, T0 + 2 * 10**12),
@@ -195,8 +189,7 @@ def test_executions_outside_the_samples_are_told() -> None:
     assert one(analysis, "step").summary.busy is not None
 
 
-def test_samples_out_of_order_give_what_they_give_in_order(tmp_path: Path) -> None:
-    run = Run()
+def test_samples_out_of_order_give_what_they_give_in_order(tmp_path: Path, run: Run) -> None:
     with RecordingWriter(tmp_path) as writer:
         for samples in run.samples.values():
             half = len(samples) // 2
@@ -208,8 +201,7 @@ def test_samples_out_of_order_give_what_they_give_in_order(tmp_path: Path) -> No
     assert back.devices[0].reasons == ()
 
 
-def test_samples_that_cannot_be_are_left_out_and_counted() -> None:
-    run = Run()
+def test_samples_that_cannot_be_are_left_out_and_counted(run: Run) -> None:
     recording = run.recording()
     backwards = [Sample(GRAPHICS, s.t_end_ns, s.t_start_ns, s.value) for s in run.samples[GRAPHICS][10:13]]
     wild = Sample(GRAPHICS, T0 + 10**8, T0 + 2 * 10**8 + 7, 1 << 40)
@@ -224,15 +216,13 @@ def test_samples_that_cannot_be_are_left_out_and_counted() -> None:
     assert "graphics: 1 samples have values that the device cannot have" in analysis.devices[0].reasons
 
 
-def test_items_that_are_no_numbers_count_as_not_told() -> None:
-    run = Run()
+def test_items_that_are_no_numbers_count_as_not_told(run: Run) -> None:
     run.spans = [span._replace(items=float("nan") if span.name == "step" else None) for span in run.spans]
     step = one(analyse(run.recording()), "step")
     assert (step.summary.durations.items, step.items_per_s, step.item_energy_j) == (None, None, None)
 
 
-def test_samples_beyond_all_calendars_are_left_out() -> None:
-    run = Run()
+def test_samples_beyond_all_calendars_are_left_out(run: Run) -> None:
     recording = run.recording()
     wild = to_columns([Sample(ENERGY, -5, -5, 0), *run.samples[ENERGY], Sample(ENERGY, 1 << 62, 1 << 62, 9)])
     samples = {**recording.samples[GPU.uuid], "energy": wild}
@@ -240,8 +230,7 @@ def test_samples_beyond_all_calendars_are_left_out() -> None:
     assert wilder.devices[0].energy_j == there.devices[0].energy_j
 
 
-def test_more_regions_than_can_be_told_apart_are_pooled_by_time_and_counted() -> None:
-    run = Run()
+def test_more_regions_than_can_be_told_apart_are_pooled_by_time_and_counted(run: Run) -> None:
     run.spans += [SpanRecord(f"rare{i}", T0 + i, T0 + i + 1000) for i in range(100)]
     analysis = analyse(run.recording())
     assert one(analysis, "step").summary.durations.calls == run.calls
@@ -293,8 +282,7 @@ def test_a_truncated_recording_is_analysed_as_far_as_it_goes_and_says_how_much_i
     assert f"{analysis.lost_bytes} bytes lost" in render(analysis)
 
 
-def test_files_and_memory_give_the_same_analysis(tmp_path: Path) -> None:
-    run = Run()
+def test_files_and_memory_give_the_same_analysis(tmp_path: Path, run: Run) -> None:
     run.write(tmp_path / "recording")
     analysis = analyse(read_recording(tmp_path / "recording"))
     expected = {use.summary.region: use.summary for use in analyse(run.recording()).regions}

@@ -34,9 +34,7 @@ def test_analyze_prints_regions_and_devices(recorded: Callable[[str], str], caps
     assert re.search(r"^forward +0 +60 .* COMPUTE_BOUND +\d+ %$", out, re.MULTILINE)
 
 
-def test_the_json_is_valid_and_says_null_for_what_is_not_known(
-    recorded: Callable[[str], str], tmp_path: Path, capsys: Capture
-) -> None:
+def test_the_json_is_valid_and_says_null_for_what_is_not_known(recorded: Callable[[str], str], capsys: Capture) -> None:
     assert run(["analyze", recorded("a"), "--json"]) == 0
 
     def refuse(constant: str) -> Any:

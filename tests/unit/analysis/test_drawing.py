@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from support.analysis import GPU, MS, T0, Run, unpacked
 
 from gpu_profile.analysis.drawing import stretches
-from gpu_profile.analysis.lanes import on_host, usable
+from gpu_profile.analysis.lanes import on_host
+from gpu_profile.analysis.runs import usable
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.activities import Activities
-from gpu_profile.recording import Recording, SpanRecord
+from gpu_profile.recording import SpanRecord
 from gpu_profile.report.blocks import MOST_LANES, MOST_TRACKS, Scale, blocks, drawn_lanes, pack, stacked
 
 TREES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40), st.integers(-1, 20)), min_size=1, max_size=24)
@@ -77,7 +78,7 @@ def test_a_track_is_used_again_once_nothing_runs_on_it() -> None:
 
 def test_spans_without_ids_are_nested_by_time() -> None:
     spans = [SpanRecord("out", T0, T0 + 100), SpanRecord("in", T0 + 10, T0 + 20)]
-    lanes = on_host(usable(Recording((), (), {}, tuple(spans), (), ())))
+    lanes = on_host(usable(spans))
     assert lanes is not None
     assert (lanes.tracks.tolist(), lanes.levels.tolist()) == ([0, 0], [0, 1])
 

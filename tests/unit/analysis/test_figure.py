@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import replace
 from math import isnan
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.analysis import EMPTY, GPU, B, Run, hostile, with_gap
+from support.programs import printed
 
 from gpu_profile.analysis import analyse
 from gpu_profile.analysis.figure import draw
@@ -78,11 +78,4 @@ def test_without_matplotlib_there_is_one_line_that_says_what_to_do(monkeypatch: 
 
 def test_nothing_else_loads_matplotlib() -> None:
     code = "import sys, gpu_profile.analysis.figure, gpu_profile.analysis.page; print('matplotlib' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": str(ROOT / "instrumentation")},
-    )
-    assert done.stdout == "False\n"
+    assert printed("-c", code) == "False\n"

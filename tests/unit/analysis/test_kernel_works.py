@@ -158,25 +158,9 @@ def test_the_table_of_regions_has_their_sums() -> None:
 
 
 def test_the_trace_has_each_executions_kernels() -> None:
-    protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
-    trace = protos.Trace()
-    trace.ParseFromString(perfetto_trace(UNSAMPLED, analyse(UNSAMPLED)))
-    keys: dict[int, str] = {}
-    texts: dict[int, str] = {}
+    from support.perfetto import read
 
-    def value(each: Any) -> Any:
-        if each.array_values:
-            return tuple(value(part) for part in each.array_values)
-        kind = each.WhichOneof("value")
-        return texts[getattr(each, kind)] if kind == "string_value_iid" else getattr(each, kind)
-
-    found = []
-    for packet in trace.packet:
-        keys |= {row.iid: row.name for row in packet.interned_data.debug_annotation_names}
-        texts |= {row.iid: row.str.decode() for row in packet.interned_data.debug_annotation_string_values}
-        told = packet.track_event.debug_annotations
-        if told:
-            found.append({keys[each.name_iid]: value(each) for each in told})
+    found = [each.args for each in read(perfetto_trace(UNSAMPLED, analyse(UNSAMPLED))).slices]
     assert len(found) == len(SPANS)
     for event, work in zip(found, (HUNGRY, HUNGRY, None, TALKING, NOTHING, None), strict=True):
         own = {key: value for key, value in event.items() if key.startswith(OWN)}

@@ -170,22 +170,9 @@ def test_the_table_of_regions_has_their_rates() -> None:
 
 
 def test_the_trace_has_each_executions_operation() -> None:
-    protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
-    trace = protos.Trace()
-    trace.ParseFromString(perfetto_trace(HOST_ONLY, analyse(HOST_ONLY)))
-    keys: dict[int, str] = {}
-    texts: dict[int, str] = {}
-    found = []
-    for packet in trace.packet:
-        keys |= {row.iid: row.name for row in packet.interned_data.debug_annotation_names}
-        texts |= {row.iid: row.str.decode() for row in packet.interned_data.debug_annotation_string_values}
-        if packet.track_event.debug_annotations:
-            event: dict[str, Any] = {}
-            for each in packet.track_event.debug_annotations:
-                kind = each.WhichOneof("value")
-                value = getattr(each, kind)
-                event[keys[each.name_iid]] = texts[value] if kind == "string_value_iid" else value
-            found.append(event)
+    from support.perfetto import read
+
+    found = [each.args for each in read(perfetto_trace(HOST_ONLY, analyse(HOST_ONLY))).slices]
     assert len(found) == len(SPANS)
     for event, operation in zip(found, (PRODUCT, PRODUCT, SUM, BLANK, None), strict=True):
         own = {key: value for key, value in event.items() if ".operation." in key}

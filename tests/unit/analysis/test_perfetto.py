@@ -1,98 +1,20 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.analysis import EMPTY, EVIL, GPU, ITEMS, MS, T0, B, Run, hostile, one, to_columns, two_devices, with_gap
+from support.perfetto import Trace, protos, read
 
 from gpu_profile.analysis import Analysis, analyse
 from gpu_profile.analysis.perfetto import perfetto_packets, perfetto_trace
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import CLOCK_SM, GRAPHICS, MEMORY_USED
 from gpu_profile.recording import ProcessInfo, Recording, SpanRecord
-
-protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
-BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
-
-
-@dataclass
-class Slice:
-    track: int
-    name: str
-    start: int
-    end: int
-    depth: int
-    args: dict[str, Any]
-
-
-@dataclass
-class Trace:
-    """A trace as its reader understands it."""
-
-    tracks: dict[int, Any] = field(default_factory=dict)
-    slices: list[Slice] = field(default_factory=list)
-    instants: list[Slice] = field(default_factory=list)
-    counters: dict[int, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
-
-    def path(self, uuid: int) -> str:
-        """The names of a track and of those above it."""
-        found = self.tracks[uuid]
-        name = found.name or f"{found.process.process_name} ({found.process.pid})"
-        return f"{self.path(found.parent_uuid)}/{name}" if found.parent_uuid else name
-
-    def on(self, path: str) -> list[Slice]:
-        return [each for each in self.slices if self.path(each.track) == path]
-
-    def counter(self, path: str) -> tuple[Any, list[tuple[int, float]]]:
-        ((uuid, values),) = [(u, v) for u, v in self.counters.items() if self.path(u) == path]
-        return self.tracks[uuid].counter, values
-
-
-def read(data: bytes) -> Trace:
-    """Names are resolved in the order of the packets, as the trace processor does: one told too late is an error."""
-    parsed = protos.Trace()
-    parsed.ParseFromString(data)
-    trace, interned = Trace(), [{}, {}, {}]  # type: ignore[var-annotated]
-    stacks: dict[int, list[Slice]] = defaultdict(list)
-    for packet in parsed.packet:
-        if packet.HasField("interned_data"):
-            tables = packet.interned_data
-            for place, table in enumerate((tables.event_names, tables.debug_annotation_names)):
-                interned[place] |= {row.iid: row.name for row in table}
-            interned[2] |= {row.iid: row.str.decode() for row in tables.debug_annotation_string_values}
-        if packet.HasField("track_descriptor"):
-            assert packet.track_descriptor.uuid not in trace.tracks
-            trace.tracks[packet.track_descriptor.uuid] = packet.track_descriptor
-        if not packet.HasField("track_event"):
-            continue
-        event, at = packet.track_event, packet.timestamp
-        assert event.track_uuid in trace.tracks
-        if event.type == COUNTER:
-            trace.counters[event.track_uuid].append((at, event.double_counter_value))
-        elif event.type == END:
-            stacks[event.track_uuid].pop().end = at
-        else:
-            args = {interned[1][each.name_iid]: value(each, interned[2]) for each in event.debug_annotations}
-            stack = stacks[event.track_uuid]
-            made = Slice(event.track_uuid, interned[0][event.name_iid], at, -1, len(stack), args)
-            if event.type == INSTANT:
-                trace.instants.append(made)
-            else:
-                trace.slices.append(made)
-                stack.append(made)
-    assert not any(stacks.values())
-    return trace
-
-
-def value(annotation: Any, texts: dict[int, str]) -> object:
-    kind = annotation.WhichOneof("value")
-    found = getattr(annotation, kind)
-    return texts[found] if kind == "string_value_iid" else found
 
 
 def made(recording: Recording, devices: Sequence[str] = ()) -> tuple[Trace, Analysis]:

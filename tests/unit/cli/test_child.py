@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-from support.programs import environment
+from support.programs import printed
 
 #: Takes in orphans as process 1 does, by Linux' leave (PR_SET_CHILD_SUBREAPER), and says whether one is left unburied.
 FIRST = """
@@ -24,15 +21,7 @@ except ChildProcessError:
 
 
 def first(pid: int) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", FIRST, str(pid)],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=60,
-        check=True,
-    )
-    return done.stdout.split()
+    return printed("-c", FIRST, str(pid)).split()
 
 
 def test_orphans_are_buried_by_process_1_and_by_no_other() -> None:

@@ -15,13 +15,15 @@ from gpu_profile.cli.watch import Watch
 from gpu_profile.driver import simulated
 from gpu_profile.recording import read_recording
 
+Capture = pytest.CaptureFixture[str]
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> str:
     return f"simulated:{simulated.create(tmp_path / 'node')}"
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+def one_line(capsys: Capture) -> str:
     """The one line on standard error, where nothing else was said."""
     out, err = capsys.readouterr()
     assert out == ""
@@ -30,12 +32,12 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     return err.removeprefix("gpu-profile: ").rstrip("\n")
 
 
-def test_without_arguments_it_says_what_it_can_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_arguments_it_says_what_it_can_do(capsys: Capture) -> None:
     assert run([]) == 0
     assert re.search(r"^  record +Record every GPU", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_help_and_version_are_no_errors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_version_are_no_errors(capsys: Capture) -> None:
     assert run(["-h"]) == 0
     assert run(["record", "--help"]) == 0
     assert run(["--version"]) == 0
@@ -62,16 +64,14 @@ def test_help_and_version_are_no_errors(capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_a_slip_of_the_users_is_one_line_and_exit_code_2(
-    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], says: str, tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "file").touch()
     assert run([argument.format(dir=tmp_path) for argument in arguments]) == 2
     assert says.format(dir=tmp_path) in one_line(capsys)
 
 
-def test_a_device_that_is_not_there_is_told_with_those_that_are(
-    node: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_device_that_is_not_there_is_told_with_those_that_are(node: str, tmp_path: Path, capsys: Capture) -> None:
     uuids = simulated.Truth(node.partition(":")[2]).uuids
     directory = tmp_path / "recording"
     assert run(["record", str(directory), "--driver", node, "--device", uuids[0], "--device", "GPU-1"]) == 2
@@ -80,7 +80,7 @@ def test_a_device_that_is_not_there_is_told_with_those_that_are(
 
 
 def test_a_missing_driver_is_one_line_and_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run(["record", str(tmp_path), "--driver", "smi"]) == 1
@@ -88,7 +88,7 @@ def test_a_missing_driver_is_one_line_and_exit_code_1(
 
 
 def test_the_environment_names_the_driver_where_the_command_line_does_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPU_PROFILE_BACKEND", "none")
     assert run(["record", str(tmp_path)]) == 2
@@ -97,7 +97,7 @@ def test_the_environment_names_the_driver_where_the_command_line_does_not(
 
 @pytest.mark.parametrize("where", ["start", "_open"], ids=["in the command", "in the watch's own thread"])
 def test_a_defect_is_one_line_and_exit_code_1(
-    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    where: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise KeyError("a defect\nof ours")
@@ -109,7 +109,7 @@ def test_a_defect_is_one_line_and_exit_code_1(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_driver_that_hangs_while_it_is_opened_does_not_keep_record_from_ending(
-    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    number: int, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
 
@@ -123,9 +123,7 @@ def test_a_driver_that_hangs_while_it_is_opened_does_not_keep_record_from_ending
     release.set()
 
 
-def test_record_keeps_what_the_devices_do_and_says_how_much(
-    node: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_record_keeps_what_the_devices_do_and_says_how_much(node: str, tmp_path: Path, capsys: Capture) -> None:
     directory = tmp_path / "recordings" / "new"
     uuid = simulated.Truth(node.partition(":")[2]).uuids[1]
     before = signal.getsignal(signal.SIGINT)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.nodes import node_of
 
 from gpu_profile.catalogue import SIGNALS
 from gpu_profile.cli import machine, run
@@ -17,14 +18,7 @@ from gpu_profile.driver import simulated
 
 Capture = pytest.CaptureFixture[str]
 
-NODE = """
-[[device]]
-model = "H200 SXM"
-
-[[device]]
-model = "A10G"
-unsupported = ["nvmlDeviceGetTemperature"]
-"""
+NODE = node_of("H200 SXM", "A10G") + 'unsupported = ["nvmlDeviceGetTemperature"]\n'
 
 
 @pytest.fixture
@@ -100,7 +94,7 @@ def test_a_backend_that_is_none_is_a_slip_of_the_users(capsys: Capture) -> None:
     assert "did you mean 'nvml'?" in capsys.readouterr().err
 
 
-def test_it_imports_no_framework(node: str, capsys: Capture) -> None:
+def test_it_imports_no_framework(node: str) -> None:
     before = set(sys.modules)
     assert run(["doctor", "--backend", node]) == 0
     assert not {"torch", "tensorflow", "jax", "cupy", "numba"} & (set(sys.modules) - before)

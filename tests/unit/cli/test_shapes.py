@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from support.programs import environment
+from support.programs import printed
 
 from gpu_profile.cli import commands, run
 from gpu_profile.cli.options import BACKEND_VARIABLE, RECORD_VARIABLE, SAMPLED_VARIABLE
@@ -108,7 +106,4 @@ def test_the_variables_are_those_of_the_library() -> None:
 
 def test_what_is_loaded_before_the_command_starts_is_little() -> None:
     code = "import gpu_profile.cli, sys; print([m for m in ('numpy', 'pynvml', 'rich', 'torch') if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60, check=True
-    )
-    assert done.stdout == "[]\n"
+    assert printed("-c", code) == "[]\n"

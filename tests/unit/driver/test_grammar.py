@@ -58,8 +58,7 @@ def test_simulated_reads_a_simulated_node_through_nvml_until_it_is_closed() -> N
     assert not Path(directory).exists()
 
 
-def test_simulated_with_a_directory_leaves_it_where_it_is(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_simulated_with_a_directory_leaves_it_where_it_is(tmp_path: Path, clock: FakeClock) -> None:
     create(tmp_path, clock=clock)
     driver = open_driver(f"simulated:{tmp_path}", clock=clock)
     assert driver.name == f"simulated:{tmp_path}"

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.concurrency import in_threads
 from support.drivers import FakeDriver
-from support.programs import environment
+from support.nodes import HALF, node_of
+from support.programs import ran
 
 from gpu_profile.catalogue.samples import Device, DeviceKind, ProcessUse
 from gpu_profile.driver import simulated
@@ -144,9 +146,7 @@ def test_without_proc_the_own_number_is_left_and_nothing_is_taken_for_the_hosts(
 
 def test_a_thread_that_lives_is_among_the_own_numbers() -> None:
     seen: list[bool] = []
-    thread = threading.Thread(target=lambda: seen.append(threading.get_native_id() in own_ids().inside))
-    thread.start()
-    thread.join()
+    in_threads(lambda: seen.append(threading.get_native_id() in own_ids().inside))
     assert seen == [True]
 
 
@@ -181,7 +181,7 @@ print(os.getpid(), ids.on_host, os.getpid() in ids.inside, ids.host, runs(1), ru
 @pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="needs unshare and root")
 def test_in_a_real_namespace_of_its_own_a_process_knows_that_it_is_not_the_hosts() -> None:
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", ASK.format(pid=os.getpid())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), check=False)
+    done = ran(command)
     if done.returncode and "unshare" in done.stderr:
         pytest.skip(f"no namespace may be made here: {done.stderr.strip()}")
     pid, *rest = done.stdout.split()
@@ -200,23 +200,7 @@ def test_the_driver_is_asked_less_and_less_and_rarely_once_it_has_answered() -> 
 
 # ---------------------------------------------------------------------- with the NVML driver
 
-NODE = """
-[[device]]
-model = "H200 SXM"
-[[device]]
-model = "H200 SXM"
-[[device]]
-model = "H100 SXM"
-  [[device.mig]]
-  profile = "3g.40gb"
-  [[device.mig]]
-  profile = "3g.40gb"
-"""
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+NODE = node_of("H200 SXM", "H200 SXM", "H100 SXM") + 2 * HALF
 
 
 @pytest.fixture

@@ -47,8 +47,7 @@ def brief(samples: object) -> list[tuple[str, int, int]]:
     return [(sample.signal.key, (sample.t_end_ns - START_NS) // MS, sample.value) for sample in samples]
 
 
-def test_samples_fall_due_as_they_were_recorded_counted_from_the_start(directory: Path) -> None:
-    clock = FakeClock()
+def test_samples_fall_due_as_they_were_recorded_counted_from_the_start(directory: Path, clock: FakeClock) -> None:
     driver: Driver = ReplayDriver(directory, clock=clock)
     assert list(driver.drain(GPU)) == [
         Sample(rows.POWER, START_NS - 25 * MS, START_NS, 100),
@@ -68,8 +67,7 @@ def test_samples_fall_due_as_they_were_recorded_counted_from_the_start(directory
     assert list(driver.drain(GPU)) == list(driver.drain(MIG)) == []
 
 
-def test_events_fall_due_like_samples(directory: Path) -> None:
-    clock = FakeClock()
+def test_events_fall_due_like_samples(directory: Path, clock: FakeClock) -> None:
     driver = ReplayDriver(directory, clock=clock)
     clock.advance(0.249)
     assert list(driver.events()) == []
@@ -78,8 +76,7 @@ def test_events_fall_due_like_samples(directory: Path) -> None:
     assert list(driver.events()) == []
 
 
-def test_a_higher_speed_squeezes_time_and_leaves_values(directory: Path) -> None:
-    clock = FakeClock()
+def test_a_higher_speed_squeezes_time_and_leaves_values(directory: Path, clock: FakeClock) -> None:
     driver = ReplayDriver(directory, clock=clock, speed=10)
     clock.advance(0.02)
     assert brief(driver.drain(GPU)) == [
@@ -91,8 +88,7 @@ def test_a_higher_speed_squeezes_time_and_leaves_values(directory: Path) -> None
     ]
 
 
-def test_without_shift_the_time_stamps_stay_as_recorded(directory: Path) -> None:
-    clock = FakeClock()
+def test_without_shift_the_time_stamps_stay_as_recorded(directory: Path, clock: FakeClock) -> None:
     driver = ReplayDriver(directory, clock=clock, shift=False)
     clock.advance(0.1)
     assert list(driver.drain(GPU)) == [
@@ -102,8 +98,7 @@ def test_without_shift_the_time_stamps_stay_as_recorded(directory: Path) -> None
     ]
 
 
-def test_a_loop_starts_again_after_the_usual_step_and_counters_go_on(directory: Path) -> None:
-    clock = FakeClock()
+def test_a_loop_starts_again_after_the_usual_step_and_counters_go_on(directory: Path, clock: FakeClock) -> None:
     driver = ReplayDriver(directory, clock=clock, loop=True)
     clock.advance(0.5)
     driver.drain(GPU)
@@ -126,16 +121,6 @@ def test_a_loop_starts_again_after_the_usual_step_and_counters_go_on(directory: 
     assert energy[0] >= 80
     assert energy[-1] >= 120
     assert len(driver.events()) == 4
-    assert not driver.finished
-
-
-def test_it_is_finished_when_the_last_sample_is_due(directory: Path) -> None:
-    clock = FakeClock()
-    driver = ReplayDriver(directory, clock=clock)
-    clock.advance(0.499)
-    assert not driver.finished
-    clock.advance(0.001)
-    assert driver.finished
 
 
 def test_devices_come_as_recorded_with_parents_first(directory: Path) -> None:

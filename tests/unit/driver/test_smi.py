@@ -78,8 +78,7 @@ def test_devices_are_what_nvidia_smi_lists() -> None:
     driver.close()
 
 
-def test_values_come_in_the_quanta_of_the_catalogue_at_the_moment_of_reading() -> None:
-    clock = FakeClock()
+def test_values_come_in_the_quanta_of_the_catalogue_at_the_moment_of_reading(clock: FakeClock) -> None:
     driver = SmiDriver(run=FakeSmi({}), clock=clock)
     (device,) = driver.devices()
     samples = [*driver.read(device, Tier.FAST), *driver.read(device, Tier.SLOW)]
@@ -120,8 +119,7 @@ def test_a_table_that_is_too_old_is_not_served_to_anyone() -> None:
     assert smi.started == 2
 
 
-def test_window_means_cover_the_time_since_the_last_reading_and_at_most_their_window() -> None:
-    clock = FakeClock()
+def test_window_means_cover_the_time_since_the_last_reading_and_at_most_their_window(clock: FakeClock) -> None:
     driver = SmiDriver(run=FakeSmi({}), clock=clock)
     (device,) = driver.devices()
     spans = []
@@ -137,8 +135,7 @@ def test_window_means_cover_the_time_since_the_last_reading_and_at_most_their_wi
     assert spans == [[1000], [50], [], [1000], [100]]
 
 
-def test_a_clock_that_is_set_back_starts_windows_afresh() -> None:
-    clock = FakeClock()
+def test_a_clock_that_is_set_back_starts_windows_afresh(clock: FakeClock) -> None:
     driver = SmiDriver(run=FakeSmi({}), clock=clock)
     (device,) = driver.devices()
     driver.read(device, Tier.FAST)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.nodes import HALF, node_of
 from unit.driver.devices import GPUS, MIXED, MIXED_MODELS, UUIDS, gpu, slices, visible
 
 from gpu_profile.catalogue.samples import Device
@@ -229,16 +230,7 @@ def test_the_rank_is_what_one_launcher_says_and_what_is_malformed_is_ignored(
 
 # ---------------------------------------------------------------------- with the driver
 
-NODE = """
-[[device]]
-model = "H100 SXM"
-[[device]]
-model = "H100 SXM"
-  [[device.mig]]
-  profile = "3g.40gb"
-  [[device.mig]]
-  profile = "3g.40gb"
-"""
+NODE = node_of("H100 SXM", "H100 SXM") + 2 * HALF
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from support.programs import environment
+from support.programs import environment, python
 from unit.exporter.settings import complaint, run
 
 from gpu_profile.errors import UsageError
@@ -118,8 +118,8 @@ def test_help_loads_no_command_and_nothing_that_only_serving_needs() -> None:
         "print([m for m in ('gpu_profile_exporter.demo.command', 'gpu_profile_exporter.node', 'rich', 'grpc', 'ssl',"
         "'pynvml', 'numpy', 'opentelemetry', 'google.protobuf', 'yaml') if m in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
-    assert done.stderr == "[]\n"
+    done = python("-c", code)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
 
 
 def test_every_option_of_the_command_is_a_setting_or_said_to_be_none() -> None:
@@ -267,7 +267,9 @@ def test_an_action_that_fails_is_told_in_a_line(caplog: pytest.LogCaptureFixture
     def fail() -> None:
         raise UsageError("exporter.toml:3: nonsense")
 
-    control._attempt(signal.SIGHUP, fail)
+    told = control.Control(-1)
+    told._again[signal.SIGHUP] = False
+    told._run(signal.SIGHUP, fail)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO] == [
         "SIGHUP could not be acted on: exporter.toml:3: nonsense"
     ]

@@ -12,7 +12,8 @@ from unit.history.columns import T0, THROTTLE, reading, window
 from gpu_profile.catalogue.signals import (
     UTILIZATION,
 )
-from gpu_profile.history.timeline import Column, Cumulative
+from gpu_profile.history.rows import Cumulative
+from gpu_profile.history.timeline import Column
 
 # ---------------------------------------------------------------------- eviction, readers, buffers
 

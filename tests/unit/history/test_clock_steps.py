@@ -8,7 +8,8 @@ from gpu_profile.catalogue.samples import Interval
 from gpu_profile.catalogue.signals import (
     UTILIZATION,
 )
-from gpu_profile.history.timeline import Column, Cumulative
+from gpu_profile.history.rows import Cumulative
+from gpu_profile.history.timeline import Column
 from gpu_profile.join.reading import read
 from gpu_profile.units import NS_PER_S
 

@@ -18,7 +18,9 @@ from gpu_profile.catalogue.signals import (
     POWER,
     UTILIZATION,
 )
-from gpu_profile.history.timeline import LONGEST_HOLD_NS, Column, Cumulative
+from gpu_profile.history.ledger import LONGEST_HOLD_NS
+from gpu_profile.history.rows import Cumulative
+from gpu_profile.history.timeline import Column
 from gpu_profile.units import NS_PER_S
 
 # ---------------------------------------------------------------------- nothing, and the edges of what is known

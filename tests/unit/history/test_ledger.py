@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.programs import python
 
 from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
 from gpu_profile.catalogue.samples import Device, Sample
@@ -78,5 +77,4 @@ def test_a_ledger_answers_as_a_timeline_does() -> None:
 
 def test_the_exporters_process_loads_no_numpy_to_keep_what_readers_say() -> None:
     code = "import sys, gpu_profile_exporter.reader.readers; sys.exit('numpy' in sys.modules)"
-    paths = f"{ROOT / 'instrumentation'}:{ROOT / 'exporter'}"
-    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": paths}, check=False).returncode == 0
+    assert python("-c", code).returncode == 0

@@ -16,7 +16,8 @@ from gpu_profile.catalogue.signals import (
     POWER,
     UTILIZATION,
 )
-from gpu_profile.history.timeline import SLOW_ROWS, Column, Cumulative, Timeline
+from gpu_profile.history.rows import Cumulative
+from gpu_profile.history.timeline import SLOW_ROWS, Column, Timeline
 from gpu_profile.units import NS_PER_S
 
 STEP = 100 * MS

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support.programs import environment
+from support.programs import environment, python
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,7 @@ def test_without_the_framework(module: str, missing: str, message: str) -> None:
 
 def last_line(module: str, missing: str) -> str:
     script = f"import sys; sys.modules[{missing!r}] = None; import gpu_profile.integrations.{module}"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment(), check=False, timeout=60
-    )
+    done = python("-c", script)
     assert done.returncode == 1
     return done.stderr.strip().splitlines()[-1]
 

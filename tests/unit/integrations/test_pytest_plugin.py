@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from support.programs import printed
 
 from gpu_profile.driver import simulated
 from gpu_profile.integrations.budgets import BudgetError, Measured, budgets, judge, show
@@ -49,6 +48,7 @@ def run(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("GPU_PROFILE_BACKEND", raising=False)
     pytester.makeconftest("")
+    pytester.makeini("[pytest]")  # the root, whatever lies in the directories above
 
     def go(code: str, *arguments: str, backend: str | None = f"simulated:{node}") -> pytest.RunResult:
         pytester.makepyfile(test_it=SUPPORT + code)
@@ -388,10 +388,7 @@ def test_the_plugin_lists_its_mark_and_its_options(run: Run) -> None:
 
 def test_loading_the_plugin_loads_nothing_heavy() -> None:
     code = f"import pytest, sys; before = set(sys.modules); import {PLUGIN}; print(*(set(sys.modules) - before))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": PACKAGES}
-    )
-    loaded = set(done.stdout.split())
+    loaded = set(printed("-c", code).split())
     assert PLUGIN in loaded
     assert not {name.partition(".")[0] for name in loaded} & {"numpy", "opentelemetry", "pynvml", "prometheus_client"}
     assert {name for name in loaded if name.startswith("gpu_profile")} == {

@@ -25,11 +25,15 @@ from gpu_profile.integrations.torch import Instrumentation, instrument  # noqa: 
 __all__ = ["torch_stage"]
 
 
+@pytest.fixture
+def model() -> Net:
+    return Net()
+
+
 # ---------------------------------------------------------------------- what becomes a region
 
 
-def test_a_step_is_forward_with_its_modules_backward_and_the_optimizers_step(stage: Stage) -> None:
-    model = Net()
+def test_a_step_is_forward_with_its_modules_backward_and_the_optimizers_step(stage: Stage, model: Net) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with instrument(model, optimizer=optimizer) as handle, region("step"):
         model(batch()).sum().backward()
@@ -76,8 +80,7 @@ def test_depth_and_patterns_and_classes_choose_modules() -> None:
     assert names(modules=["head", Block]) == ["Net.body", "Net.blocks.0", "Net.blocks.1", "Net.head"]
 
 
-def test_only_what_is_asked_for_is_measured(stage: Stage) -> None:
-    model = Net()
+def test_only_what_is_asked_for_is_measured(stage: Stage, model: Net) -> None:
     with instrument(model, depth=0, backward=False):
         model(batch()).sum().backward()
     with instrument(model, depth=0, forward=False):
@@ -85,8 +88,7 @@ def test_only_what_is_asked_for_is_measured(stage: Stage) -> None:
     assert count(stage) == {"forward": 1, "backward": 1}
 
 
-def test_items_are_counted_from_the_forwards_arguments_and_spans_are_optional(stage: Stage) -> None:
-    model = Net()
+def test_items_are_counted_from_the_forwards_arguments_and_spans_are_optional(stage: Stage, model: Net) -> None:
     with instrument(model, depth=0, items=lambda *, x: len(x), span=False):
         model(x=batch(7))
     assert stage.only().items == 7
@@ -94,8 +96,7 @@ def test_items_are_counted_from_the_forwards_arguments_and_spans_are_optional(st
     assert stage.names() == []
 
 
-def test_what_items_raises_reaches_the_user(stage: Stage) -> None:
-    model = Net()
+def test_what_items_raises_reaches_the_user(stage: Stage, model: Net) -> None:
     with instrument(model, items=lambda x: x.rows), pytest.raises(AttributeError, match="rows"):
         model(batch())
 
@@ -123,8 +124,7 @@ def test_modules_have_the_devices_intervals(tmp_path: Path, monkeypatch: pytest.
 # ---------------------------------------------------------------------- taking it away
 
 
-def test_removed_leaves_nothing_behind(stage: Stage) -> None:
-    model = Net()
+def test_removed_leaves_nothing_behind(stage: Stage, model: Net) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     loader = DataLoader(TensorDataset(batch()))
     before = torch.autograd.backward, DataLoader.__iter__
@@ -163,16 +163,14 @@ def test_who_has_wrapped_backward_since_still_works(stage: Stage, monkeypatch: p
     monkeypatch.undo()
 
 
-def test_a_model_is_instrumented_once() -> None:
-    model = Net()
+def test_a_model_is_instrumented_once(model: Net) -> None:
     with instrument(model, depth=0), pytest.raises(UsageError, match=r"Net is instrumented already: remove\(\) that"):
         instrument(model)
     with instrument(model):
         pass
 
 
-def test_an_instrumented_model_can_be_copied_and_saved(stage: Stage) -> None:
-    model = Net()
+def test_an_instrumented_model_can_be_copied_and_saved(stage: Stage, model: Net) -> None:
     with instrument(model, items=len):
         twin = copy.deepcopy(model)
         twin(batch())

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.concurrency import in_threads
 from support.regions import Stage
 
 from gpu_profile import region
@@ -113,9 +113,7 @@ def test_an_optimizer_that_calls_back_has_its_forwards_inside(stage: Stage) -> N
 def test_threads_have_their_own(stage: Stage) -> None:
     model = Net()
     with instrument(model), region("main"):
-        thread = threading.Thread(target=lambda: model(batch()))
-        thread.start()
-        thread.join()
+        in_threads(lambda: model(batch()))
         model(batch())
     stage.session.settle(final=True)
     around = [None if e.parent is None else e.parent.name for e in stage.ended if e.name == "forward"]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.programs import environment
+from support.programs import printed
 
 from gpu_profile.driver import simulated
 
@@ -31,17 +29,8 @@ print(*{judged.summary.region for judged in session.regions()}, sep=",")
 def run(script: str, tmp_path: Path) -> str:
     (tmp_path / "train.py").write_text(TRAIN)
     simulated.create(tmp_path / "node")
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env=environment(GPU_PROFILE_BACKEND=f"simulated:{tmp_path / 'node'}", TMPDIR=os.fspath(tmp_path)),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    backend = f"simulated:{tmp_path / 'node'}"
+    return printed("-c", script, cwd=tmp_path, GPU_PROFILE_BACKEND=backend, TMPDIR=os.fspath(tmp_path))
 
 
 def test_the_training_has_the_regions_of_the_pages_table(tmp_path: Path) -> None:

@@ -6,23 +6,8 @@ import numpy as np
 import pytest
 
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval, Sample
-from gpu_profile.catalogue.signals import (
-    CLOCK_SM,
-    DRAM,
-    ENERGY,
-    FP32,
-    GRAPHICS,
-    MEMORY_USED,
-    NVLINK_RX,
-    NVLINK_TX,
-    PCIE_RX,
-    PCIE_TX,
-    POWER_LIMIT,
-    SM,
-    THROTTLES,
-    UTILIZATION,
-)
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Durations, read_span, span_evidence, summarise
 from gpu_profile.join.unmixing.activities import Activity
@@ -33,7 +18,7 @@ MS = 1_000_000
 T0 = 1_700_000_000 * NS_PER_S
 DEVICE = Device("GPU-a", clock_max_hz=2_000_000_000, pcie_bytes_per_s=32_000_000_000)
 #: A region that keeps the GPU four fifths busy at 400 W, streams from memory and copies 8 GB/s in.
-LEVELS: dict[Signal, int] = {GRAPHICS: 8000, SM: 7600, DRAM: 6000, FP32: 1500}
+LEVELS: dict[Signal, int] = {rows.GRAPHICS: 8000, rows.SM: 7600, rows.DRAM: 6000, rows.FP32: 1500}
 
 
 def during(a_ms: int, b_ms: int) -> Interval:
@@ -50,12 +35,16 @@ def timeline(*, seconds: int = 20, device: Device = DEVICE, without: tuple[Signa
         joules += 40_000 if works else 9_000
         received += 800_000_000 if works else 0
         samples = [Sample(row, start, end, level if works else 0) for row, level in LEVELS.items()]
-        samples += [Sample(ENERGY, end, end, joules), Sample(PCIE_RX, end, end, received), Sample(PCIE_TX, end, end, 0)]
+        samples += [
+            Sample(rows.ENERGY, end, end, joules),
+            Sample(rows.PCIE_RX, end, end, received),
+            Sample(rows.PCIE_TX, end, end, 0),
+        ]
         if i % 10 == 0:
             samples += [
-                Sample(MEMORY_USED, end, end, 1000 + i),
-                Sample(POWER_LIMIT, end, end, 500_000),
-                Sample(CLOCK_SM, end, end, 1900 if works else 300),
+                Sample(rows.MEMORY_USED, end, end, 1000 + i),
+                Sample(rows.POWER_LIMIT, end, end, 500_000),
+                Sample(rows.CLOCK_SM, end, end, 1900 if works else 300),
             ]
         result.append(sample for sample in samples if sample.signal not in without)
     return result
@@ -76,7 +65,7 @@ def pool(source: Timeline, seconds: int = 20) -> Pool:
 def test_an_execution_is_described_by_its_own_readings_where_samples_resolve_it() -> None:
     own = read_span(timeline(), during(4_000, 5_000))
     assert own.resolved
-    busy, energy = own.get([GRAPHICS]), own.get([ENERGY])
+    busy, energy = own.get([rows.GRAPHICS]), own.get([rows.ENERGY])
     assert busy is not None
     assert energy is not None
     assert (busy.mean, energy.total, energy.mean) == pytest.approx((0.8, 400, 400))
@@ -91,10 +80,10 @@ def test_an_execution_that_samples_do_not_resolve_is_not_described_by_them(a: in
 
 
 def test_a_source_that_was_not_measured_is_absent() -> None:
-    own = read_span(timeline(without=(ENERGY,)), during(4_000, 5_000))
-    assert own.get([ENERGY]) is None
-    assert ENERGY not in own.readings
-    assert own.get([UTILIZATION, GRAPHICS]) is not None
+    own = read_span(timeline(without=(rows.ENERGY,)), during(4_000, 5_000))
+    assert own.get([rows.ENERGY]) is None
+    assert rows.ENERGY not in own.readings
+    assert own.get([rows.UTILIZATION, rows.GRAPHICS]) is not None
 
 
 def test_evidence_of_an_execution_holds_ratios_of_what_was_measured_and_nothing_else() -> None:
@@ -120,7 +109,7 @@ def test_the_busier_way_over_all_nvlinks_is_a_share_of_what_they_carry_if_that_i
         for i in range(200):
             end = T0 + (i + 1) * 100 * MS
             sent = i * 10_000_000_000 // 1024
-            source.append([Sample(NVLINK_TX, end, end, sent), Sample(NVLINK_RX, end, end, sent // 2)])
+            source.append([Sample(rows.NVLINK_TX, end, end, sent), Sample(rows.NVLINK_RX, end, end, sent // 2)])
         evidence = span_evidence(source, read_span(source, during(4_000, 5_000)), None)
         assert evidence.get("nvlink") == (None if expected is None else pytest.approx(expected, rel=1e-3))
 
@@ -130,7 +119,9 @@ def test_the_reason_that_held_the_clocks_down_longest_is_told_and_none_without_c
     assert span_evidence(source, read_span(source, during(4_000, 5_000)), None).get("throttled") is None
     for i in range(200):
         end = T0 + (i + 1) * 100 * MS
-        source.append([Sample(THROTTLES[0], end, end, i * 30 * MS), Sample(THROTTLES[2], end, end, i * 10 * MS)])
+        source.append(
+            [Sample(rows.THROTTLES[0], end, end, i * 30 * MS), Sample(rows.THROTTLES[2], end, end, i * 10 * MS)]
+        )
     throttled = span_evidence(source, read_span(source, during(4_000, 5_000)), None).get("throttled")
     assert throttled == pytest.approx(0.3, abs=0.01)
 
@@ -140,7 +131,7 @@ def test_noise_on_a_device_that_does_nothing_is_known_to_be_next_to_nothing() ->
     for i in range(200):
         start, end = T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS
         noise = 40 if rng.random() < 0.05 else 0
-        source.append([Sample(GRAPHICS, start, end, noise), Sample(DRAM, start, end, 0)])
+        source.append([Sample(rows.GRAPHICS, start, end, noise), Sample(rows.DRAM, start, end, 0)])
     summary = summarise(pool(source), "work", Durations(calls=10), interval_source="host")
     assert 0.0 < known(summary.evidence.get("busy")) < 0.01
     assert 0.0 < known(summary.evidence.get("device_busy")) < 0.01
@@ -152,7 +143,7 @@ def known(value: float | None) -> float:
 
 
 def test_evidence_without_a_reading_of_busy_time_says_why() -> None:
-    source = timeline(without=(GRAPHICS,))
+    source = timeline(without=(rows.GRAPHICS,))
     evidence = span_evidence(source, read_span(source, during(4_000, 5_000)), None)
     assert ("busy" in evidence.values, evidence.reason) == (False, "no samples cover the region")
 
@@ -160,12 +151,12 @@ def test_evidence_without_a_reading_of_busy_time_says_why() -> None:
 @pytest.mark.parametrize(
     ("without", "device", "missing"),
     [
-        ((POWER_LIMIT,), DEVICE, "power"),
-        ((CLOCK_SM,), DEVICE, "clock"),
+        ((rows.POWER_LIMIT,), DEVICE, "power"),
+        ((rows.CLOCK_SM,), DEVICE, "clock"),
         ((), replace(DEVICE, clock_max_hz=None), "clock"),
         ((), replace(DEVICE, pcie_bytes_per_s=None), "pcie"),
-        ((PCIE_RX, PCIE_TX), DEVICE, "pcie"),
-        ((DRAM,), DEVICE, "dram"),
+        ((rows.PCIE_RX, rows.PCIE_TX), DEVICE, "pcie"),
+        ((rows.DRAM,), DEVICE, "dram"),
     ],
 )
 def test_a_share_of_an_unknown_ceiling_is_absent(without: tuple[Signal, ...], device: Device, missing: str) -> None:
@@ -176,7 +167,7 @@ def test_a_share_of_an_unknown_ceiling_is_absent(without: tuple[Signal, ...], de
 
 
 def test_without_dram_activity_evidence_is_coarse() -> None:
-    source = timeline(without=(DRAM,))
+    source = timeline(without=(rows.DRAM,))
     assert span_evidence(source, read_span(source, during(4_000, 5_000)), None).basis == "coarse"
 
 
@@ -218,7 +209,7 @@ def test_what_was_not_measured_of_a_region_is_none_with_a_reason() -> None:
 
 
 def test_a_region_whose_samples_have_not_come_yet_says_so() -> None:
-    early = Pool(Timeline(DEVICE, [GRAPHICS, ENERGY]), start_ns=T0)
+    early = Pool(Timeline(DEVICE, [rows.GRAPHICS, rows.ENERGY]), start_ns=T0)
     early.advance([Activity(1, None, "work", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
     summary = summarise(early, "work", Durations(), interval_source="host")
     assert (summary.busy, summary.busy_s, summary.energy_j) == (None, None, None)
@@ -228,7 +219,7 @@ def test_a_region_whose_samples_have_not_come_yet_says_so() -> None:
 def test_rates_that_cannot_be_told_are_none_with_the_reason() -> None:
     source = Timeline(DEVICE, capacity=1000)
     for i in range(200):
-        source.append([Sample(GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, 5000)])
+        source.append([Sample(rows.GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, 5000)])
     locked = Pool(source, start_ns=T0)
     loop = [
         Activity((i, part), None, part, T0 + (50 * i + at) * MS, T0 + (50 * i + at + 20) * MS)
@@ -264,6 +255,6 @@ def test_a_rate_that_noise_lifts_over_the_ceiling_is_evidence_of_the_ceiling() -
     noisy = Timeline(DEVICE, capacity=10_000)
     for i in range(200):
         value = 10_000 + int(abs(rng.normal(0, 50))) if i // 10 % 2 == 0 else 0
-        noisy.append([Sample(GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, value)])
+        noisy.append([Sample(rows.GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, value)])
     evidence = summarise(pool(noisy), "work", Durations(), interval_source="host").evidence
     assert evidence.values["busy"] <= 1.0

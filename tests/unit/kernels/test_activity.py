@@ -27,6 +27,11 @@ def judged(program: Program) -> Verdict:
     return classify(evidence(measured(*program.records)))
 
 
+@pytest.fixture
+def program() -> Program:
+    return Program()
+
+
 def test_without_gpu_operations_there_is_nothing_to_say() -> None:
     assert measure([]) is None
     assert measure([call(1, 0)]) is None
@@ -195,8 +200,7 @@ def test_short_kernels_with_the_gpu_s_own_gaps_between_them_are_overhead_bound()
 
 
 @pytest.mark.parametrize("launches", [1, 10])
-def test_collectives_that_nothing_hides_are_communication_bound(launches: int) -> None:
-    program = Program()
+def test_collectives_that_nothing_hides_are_communication_bound(launches: int, program: Program) -> None:
     for _ in range(20):
         for _ in range(launches):
             program.launch(MS // launches)
@@ -205,16 +209,14 @@ def test_collectives_that_nothing_hides_are_communication_bound(launches: int) -
     assert judged(program).regime is Regime.COMMUNICATION_BOUND
 
 
-def test_collectives_that_kernels_hide_bound_nothing() -> None:
-    program = Program()
+def test_collectives_that_kernels_hide_bound_nothing(program: Program) -> None:
     for _ in range(20):
         program.launch(4 * MS)
         program.launch(3 * MS, Kind.COMMUNICATION, stream=20)
     assert judged(program).regime is Regime.UNKNOWN
 
 
-def test_copies_from_the_host_that_nothing_hides_are_transfer_bound() -> None:
-    program = Program()
+def test_copies_from_the_host_that_nothing_hides_are_transfer_bound(program: Program) -> None:
     for _ in range(20):
         program.launch(5 * MS, Kind.TRANSFER)
         program.launch(MS)
@@ -223,15 +225,13 @@ def test_copies_from_the_host_that_nothing_hides_are_transfer_bound() -> None:
     assert "83 %" in verdict.advice
 
 
-def test_copies_within_the_gpu_are_work() -> None:
-    program = Program()
+def test_copies_within_the_gpu_are_work(program: Program) -> None:
     for _ in range(20):
         program.launch(5 * MS, Kind.COPY)
     assert judged(program).regime is Regime.UNKNOWN
 
 
-def test_a_gpu_that_runs_something_now_and_then_is_idle() -> None:
-    program = Program()
+def test_a_gpu_that_runs_something_now_and_then_is_idle(program: Program) -> None:
     for _ in range(10):
         program.host(10_000 * MS)
         program.launch(5 * MS)
@@ -239,8 +239,7 @@ def test_a_gpu_that_runs_something_now_and_then_is_idle() -> None:
 
 
 @pytest.mark.parametrize("kernel_us", [8, 200, 5000])
-def test_kernels_that_fill_the_span_do_not_tell_memory_from_compute(kernel_us: int) -> None:
-    program = Program()
+def test_kernels_that_fill_the_span_do_not_tell_memory_from_compute(kernel_us: int, program: Program) -> None:
     for _ in range(200):
         program.launch(kernel_us * US)
     verdict = judged(program)
@@ -248,8 +247,7 @@ def test_kernels_that_fill_the_span_do_not_tell_memory_from_compute(kernel_us: i
     assert verdict.rule == "kernel times alone do not tell what bounds this: activity counters would"
 
 
-def test_a_handful_of_operations_is_not_judged() -> None:
-    program = Program()
+def test_a_handful_of_operations_is_not_judged(program: Program) -> None:
     program.launch(MS)
     program.host(MS)
     program.launch(MS)

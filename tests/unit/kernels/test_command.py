@@ -14,6 +14,8 @@ from support.traces import MS, TRACES, US, Program, write
 from gpu_profile.cli import run
 from gpu_profile.kernels.records import Kind, Operation
 
+Capture = pytest.CaptureFixture[str]
+
 DDP = TRACES / "hta" / "ddp_a100_nccl_rank0.json.gz"
 
 
@@ -29,11 +31,11 @@ def program() -> Program:
     return found
 
 
-def printed(capsys: pytest.CaptureFixture[str]) -> Any:
+def printed(capsys: Capture) -> Any:
     return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
 
 
-def test_json_has_the_totals_at_its_top(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_totals_at_its_top(capsys: Capture) -> None:
     assert run(["kernels", str(DDP), "--json"]) == 0
     found = printed(capsys)
     assert found["operations"] == 3774
@@ -47,7 +49,7 @@ def test_json_has_the_totals_at_its_top(capsys: pytest.CaptureFixture[str]) -> N
     assert "problem" not in found
 
 
-def test_the_table_names_what_each_share_is_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_names_what_each_share_is_of(capsys: Capture) -> None:
     assert run(["kernels", str(DDP)]) == 0
     text = capsys.readouterr().out
     assert "3,774 GPU operations on 1 device; 2,700 kernels, mean 60.2 µs" in text
@@ -60,14 +62,14 @@ def test_the_table_names_what_each_share_is_of(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz", "trace"])
 def test_the_content_says_whether_a_file_is_packed(
-    name: str, program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, program: Program, tmp_path: Path, capsys: Capture
 ) -> None:
     assert run(["kernels", str(write(tmp_path / name, program.records)), "--json"]) == 0
     assert printed(capsys)["regime"] == "HOST_BOUND"
 
 
 def test_of_a_truncated_trace_what_can_be_read_is_shown_and_the_exit_code_says_so(
-    program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: Program, tmp_path: Path, capsys: Capture
 ) -> None:
     path = write(tmp_path / "trace.json", program.records)
     path.write_bytes(path.read_bytes()[:-1500])
@@ -81,7 +83,7 @@ def test_of_a_truncated_trace_what_can_be_read_is_shown_and_the_exit_code_says_s
     assert err.count("\n") == 1
 
 
-def test_events_that_cannot_be_used_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_that_cannot_be_used_are_told(tmp_path: Path, capsys: Capture) -> None:
     records = [Operation(Kind.KERNEL, 0, 7, i * US, i * US + (5 if i else -5), "gemm", None) for i in range(9)]
     path = write(tmp_path / "trace.json", records)
     assert run(["kernels", str(path)]) == 0
@@ -90,9 +92,7 @@ def test_events_that_cannot_be_used_are_told(tmp_path: Path, capsys: pytest.Capt
     assert printed(capsys)["skipped"] == {"negative duration": 1}
 
 
-def test_without_calls_the_causes_of_idle_time_are_absent_and_not_zero(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_calls_the_causes_of_idle_time_are_absent_and_not_zero(tmp_path: Path, capsys: Capture) -> None:
     records = [Operation(Kind.KERNEL, 0, "odd\ud800\n", 9 * US * i, 9 * US * i + 5, "gemm", None) for i in range(9)]
     path = write(tmp_path / "trace.json", records)
     assert run(["kernels", str(path), "--json"]) == 0
@@ -124,7 +124,7 @@ def test_without_calls_the_causes_of_idle_time_are_absent_and_not_zero(
     ],
 )
 def test_what_is_no_trace_is_told_in_one_line(
-    content: bytes | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes | None, says: str, tmp_path: Path, capsys: Capture
 ) -> None:
     path = tmp_path / "trace.json"
     if content is not None:
@@ -141,7 +141,7 @@ def trace(tmp_path: Path) -> Path:
     return write(tmp_path / "steps.json", steps())
 
 
-def test_regions_of_a_file_are_those_of_its_annotations(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_regions_of_a_file_are_those_of_its_annotations(trace: Path, capsys: Capture) -> None:
     assert run(["kernels", str(trace), "--json"]) == 0
     found = printed(capsys)
     assert [(row["name"], row["executions"]) for row in found["regions"]] == [("step", 2), ("load", 2), ("forward", 2)]
@@ -151,7 +151,7 @@ def test_regions_of_a_file_are_those_of_its_annotations(trace: Path, capsys: pyt
     assert "cutlass::Kernel2" in text
 
 
-def test_one_region_can_be_asked_for(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_region_can_be_asked_for(trace: Path, capsys: Capture) -> None:
     assert run(["kernels", str(trace), "--region", "forward", "--json", "--top", "1"]) == 0
     (row,) = printed(capsys)["regions"]
     assert (row["name"], len(row["kernels"]["top"])) == ("forward", 1)
@@ -160,7 +160,7 @@ def test_one_region_can_be_asked_for(trace: Path, capsys: pytest.CaptureFixture[
 
 
 def test_an_unknown_region_is_one_line_with_the_nearest_names_and_nothing_is_written(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trace: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     csv = tmp_path / "a.csv"
     assert run(["kernels", str(trace), "--region", "foward", "--csv", str(csv)]) == 2
@@ -171,7 +171,7 @@ def test_an_unknown_region_is_one_line_with_the_nearest_names_and_nothing_is_wri
     assert not csv.exists()
 
 
-def test_files_are_written_instead_of_the_text(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_are_written_instead_of_the_text(trace: Path, tmp_path: Path, capsys: Capture) -> None:
     names = {"--html": "a.html", "--csv": "a.csv", "--perfetto": "a.pftrace"}
     options = [word for option, name in names.items() for word in (option, str(tmp_path / name))]
     assert run(["kernels", str(trace), *options]) == 0
@@ -183,12 +183,12 @@ def test_files_are_written_instead_of_the_text(trace: Path, tmp_path: Path, caps
     assert GEMM.encode() in (tmp_path / "a.pftrace").read_bytes()
 
 
-def test_a_file_that_cannot_be_written_is_told_in_one_line(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_told_in_one_line(trace: Path, capsys: Capture) -> None:
     assert run(["kernels", str(trace), "--csv", "/nowhere/a.csv"]) == 2
     assert capsys.readouterr().err == "gpu-profile: /nowhere/a.csv: cannot be written: No such file or directory\n"
 
 
-def test_times_in_a_trace_for_perfetto_count_from_the_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_in_a_trace_for_perfetto_count_from_the_epoch(tmp_path: Path) -> None:
     protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     base = 1_767_225_600_000_000_000
     trace = write(tmp_path / "steps.json", steps(), baseTimeNanoseconds=base)
@@ -199,9 +199,7 @@ def test_times_in_a_trace_for_perfetto_count_from_the_epoch(tmp_path: Path, caps
     assert (min(times), max(times)) == (base, base + 96 * MS)
 
 
-def test_counters_of_another_run_are_joined_by_name(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_counters_of_another_run_are_joined_by_name(trace: Path, tmp_path: Path, capsys: Capture) -> None:
     other = write(tmp_path / "counters.json", counted())
     assert run(["kernels", str(trace), "--counters", str(other), "--json"]) == 0
     found = {row["name"]: row["counters"] for row in printed(capsys)["regions"]}
@@ -211,9 +209,7 @@ def test_counters_of_another_run_are_joined_by_name(
     assert "no hardware counters in it" in capsys.readouterr().err
 
 
-def test_a_trace_of_a_cpu_shows_operators_and_says_that_they_are_the_cpus(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trace_of_a_cpu_shows_operators_and_says_that_they_are_the_cpus(tmp_path: Path, capsys: Capture) -> None:
     trace = write(tmp_path / "cpu.json", on_cpu())
     assert run(["kernels", str(trace)]) == 0
     text = capsys.readouterr().out
@@ -224,7 +220,7 @@ def test_a_trace_of_a_cpu_shows_operators_and_says_that_they_are_the_cpus(
     assert (found["on_host"], found["operations"], found["busy_s"]) == (True, 0, None)
 
 
-def test_a_trace_without_usable_operations_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_without_usable_operations_says_why(tmp_path: Path, capsys: Capture) -> None:
     counters = write(tmp_path / "counters.json", counted())
     assert run(["kernels", str(counters)]) == 2
     says = "only hardware counters in it: give it as --counters with a trace of the same program"
@@ -235,9 +231,7 @@ def test_a_trace_without_usable_operations_says_why(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("number", ["0", "x"])
-def test_how_many_kernels_must_be_a_number_from_one(
-    number: str, trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_how_many_kernels_must_be_a_number_from_one(number: str, trace: Path, capsys: Capture) -> None:
     assert run(["kernels", str(trace), "--top", number]) == 2
     assert capsys.readouterr().err.startswith("gpu-profile: Invalid value for '--top'")
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from support.sessions import new_session
+
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.monitor import GpuMonitor
@@ -27,9 +29,7 @@ class Scene:
         self.node = simulated.create(tmp_path / "node", scenario, clock=self.clock)
         self.queue = SimulatedQueue(self.node, device, clock=self.clock)
         process.configure(backend=f"simulated:{self.node}", clock=self.clock, **settings)
-        self.session = process._make()
-        self.session.active = True
-        process.current = self.session
+        self.session = new_session()
         #: The regions that the session has met.
         self.ended: list[Execution] = []
         self.session.joiner.on_end.append(self.ended.append)

@@ -14,6 +14,13 @@ from gpu_profile import configure
 from gpu_profile.monitor import gpu_profile
 from gpu_profile.monitor.gpu_summary import GpuSummary, ProfiledResult
 
+
+@pytest.fixture
+def seen() -> list[GpuSummary]:
+    """What reports are handed to."""
+    return []
+
+
 # ---------------------------------------------------------------------- the decorator
 
 
@@ -72,9 +79,7 @@ def test_profile_is_returned_with_the_value(scene: Scene) -> None:
     assert [summary.util_gpu_mean for summary in result.gpus] == pytest.approx([100, 0], abs=1)
 
 
-def test_functions_error_passes_through_after_the_report(scene: Scene) -> None:
-    seen: list[GpuSummary] = []
-
+def test_functions_error_passes_through_after_the_report(scene: Scene, seen: list[GpuSummary]) -> None:
     @gpu_profile(report=seen.append)
     def work() -> None:
         scene.run(0.5)
@@ -123,9 +128,7 @@ def test_methods_nested_and_recursive_calls_have_a_summary_and_a_region_each(sce
     assert [e.parent is not None for e in scene.ended if e.name.endswith("forward")].count(True) == 2
 
 
-def test_coroutine_is_measured_while_it_runs(scene: Scene) -> None:
-    seen: list[GpuSummary] = []
-
+def test_coroutine_is_measured_while_it_runs(scene: Scene, seen: list[GpuSummary]) -> None:
     @gpu_profile(report=seen.append, return_profile=True)
     async def work(x: int) -> int:
         scene.run(0.5)
@@ -148,9 +151,7 @@ def test_coroutine_is_measured_while_it_runs(scene: Scene) -> None:
     assert len(seen) == 2
 
 
-def test_generator_is_measured_from_its_first_step_to_its_end(scene: Scene) -> None:
-    seen: list[GpuSummary] = []
-
+def test_generator_is_measured_from_its_first_step_to_its_end(scene: Scene, seen: list[GpuSummary]) -> None:
     @gpu_profile(report=seen.append, return_profile=True)
     def talk(n: int) -> Iterator[int]:
         for i in range(n):
@@ -172,8 +173,7 @@ def test_generator_is_measured_from_its_first_step_to_its_end(scene: Scene) -> N
     assert scene.regions() == [talk.__qualname__]
 
 
-def test_generator_that_is_closed_or_fails_is_summed_up(scene: Scene) -> None:
-    seen: list[GpuSummary] = []
+def test_generator_that_is_closed_or_fails_is_summed_up(scene: Scene, seen: list[GpuSummary]) -> None:
     closed: list[str] = []
 
     @gpu_profile(report=seen.append)
@@ -211,8 +211,7 @@ def test_report_that_fails_on_a_closed_generator_reaches_whoever_closes_it(scene
         steps.close()
 
 
-def test_async_generator_is_measured_from_its_first_step_to_its_end(scene: Scene) -> None:
-    seen: list[GpuSummary] = []
+def test_async_generator_is_measured_from_its_first_step_to_its_end(scene: Scene, seen: list[GpuSummary]) -> None:
     closed: list[str] = []
 
     @gpu_profile(report=seen.append)

@@ -7,18 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval, Sample
-from gpu_profile.catalogue.signals import (
-    CLOCK_SM,
-    ENERGY,
-    GRAPHICS,
-    MEMORY_CONTROLLER,
-    MEMORY_USED,
-    POWER,
-    POWER_AVERAGE,
-    TEMPERATURE,
-    UTILIZATION,
-)
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.monitor.gpu_summary import HEIGHTS, GpuSample, GpuSummary, ProfiledResult, samples_of, summarise_run
 from gpu_profile.units import MIB, NS_PER_S, nanoseconds
@@ -145,12 +135,12 @@ def test_result_of_one_device_has_its_summary_under_both_names() -> None:
 
 def test_run_is_summed_up_by_what_its_samples_overlap() -> None:
     found = timeline(
-        *windows(UTILIZATION, [0.0, 0.5, 1.0, 1.0, 0.2, 0.0]),
-        *windows(MEMORY_CONTROLLER, [0.0, 0.2, 0.4, 0.4, 0.0, 0.0]),
-        *windows(POWER, [50, 100, 200, 250, 100, 50]),
-        *readings(MEMORY_USED, (0, 0), (0.4, 1000 * MIB), (0.8, 6000 * MIB), (1.2, 2000 * MIB)),
-        *readings(TEMPERATURE, (0, 40), (0.4, 75), (0.9, 60)),
-        *readings(ENERGY, (0, 0), (0.2, 10), (1.0, 140), (1.2, 150)),
+        *windows(rows.UTILIZATION, [0.0, 0.5, 1.0, 1.0, 0.2, 0.0]),
+        *windows(rows.MEMORY_CONTROLLER, [0.0, 0.2, 0.4, 0.4, 0.0, 0.0]),
+        *windows(rows.POWER, [50, 100, 200, 250, 100, 50]),
+        *readings(rows.MEMORY_USED, (0, 0), (0.4, 1000 * MIB), (0.8, 6000 * MIB), (1.2, 2000 * MIB)),
+        *readings(rows.TEMPERATURE, (0, 40), (0.4, 75), (0.9, 60)),
+        *readings(rows.ENERGY, (0, 0), (0.2, 10), (1.0, 140), (1.2, 150)),
     )
     got = summary(found, 1.0, 0.2)
     assert (got.device, got.name, got.interval_s) == (0, "NVIDIA A10G", 0.2)
@@ -171,7 +161,9 @@ def test_run_is_summed_up_by_what_its_samples_overlap() -> None:
 
 
 def test_warmup_is_left_out_of_everything_but_the_duration() -> None:
-    found = timeline(*windows(UTILIZATION, [0.0, 0.0, 1.0, 0.5]), *windows(POWER_AVERAGE, [300, 300, 100, 100]))
+    found = timeline(
+        *windows(rows.UTILIZATION, [0.0, 0.0, 1.0, 0.5]), *windows(rows.POWER_AVERAGE, [300, 300, 100, 100])
+    )
     got = summary(found, 0.8, warmup_s=0.4)
     assert (got.duration_s, got.n_samples, got.coverage) == pytest.approx((0.8, 2, 1.0))
     assert got.util_gpu_mean == pytest.approx(75, abs=0.2)
@@ -183,7 +175,7 @@ def test_warmup_is_left_out_of_everything_but_the_duration() -> None:
 
 @pytest.mark.parametrize("warmup_s", [1.0, 5.0])
 def test_warmup_that_outlasts_the_run_leaves_nothing_to_measure_and_says_so(warmup_s: float) -> None:
-    got = summary(timeline(*windows(UTILIZATION, [1.0] * 5)), 1.0, warmup_s=warmup_s)
+    got = summary(timeline(*windows(rows.UTILIZATION, [1.0] * 5)), 1.0, warmup_s=warmup_s)
     assert (got.util_gpu_mean, got.busy_time_est_s, got.energy_j, got.coverage) == (None, None, None, 0.0)
     assert got.duration_s == pytest.approx(1.0)
     assert (got.mem_total_mb, got.sparkline) == (8192, "")
@@ -203,7 +195,7 @@ def test_device_that_tells_nothing_has_no_numbers() -> None:
 
 
 def test_busy_time_and_energy_are_of_the_part_that_samples_cover_and_a_note_says_so() -> None:
-    found = timeline(*windows(UTILIZATION, [1.0] * 5), *readings(ENERGY, (0, 0), (1.0, 100)))
+    found = timeline(*windows(rows.UTILIZATION, [1.0] * 5), *readings(rows.ENERGY, (0, 0), (1.0, 100)))
     got = summary(found, 2.0)
     assert got.coverage == pytest.approx(0.5)
     assert (got.util_gpu_mean, got.busy_time_est_s, got.energy_j) == pytest.approx((100, 1.0, 100))
@@ -211,7 +203,7 @@ def test_busy_time_and_energy_are_of_the_part_that_samples_cover_and_a_note_says
 
 
 def test_busy_time_of_a_run_that_is_short_for_the_sensor_is_bounded_and_a_note_says_why() -> None:
-    found = timeline(*windows(UTILIZATION, [0.0] * 10 + [0.6] + [0.0] * 5, length_s=1 / 6))
+    found = timeline(*windows(rows.UTILIZATION, [0.0] * 10 + [0.6] + [0.0] * 5, length_s=1 / 6))
     got = summary(found, 11 / 6 - 0.02, 10 / 6)
     assert got.busy_time_est_s is not None
     assert got.resolution_s is not None
@@ -219,24 +211,24 @@ def test_busy_time_of_a_run_that_is_short_for_the_sensor_is_bounded_and_a_note_s
     low, high = (float(part) for part in got.notes.split(" ")[4].removesuffix("s:").split("-"))
     assert low <= got.busy_time_est_s <= high
     assert got.resolution_s == pytest.approx((high - low) / 2, abs=0.001)
-    assert summary(timeline(*windows(UTILIZATION, [1.0] * 20)), 4.0).notes == ""
+    assert summary(timeline(*windows(rows.UTILIZATION, [1.0] * 20)), 4.0).notes == ""
 
 
 def test_sample_count_is_of_values_that_the_driver_renewed_not_of_readings() -> None:
-    asked_often = timeline(*windows(UTILIZATION, [0.5] * 100, length_s=0.02))
+    asked_often = timeline(*windows(rows.UTILIZATION, [0.5] * 100, length_s=0.02))
     assert summary(asked_often, 2.0).n_samples <= 2.0 / (1 / 6) + 2
-    told_twice = timeline(*(windows(UTILIZATION, [0.5] * 10) * 2))
+    told_twice = timeline(*(windows(rows.UTILIZATION, [0.5] * 10) * 2))
     assert summary(told_twice, 2.0).n_samples == 10
 
 
 def test_activity_of_the_engine_is_preferred_to_the_coarser_utilisation() -> None:
-    found = timeline(*windows(UTILIZATION, [1.0] * 10), *windows(GRAPHICS, [0.25] * 20, length_s=0.1))
+    found = timeline(*windows(rows.UTILIZATION, [1.0] * 10), *windows(rows.GRAPHICS, [0.25] * 20, length_s=0.1))
     got = summary(found, 2.0)
     assert (got.util_gpu_mean, got.n_samples) == pytest.approx((25, 20))
 
 
 def test_highest_power_is_never_below_the_mean() -> None:
-    lagging = timeline(*windows(POWER_AVERAGE, [50, 60, 70, 80]), *readings(ENERGY, (0, 0), (0.8, 240)))
+    lagging = timeline(*windows(rows.POWER_AVERAGE, [50, 60, 70, 80]), *readings(rows.ENERGY, (0, 0), (0.8, 240)))
     got = summary(lagging, 0.8)
     assert (got.power_mean_w, got.power_max_w) == pytest.approx((300, 300))
 
@@ -245,15 +237,15 @@ def test_highest_power_is_never_below_the_mean() -> None:
 
 
 def test_trace_of_a_flat_load_is_flat_at_its_own_height() -> None:
-    assert summary(timeline(*windows(UTILIZATION, [0.99, 1.0] * 20)), 8.0).sparkline == "█" * 40
-    assert summary(timeline(*windows(UTILIZATION, [0.5] * 40)), 8.0).sparkline == HEIGHTS[4] * 40
-    assert summary(timeline(*windows(UTILIZATION, [0.0] * 40)), 8.0).sparkline == "▁" * 40
+    assert summary(timeline(*windows(rows.UTILIZATION, [0.99, 1.0] * 20)), 8.0).sparkline == "█" * 40
+    assert summary(timeline(*windows(rows.UTILIZATION, [0.5] * 40)), 8.0).sparkline == HEIGHTS[4] * 40
+    assert summary(timeline(*windows(rows.UTILIZATION, [0.0] * 40)), 8.0).sparkline == "▁" * 40
 
 
 def test_trace_rises_with_the_load_and_is_blank_where_nothing_is_known() -> None:
-    rising = timeline(*windows(UTILIZATION, [i / 39 for i in range(40)]))
+    rising = timeline(*windows(rows.UTILIZATION, [i / 39 for i in range(40)]))
     assert summary(rising, 8.0).sparkline == "".join(height * 5 for height in HEIGHTS)
-    half = timeline(*windows(UTILIZATION, [1.0] * 20))
+    half = timeline(*windows(rows.UTILIZATION, [1.0] * 20))
     assert summary(half, 8.0).sparkline == "█" * 20 + " " * 20
 
 
@@ -262,12 +254,12 @@ def test_trace_rises_with_the_load_and_is_blank_where_nothing_is_known() -> None
 
 def test_samples_hold_what_was_in_force_when_the_utilisation_was_told() -> None:
     found = timeline(
-        *windows(UTILIZATION, [0.1, 0.2, 0.3]),
-        *windows(MEMORY_CONTROLLER, [0.5, 0.6, 0.7]),
-        *windows(POWER, [100, 200], length_s=0.3),
-        *readings(MEMORY_USED, (0, 10 * MIB), (0.5, 20 * MIB)),
-        *readings(TEMPERATURE, (0, 50), (1, 60)),
-        *readings(CLOCK_SM, (0, 1.4e9), (1, 1.5e9)),
+        *windows(rows.UTILIZATION, [0.1, 0.2, 0.3]),
+        *windows(rows.MEMORY_CONTROLLER, [0.5, 0.6, 0.7]),
+        *windows(rows.POWER, [100, 200], length_s=0.3),
+        *readings(rows.MEMORY_USED, (0, 10 * MIB), (0.5, 20 * MIB)),
+        *readings(rows.TEMPERATURE, (0, 50), (1, 60)),
+        *readings(rows.CLOCK_SM, (0, 1.4e9), (1, 1.5e9)),
     )
     assert samples_of(found, Interval(T0, T0 + NS_PER_S)) == [
         GpuSample(0.2, 10, 50, 20, 8192, 100, 60, 1500, None),
@@ -277,7 +269,7 @@ def test_samples_hold_what_was_in_force_when_the_utilisation_was_told() -> None:
 
 
 def test_samples_of_a_device_without_utilisation_are_those_of_its_power_and_of_nothing_none() -> None:
-    found = timeline(*windows(POWER, [100, 200]))
+    found = timeline(*windows(rows.POWER, [100, 200]))
     assert [(s.t_s, s.power_w, s.util_gpu) for s in samples_of(found, Interval(T0, T0 + NS_PER_S))] == [
         (0.2, 100, None),
         (0.4, 200, None),

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.recordings import Now, T, power, triples
 
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording import (
-    Columns,
     Recording,
     RecordingWriter,
     SpanRecord,
@@ -24,28 +24,12 @@ from gpu_profile.recording import (
     repair,
 )
 
-T = 1_750_000_000_000_000_000
 GPU = Device("GPU-1", index=0, name="A100", pci_bus_id="00000000:07:00.0", memory_bytes=40 << 30)
 GOLDEN = Path(__file__).parents[2] / "golden" / "recording-v1"
 
 
-class Now:
-    ns = T
-
-    def __call__(self) -> int:
-        return self.ns
-
-
-def power(at: int, value: int = 250_000) -> Sample:
-    return Sample(rows.POWER, T + at - 25, T + at, value)
-
-
 def fields_of(fact: Any) -> dict[str, Any]:
     return dict(fact._asdict()) if isinstance(fact, SpanRecord) else asdict(fact)
-
-
-def triples(columns: Columns) -> list[list[int]]:
-    return [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def only_file(directory: Path) -> Path:

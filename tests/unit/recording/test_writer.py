@@ -1,28 +1,24 @@
 from __future__ import annotations
 
 import os
-import resource
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support.concurrency import in_threads
+from support.programs import python
+from support.recordings import Now, T, files_end_at, power, triples
 
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording import (
-    Columns,
     DeviceInterval,
     RecordingWriter,
     SpanRecord,
     read_recording,
 )
 
-T = 1_750_000_000_000_000_000
 SECOND = 1_000_000_000
 GPU = Device("GPU-1", index=0, name="A100", pci_bus_id="00000000:07:00.0", memory_bytes=40 << 30)
 MIG = Device("MIG-1", parent="GPU-1", kind=DeviceKind.MIG)
@@ -38,32 +34,6 @@ SPAN = SpanRecord(
     attributes={"lr": 0.1, "name": "é☃"},
 )
 EVENT = Event("GPU-1", T, "xid", 48, "double bit error")
-
-
-class Now:
-    ns = T
-
-    def __call__(self) -> int:
-        return self.ns
-
-
-def power(at: int, value: int = 250_000) -> Sample:
-    return Sample(rows.POWER, T + at - 25, T + at, value)
-
-
-def triples(columns: Columns) -> list[list[int]]:
-    return [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-
-
-@contextmanager
-def files_end_at(size: int) -> Iterator[None]:
-    """A full disk, as the system sees it: what would make a file longer than `size` fails after a part of it."""
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
 
 
 def test_everything_that_was_written_is_read_again(tmp_path: Path) -> None:
@@ -103,10 +73,7 @@ writer.flush()
 writer.note({{"n": 2}})
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    library = Path(__file__).parents[3] / "instrumentation"
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=False, env={**os.environ, "PYTHONPATH": str(library)}, timeout=60
-    )
+    done = python("-c", program)
     recording = read_recording(tmp_path)
     assert done.returncode == -9
     assert recording.notes == ({"n": 1},)
@@ -219,10 +186,7 @@ code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 writer.close()
 raise SystemExit(code)
 """
-    library = Path(__file__).parents[3] / "instrumentation"
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=False, env={**os.environ, "PYTHONPATH": str(library)}, timeout=60
-    )
+    done = python("-c", program)
     assert done.returncode == 7
     assert read_recording(tmp_path).notes == ({"by": "parent"},)
 
@@ -244,11 +208,7 @@ def test_several_threads_may_write_at_once(tmp_path: Path) -> None:
                 if n % 10 == 0:
                     writer.flush()
 
-        threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*(partial(write, n) for n in range(4)))
     recording = read_recording(tmp_path)
     assert [len(recording.samples[f"GPU-{n}"]["power"].value) for n in range(4)] == [200] * 4
     assert len(recording.notes) == 800

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.regions import Stage
+from support.regions import Stage, Staged
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Staged]:
+    """Makes a stage of one's own settings."""
+    with ExitStack() as stages:
+        yield lambda **settings: stages.enter_context(Stage(tmp_path, monkeypatch, **settings))
+
+
+@pytest.fixture
+def stage(staged: Staged) -> Stage:
     """Regions mark the queue of the GPU."""
-    with Stage(tmp_path, monkeypatch) as made:
-        yield made
+    return staged()
 
 
 @pytest.fixture
-def on_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def on_host(staged: Staged) -> Stage:
     """Nobody knows when the GPU does a region's work."""
-    with Stage(tmp_path, monkeypatch, on_device=False) as made:
-        yield made
+    return staged(on_device=False)

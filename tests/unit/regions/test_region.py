@@ -4,9 +4,11 @@ import asyncio
 import functools
 import inspect
 import threading
+from functools import partial
 
 import pytest
 from opentelemetry.trace import StatusCode
+from support.concurrency import in_threads
 from support.regions import Stage
 
 from gpu_profile import region
@@ -131,9 +133,7 @@ def test_ending_what_never_began_does_nothing(on_host: Stage) -> None:
 
 def test_handle_can_end_in_another_thread(on_host: Stage) -> None:
     handle = region.start("step")
-    thread = threading.Thread(target=handle.end)
-    thread.start()
-    thread.join()
+    in_threads(handle.end)
     assert on_host.only().name == "step"
 
 
@@ -143,9 +143,7 @@ def test_block_that_another_thread_ended_is_no_parent_of_what_follows(
     with region("outer"):
         running = region("left open")
         running.__enter__()
-        thread = threading.Thread(target=running.__exit__, args=(None, None, None))
-        thread.start()
-        thread.join()
+        in_threads(partial(running.__exit__, None, None, None))
         with region("after"):
             assert current_name() == "after"
         assert current_name() == "outer"
@@ -291,11 +289,7 @@ def test_decorated_function_of_many_threads_counts_every_call(on_host: Stage) ->
             assert work() == "work"
 
     with region("outside"):
-        threads = [threading.Thread(target=many) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*[many] * 4)
     on_host.session.settle(final=True)
     assert on_host.calls("work") == 2000
     assert {e.parent for e in on_host.ended if e.name == "work"} == {None}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextvars import copy_context
-from pathlib import Path
 
 import pytest
-from support.regions import Stage
+from support.programs import printed
+from support.regions import Stage, Staged
 
 from gpu_profile import configure, region
 from gpu_profile.regions.region import current_name
@@ -77,14 +75,7 @@ def test_a_block_that_began_before_it_was_switched_off_ends(on_host: Stage) -> N
 @pytest.mark.parametrize(("value", "off"), [("1", True), ("yes", True), ("0", False), ("", False)])
 def test_the_environment_switches_regions_off(value: str, off: bool) -> None:
     code = "from gpu_profile import process, region\nwith region('x'): pass\nprint(process.running() is None)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PATH": "/usr/bin:/bin", "GPU_PROFILE_DISABLED": value, "GPU_PROFILE_BACKEND": "none"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == str(off)
+    assert printed("-c", code, GPU_PROFILE_DISABLED=value, GPU_PROFILE_BACKEND="none") == f"{off}\n"
 
 
 def test_a_region_that_has_ended_is_nobodys_parent_in_a_context_that_was_copied_inside_it(on_host: Stage) -> None:
@@ -131,18 +122,16 @@ def test_tasks_that_run_at_once_are_inside_their_own_regions(on_host: Stage) -> 
     assert {e.parent.name for e in on_host.ended if e.name.startswith("task") and e.parent} == {"outer"}
 
 
-def test_a_region_that_names_other_devices_than_its_streams_has_the_hosts_interval(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_region_that_names_other_devices_than_its_streams_has_the_hosts_interval(staged: Staged) -> None:
     two = '[[device]]\nmodel = "H200 SXM"\n[[device]]\nmodel = "A10G"\n'
-    with Stage(tmp_path, monkeypatch, scenario=two) as on_host:
-        on_host.run(0.2)
-        first, second = (device.uuid for device in on_host.session.sampler.listed)
-        assert on_host.uuid == first
-        with region("default"), region("same", device=0), region("other", device=second), region("both", device=[0, 1]):
-            on_host.work(3.0, "work")
-        on_host.flush()
-        sources = {name: on_host.attributes(name)["interval.source"] for name in ("default", "same", "other", "both")}
-        assert sources == {"default": "device", "same": "device", "other": "host", "both": "host"}
-        assert on_host.attributes("both")["device.ids"] == (first, second)
-        assert on_host.attributes("other")["device.ids"] == (second,)
+    on_host = staged(scenario=two)
+    on_host.run(0.2)
+    first, second = (device.uuid for device in on_host.session.sampler.listed)
+    assert on_host.uuid == first
+    with region("default"), region("same", device=0), region("other", device=second), region("both", device=[0, 1]):
+        on_host.work(3.0, "work")
+    on_host.flush()
+    sources = {name: on_host.attributes(name)["interval.source"] for name in ("default", "same", "other", "both")}
+    assert sources == {"default": "device", "same": "device", "other": "host", "both": "host"}
+    assert on_host.attributes("both")["device.ids"] == (first, second)
+    assert on_host.attributes("other")["device.ids"] == (second,)

@@ -6,14 +6,15 @@ import asyncio
 import functools
 import logging
 import operator
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from support.concurrency import in_threads
 
 from gpu_profile.errors import UsageError
 from gpu_profile.regions import region as region_module
@@ -384,9 +385,5 @@ def test_threads_may_share_a_profiler(profiler: GPUProfiler) -> None:
             profiler.profile_operation(lambda: part @ x, flush=True)
             profiler.profile_operation(torch.cos, part, lightweight=True)
 
-    threads = [threading.Thread(target=work, args=(rows,)) for rows in (2, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(work, rows) for rows in (2, 3)))
     assert found == [2 * 16 * 16] * 20

@@ -88,8 +88,7 @@ def swept(clock: FakeClock, profiler: Profiler, budget_s: float = 20.0) -> list[
     return sweep(cast(GPUProfiler, profiler), budget_s=budget_s, prepare=prepared, clock=clock)
 
 
-def test_every_operation_is_measured_at_every_size_what_takes_least_first() -> None:
-    clock = FakeClock()
+def test_every_operation_is_measured_at_every_size_what_takes_least_first(clock: FakeClock) -> None:
     profiler = Profiler(clock)
     rows = swept(clock, profiler)
     assert [row.skipped for row in rows] == [""] * len(rows)
@@ -103,8 +102,7 @@ def test_every_operation_is_measured_at_every_size_what_takes_least_first() -> N
 
 
 @pytest.mark.parametrize("slow", [1.0, 10.0, 100.0, 10_000.0])
-def test_the_budget_is_kept_and_what_does_not_fit_into_it_has_the_reason(slow: float) -> None:
-    clock = FakeClock()
+def test_the_budget_is_kept_and_what_does_not_fit_into_it_has_the_reason(slow: float, clock: FakeClock) -> None:
     began = clock.now_ns()
     rows = swept(clock, Profiler(clock, slow=slow), budget_s=10.0)
     # The first of each operation cannot be foreseen.
@@ -117,8 +115,7 @@ def test_the_budget_is_kept_and_what_does_not_fit_into_it_has_the_reason(slow: f
     assert len(rows) == 40
 
 
-def test_what_would_take_more_than_half_of_the_free_memory_is_not_tried() -> None:
-    clock = FakeClock()
+def test_what_would_take_more_than_half_of_the_free_memory_is_not_tried(clock: FakeClock) -> None:
     profiler = Profiler(clock, free=1 << 30)
     rows = swept(clock, profiler)
     assert max(size for name, size, _ in profiler.calls if name == "add") < (1 << 29) / 12
@@ -126,8 +123,7 @@ def test_what_would_take_more_than_half_of_the_free_memory_is_not_tried() -> Non
     assert why == "would take 1.20 GB of the 1.07 GB that are free"
 
 
-def test_what_fails_is_not_tried_again_with_more_and_the_others_go_on() -> None:
-    clock = FakeClock()
+def test_what_fails_is_not_tried_again_with_more_and_the_others_go_on(clock: FakeClock) -> None:
     profiler = Profiler(clock, breaks_at=10_000_000)
     rows = swept(clock, profiler)
     failed = [row for row in rows if row.skipped]
@@ -136,8 +132,7 @@ def test_what_fails_is_not_tried_again_with_more_and_the_others_go_on() -> None:
     assert len([size for _, size, _ in profiler.calls if size >= 10_000_000]) == 4
 
 
-def test_a_machine_that_is_not_pytorchs_is_refused() -> None:
-    clock = FakeClock()
+def test_a_machine_that_is_not_pytorchs_is_refused(clock: FakeClock) -> None:
     profiler = Profiler(clock)
     profiler.machine.kind = "cupy"
     with pytest.raises(UsageError, match="named operations are PyTorch's, which does not run on 'cupy'"):
@@ -241,9 +236,8 @@ def test_titles_do_not_run_into_each_other() -> None:
 
 
 def test_the_seeds_function_writes_the_file_and_says_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: FakeClock
 ) -> None:
-    clock = FakeClock()
     rows = rows_of(a_profile(1e-5), a_profile(1e-4))
     monkeypatch.setattr(panels, "sweep", lambda profiler, budget_s: rows)
     target = tmp_path / "figure.png"

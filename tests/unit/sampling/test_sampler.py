@@ -88,8 +88,7 @@ def test_step_says_when_it_wants_to_be_called_again() -> None:
     assert world.sampler.step() == pytest.approx(0.3 - DRAIN_S)
 
 
-def test_a_round_that_was_missed_is_not_made_up_for_and_the_phase_stays() -> None:
-    world = World(A)
+def test_a_round_that_was_missed_is_not_made_up_for_and_the_phase_stays(world: World) -> None:
     world.sampler.step()
     world.clock.advance(1.234)
     assert world.sampler.step() == pytest.approx(12 * GPM_S - 1.234)
@@ -97,8 +96,7 @@ def test_a_round_that_was_missed_is_not_made_up_for_and_the_phase_stays() -> Non
     assert world.driver.times(Tier.FAST, A.uuid) == [0, *map(nanoseconds, (1.234, 1.3, 1.4))]
 
 
-def test_a_driver_that_is_slower_than_the_interval_is_asked_at_most_once_an_interval() -> None:
-    world = World(A)
+def test_a_driver_that_is_slower_than_the_interval_is_asked_at_most_once_an_interval(world: World) -> None:
     world.sampler.step()
     world.driver.takes_s = 0.13
     for _ in range(20):
@@ -108,8 +106,7 @@ def test_a_driver_that_is_slower_than_the_interval_is_asked_at_most_once_an_inte
     assert len(set(turns)) == len(turns)
 
 
-def test_force_reads_everything_now_and_moves_no_phase() -> None:
-    world = World(A)
+def test_force_reads_everything_now_and_moves_no_phase(world: World) -> None:
     world.pass_(0.05)
     before = Counter(called for called, _, _ in world.driver.calls)
     world.sampler.step(force=True)
@@ -119,8 +116,7 @@ def test_force_reads_everything_now_and_moves_no_phase() -> None:
     assert world.driver.times(Tier.FAST, A.uuid) == [0, nanoseconds(0.05), nanoseconds(0.1)]
 
 
-def test_a_clock_that_is_set_back_does_not_stop_the_reading() -> None:
-    world = World(A)
+def test_a_clock_that_is_set_back_does_not_stop_the_reading(world: World) -> None:
     world.pass_(1)
     world.clock._now_ns -= nanoseconds(3600)
     calls = len(world.driver.calls)
@@ -128,8 +124,7 @@ def test_a_clock_that_is_set_back_does_not_stop_the_reading() -> None:
     assert len(world.driver.calls) > calls
 
 
-def test_a_clock_that_is_set_back_does_not_put_off_the_next_try() -> None:
-    world = World(A)
+def test_a_clock_that_is_set_back_does_not_put_off_the_next_try(world: World) -> None:
     world.refused = "no driver yet"
     world.sampler.step()
     world.clock._now_ns -= nanoseconds(3600)
@@ -187,8 +182,7 @@ def test_wanting_no_device_reads_none() -> None:
     assert world.sampler.states == {}
 
 
-def test_only_the_newest_events_are_kept() -> None:
-    world = World(A)
+def test_only_the_newest_events_are_kept(world: World) -> None:
     world.sampler.step()
     world.driver.waiting = [Event(A.uuid, at, "xid", 79) for at in range(MOST_EVENTS + 5)]
     world.pass_(1)
@@ -196,8 +190,7 @@ def test_only_the_newest_events_are_kept() -> None:
     assert [event.t_ns for event in world.sampler.events][0 :: MOST_EVENTS - 1] == [5, MOST_EVENTS + 4]
 
 
-def test_the_sampler_measures_itself() -> None:
-    world = World(A)
+def test_the_sampler_measures_itself(world: World) -> None:
     world.sampler.step()
     stats = world.sampler.stats
     assert (stats.rounds, stats.samples, stats.late_ns) == (1, 3, 0)

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-from support.drivers import A, B, World, wait_for
+from support.concurrency import in_threads
+from support.drivers import A, B, Sampling, World, wait_for
 
 from gpu_profile.catalogue import Tier
 from gpu_profile.sampling.rounds import ASKED_SLOW_S, DRAIN_S
-from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.units import nanoseconds
-
-
-@pytest.fixture
-def running() -> Iterator[list[Sampler]]:
-    """Samplers that are stopped at the end."""
-    samplers: list[Sampler] = []
-    yield samplers
-    for sampler in samplers:
-        sampler.stop()
 
 
 def times(world: World, what: str, since_s: float = 0.0) -> list[float]:
@@ -89,8 +78,7 @@ def test_all_devices_are_listed_whether_read_or_not() -> None:
     assert list(world.sampler.states) == [B.uuid]
 
 
-def test_waking_without_a_thread_reads_everything_here_and_nothing_once_it_is_closed() -> None:
-    world = World(A)
+def test_waking_without_a_thread_reads_everything_here_and_nothing_once_it_is_closed(world: World) -> None:
     target = world.sampler.next_round()
     assert target == 1
     world.sampler.wake()
@@ -101,11 +89,8 @@ def test_waking_without_a_thread_reads_everything_here_and_nothing_once_it_is_cl
     assert world.sampler.stats.rounds == 1
 
 
-def test_waking_the_thread_reads_everything_or_quickly_what_changes_fast(running: list[Sampler]) -> None:
-    world = World(A)
-    # A thread on a fake clock would race through time: this one has nothing to do for an hour.
-    sampler = Sampler(world.open, interval_s=3600)
-    running.append(sampler)
+def test_waking_the_thread_reads_everything_or_quickly_what_changes_fast(sampling: Sampling, world: World) -> None:
+    sampler = sampling(world.open)
     sampler.start()
     assert not sampler.stopped
     wait_for(lambda: sampler.stats.rounds)
@@ -120,10 +105,8 @@ def test_waking_the_thread_reads_everything_or_quickly_what_changes_fast(running
         assert done[Tier.SLOW] == (0 if quick else 1)
 
 
-def test_round_that_is_under_way_is_not_the_next_one(running: list[Sampler]) -> None:
-    world = World(A)
-    sampler = Sampler(world.open, interval_s=3600)
-    running.append(sampler)
+def test_round_that_is_under_way_is_not_the_next_one(sampling: Sampling, world: World) -> None:
+    sampler = sampling(world.open)
     sampler.open()
     world.driver.free.clear()
     sampler.start()
@@ -136,10 +119,8 @@ def test_round_that_is_under_way_is_not_the_next_one(running: list[Sampler]) -> 
     assert sampler.next_round() == 2
 
 
-def test_defect_in_a_round_leaves_the_next_one_to_be_waited_for(running: list[Sampler]) -> None:
-    world = World(A)
-    sampler = Sampler(world.open, interval_s=3600)
-    running.append(sampler)
+def test_defect_in_a_round_leaves_the_next_one_to_be_waited_for(sampling: Sampling, world: World) -> None:
+    sampler = sampling(world.open)
     sampler.open()
     world.driver.broken.add("events")
     sampler.start()
@@ -170,9 +151,5 @@ def test_asking_from_many_threads_leaves_nothing_behind() -> None:
             sampler.ask(0.01 + i % 3)
             sampler.release(0.01 + i % 3)
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[ask] * 8)
     assert sampler.interval_s == 0.1

@@ -75,8 +75,7 @@ def test_samples_stop_while_a_device_is_lost() -> None:
     assert len(seen) == before
 
 
-def test_a_device_that_appears_later_is_taken_in() -> None:
-    world = World(A)
+def test_a_device_that_appears_later_is_taken_in(world: World) -> None:
     world.pass_(1)
     world.present.append(B)
     world.pass_(DEVICES_S)
@@ -155,8 +154,7 @@ def test_open_raises_what_step_only_notes() -> None:
     assert world.sampler.stats.turned_ns == world.clock.now_ns()
 
 
-def test_a_device_that_is_described_anew_after_a_reload_has_its_new_description() -> None:
-    world = World(A)
+def test_a_device_that_is_described_anew_after_a_reload_has_its_new_description(world: World) -> None:
     world.sampler.step()
     world.driver.gone.add(Tier.FAST)
     renamed = replace(A, name="another")

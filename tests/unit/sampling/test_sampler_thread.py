@@ -2,44 +2,28 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-from support.drivers import A, World, wait_for
+from support.drivers import A, Sampling, World, wait_for
 
 from gpu_profile.catalogue import Tier
 from gpu_profile.driver import Driver
-from gpu_profile.sampling.sampler import Sampler
 
 
-@pytest.fixture
-def running() -> Iterator[list[Sampler]]:
-    """Samplers that are stopped at the end."""
-    samplers: list[Sampler] = []
-    yield samplers
-    for sampler in samplers:
-        sampler.stop()
-
-
-def test_flush_without_a_thread_reads_everything_here() -> None:
-    world = World(A)
+def test_flush_without_a_thread_reads_everything_here(world: World) -> None:
     assert world.sampler.flush()
     assert world.sampler.stats.rounds == 1
     assert world.sampler.flush()
     assert world.sampler.stats.rounds == 2
 
 
-def test_flush_without_a_driver_says_so_at_once() -> None:
-    world = World(A)
+def test_flush_without_a_driver_says_so_at_once(world: World) -> None:
     world.refused = "no driver"
     assert not world.sampler.flush()
 
 
-def test_flush_waits_for_a_round_that_began_after_it_was_called(running: list[Sampler]) -> None:
-    world = World(A)
-    # A thread on a fake clock would race through time: this one has nothing to do for an hour.
-    sampler = Sampler(world.open, interval_s=3600)
-    running.append(sampler)
+def test_flush_waits_for_a_round_that_began_after_it_was_called(sampling: Sampling, world: World) -> None:
+    sampler = sampling(world.open)
     sampler.start()
     wait_for(lambda: sampler.stats.rounds)
     calls = len(world.driver.calls)
@@ -47,7 +31,7 @@ def test_flush_waits_for_a_round_that_began_after_it_was_called(running: list[Sa
     assert Counter(called for called, _, _ in world.driver.calls[calls:])[Tier.FAST] >= 1
 
 
-def test_flush_waits_for_a_driver_that_is_still_being_opened(running: list[Sampler]) -> None:
+def test_flush_waits_for_a_driver_that_is_still_being_opened(sampling: Sampling) -> None:
     world, opening, go_on = World(A), threading.Event(), threading.Event()
 
     def open_slowly() -> Driver:
@@ -55,8 +39,7 @@ def test_flush_waits_for_a_driver_that_is_still_being_opened(running: list[Sampl
         assert go_on.wait(10)
         return world.open()
 
-    sampler = Sampler(open_slowly, interval_s=3600)
-    running.append(sampler)
+    sampler = sampling(open_slowly)
     sampler.start()
     assert opening.wait(10)
     threading.Timer(0.01, go_on.set).start()
@@ -64,19 +47,15 @@ def test_flush_waits_for_a_driver_that_is_still_being_opened(running: list[Sampl
     assert sampler.stats.samples
 
 
-def test_flush_does_not_wait_for_a_driver_that_there_is_none_of(running: list[Sampler]) -> None:
-    world = World(A)
+def test_flush_does_not_wait_for_a_driver_that_there_is_none_of(sampling: Sampling, world: World) -> None:
     world.refused = "no driver"
-    sampler = Sampler(world.open)
-    running.append(sampler)
+    sampler = sampling(world.open, 0.1)
     sampler.start()
     assert not sampler.flush(600)
 
 
-def test_flush_gives_up_on_a_driver_that_hangs(running: list[Sampler]) -> None:
-    world = World(A)
-    sampler = Sampler(world.open)
-    running.append(sampler)
+def test_flush_gives_up_on_a_driver_that_hangs(sampling: Sampling, world: World) -> None:
+    sampler = sampling(world.open, 0.1)
     sampler.open()
     world.driver.free.clear()
     sampler.start()
@@ -87,18 +66,15 @@ def test_flush_gives_up_on_a_driver_that_hangs(running: list[Sampler]) -> None:
         world.driver.free.set()
 
 
-def test_flush_after_stop_opens_nothing() -> None:
-    world = World(A)
+def test_flush_after_stop_opens_nothing(world: World) -> None:
     world.sampler.step()
     world.sampler.stop()
     assert not world.sampler.flush()
     assert len(world.drivers) == 1
 
 
-def test_the_thread_samples_until_it_is_stopped_and_can_be_started_again(running: list[Sampler]) -> None:
-    world = World(A)
-    sampler = Sampler(world.open, interval_s=0.001)
-    running.append(sampler)
+def test_the_thread_samples_until_it_is_stopped_and_can_be_started_again(sampling: Sampling, world: World) -> None:
+    sampler = sampling(world.open, 0.001)
     for times in (1, 2):
         rounds = sampler.stats.rounds
         sampler.start()
@@ -110,8 +86,7 @@ def test_the_thread_samples_until_it_is_stopped_and_can_be_started_again(running
         assert [driver.closed for driver in world.drivers] == [1] * times
 
 
-def test_stop_without_start_closes_the_driver() -> None:
-    world = World(A)
+def test_stop_without_start_closes_the_driver(world: World) -> None:
     world.sampler.step()
     world.sampler.stop()
     assert world.driver.closed == 1
@@ -119,9 +94,8 @@ def test_stop_without_start_closes_the_driver() -> None:
     assert world.driver.closed == 1
 
 
-def test_stop_leaves_a_thread_that_hangs_in_the_driver_behind(running: list[Sampler]) -> None:
-    world = World(A)
-    sampler = Sampler(world.open, interval_s=0.001)
+def test_stop_leaves_a_thread_that_hangs_in_the_driver_behind(sampling: Sampling, world: World) -> None:
+    sampler = sampling(world.open, 0.001)
     sampler.open()
     world.driver.free.clear()
     sampler.start()
@@ -138,14 +112,11 @@ def test_stop_leaves_a_thread_that_hangs_in_the_driver_behind(running: list[Samp
     thread.join(10)
     assert not thread.is_alive()
     sampler.start()
-    running.append(sampler)
     wait_for(lambda: len(world.driver.calls) > calls + 20)
 
 
-def test_a_thread_that_was_left_behind_ends_even_if_another_was_started(running: list[Sampler]) -> None:
-    world = World(A)
-    sampler = Sampler(world.open, interval_s=0.001)
-    running.append(sampler)
+def test_a_thread_that_was_left_behind_ends_even_if_another_was_started(sampling: Sampling, world: World) -> None:
+    sampler = sampling(world.open, 0.001)
     sampler.open()
     world.driver.free.clear()
     sampler.start()
@@ -160,12 +131,10 @@ def test_a_thread_that_was_left_behind_ends_even_if_another_was_started(running:
 
 
 def test_a_defect_in_a_driver_is_counted_and_does_not_end_the_thread(
-    running: list[Sampler], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    sampling: Sampling, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, world: World
 ) -> None:
     monkeypatch.setattr("gpu_profile.sampling.rounds.RETRY_S", 0.001)
-    world = World(A)
-    sampler = Sampler(world.open, interval_s=0.001)
-    running.append(sampler)
+    sampler = sampling(world.open, 0.001)
     sampler.open()
     world.driver.broken.add(Tier.FAST)
     sampler.start()

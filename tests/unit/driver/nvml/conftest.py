@@ -13,7 +13,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpu_profile.testing import START_NS, FakeClock
+from gpu_profile.catalogue.samples import Device
+from gpu_profile.driver.nvml import NvmlDriver
+from gpu_profile.testing import FakeClock
 
 MIB = 1 << 20
 OK: int = pynvml.NVML_SUCCESS
@@ -447,11 +449,6 @@ def full_fields(stamp_us: int = 0) -> dict[int, tuple[int, int, float, int]]:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(START_NS)
-
-
-@pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubNvml]:
     """One H100 that can do everything but buffer samples, beneath nvidia-ml-py for the length of a test."""
     library = StubNvml()
@@ -460,6 +457,18 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubNvml]:
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     yield library
     assert library.count["nvmlDeviceGetPcieThroughput"] == 0
+
+
+@pytest.fixture
+def driver(stub: StubNvml, clock: FakeClock) -> NvmlDriver:
+    """Nothing has been asked of a GPU yet: what a test changes of the stub counts from the start."""
+    return NvmlDriver(clock=clock)
+
+
+@pytest.fixture
+def device(driver: NvmlDriver) -> Device:
+    """The GPU as the driver lists it."""
+    return driver.devices()[0]
 
 
 @pytest.fixture

@@ -21,9 +21,8 @@ def read(driver: NvmlDriver) -> dict[str, int]:
     return {one.signal.key: one.value for tier in EVERY_TIER for one in driver.read(device, tier)}
 
 
-def test_a_gpu_that_shares_the_hosts_memory_has_none_of_its_own(stub: Any, clock: FakeClock) -> None:
+def test_a_gpu_that_shares_the_hosts_memory_has_none_of_its_own(stub: Any, driver: NvmlDriver) -> None:
     stub.gpus[0].memory = (0, 0, 0, 0)
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     assert device.memory_bytes is None
     assert not set(MEMORY) & set(read(driver))
@@ -31,18 +30,16 @@ def test_a_gpu_that_shares_the_hosts_memory_has_none_of_its_own(stub: Any, clock
     assert reasons == {"not supported by this GPU"}
 
 
-def test_so_has_one_whose_driver_says_that_it_cannot_tell(stub: Any, clock: FakeClock) -> None:
+def test_so_has_one_whose_driver_says_that_it_cannot_tell(stub: Any, driver: NvmlDriver) -> None:
     not_supported = pynvml.NVML_ERROR_NOT_SUPPORTED
     stub.gpus[0].calls = dict.fromkeys(("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), not_supported)
-    driver = NvmlDriver(clock=clock)
     assert driver.devices()[0].memory_bytes is None
     assert not set(MEMORY) & set(read(driver))
     assert driver.errors == {}
 
 
-def test_memory_at_0_degrees_has_no_sensor(stub: Any, clock: FakeClock) -> None:
+def test_memory_at_0_degrees_has_no_sensor(stub: Any, driver: NvmlDriver) -> None:
     stub.gpus[0].fields[pynvml.NVML_FI_DEV_MEMORY_TEMP] = (0, PLAIN, 0, 0)
-    driver = NvmlDriver(clock=clock)
     assert "temperature_memory" not in read(driver)
     capability = driver.capabilities(driver.devices()[0])[signal("temperature_memory")]
     assert capability.reason == "not there: the driver says 0"
@@ -50,10 +47,9 @@ def test_memory_at_0_degrees_has_no_sensor(stub: Any, clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("code", [2**32 - 1, 2**64 - 1])
-def test_all_bits_set_is_no_count(stub: Any, clock: FakeClock, code: int) -> None:
+def test_all_bits_set_is_no_count(stub: Any, code: int, driver: NvmlDriver) -> None:
     stub.gpus[0].fields[pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION] = (0, WIDE, code, 0)
     stub.gpus[0].fields[pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL] = (0, WIDE, code, 0)
-    driver = NvmlDriver(clock=clock)
     assert not {"energy", "ecc_uncorrected"} & set(read(driver))
     assert driver.errors == {"IMPLAUSIBLE_VALUE": 2}
 
@@ -68,9 +64,8 @@ def test_all_bits_set_is_no_count(stub: Any, clock: FakeClock, code: int) -> Non
         ("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", "recovery_action"),
     ],
 )
-def test_a_code_in_place_of_a_reading_is_left_out(stub: Any, clock: FakeClock, field: str, key: str) -> None:
+def test_a_code_in_place_of_a_reading_is_left_out(stub: Any, field: str, key: str, driver: NvmlDriver) -> None:
     stub.gpus[0].fields[getattr(pynvml, field)] = (0, PLAIN, 2**32 - 1, 0)
-    driver = NvmlDriver(clock=clock)
     assert key not in read(driver)
     assert driver.errors == {"IMPLAUSIBLE_VALUE": 1}
 
@@ -127,9 +122,8 @@ def test_an_unknown_performance_state_is_absent(stub: Any, clock: FakeClock, mon
     assert driver.errors == {}
 
 
-def test_a_slice_has_nothing_of_its_gpu_that_it_does_not_own(stub: Any, clock: FakeClock, new_gpu: Any) -> None:
+def test_a_slice_has_nothing_of_its_gpu_that_it_does_not_own(stub: Any, new_gpu: Any, driver: NvmlDriver) -> None:
     stub.gpus[0].mig = [new_gpu("MIG-1", instance=5)]
-    driver = NvmlDriver(clock=clock)
     gpu, mig = driver.devices()
     assert {one.signal.key for tier in EVERY_TIER for one in driver.read(mig, tier)} == {"memory_used", "memory_free"}
     assert (mig.mig_profile, mig.mig_instance, mig.minor) == ("3g.40gb", 5, gpu.minor)
@@ -139,8 +133,7 @@ def test_a_slice_has_nothing_of_its_gpu_that_it_does_not_own(stub: Any, clock: F
 # ---------------------------------------------------------------------- what a device is
 
 
-def test_a_device_says_what_it_is_in_the_attributes_of_its_info(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+def test_a_device_says_what_it_is_in_the_attributes_of_its_info(driver: NvmlDriver) -> None:
     assert driver.devices()[0].identity == {
         "hw.id": "GPU-0",
         "hw.name": "NVIDIA H100 80GB HBM3",
@@ -159,8 +152,7 @@ def test_a_device_says_what_it_is_in_the_attributes_of_its_info(stub: Any, clock
     }
 
 
-def test_what_never_changes_is_asked_once(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+def test_what_never_changes_is_asked_once(stub: Any, driver: NvmlDriver) -> None:
     first = driver.devices()
     assert driver.devices() == first
     assert stub.count["nvmlDeviceGetVbiosVersion"] == stub.count["nvmlDeviceGetBoardPartNumber"] == 1

@@ -24,9 +24,8 @@ def _buffered(stub: Any, *rows: tuple[int, int]) -> None:
     stub.gpus[0].buffers = {UTIL: list(rows), MEM: list(rows)}
 
 
-def test_a_sample_covers_the_time_since_the_one_before(stub: Any, clock: FakeClock) -> None:
+def test_a_sample_covers_the_time_since_the_one_before(stub: Any, driver: NvmlDriver) -> None:
     _buffered(stub, (T0 - 2 * STEP, 10), (T0 - STEP, 20), (T0, 30))
-    driver = NvmlDriver(clock=clock)
     got = [one for one in driver.drain(driver.devices()[0]) if one.signal is signal("utilization")]
     assert [one.value for one in got] == [10, 20, 30]
     assert got[0].t_end_ns - got[0].t_start_ns == signal("utilization").window_ns
@@ -47,9 +46,8 @@ def test_what_was_drained_is_not_given_again_and_the_next_joins_on(stub: Any, cl
     assert [(one.t_start_ns, one.value) for one in again] == [(T0 * 1000, 40)] * 2
 
 
-def test_a_clock_that_is_set_back_does_not_silence_a_buffer(stub: Any, clock: FakeClock) -> None:
+def test_a_clock_that_is_set_back_does_not_silence_a_buffer(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
     _buffered(stub, (T0 - STEP, 20), (T0, 30))
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     driver.drain(device)
     clock.set_back(60)
@@ -60,10 +58,9 @@ def test_a_clock_that_is_set_back_does_not_silence_a_buffer(stub: Any, clock: Fa
     assert [(one.t_end_ns, one.value) for one in again] == [(earlier * 1000, 40)]
 
 
-def test_a_drained_signal_is_never_polled(stub: Any, clock: FakeClock) -> None:
+def test_a_drained_signal_is_never_polled(stub: Any, driver: NvmlDriver) -> None:
     _buffered(stub, (T0, 30))
     stub.gpus[0].buffers[MEM] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     drained = {one.signal.key for one in driver.drain(device)}
     polled = {one.signal.key for one in driver.read(device, Tier.FAST)}
@@ -84,32 +81,28 @@ def test_without_buffers_both_are_polled_in_one_call(stub: Any, clock: FakeClock
     assert driver.drain(device) == []
 
 
-def test_a_value_outside_0_to_100_is_dropped_and_leaves_its_time_uncovered(stub: Any, clock: FakeClock) -> None:
+def test_a_value_outside_0_to_100_is_dropped_and_leaves_its_time_uncovered(stub: Any, driver: NvmlDriver) -> None:
     _buffered(stub, (T0 - 2 * STEP, 10), (T0 - STEP, 101), (T0, 30))
-    driver = NvmlDriver(clock=clock)
     got = [one for one in driver.drain(driver.devices()[0]) if one.signal is signal("utilization")]
     assert [one.value for one in got] == [10, 30]
     assert got[1].t_start_ns == (T0 - STEP) * 1000
     assert driver.errors["IMPLAUSIBLE_VALUE"] == 2
 
 
-def test_a_sample_after_a_gap_covers_at_most_the_longest_documented_period(stub: Any, clock: FakeClock) -> None:
+def test_a_sample_after_a_gap_covers_at_most_the_longest_documented_period(stub: Any, driver: NvmlDriver) -> None:
     _buffered(stub, (T0 - 60_000_000, 10), (T0, 30))
-    driver = NvmlDriver(clock=clock)
     got = driver.drain(driver.devices()[0])
     assert max(one.t_end_ns - one.t_start_ns for one in got) == 1_000_000_000
 
 
-def test_a_sample_from_the_future_is_not_one(stub: Any, clock: FakeClock) -> None:
+def test_a_sample_from_the_future_is_not_one(stub: Any, driver: NvmlDriver) -> None:
     _buffered(stub, (T0, 30), (T0 + 3_600_000_000, 90))
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     assert [one.value for one in driver.drain(device)] == [30, 30]
 
 
-def test_a_buffer_that_stays_empty_is_given_up_for_polling(stub: Any, clock: FakeClock) -> None:
+def test_a_buffer_that_stays_empty_is_given_up_for_polling(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
     _buffered(stub)
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     for _ in range(12):
         assert driver.drain(device) == []
@@ -122,9 +115,8 @@ def test_a_buffer_that_stays_empty_is_given_up_for_polling(stub: Any, clock: Fak
     assert stub.count["nvmlDeviceGetSamples"] == calls
 
 
-def test_a_buffer_that_gave_something_is_never_given_up(stub: Any, clock: FakeClock) -> None:
+def test_a_buffer_that_gave_something_is_never_given_up(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
     _buffered(stub, (T0, 30))
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     driver.drain(device)
     for _ in range(50):
@@ -133,9 +125,8 @@ def test_a_buffer_that_gave_something_is_never_given_up(stub: Any, clock: FakeCl
     assert "utilization" not in {one.signal.key for one in driver.read(device, Tier.FAST)}
 
 
-def test_a_buffer_that_the_device_loses_is_absent_with_a_reason(stub: Any, clock: FakeClock) -> None:
+def test_a_buffer_that_the_device_loses_is_absent_with_a_reason(stub: Any, driver: NvmlDriver) -> None:
     _buffered(stub, (T0, 30))
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     driver.drain(device)
     stub.gpus[0].buffers = {}
@@ -143,10 +134,9 @@ def test_a_buffer_that_the_device_loses_is_absent_with_a_reason(stub: Any, clock
     assert driver.capabilities(device)[signal("utilization")].reason == "not supported by this GPU"
 
 
-def test_the_buffer_of_another_type_is_not_asked_for(stub: Any, clock: FakeClock) -> None:
+def test_the_buffer_of_another_type_is_not_asked_for(stub: Any, driver: NvmlDriver) -> None:
     _buffered(stub, (T0, 30))
     stub.gpus[0].buffers |= {pynvml.NVML_TOTAL_POWER_SAMPLES: [(T0, 700_000)]}
-    driver = NvmlDriver(clock=clock)
     assert {one.signal.key for one in driver.drain(driver.devices()[0])} == {"utilization", "memory_controller"}
 
 

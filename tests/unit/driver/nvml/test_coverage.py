@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from gpu_profile.catalogue import Kind, Tier, signal
-from gpu_profile.catalogue.samples import Sample
+from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import POWER, UTILIZATION
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.testing import FakeClock
@@ -37,21 +37,18 @@ def test_the_first_window_mean_covers_its_window_and_the_next_joins_on(stub: Any
     [("utilization", 1000 * MS), ("power_average", 1000 * MS), ("power", 2 * POWER.refresh_ns)],
 )
 def test_a_reading_after_a_long_pause_covers_no_more_than_it_can_know(
-    stub: Any, clock: FakeClock, key: str, longest_ns: int
+    clock: FakeClock, key: str, longest_ns: int, driver: NvmlDriver, device: Device
 ) -> None:
-    driver = NvmlDriver(clock=clock)
-    device = driver.devices()[0]
     driver.read(device, Tier.FAST)
     clock.advance(30)
     late = _of(driver.read(device, Tier.FAST), key)
     assert late.t_end_ns - late.t_start_ns == longest_ns
 
 
-def test_a_reading_that_the_driver_repeats_is_not_given_twice(stub: Any, clock: FakeClock) -> None:
+def test_a_reading_that_the_driver_repeats_is_not_given_twice(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
     stamp = clock.now_ns() // 1000
     field = pynvml.NVML_FI_DEV_POWER_INSTANT
     stub.gpus[0].fields[field] = (0, pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 500_000, stamp)
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     assert _of(driver.read(device, Tier.FAST), "power").value == 500_000
     clock.advance(0.05)
@@ -69,18 +66,14 @@ def test_a_clock_that_is_set_back_starts_the_coverage_anew(stub: Any, clock: Fak
     assert sample.t_end_ns - sample.t_start_ns == UTILIZATION.window_ns
 
 
-def test_counters_and_instants_are_points_in_time(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
-    device = driver.devices()[0]
+def test_counters_and_instants_are_points_in_time(clock: FakeClock, driver: NvmlDriver, device: Device) -> None:
     samples = [*driver.read(device, Tier.FAST), *driver.read(device, Tier.SLOW)]
     points = [sample for sample in samples if sample.signal.kind is not Kind.WINDOW_MEAN]
     assert len(points) > 15
     assert all(sample.t_start_ns == sample.t_end_ns == clock.now_ns() for sample in points)
 
 
-def test_the_slow_tier_gives_its_rows_in_their_quanta(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
-    device = driver.devices()[0]
+def test_the_slow_tier_gives_its_rows_in_their_quanta(stub: Any, driver: NvmlDriver, device: Device) -> None:
     driver.capabilities(device)
     stub.count.clear()
     values = {sample.signal.key: sample.value for sample in driver.read(device, Tier.SLOW)}
@@ -114,15 +107,13 @@ def test_power_average_falls_back_on_the_older_call(stub: Any, clock: FakeClock)
     assert driver.capabilities(device)[signal("power_average")].available
 
 
-def test_a_value_that_cannot_be_true_is_left_out_and_counted(stub: Any, clock: FakeClock) -> None:
+def test_a_value_that_cannot_be_true_is_left_out_and_counted(stub: Any, driver: NvmlDriver) -> None:
     stub.gpus[0].rates = (4_000_000_000, 12)
-    driver = NvmlDriver(clock=clock)
     keys = {sample.signal.key for sample in driver.read(driver.devices()[0], Tier.FAST)}
     assert "utilization" not in keys
     assert "memory_controller" in keys
     assert driver.errors == {"IMPLAUSIBLE_VALUE": 1}
 
 
-def test_no_signal_is_ever_asked_of_the_gpm_tier_by_read(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+def test_no_signal_is_ever_asked_of_the_gpm_tier_by_read(driver: NvmlDriver) -> None:
     assert driver.read(driver.devices()[0], Tier.GPM) == []

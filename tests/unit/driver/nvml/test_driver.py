@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pynvml
 import pytest
+from support.concurrency import in_child
+from support.programs import python
 
 from gpu_profile.catalogue import DEFAULT_GROUPS, SIGNALS, Tier, signal
-from gpu_profile.catalogue.samples import DeviceKind
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.driver import Driver
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.nvml.errors import RULES, Action, Errors
@@ -26,11 +26,7 @@ LOST = [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.
 
 def test_importing_the_driver_does_not_import_pynvml_or_numpy() -> None:
     code = "import sys, gpu_profile.driver.nvml; sys.exit(bool({'pynvml', 'numpy'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], env=_environment(), check=False).returncode == 0
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    assert python("-c", code).returncode == 0
 
 
 def test_it_fulfils_the_protocol(stub: Any, clock: FakeClock) -> None:
@@ -59,19 +55,17 @@ def test_only_the_devices_that_were_asked_for_are_listed(stub: Any, clock: FakeC
     assert [device.uuid for device in driver.devices()] == ["GPU-1", "MIG-1"]
 
 
-def test_every_signal_has_a_capability_and_every_absence_a_reason(stub: Any, clock: FakeClock, new_gpu: Any) -> None:
+def test_every_signal_has_a_capability_and_every_absence_a_reason(stub: Any, new_gpu: Any, driver: NvmlDriver) -> None:
     stub.gpus[0].mig = [new_gpu("MIG-1")]
     stub.gpus.append(new_gpu("GPU-1", fields={}, gpm=False))
-    driver = NvmlDriver(clock=clock)
     for device in driver.devices():
         capabilities = driver.capabilities(device)
         assert list(capabilities) == list(SIGNALS)
         assert all(bool(one.reason) != one.available for one in capabilities.values())
 
 
-def test_a_mig_instance_has_only_what_belongs_to_it(stub: Any, clock: FakeClock, new_gpu: Any) -> None:
+def test_a_mig_instance_has_only_what_belongs_to_it(stub: Any, new_gpu: Any, driver: NvmlDriver) -> None:
     stub.gpus[0].mig = [new_gpu("MIG-1")]
-    driver = NvmlDriver(clock=clock)
     mig = driver.devices()[1]
     capabilities = driver.capabilities(mig)
     assert {row for row, one in capabilities.items() if one.available} == {
@@ -93,9 +87,8 @@ def test_a_device_can_be_read_without_having_been_listed(stub: Any, clock: FakeC
 
 
 @pytest.mark.parametrize("code", LOST)
-def test_a_lost_device_raises_and_the_others_go_on(stub: Any, clock: FakeClock, new_gpu: Any, code: int) -> None:
+def test_a_lost_device_raises_and_the_others_go_on(stub: Any, new_gpu: Any, code: int, driver: NvmlDriver) -> None:
     stub.gpus.append(new_gpu("GPU-1"))
-    driver = NvmlDriver(clock=clock)
     first, second = driver.devices()
     driver.read(first, Tier.FAST)
     stub.gpus[0].code = code
@@ -116,9 +109,7 @@ def test_a_lost_device_raises_and_the_others_go_on(stub: Any, clock: FakeClock, 
     assert driver.read(first, Tier.FAST)
 
 
-def test_a_stale_handle_means_that_the_device_was_lost(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
-    device = driver.devices()[0]
+def test_a_stale_handle_means_that_the_device_was_lost(stub: Any, driver: NvmlDriver, device: Device) -> None:
     driver.read(device, Tier.FAST)
     stub.gpus[0].calls = {"nvmlDeviceGetFieldValues": pynvml.NVML_ERROR_INVALID_ARGUMENT}
     with pytest.raises(DeviceLost, match="no longer valid"):
@@ -173,10 +164,8 @@ def test_a_missing_binding_is_named(monkeypatch: pytest.MonkeyPatch, clock: Fake
     "code", [pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH], ids=str
 )
 def test_a_driver_that_goes_away_stops_nvml_fully_and_the_next_call_starts_it_anew(
-    stub: Any, clock: FakeClock, code: int
+    stub: Any, code: int, driver: NvmlDriver, device: Device
 ) -> None:
-    driver = NvmlDriver(clock=clock)
-    device = driver.devices()[0]
     driver.read(device, Tier.FAST)
     stub.code["nvmlDeviceGetFieldValues"] = code
     with pytest.raises(GpuBackendError):
@@ -191,9 +180,7 @@ def test_a_driver_that_goes_away_stops_nvml_fully_and_the_next_call_starts_it_an
     assert stub.live == 0
 
 
-def test_nvml_that_was_shut_down_by_others_is_started_again_once(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
-    device = driver.devices()[0]
+def test_nvml_that_was_shut_down_by_others_is_started_again_once(stub: Any, driver: NvmlDriver, device: Device) -> None:
     driver.read(device, Tier.FAST)
     stub.live = 0
     assert driver.read(device, Tier.FAST)
@@ -201,26 +188,21 @@ def test_nvml_that_was_shut_down_by_others_is_started_again_once(stub: Any, cloc
     assert driver.errors == {"UNINITIALIZED": 1}
 
 
-def test_nvml_that_does_not_stay_started_is_an_error_not_a_loop(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
-    device = driver.devices()[0]
+def test_nvml_that_does_not_stay_started_is_an_error_not_a_loop(stub: Any, driver: NvmlDriver, device: Device) -> None:
     stub.code["nvmlDeviceGetFieldValues"] = pynvml.NVML_ERROR_UNINITIALIZED
     with pytest.raises(GpuBackendError, match="does not stay started"):
         driver.read(device, Tier.FAST)
 
 
-def test_gpus_that_cannot_be_counted_are_an_error_not_an_empty_node(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+def test_gpus_that_cannot_be_counted_are_an_error_not_an_empty_node(stub: Any, driver: NvmlDriver) -> None:
     stub.code["nvmlDeviceGetCount_v2"] = pynvml.NVML_ERROR_UNKNOWN
     with pytest.raises(GpuBackendError, match="could not be counted"):
         driver.devices()
 
 
 def test_a_repeated_problem_is_logged_once_and_counted_each_time(
-    stub: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    stub: Any, caplog: pytest.LogCaptureFixture, driver: NvmlDriver, device: Device
 ) -> None:
-    driver = NvmlDriver(clock=clock)
-    device = driver.devices()[0]
     driver.read(device, Tier.FAST)
     stub.code["nvmlDeviceGetFieldValues"] = pynvml.NVML_ERROR_UNKNOWN
     with caplog.at_level(logging.WARNING):
@@ -231,11 +213,10 @@ def test_a_repeated_problem_is_logged_once_and_counted_each_time(
 
 
 def test_what_is_not_permitted_is_absent_with_one_warning(
-    stub: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    stub: Any, caplog: pytest.LogCaptureFixture, driver: NvmlDriver
 ) -> None:
     denied = (pynvml.NVML_ERROR_NO_PERMISSION, 0, 0, 0)
     stub.gpus[0].fields |= dict.fromkeys(stub.gpus[0].fields, denied)
-    driver = NvmlDriver(clock=clock)
     with caplog.at_level(logging.WARNING):
         capabilities = driver.capabilities(driver.devices()[0])
     assert capabilities[signal("energy")].reason == "not permitted for this user"
@@ -277,8 +258,7 @@ def test_events_are_xids_with_their_device_and_come_once(stub: Any, clock: FakeC
     assert driver.events() == []
 
 
-def test_a_lost_gpu_can_still_tell_its_xid(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+def test_a_lost_gpu_can_still_tell_its_xid(stub: Any, driver: NvmlDriver) -> None:
     driver.devices()
     stub.gpus[0].code = pynvml.NVML_ERROR_GPU_IS_LOST
     stub.xids.append(("GPU-0", 79))
@@ -287,25 +267,22 @@ def test_a_lost_gpu_can_still_tell_its_xid(stub: Any, clock: FakeClock) -> None:
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetSupportedEventTypes", "nvmlEventSetCreate", "nvmlDeviceRegisterEvents"])
 def test_without_event_support_there_are_silently_none(
-    stub: Any, clock: FakeClock, call: str, caplog: pytest.LogCaptureFixture
+    stub: Any, call: str, caplog: pytest.LogCaptureFixture, driver: NvmlDriver
 ) -> None:
     stub.code[call] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    driver = NvmlDriver(clock=clock)
     driver.devices()
     assert driver.events() == []
     assert driver.errors == {}
     assert caplog.records == []
 
 
-def test_an_event_set_that_fails_does_not_stop_the_sampler(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+def test_an_event_set_that_fails_does_not_stop_the_sampler(stub: Any, driver: NvmlDriver) -> None:
     driver.devices()
     stub.code["nvmlEventSetWait_v2"] = pynvml.NVML_ERROR_GPU_IS_LOST
     assert driver.events() == []
 
 
-def test_a_device_is_looked_at_anew_when_its_instances_change(stub: Any, clock: FakeClock, new_gpu: Any) -> None:
-    driver = NvmlDriver(clock=clock)
+def test_a_device_is_looked_at_anew_when_its_instances_change(stub: Any, new_gpu: Any, driver: NvmlDriver) -> None:
     gpu = driver.devices()[0]
     assert driver.capabilities(gpu)[signal("utilization")].available
     stub.gpus[0].mig = [new_gpu("MIG-1")]
@@ -315,8 +292,7 @@ def test_a_device_is_looked_at_anew_when_its_instances_change(stub: Any, clock: 
     assert reason == "not supported by this GPU, which is cut into MIG instances"
 
 
-def test_closing_twice_shuts_nvml_down_once_and_frees_all(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+def test_closing_twice_shuts_nvml_down_once_and_frees_all(stub: Any, driver: NvmlDriver) -> None:
     driver.boundary(driver.devices()[0])
     driver.close()
     driver.close()
@@ -326,8 +302,7 @@ def test_closing_twice_shuts_nvml_down_once_and_frees_all(stub: Any, clock: Fake
         driver.devices()
 
 
-def test_closing_does_not_raise_if_the_driver_is_gone(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+def test_closing_does_not_raise_if_the_driver_is_gone(stub: Any, driver: NvmlDriver) -> None:
     driver.boundary(driver.devices()[0])
     for call in ("nvmlShutdown", "nvmlGpmSampleFree", "nvmlEventSetFree"):
         stub.code[call] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
@@ -341,31 +316,25 @@ def test_a_forked_child_starts_nvml_itself_and_touches_nothing_of_its_parents(st
     driver.boundary(device)
     clock.advance(1)
     stub.count.clear()
-    child = os.fork()
-    if child == 0:
-        try:
-            window = driver.boundary(device)
-            values = driver.read(device, Tier.FAST)
-            driver.close()
-            freed = stub.count["nvmlGpmSampleFree"]
-            calls = (stub.count["nvmlInitWithFlags"], stub.count["nvmlShutdown"], freed, stub.count["nvmlEventSetFree"])
-            # Its own GPM buffer and event set are freed; the parent's window is not continued.
-            os._exit(0 if (window, calls) == ([], (1, 1, 1, 1)) and values else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def child() -> None:
+        assert driver.boundary(device) == []  # the parent's window is not continued
+        assert driver.read(device, Tier.FAST)
+        driver.close()
+        # Its own GPM buffer and event set are freed.
+        for call in ("nvmlInitWithFlags", "nvmlShutdown", "nvmlGpmSampleFree", "nvmlEventSetFree"):
+            assert stub.count[call] == 1, call
+
+    in_child(child)
     assert len(driver.boundary(device)) == 10
 
 
-def test_a_forked_child_that_only_closes_calls_nothing(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+def test_a_forked_child_that_only_closes_calls_nothing(stub: Any, driver: NvmlDriver) -> None:
     driver.boundary(driver.devices()[0])
     stub.count.clear()
-    child = os.fork()
-    if child == 0:
-        try:
-            driver.close()
-            os._exit(0 if not stub.count else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def child() -> int:
+        driver.close()
+        return int(stub.count.total())
+
+    assert in_child(child) == "0"

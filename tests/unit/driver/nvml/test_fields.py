@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import Tier, signal
+from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.nvml.fields import decoders
 from gpu_profile.testing import START_NS, FakeClock
@@ -43,12 +44,11 @@ def test_every_value_type_of_this_nvidia_ml_py_can_be_read() -> None:
     assert set(decoders(pynvml)) == named - {pynvml.NVML_VALUE_TYPE_COUNT}
 
 
-def test_the_value_type_decides_which_member_is_read(stub: Any, clock: FakeClock) -> None:
+def test_the_value_type_decides_which_member_is_read(stub: Any, driver: NvmlDriver) -> None:
     fields = stub.gpus[0].fields
     fields[POWER] = (0, pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 698_123, 0)
     fields[pynvml.NVML_FI_DEV_POWER_AVERAGE] = (0, pynvml.NVML_VALUE_TYPE_DOUBLE, 650_000.4, 0)
     fields[ENERGY] = (0, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 2**40, 0)
-    driver = NvmlDriver(clock=clock)
     values = {sample.signal.key: sample.value for sample in driver.read(driver.devices()[0], Tier.FAST)}
     assert (values["power"], values["power_average"], values["energy"]) == (698_123, 650_000, 2**40)
 
@@ -105,10 +105,8 @@ def test_a_field_that_fails_for_now_is_counted_and_read_again_later(stub: Any, c
 
 
 def test_a_field_that_the_driver_leaves_untouched_is_absent_not_zero(
-    stub: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    stub: Any, monkeypatch: pytest.MonkeyPatch, driver: NvmlDriver, device: Device
 ) -> None:
-    driver = NvmlDriver(clock=clock)
-    device = driver.devices()[0]
     assert driver.read(device, Tier.FAST)
     monkeypatch.setattr(stub.gpus[0], "fields", _Untouched(stub.gpus[0].fields))
     assert driver.read(device, Tier.FAST) == []
@@ -133,10 +131,9 @@ class _Untouched(dict[int, Any]):
     ],
 )
 def test_the_drivers_time_stamp_counts_if_it_is_within_five_seconds_of_the_clock(
-    stub: Any, clock: FakeClock, stamp_us: int, expected_ns: int
+    stub: Any, stamp_us: int, expected_ns: int, driver: NvmlDriver
 ) -> None:
     stub.gpus[0].fields[ENERGY] = (0, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 5, stamp_us)
-    driver = NvmlDriver(clock=clock)
     samples = driver.read(driver.devices()[0], Tier.FAST)
     energy = next(sample for sample in samples if sample.signal.key == "energy")
     assert (energy.t_start_ns, energy.t_end_ns) == (expected_ns, expected_ns)
@@ -155,9 +152,7 @@ def test_a_constant_that_the_binding_lacks_is_absent_with_that_reason(
     assert capabilities[signal("throttle_sw_thermal")].available
 
 
-def test_fields_are_absent_if_the_driver_has_no_such_function(
-    stub: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fields_are_absent_if_the_driver_has_no_such_function(stub: Any, clock: FakeClock) -> None:
     del stub.nvmlDeviceGetFieldValues
     driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
@@ -182,7 +177,7 @@ def test_the_fields_are_found_without_the_bindings_private_look_up(
 
 
 def test_a_field_for_which_a_driver_refuses_the_whole_call_takes_no_other_with_it(
-    stub: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    stub: Any, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
     answer = stub.nvmlDeviceGetFieldValues
 
@@ -202,8 +197,7 @@ def test_a_field_for_which_a_driver_refuses_the_whole_call_takes_no_other_with_i
     assert {sample.signal.key for sample in driver.read(device, Tier.SLOW)} >= {"ecc_corrected", "pcie_replays"}
 
 
-def test_a_count_below_0_is_left_out(stub: Any, clock: FakeClock) -> None:
+def test_a_count_below_0_is_left_out(stub: Any, driver: NvmlDriver) -> None:
     stub.gpus[0].fields[ENERGY] = (0, pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG, -5, 0)
-    driver = NvmlDriver(clock=clock)
     assert "energy" not in {sample.signal.key for sample in driver.read(driver.devices()[0], Tier.FAST)}
     assert driver.errors == {"IMPLAUSIBLE_VALUE": 1}

@@ -17,9 +17,8 @@ SM = pynvml.NVML_GPM_METRIC_SM_UTIL
 ROWS = [row for row in SIGNALS if row.tier is Tier.GPM and row.group in DEFAULT_GROUPS]
 
 
-def test_a_window_runs_from_one_boundary_to_the_next(stub: Any, clock: FakeClock) -> None:
+def test_a_window_runs_from_one_boundary_to_the_next(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
     stub.gpus[0].metrics = {SM: (0, 41.237)}
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     assert driver.boundary(device) == []
     clock.advance(0.25)
@@ -84,10 +83,9 @@ def test_a_sample_that_had_to_wait_is_taken_again_for_its_moment_is_not_known(
     ("value", "quanta"), [(0.0, 0), (100.0, 10_000), (100.4, 10_000), (-0.5, None), (250.0, None), (math.nan, None)]
 )
 def test_a_value_beyond_100_is_clamped_if_it_is_rounding_and_dropped_if_it_is_not(
-    stub: Any, clock: FakeClock, value: float, quanta: int | None
+    stub: Any, clock: FakeClock, value: float, quanta: int | None, driver: NvmlDriver
 ) -> None:
     stub.gpus[0].metrics = {SM: (0, value)}
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     driver.boundary(device)
     clock.advance(0.1)
@@ -109,9 +107,8 @@ def test_a_metric_that_the_gpu_lacks_is_absent_and_not_asked_for_again(stub: Any
     assert [SM in asked for asked in stub.asked_metrics] == [True, False]
 
 
-def test_an_older_gpu_has_no_gpm_and_says_so(stub: Any, clock: FakeClock) -> None:
+def test_an_older_gpu_has_no_gpm_and_says_so(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
     stub.gpus[0].gpm = False
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     driver.boundary(device)
     clock.advance(1)
@@ -129,9 +126,8 @@ def test_an_older_gpu_has_no_gpm_and_says_so(stub: Any, clock: FakeClock) -> Non
         (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "not known to this driver"),
     ],
 )
-def test_a_gpm_query_that_fails_gives_its_reason(stub: Any, clock: FakeClock, code: int, reason: str) -> None:
+def test_a_gpm_query_that_fails_gives_its_reason(stub: Any, code: int, reason: str, driver: NvmlDriver) -> None:
     stub.gpus[0].calls = {"nvmlGpmQueryDeviceSupport": code}
-    driver = NvmlDriver(clock=clock)
     capabilities = driver.capabilities(driver.devices()[0])
     assert {capabilities[row].reason for row in ROWS} == {reason}
 
@@ -149,9 +145,8 @@ def test_a_sample_that_fails_for_now_lengthens_the_window(stub: Any, clock: Fake
     assert driver.errors == {"UNKNOWN": 1}
 
 
-def test_a_sample_that_is_denied_ends_gpm_with_a_reason(stub: Any, clock: FakeClock) -> None:
+def test_a_sample_that_is_denied_ends_gpm_with_a_reason(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
     stub.gpus[0].calls = {"nvmlGpmSampleGet": pynvml.NVML_ERROR_NO_PERMISSION}
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     for _ in range(3):
         assert driver.boundary(device) == []
@@ -184,9 +179,8 @@ def test_rates_are_in_mebibytes_a_second_and_have_no_ceiling_of_100(stub: Any, c
 
 
 @pytest.mark.parametrize("value", [-1.0, 1e9, math.inf])
-def test_a_rate_that_no_link_has_is_left_out(stub: Any, clock: FakeClock, value: float) -> None:
+def test_a_rate_that_no_link_has_is_left_out(stub: Any, clock: FakeClock, value: float, driver: NvmlDriver) -> None:
     stub.gpus[0].metrics = {pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: (0, value)}
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     driver.boundary(device)
     clock.advance(0.1)

@@ -60,8 +60,7 @@ def test_a_group_that_is_on_brings_its_signals_and_no_others(stub: Any, clock: F
     assert with_it - core == {row.key for row in SIGNALS if row.group is group}
 
 
-def test_what_is_off_says_which_group_would_bring_it(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+def test_what_is_off_says_which_group_would_bring_it(driver: NvmlDriver) -> None:
     capabilities = driver.capabilities(driver.devices()[0])
     for row, capability in capabilities.items():
         if row.group not in DEFAULT_GROUPS:

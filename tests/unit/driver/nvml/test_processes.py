@@ -19,27 +19,24 @@ def us(clock: FakeClock) -> int:
     return clock.now_ns() // 1000
 
 
-def test_processes_carry_their_memory_or_none(stub: Any, clock: FakeClock) -> None:
+def test_processes_carry_their_memory_or_none(stub: Any, driver: NvmlDriver) -> None:
     stub.gpus[0].processes = [(4242, 7 * GIB), (4243, 2**64 - 1)]
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     assert driver.processes(device) == [ProcessUse(4242, 7 * GIB), ProcessUse(4243, None)]
     stub.gpus[0].processes = []
     assert driver.processes(device) == []
 
 
-def test_a_process_that_computes_and_draws_is_listed_once_with_its_memory(stub: Any, clock: FakeClock) -> None:
+def test_a_process_that_computes_and_draws_is_listed_once_with_its_memory(stub: Any, driver: NvmlDriver) -> None:
     stub.gpus[0].processes = [(1, 7 * GIB), (2, 2**64 - 1), (3, GIB)]
     stub.gpus[0].drawing = [(1, 7 * GIB), (2, 5 * GIB), (3, 2**64 - 1), (4, 3 * GIB)]
-    driver = NvmlDriver(clock=clock)
     found = driver.processes(driver.devices()[0])
     assert [(use.pid, use.memory_bytes) for use in found] == [(1, 7 * GIB), (2, 5 * GIB), (3, GIB), (4, 3 * GIB)]
 
 
-def test_one_list_that_a_driver_lacks_is_not_asked_for_again_and_hides_no_other(stub: Any, clock: FakeClock) -> None:
+def test_one_list_that_a_driver_lacks_is_not_asked_for_again_and_hides_no_other(stub: Any, driver: NvmlDriver) -> None:
     stub.gpus[0].processes, stub.gpus[0].drawing = [(1, GIB)], [(2, GIB)]
     stub.code["nvmlDeviceGetGraphicsRunningProcesses_v3"] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     for _ in range(3):
         assert driver.processes(device) == [ProcessUse(1, GIB)]
@@ -61,10 +58,9 @@ def test_utilisation_is_the_mean_since_the_call_before_and_none_at_the_first(stu
     assert [use.utilization for use in driver.processes(device)] == [None, None, None]
 
 
-def test_samples_one_by_one_are_averaged_over_all_of_them(stub: Any, clock: FakeClock) -> None:
+def test_samples_one_by_one_are_averaged_over_all_of_them(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
     gpu = stub.gpus[0]
     gpu.processes = [(1, GIB), (2, GIB)]
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     driver.processes(device)
     start = us(clock)
@@ -87,11 +83,10 @@ def test_rows_that_cannot_be_true_say_nothing(stub: Any, clock: FakeClock, row: 
 
 
 def test_after_a_pause_that_the_drivers_samples_do_not_span_there_is_no_utilisation(
-    stub: Any, clock: FakeClock
+    stub: Any, clock: FakeClock, driver: NvmlDriver
 ) -> None:
     gpu = stub.gpus[0]
     gpu.processes = [(1, GIB)]
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     driver.processes(device)
     clock.advance(60)
@@ -103,10 +98,9 @@ def test_after_a_pause_that_the_drivers_samples_do_not_span_there_is_no_utilisat
     assert [use.utilization for use in driver.processes(device)] == [0.5]
 
 
-def test_without_utilisation_there_is_still_memory(stub: Any, clock: FakeClock) -> None:
+def test_without_utilisation_there_is_still_memory(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
     stub.gpus[0].processes = [(1, GIB)]
     stub.code[UTILIZATION] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     for _ in range(3):
         assert driver.processes(device) == [ProcessUse(1, GIB)]
@@ -115,14 +109,13 @@ def test_without_utilisation_there_is_still_memory(stub: Any, clock: FakeClock) 
 
 
 def test_on_a_gpu_that_is_cut_each_process_is_listed_by_its_instance_alone(
-    stub: Any, clock: FakeClock, new_gpu: Any
+    stub: Any, clock: FakeClock, new_gpu: Any, driver: NvmlDriver
 ) -> None:
     first, second = new_gpu("MIG-1"), new_gpu("MIG-2")
     first.instance, second.instance = 1, 2
     stub.gpus[0].mig = [first, second]
     stub.gpus[0].processes = [(10, GIB, 1), (20, 2 * GIB, 2), (21, GIB, 2)]
     first.processes, second.processes = [(10, GIB, 1), (20, 2 * GIB, 2)], [(20, 2 * GIB, 2), (21, GIB, 2)]
-    driver = NvmlDriver(clock=clock)
     listed = {device.uuid: [use.pid for use in driver.processes(device)] for device in driver.devices()}
     assert listed == {"GPU-0": [], "MIG-1": [10], "MIG-2": [20, 21]}
     clock.advance(5)

@@ -20,11 +20,6 @@ S = 1_000_000_000
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def node(tmp_path: Path, clock: FakeClock) -> Iterator[Path]:
     simulated.create(tmp_path, clock=clock)
     with simulated.installed(tmp_path, clock=clock):

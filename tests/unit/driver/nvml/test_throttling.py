@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import Tier, signal
+from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.nvml.throttling import LONGEST_NS, Throttling
 from gpu_profile.testing import FakeClock
@@ -32,9 +33,7 @@ def older(stub: Any) -> Any:
     return stub
 
 
-def test_a_driver_with_counters_is_never_asked_for_reasons(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
-    device = driver.devices()[0]
+def test_a_driver_with_counters_is_never_asked_for_reasons(stub: Any, driver: NvmlDriver, device: Device) -> None:
     assert seen(driver.read(device, Tier.FAST)) == {}
     assert stub.count["nvmlDeviceGetCurrentClocksEventReasons"] == 0
     assert driver.capabilities(device)[ROW].reason == "not needed: the driver counts it"
@@ -74,9 +73,8 @@ def test_a_driver_from_before_the_new_name_is_asked_by_the_old_one(older: Any, c
     assert older.count["nvmlDeviceGetCurrentClocksThrottleReasons"] >= 1
 
 
-def test_a_gpu_that_tells_neither_has_none_and_is_not_asked_again(older: Any, clock: FakeClock) -> None:
+def test_a_gpu_that_tells_neither_has_none_and_is_not_asked_again(older: Any, driver: NvmlDriver) -> None:
     older.code["nvmlDeviceGetCurrentClocksEventReasons"] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     assert seen(driver.read(device, Tier.FAST)) == {}
     asked = older.count["nvmlDeviceGetCurrentClocksEventReasons"]

@@ -13,11 +13,6 @@ from gpu_profile.testing import FakeClock
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def install(tmp_path: Path, clock: FakeClock) -> Iterator[Callable[..., Path]]:
     """Makes a node from a scenario (None: the built-in one), puts it beneath pynvml and opens NVML."""
 

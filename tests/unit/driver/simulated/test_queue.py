@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from support.concurrency import in_child
 
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work, create
 from gpu_profile.driver.simulated.models import MODELS
@@ -37,8 +37,7 @@ def test_work_that_makes_no_sense_is_refused(bad: dict[str, float]) -> None:
         Work(**bad)  # type: ignore[arg-type]
 
 
-def test_launch_returns_at_once_and_queues_behind_what_runs(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_launch_returns_at_once_and_queues_behind_what_runs(tmp_path: Path, clock: FakeClock) -> None:
     directory = create(tmp_path / "node", clock=clock)
     with SimulatedQueue(directory, clock=clock) as queue:
         before = clock.now_ns()
@@ -51,8 +50,7 @@ def test_launch_returns_at_once_and_queues_behind_what_runs(tmp_path: Path) -> N
         assert queue.pending_ns == 0
 
 
-def test_mark_resolves_when_the_queue_passes_it(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_mark_resolves_when_the_queue_passes_it(tmp_path: Path, clock: FakeClock) -> None:
     queue = SimulatedQueue(create(tmp_path / "node", clock=clock), clock=clock)
     start = clock.now_ns()
     first = queue.record()
@@ -100,11 +98,7 @@ def test_instance_is_addressed_by_uuid_and_slower_than_its_gpu(tmp_path: Path) -
 
 def test_forked_child_writes_its_own_log(queue: SimulatedQueue, tmp_path: Path) -> None:
     queue.launch(Work(flops=1e12), tag="parent")
-    child = os.fork()
-    if child == 0:
-        queue.launch(Work(flops=1e12), tag="child")
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    in_child(lambda: queue.launch(Work(flops=1e12), tag="child"))
     truth = Truth(tmp_path / "node")
     assert sorted(truth.tags) == ["child", "parent"]
     assert len(list((tmp_path / "node").glob("work-*.log"))) == 2

@@ -38,8 +38,7 @@ def test_regime_follows_from_the_physics_of_a_phase(phase: Phase, regime: str) -
     assert label(phase, H200) == regime
 
 
-def test_tags_are_charged_what_they_did(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_tags_are_charged_what_they_did(tmp_path: Path, clock: FakeClock) -> None:
     node = create(tmp_path / "node", clock=clock)
     queue = SimulatedQueue(node, clock=clock)
     for _ in range(10):
@@ -64,8 +63,7 @@ def test_tags_are_charged_what_they_did(tmp_path: Path) -> None:
     assert truth.device(0, START_NS, START_NS + 10 * S).pcie_rx_bytes == pytest.approx(5.5e9)
 
 
-def test_shares_of_overlapping_queues_sum_to_the_device(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_shares_of_overlapping_queues_sum_to_the_device(tmp_path: Path, clock: FakeClock) -> None:
     node = create(tmp_path / "node", clock=clock)
     queues = [SimulatedQueue(node, clock=clock) for _ in range(3)]
     for step in range(60):
@@ -81,8 +79,7 @@ def test_shares_of_overlapping_queues_sum_to_the_device(tmp_path: Path) -> None:
     assert all(truth.amounts(0, tag).running_s > share.busy_s for tag, share in zip("abc", shares, strict=True))
 
 
-def test_gaps_between_launches_tell_overhead_from_waiting(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_gaps_between_launches_tell_overhead_from_waiting(tmp_path: Path, clock: FakeClock) -> None:
     node = create(tmp_path / "node", clock=clock)
     queue = SimulatedQueue(node, clock=clock)
     for gap, tag in ((5e-5, "launches"), (5e-3, "waits")):
@@ -94,8 +91,7 @@ def test_gaps_between_launches_tell_overhead_from_waiting(tmp_path: Path) -> Non
     assert truth.label("waits") == "HOST_BOUND"
 
 
-def test_scripts_have_a_truth_too(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_scripts_have_a_truth_too(tmp_path: Path, clock: FakeClock) -> None:
     text = '[[device]]\nmodel="L4"\n[[device.phase]]\nduration_s=1\nduty=0.25\nperiod_s=0.1\n'
     truth = Truth(create(tmp_path / "node", text, clock=clock), clock=clock)
     whole = truth.device(0, START_NS, START_NS + 100 * S)
@@ -104,8 +100,7 @@ def test_scripts_have_a_truth_too(tmp_path: Path) -> None:
     assert truth.tags == []
 
 
-def test_gpu_is_the_sum_of_its_instances(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_gpu_is_the_sum_of_its_instances(tmp_path: Path, clock: FakeClock) -> None:
     node = create(tmp_path / "node", clock=clock)
     truth = Truth(node, clock=clock)
     for uuid in truth.uuids[3:]:

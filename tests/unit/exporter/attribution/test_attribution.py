@@ -43,8 +43,7 @@ class Busy(FakeDriver):
         return [ProcessUse(7, GIB, 0.5)] if device.uuid == GPU0 else []
 
 
-def test_it_reads_what_the_sampler_found(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_it_reads_what_the_sampler_found(tmp_path: Path, clock: FakeClock) -> None:
     sampler = Sampler(lambda: Busy(clock, DEVICES[:2], {}), processes=True, clock=clock)
     step_for(sampler, clock, 3)
     proc = FakeProc(tmp_path / "proc")

@@ -130,7 +130,7 @@ def test_what_kubernetes_sets_for_a_service_of_this_name_is_no_mistake() -> None
     ],
 )
 def test_another_programs_variable_means_here_what_it_means_there_below_ours_and_above_the_file(
-    tmp_path: Path, name: str, text: str, setting: str, value: Any
+    name: str, text: str, setting: str, value: Any
 ) -> None:
     row = BY_NAME[setting]
     assert row.of(served([], {name: text})) == value

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from support.exporter import step_for
+from support.programs import taken_port
 
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
@@ -141,10 +141,7 @@ def test_a_demonstration_that_is_too_long_to_compare_says_so(monkeypatch: pytest
 
 
 def test_a_port_that_is_taken_on_any_address_is_left_to_whoever_has_it() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with taken_port() as port:
         assert command._free(port) not in (0, port)
     assert command._free(port) == port
 

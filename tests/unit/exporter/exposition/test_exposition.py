@@ -7,24 +7,14 @@ import pytest
 from prometheus_client import Metric as Family
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from support.exporter import IDENTITY, FakeDriver, of, read_all, scrape, series, step_for
+from support.exporter import IDENTITY, OF_A_LOST_DEVICE, FakeDriver, of, read_all, scrape, series, step_for
 
 from gpu_profile.catalogue import METRICS, SIGNALS, Kind, Signal, Tier, metric_of
 from gpu_profile.catalogue import metrics as m
+from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.group import DEFAULT_GROUPS
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
-from gpu_profile.catalogue.signals import (
-    CLOCK_SM,
-    ECC_UNCORRECTED,
-    ENERGY,
-    GRAPHICS,
-    MEMORY_USED,
-    PCIE_RX,
-    POWER,
-    TEMPERATURE,
-    UTILIZATION,
-)
 from gpu_profile.sampling.rounds import RARE_S
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
@@ -42,15 +32,6 @@ EVERYTHING = {row: max(row.lowest, min(i + 1, row.limit)) for i, row in enumerat
 BY_DEFAULT = {row: value for row, value in EVERYTHING.items() if row.group in DEFAULT_GROUPS}
 
 
-OF_A_LOST_DEVICE = {
-    "gpu_profile_device_info",
-    "gpu_profile_device_up",
-    "hw_status",
-    "nvidia_gpu_xid_errors_total",
-    "nvidia_gpu_xid_last",
-}
-
-
 class World:
     """A node of fake devices."""
 
@@ -65,6 +46,11 @@ class World:
 
     def series(self) -> dict[str, float]:
         return series(scrape(self.sampler, self.clock))
+
+
+@pytest.fixture
+def world() -> World:
+    return World(A)
 
 
 def test_every_signals_metric_is_published_when_the_driver_can_read_everything() -> None:
@@ -84,7 +70,14 @@ def test_labels_are_those_that_the_catalogue_states() -> None:
 
 
 def test_values_are_in_base_units() -> None:
-    values = {MEMORY_USED: 40 << 10, POWER: 412_345, ENERGY: 7_001, TEMPERATURE: 55, CLOCK_SM: 1980, UTILIZATION: 57}
+    values = {
+        rows.MEMORY_USED: 40 << 10,
+        rows.POWER: 412_345,
+        rows.ENERGY: 7_001,
+        rows.TEMPERATURE: 55,
+        rows.CLOCK_SM: 1980,
+        rows.UTILIZATION: 57,
+    }
     found = World(A, values=values).run(2)
     assert found['hw_gpu_memory_usage_bytes{hw_id="GPU-a"}'] == 40 << 30
     assert found['hw_gpu_memory_limit_bytes{hw_id="GPU-a"}'] == 80 << 30
@@ -105,7 +98,7 @@ def test_every_quantum_is_a_whole_number_or_one_over_one() -> None:
 
 @pytest.mark.parametrize(
     ("values", "source", "ratio"),
-    [({GRAPHICS: 2500, UTILIZATION: 90}, "graphics", 0.25), ({UTILIZATION: 90}, "utilization", 0.9)],
+    [({rows.GRAPHICS: 2500, rows.UTILIZATION: 90}, "graphics", 0.25), ({rows.UTILIZATION: 90}, "utilization", 0.9)],
 )
 def test_busy_time_is_the_integral_of_the_best_source(values: Mapping[Signal, int], source: str, ratio: float) -> None:
     found = World(A, values=values).run(10)
@@ -115,10 +108,9 @@ def test_busy_time_is_the_integral_of_the_best_source(values: Mapping[Signal, in
     assert any(f'busy_source="{source}"' in name for name in found)
 
 
-def test_a_counter_that_wraps_at_32_bits_is_published_as_its_growth() -> None:
-    clock = FakeClock()
+def test_a_counter_that_wraps_at_32_bits_is_published_as_its_growth(clock: FakeClock) -> None:
     rate = 3 << 30  # bytes per second: a wrap every 1.3 s
-    driver = FakeDriver(clock, (A,), {PCIE_RX: lambda t: int(t * rate) % PCIE_RX.wraps_at})
+    driver = FakeDriver(clock, (A,), {rows.PCIE_RX: lambda t: int(t * rate) % rows.PCIE_RX.wraps_at})
     sampler = Sampler(lambda: driver, clock=clock, retention_s=60)
     totals = []
     for _ in range(4):
@@ -129,7 +121,7 @@ def test_a_counter_that_wraps_at_32_bits_is_published_as_its_growth() -> None:
 
 
 def test_busy_time_is_absent_for_a_device_that_has_no_source() -> None:
-    found = World(A, values={POWER: 1000}).run(3)
+    found = World(A, values={rows.POWER: 1000}).run(3)
     assert not any(name.startswith(("gpu_profile_busy", "gpu_profile_observed")) for name in found)
     assert not any("busy_source" in name for name in found)
     assert 'hw_power_watts{hw_id="GPU-a",hw_type="gpu"}' in found
@@ -145,10 +137,9 @@ def test_what_a_device_is_stands_in_its_info_and_empty_labels_are_left_out() -> 
     assert '=""' not in "".join(found)
 
 
-def test_a_reading_that_is_not_renewed_vanishes_after_three_periods_and_at_least_2_s() -> None:
-    world = World(A)
+def test_a_reading_that_is_not_renewed_vanishes_after_three_periods_and_at_least_2_s(world: World) -> None:
     world.run(2)
-    world.driver.frozen = {POWER, TEMPERATURE}
+    world.driver.frozen = {rows.POWER, rows.TEMPERATURE}
     power = 'hw_power_watts{hw_id="GPU-a",hw_type="gpu"}'
     temperature = 'hw_temperature_celsius{hw_id="GPU-a",hw_sensor_location="core",hw_type="gpu"}'
     assert {power, temperature} <= world.run(1.7).keys()
@@ -160,10 +151,9 @@ def test_a_reading_that_is_not_renewed_vanishes_after_three_periods_and_at_least
     assert 'hw_gpu_memory_usage_bytes{hw_id="GPU-a"}' in after_4_s
 
 
-def test_busy_time_that_is_no_longer_measured_vanishes_too() -> None:
-    world = World(A)
+def test_busy_time_that_is_no_longer_measured_vanishes_too(world: World) -> None:
     world.run(2)
-    world.driver.frozen = {GRAPHICS}
+    world.driver.frozen = {rows.GRAPHICS}
     assert "gpu_profile_busy_seconds_total" not in of("GPU-a", world.run(2.5))
     world.driver.frozen = set()
     assert "gpu_profile_busy_seconds_total" in of("GPU-a", world.run(0.3))
@@ -191,8 +181,7 @@ def test_a_lost_devices_values_vanish_at_once_and_the_others_stay() -> None:
     assert of("GPU-b", found) == whole
 
 
-def test_a_lost_device_comes_back_with_all_its_series() -> None:
-    world = World(A)
+def test_a_lost_device_comes_back_with_all_its_series(world: World) -> None:
     before = of("GPU-a", world.run(2))
     world.driver.lost = {"GPU-a"}
     world.run(5)
@@ -211,8 +200,7 @@ def test_a_driver_that_goes_away_leaves_no_old_values() -> None:
     assert found["gpu_profile_driver_up"] == 0
 
 
-def test_a_driver_that_hangs_leaves_no_old_values() -> None:
-    world = World(A)
+def test_a_driver_that_hangs_leaves_no_old_values(world: World) -> None:
     world.run(2)
     world.clock.advance(4)
     assert not of("GPU-a", world.series()) & {
@@ -226,8 +214,7 @@ def test_a_driver_that_hangs_leaves_no_old_values() -> None:
     assert found["gpu_profile_driver_up"] == 0
 
 
-def test_before_the_first_reading_nothing_is_said_of_a_devices_state() -> None:
-    world = World(A)
+def test_before_the_first_reading_nothing_is_said_of_a_devices_state(world: World) -> None:
     world.sampler.open()
     found = world.series()
     assert of("GPU-a", found) == {"gpu_profile_device_info"}
@@ -235,7 +222,7 @@ def test_before_the_first_reading_nothing_is_said_of_a_devices_state() -> None:
 
 
 def test_memory_errors_that_were_not_corrected_degrade_the_device() -> None:
-    found = World(A, values={ECC_UNCORRECTED: 1}).run(2)
+    found = World(A, values={rows.ECC_UNCORRECTED: 1}).run(2)
     states = {name: value for name, value in found.items() if name.startswith("hw_status")}
     assert len(states) == 4
     assert states['hw_status{hw_id="GPU-a",hw_state="degraded",hw_type="gpu"}'] == 1
@@ -251,7 +238,7 @@ def test_a_scrape_never_calls_the_driver() -> None:
 
 
 def test_samples_and_what_was_left_out_are_counted_per_device() -> None:
-    found = World(A, B, values={ENERGY: 5}).run(2)
+    found = World(A, B, values={rows.ENERGY: 5}).run(2)
     assert found['gpu_profile_samples_total{hw_id="GPU-a"}'] >= 1
     assert found['gpu_profile_samples_dropped_total{hw_id="GPU-a",reason="duplicate"}'] >= 1
     assert found['gpu_profile_samples_dropped_total{hw_id="GPU-a",reason="late"}'] == 0
@@ -309,15 +296,13 @@ def test_a_device_has_at_most_100_series_by_default() -> None:
     assert len([name for name in found if 'hw_id="GPU-a"' in name]) <= 100
 
 
-def test_the_exporter_tells_its_own_cpu_and_memory() -> None:
-    world = World(A)
+def test_the_exporter_tells_its_own_cpu_and_memory(world: World) -> None:
     text = Exposition(lambda: read_all(world.sampler, world.clock)).render()[0].decode()
     assert {"process_cpu_seconds_total", "process_resident_memory_bytes"} <= series(text).keys()
     assert f'gpu_profile_build_info{{version="{IDENTITY.version}",driver="fake 1.2.3"}} 1.0' in text
 
 
-def test_counters_are_counters_and_the_rest_are_gauges() -> None:
-    world = World(A)
+def test_counters_are_counters_and_the_rest_are_gauges(world: World) -> None:
     step_for(world.sampler, world.clock, 2)
     kinds = dict(line.split()[2:4] for line in scrape(world.sampler, world.clock).splitlines() if "# TYPE" in line)
     for metric in METRICS:

@@ -51,8 +51,7 @@ model = "H100 SXM"
 """
 
 
-def test_the_exposition_of_a_simulated_node_is_the_golden_one(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_the_exposition_of_a_simulated_node_is_the_golden_one(tmp_path: Path, clock: FakeClock) -> None:
     simulated.create(tmp_path, SCENARIO, clock=clock)
     sampler = Sampler(lambda: open_driver(f"simulated:{tmp_path}", clock=clock), clock=clock, retention_s=60)
     try:

@@ -29,12 +29,6 @@ TIMEOUT_S = 5.0
 BATCH = batch(b"the request", 3)
 
 
-@pytest.fixture
-def endpoint() -> Iterator[HttpEndpoint]:
-    with http_endpoint() as made:
-        yield made
-
-
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):

@@ -82,8 +82,12 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_batches_go_out_in_order_and_once_each() -> None:
-    world = World()
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_batches_go_out_in_order_and_once_each(world: World) -> None:
     world.put(b"1", b"2", b"3")
     world.run(1)
     assert world.endpoint.taken == [b"1", b"2", b"3"]
@@ -94,8 +98,7 @@ def test_batches_go_out_in_order_and_once_each() -> None:
     assert len(world.endpoint.tries) == 3
 
 
-def test_a_batch_that_could_not_be_sent_is_sent_later_before_those_after_it() -> None:
-    world = World()
+def test_a_batch_that_could_not_be_sent_is_sent_later_before_those_after_it(world: World) -> None:
     world.endpoint.outcome = AWAY
     world.put(b"1", b"2")
     world.run(60)
@@ -129,16 +132,14 @@ def test_ten_thousand_nodes_do_not_come_back_in_step() -> None:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 7.0, 100.0, 10 * MOST_PATIENCE_S])
-def test_a_server_that_says_how_long_is_not_asked_before(after_s: float) -> None:
-    world = World()
+def test_a_server_that_says_how_long_is_not_asked_before(after_s: float, world: World) -> None:
     world.endpoint.outcome = PushFailed("throttled", "is too busy", retry=True, after_s=after_s)
     world.put(b"1")
     pause_s = world.sender.step()
     assert min(after_s, MOST_PATIENCE_S) <= pause_s <= min(after_s * 1.1, MOST_PATIENCE_S)
 
 
-def test_a_pause_ends_with_the_clock_that_was_set_back() -> None:
-    world = World()
+def test_a_pause_ends_with_the_clock_that_was_set_back(world: World) -> None:
     world.endpoint.outcome = AWAY
     world.put(b"1")
     world.sender.step()
@@ -148,8 +149,7 @@ def test_a_pause_ends_with_the_clock_that_was_set_back() -> None:
     assert world.endpoint.taken == [b"1"]
 
 
-def test_a_batch_that_is_refused_for_good_is_dropped_and_the_next_is_tried() -> None:
-    world = World()
+def test_a_batch_that_is_refused_for_good_is_dropped_and_the_next_is_tried(world: World) -> None:
     world.endpoint.script = [UNKNOWN]
     world.put(b"1", b"2")
     world.run(1)
@@ -159,8 +159,7 @@ def test_a_batch_that_is_refused_for_good_is_dropped_and_the_next_is_tried() -> 
     assert world.sender.stats.dropped["not taken"] == 1
 
 
-def test_a_defect_of_ours_costs_one_batch(told: Callable[[], list[str]]) -> None:
-    world = World()
+def test_a_defect_of_ours_costs_one_batch(told: Callable[[], list[str]], world: World) -> None:
     world.endpoint.script = [ZeroDivisionError("oh")]
     world.put(b"1", b"2")
     world.run(1)
@@ -169,8 +168,7 @@ def test_a_defect_of_ours_costs_one_batch(told: Callable[[], list[str]]) -> None
     assert "ZeroDivisionError" in told()[0]
 
 
-def test_items_that_are_rejected_out_of_a_batch_are_counted_and_the_batch_is_not_sent_again() -> None:
-    world = World()
+def test_items_that_are_rejected_out_of_a_batch_are_counted_and_the_batch_is_not_sent_again(world: World) -> None:
     world.endpoint.script = [Taken(2, "too old")]
     world.put(b"1", b"2")
     world.run(1)
@@ -227,8 +225,7 @@ def test_the_log_is_told_of_changes_only(told: Callable[[], list[str]]) -> None:
     ]
 
 
-def test_a_last_try_is_made_when_it_stops_even_in_a_pause() -> None:
-    world = World()
+def test_a_last_try_is_made_when_it_stops_even_in_a_pause(world: World) -> None:
     world.endpoint.script = [AWAY]
     world.put(b"1")
     world.sender.step()
@@ -240,8 +237,7 @@ def test_a_last_try_is_made_when_it_stops_even_in_a_pause() -> None:
     assert max(timeout_s for _, timeout_s in world.endpoint.tries[1:]) <= 2.0
 
 
-def test_an_endpoint_that_asked_for_patience_gets_it_when_it_stops_too() -> None:
-    world = World()
+def test_an_endpoint_that_asked_for_patience_gets_it_when_it_stops_too(world: World) -> None:
     world.endpoint.outcome = PushFailed("throttled", "is too busy", retry=True, after_s=60)
     world.put(b"1", b"2")
     world.sender.step()
@@ -264,9 +260,7 @@ def test_an_endpoint_that_is_away_or_slow_does_not_keep_it_from_stopping() -> No
         assert world.sender.stats.dropped["stopped"] == 100 - len(world.endpoint.taken)
 
 
-def test_its_thread_pushes_what_is_put_and_ends() -> None:
-    clock = FakeClock()
-    world = World()
+def test_its_thread_pushes_what_is_put_and_ends(clock: FakeClock, world: World) -> None:
     world.sender._clock = type("Real", (), {"now_ns": clock.now_ns, "wait": lambda _, event, s: event.wait(s)})()
     world.sender.start()
     world.put(b"1", b"2")

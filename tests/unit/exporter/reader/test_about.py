@@ -13,8 +13,7 @@ from gpu_profile_exporter.reader.whereabouts import Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, send
 
 
-def test_a_drivers_versions_and_its_devices_identity_arrive_as_they_were_said(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_a_drivers_versions_and_its_devices_identity_arrive_as_they_were_said(tmp_path: Path, clock: FakeClock) -> None:
     node = simulated.create(tmp_path / "node", clock=clock)
     settings = Settings(f"simulated:{node}", 0.1, ("core",), processes=False, out_fd=-1, orders_fd=-1, where_fd=-1)
     reading = Reading(settings, Whereabouts.create(), clock)

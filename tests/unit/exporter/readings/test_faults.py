@@ -4,20 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.exporter import of, scrape, series, step_for
+from support.exporter import OF_A_LOST_DEVICE, of, scrape, series, step_for
 
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 
-LEFT_OF_A_LOST_DEVICE = {
-    "gpu_profile_device_info",
-    "gpu_profile_device_up",
-    "hw_status",
-    "nvidia_gpu_xid_errors_total",
-    "nvidia_gpu_xid_last",
-}
 LAST_XID = "nvidia_gpu_xid_last_time_seconds"
 DEVICES = '[[device]]\nmodel = "H200 SXM"\n[[device]]\nmodel = "A10G"\n'
 LOST = '[[fault]]\nkind = "gpu_lost"\ndevice = 0\nfrom_s = 10\nto_s = 20\n'
@@ -53,7 +46,7 @@ def test_a_gpu_that_falls_off_the_bus_takes_its_values_with_it_and_brings_them_b
     h200, a10g = world.sampler.states
     during = world.at(4)
     after = world.at(13)
-    assert of(h200, during) == {*LEFT_OF_A_LOST_DEVICE, LAST_XID}
+    assert of(h200, during) == {*OF_A_LOST_DEVICE, LAST_XID}
     assert during[f'hw_status{{hw_id="{h200}",hw_state="failed",hw_type="gpu"}}'] == 1
     assert of(a10g, during) == of(a10g, before) == of(a10g, after)
     assert during["gpu_profile_driver_up"] == 1
@@ -66,6 +59,6 @@ def test_a_driver_reload_needs_no_restart_of_the_exporter(world: World) -> None:
     during = world.at(4)
     after = world.at(13)
     for uuid in world.sampler.states:
-        assert of(uuid, during) == LEFT_OF_A_LOST_DEVICE
+        assert of(uuid, during) == OF_A_LOST_DEVICE
         assert of(uuid, after) == of(uuid, before)
     assert [found["gpu_profile_driver_up"] for found in (before, during, after)] == [1, 0, 1]

@@ -6,20 +6,10 @@ import pytest
 from support.exporter import IDENTITY, FakeDriver, read_all, step_for
 
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.metrics import BUSY, DEVICE_INFO, DRIVER_INFO, STATUS
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.self_metrics import LAG, ROUNDS, SELF_METRICS, STALE, XID_ERRORS, XID_LAST, XID_LAST_TIME
-from gpu_profile.catalogue.signals import (
-    ECC_UNCORRECTED,
-    ENERGY,
-    GRAPHICS,
-    MEMORY_USED,
-    POWER,
-    RECOVERY_ACTION,
-    REMAP_FAILURE,
-    REMAP_PENDING,
-    UTILIZATION,
-)
 from gpu_profile.catalogue.xids import XIDS, Tier
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
@@ -27,7 +17,7 @@ from gpu_profile_exporter.readings.readings import Identity, Reading, readings
 
 A = Device("GPU-a", index=0, name="NVIDIA A", memory_bytes=80 << 30)
 MIG = Device("MIG-c", parent="GPU-a", kind=DeviceKind.MIG, index=0, name="NVIDIA A MIG 1g", memory_bytes=10 << 30)
-VALUES: dict[Signal, int] = {POWER: 100_000, UTILIZATION: 50, ENERGY: 1, MEMORY_USED: 2}
+VALUES: dict[Signal, int] = {rows.POWER: 100_000, rows.UTILIZATION: 50, rows.ENERGY: 1, rows.MEMORY_USED: 2}
 
 
 def node(*devices: Device) -> tuple[Sampler, FakeClock, FakeDriver]:
@@ -77,18 +67,18 @@ def test_versions_are_told_while_the_driver_tells_them() -> None:
     ("values", "expected"),
     [
         ({}, "ok"),
-        ({RECOVERY_ACTION: 0, REMAP_PENDING: 0, REMAP_FAILURE: 0, ECC_UNCORRECTED: 0}, "ok"),
-        ({ECC_UNCORRECTED: 1}, "degraded"),
-        ({RECOVERY_ACTION: 3}, "degraded"),
-        ({RECOVERY_ACTION: 4}, "degraded"),
-        ({RECOVERY_ACTION: 5}, "degraded"),
-        ({RECOVERY_ACTION: 99}, "degraded"),
-        ({REMAP_PENDING: 1}, "predicted_failure"),
-        ({REMAP_FAILURE: 1, ECC_UNCORRECTED: 7, RECOVERY_ACTION: 4}, "predicted_failure"),
-        ({RECOVERY_ACTION: 1}, "failed"),
-        ({RECOVERY_ACTION: 2, REMAP_PENDING: 1}, "failed"),
-        ({RECOVERY_ACTION: 6}, "failed"),
-        ({RECOVERY_ACTION: 7}, "failed"),
+        ({rows.RECOVERY_ACTION: 0, rows.REMAP_PENDING: 0, rows.REMAP_FAILURE: 0, rows.ECC_UNCORRECTED: 0}, "ok"),
+        ({rows.ECC_UNCORRECTED: 1}, "degraded"),
+        ({rows.RECOVERY_ACTION: 3}, "degraded"),
+        ({rows.RECOVERY_ACTION: 4}, "degraded"),
+        ({rows.RECOVERY_ACTION: 5}, "degraded"),
+        ({rows.RECOVERY_ACTION: 99}, "degraded"),
+        ({rows.REMAP_PENDING: 1}, "predicted_failure"),
+        ({rows.REMAP_FAILURE: 1, rows.ECC_UNCORRECTED: 7, rows.RECOVERY_ACTION: 4}, "predicted_failure"),
+        ({rows.RECOVERY_ACTION: 1}, "failed"),
+        ({rows.RECOVERY_ACTION: 2, rows.REMAP_PENDING: 1}, "failed"),
+        ({rows.RECOVERY_ACTION: 6}, "failed"),
+        ({rows.RECOVERY_ACTION: 7}, "failed"),
     ],
 )
 def test_the_state_of_a_device_is_the_worst_that_it_tells(values: dict[Signal, int], expected: str) -> None:
@@ -104,11 +94,11 @@ def test_the_state_of_a_device_is_the_worst_that_it_tells(values: dict[Signal, i
 
 def test_a_state_is_not_kept_when_what_it_came_from_is_told_no_more() -> None:
     sampler, clock, driver = node()
-    driver.values[RECOVERY_ACTION] = 1
+    driver.values[rows.RECOVERY_ACTION] = 1
     sampler.states.clear()
     step_for(sampler, clock, 6)
     assert state(sampler, clock) == "failed"
-    driver.frozen = {RECOVERY_ACTION}
+    driver.frozen = {rows.RECOVERY_ACTION}
     step_for(sampler, clock, 6)
     assert state(sampler, clock) == "ok"
 
@@ -146,7 +136,7 @@ def test_a_lost_gpus_xid_errors_are_still_told() -> None:
     step_for(sampler, clock, 0.3)
     found = read_all(sampler, clock)
     assert values(found, XID_ERRORS.otel)["GPU-a", "79"] == 1
-    assert values(found, POWER.otel) == {}
+    assert values(found, rows.POWER.otel) == {}
 
 
 def test_a_mig_instance_has_no_xid_series_of_its_own_until_it_has_an_error() -> None:
@@ -171,7 +161,7 @@ def test_no_xid_code_is_listed_twice_and_each_has_a_meaning() -> None:
 def test_signals_that_fell_silent_are_counted() -> None:
     sampler, clock, driver = node()
     assert values(read_all(sampler, clock), STALE.otel) == {("GPU-a", ""): 0}
-    driver.frozen = {POWER, UTILIZATION}
+    driver.frozen = {rows.POWER, rows.UTILIZATION}
     step_for(sampler, clock, 3)
     assert values(read_all(sampler, clock), STALE.otel) == {("GPU-a", ""): 2}
 
@@ -199,9 +189,8 @@ def test_what_the_exporter_says_of_itself_is_never_called_hw() -> None:
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_the_busy_counter_waits_for_a_better_source_and_not_for_ever(comes: bool) -> None:
-    clock = FakeClock()
-    driver = FakeDriver(clock, (A,), {**VALUES, GRAPHICS: 5_000}, frozen={GRAPHICS})
+def test_the_busy_counter_waits_for_a_better_source_and_not_for_ever(comes: bool, clock: FakeClock) -> None:
+    driver = FakeDriver(clock, (A,), {**VALUES, rows.GRAPHICS: 5_000}, frozen={rows.GRAPHICS})
     sampler = Sampler(lambda: driver, clock=clock, retention_s=60)
     seen: list[float] = []
     for _ in range(60):

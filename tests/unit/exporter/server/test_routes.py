@@ -114,9 +114,7 @@ def test_unknown_paths_and_methods_are_refused() -> None:
     assert ("Allow", "GET, HEAD") in response.headers
 
 
-def test_a_sampler_without_a_driver_is_alive_and_not_ready_with_the_drivers_reason() -> None:
-    clock = FakeClock()
-
+def test_a_sampler_without_a_driver_is_alive_and_not_ready_with_the_drivers_reason(clock: FakeClock) -> None:
     def refuse() -> FakeDriver:
         raise GpuBackendError("libnvidia-ml.so.1 was not found")
 

@@ -3,15 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_profile.catalogue import signal
-from gpu_profile.catalogue.samples import Sample
-from gpu_profile.catalogue.signals import UTILIZATION
-from gpu_profile.history.timeline import Column
-from gpu_profile.join.unmixing.activities import MOST_DEEP, Activities, Activity, Segment, exclusive, pieces, segments
+from gpu_profile.join.unmixing.activities import MOST_DEEP, Activities, Activity, Segment, pieces, segments
 from gpu_profile.units import NS_PER_S
 
 T0 = 1_700_000_000 * NS_PER_S
-THROTTLE = signal("throttle_sw_thermal")
 
 
 def activity(key: str, start: int, end: int | None, parent: str | None = None) -> Activity:
@@ -68,21 +63,6 @@ def test_an_activity_of_no_length_or_outside_of_the_stretch_takes_no_time() -> N
 
 def test_an_execution_that_is_met_twice_counts_once() -> None:
     assert keys(segments([activity("a", 0, None), activity("a", 0, 6)], 0, 10)) == [(0, 6, "a"), (6, 10, "")]
-
-
-def test_what_does_not_divide_goes_to_the_first_activities_of_the_segment() -> None:
-    column = Column(THROTTLE, 2)
-    for t, value in ((0, 0), (10, 11)):
-        column.append(Sample(THROTTLE, t, t, value))
-    cuts = [Segment(0, 10, (activity("a", 0, 9), activity("b", 0, 9), activity("c", 0, 9)))]
-    assert exclusive(column, cuts) == ({"a": 4, "b": 4, "c": 3}, 0)
-
-
-def test_nobodys_time_is_the_rest() -> None:
-    column = Column(UTILIZATION, 2)
-    column.append(Sample(UTILIZATION, 0, 100, 50))
-    cuts = segments([activity("a", 10, 30)], 0, 100)
-    assert exclusive(column, cuts) == ({"a": 50 * 20}, 50 * 80)
 
 
 def test_a_grandchild_covers_its_grandparent_also_while_the_one_between_is_over() -> None:

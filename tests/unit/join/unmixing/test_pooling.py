@@ -7,17 +7,8 @@ import pytest
 from support.worlds import BUSY, DEVICE, MS, NAMES, T0, WATTS, World, known
 
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.catalogue.signals import (
-    DRAM,
-    ENERGY,
-    GRAPHICS,
-    MEMORY_USED,
-    POWER_AVERAGE,
-    POWER_LIMIT,
-    SM,
-    UTILIZATION,
-)
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.activities import Activity
 from gpu_profile.join.unmixing.pooling import Pool
@@ -37,10 +28,10 @@ def test_rates_of_regions_shorter_than_a_window_are_found_within_a_few_percent(s
     pool = World(seed).run(10)
     for name, busy, watts in zip(NAMES, BUSY, WATTS, strict=True):
         rates = pool.pooled(name).rates
-        assert (rates[GRAPHICS].reason, rates[ENERGY].reason) == ("", "")
-        assert rates[GRAPHICS].value == pytest.approx(busy, rel=0.05)
-        assert rates[ENERGY].value == pytest.approx(watts, rel=0.05)
-        assert abs(rates[GRAPHICS].value - busy) < 2 * rates[GRAPHICS].half_width
+        assert (rates[rows.GRAPHICS].reason, rates[rows.ENERGY].reason) == ("", "")
+        assert rates[rows.GRAPHICS].value == pytest.approx(busy, rel=0.05)
+        assert rates[rows.ENERGY].value == pytest.approx(watts, rel=0.05)
+        assert abs(rates[rows.GRAPHICS].value - busy) < 2 * rates[rows.GRAPHICS].half_width
 
 
 @pytest.mark.parametrize("windows_per_slice", [1, 7, 50, 400])
@@ -49,22 +40,22 @@ def test_slices_of_any_size_give_about_the_same_rates(windows_per_slice: int) ->
     for name in NAMES:
         a, b = whole.pooled(name), sliced.pooled(name)
         assert b.active_s == pytest.approx(a.active_s)
-        assert b.rates[GRAPHICS].n == a.rates[GRAPHICS].n
-        assert b.rates[GRAPHICS].value == pytest.approx(a.rates[GRAPHICS].value, rel=0.02)
+        assert b.rates[rows.GRAPHICS].n == a.rates[rows.GRAPHICS].n
+        assert b.rates[rows.GRAPHICS].value == pytest.approx(a.rates[rows.GRAPHICS].value, rel=0.02)
         assert b.busy_s == pytest.approx(known(a.busy_s), rel=0.02)
 
 
 def test_readings_that_lag_by_40_ms_are_set_beside_what_ran_40_ms_earlier() -> None:
     world = World(lag_ns=40 * MS)
     pool = world.run(10)
-    for signal in (GRAPHICS, ENERGY):
+    for signal in (rows.GRAPHICS, rows.ENERGY):
         sensor = pool.sensor(signal)
         assert sensor is not None
         stamps = np.array([sample[0].t_end_ns for sample in world.samples])
         lags = stamps - sensor.moments(stamps)
         assert abs(lags - 40 * MS).max() <= 2 * MS
     for name, busy in zip(NAMES, BUSY, strict=True):
-        assert pool.pooled(name).rates[GRAPHICS].value == pytest.approx(busy, rel=0.05)
+        assert pool.pooled(name).rates[rows.GRAPHICS].value == pytest.approx(busy, rel=0.05)
 
 
 def test_busy_time_of_each_region_is_near_the_truth() -> None:
@@ -93,19 +84,19 @@ def test_a_region_around_others_is_rated_with_them_and_charged_without_them() ->
     around, inside = pool.pooled("all"), [pool.pooled(name) for name in NAMES]
     assert around.inclusive_s == pytest.approx(world.seconds)
     assert around.active_s == pytest.approx(world.seconds - sum(part.active_s for part in inside))
-    assert around.rates[GRAPHICS].value == pytest.approx(known(pool.mean(GRAPHICS)), rel=0.01)
+    assert around.rates[rows.GRAPHICS].value == pytest.approx(known(pool.mean(rows.GRAPHICS)), rel=0.01)
     # Between the others nothing runs: what it is charged with is next to nothing.
     assert known(around.busy_s) < 0.02 * sum(known(part.busy_s) for part in inside)
     for part, busy in zip(inside, BUSY, strict=True):
-        assert part.rates[GRAPHICS].value == pytest.approx(busy, rel=0.05)
+        assert part.rates[rows.GRAPHICS].value == pytest.approx(busy, rel=0.05)
         assert part.inclusive_s == pytest.approx(part.active_s)
 
 
 def test_a_loop_in_lock_step_gives_no_rate_but_still_counts_what_was_used() -> None:
-    pool = Pool(Timeline(DEVICE, [GRAPHICS], capacity=1000), start_ns=T0)
+    pool = Pool(Timeline(DEVICE, [rows.GRAPHICS], capacity=1000), start_ns=T0)
     for i in range(200):
         a = T0 + i * 100 * MS
-        pool.timeline.append([Sample(GRAPHICS, a, a + 100 * MS, 5000)])
+        pool.timeline.append([Sample(rows.GRAPHICS, a, a + 100 * MS, 5000)])
     loop = [
         Activity((i, part), None, part, T0 + i * 50 * MS + offset * MS, T0 + i * 50 * MS + (offset + 20) * MS)
         for i in range(400)
@@ -113,7 +104,7 @@ def test_a_loop_in_lock_step_gives_no_rate_but_still_counts_what_was_used() -> N
     ]
     pool.advance(loop, T0 + 200 * 100 * MS)
     for part in ("forward", "backward"):
-        assert "not identifiable" in pool.pooled(part).rates[GRAPHICS].reason
+        assert "not identifiable" in pool.pooled(part).rates[rows.GRAPHICS].reason
         assert known(pool.pooled(part).busy_s) > 0
 
 
@@ -123,12 +114,12 @@ def test_a_loop_in_lock_step_gives_no_rate_but_still_counts_what_was_used() -> N
 @pytest.mark.parametrize("windows_per_slice", [3, 25])
 def test_counted_shares_only_grow_and_add_up_to_what_was_measured_at_every_step(windows_per_slice: int) -> None:
     world = World(seconds=20, noise=0.05)
-    before: dict[Signal, dict[str, float]] = {GRAPHICS: {}, ENERGY: {}}
+    before: dict[Signal, dict[str, float]] = {rows.GRAPHICS: {}, rows.ENERGY: {}}
     steps = 0
 
     def check(pool: Pool) -> None:
         nonlocal steps
-        for signal in (GRAPHICS, ENERGY):
+        for signal in (rows.GRAPHICS, rows.ENERGY):
             shares = {name: share for name, share in counted(pool, signal).items() if share is not None}
             assert all(shares[name] >= before[signal].get(name, 0.0) - 1e-9 for name in shares)
             assert min(shares.values(), default=0.0) >= 0
@@ -138,7 +129,7 @@ def test_counted_shares_only_grow_and_add_up_to_what_was_measured_at_every_step(
             if not any(shares.values()):
                 continue
             # Of the first windows nobody knows who ran while they were taken, so they may be left out.
-            unit = 1 if signal is ENERGY else NS_PER_S
+            unit = 1 if signal is rows.ENERGY else NS_PER_S
             least, most = (signal.base(column.integral(T0 + a * MS, pool.frontier_ns).mass) / unit for a in (200, 0))
             assert least - 1e-6 <= sum(shares.values()) <= most + 1e-6
             seen_s = pool.coverage(signal) * (pool.frontier_ns - T0) / NS_PER_S
@@ -151,7 +142,7 @@ def test_counted_shares_only_grow_and_add_up_to_what_was_measured_at_every_step(
 
 def test_estimates_add_up_to_what_was_measured_too() -> None:
     pool = World(seconds=20).run(10)
-    nobodys = known(pool.rest(GRAPHICS))
+    nobodys = known(pool.rest(rows.GRAPHICS))
     estimates = sum(known(pool.pooled(name).busy_s) for name in NAMES)
     counters = sum(known(pool.counted(name, pool.busy_source())) for name in NAMES)
     assert estimates == pytest.approx(counters + nobodys, rel=0.02)
@@ -167,18 +158,18 @@ def test_a_device_that_tells_nothing_has_no_rates_and_no_shares() -> None:
     pooled = pool.pooled("r")
     assert (dict(pooled.rates), pooled.busy_s, pooled.energy_j, pooled.memory_max) == ({}, None, None, None)
     assert (pool.busy_source(), pool.energy_source()) == (None, None)
-    assert (pool.counted("r", None), pool.counted("r", GRAPHICS)) == (None, None)
-    assert (pool.mean(GRAPHICS), pool.sensor(GRAPHICS), pool.rest(GRAPHICS)) == (None, None, None)
-    assert pool.coverage(GRAPHICS) == 0.0
+    assert (pool.counted("r", None), pool.counted("r", rows.GRAPHICS)) == (None, None)
+    assert (pool.mean(rows.GRAPHICS), pool.sensor(rows.GRAPHICS), pool.rest(rows.GRAPHICS)) == (None, None, None)
+    assert pool.coverage(rows.GRAPHICS) == 0.0
     assert (pooled.executions, pooled.active_s) == (1, 1.0)
 
 
 def test_columns_without_samples_give_no_shares_either() -> None:
-    pool = Pool(Timeline(DEVICE, [GRAPHICS, ENERGY, MEMORY_USED]), start_ns=T0)
+    pool = Pool(Timeline(DEVICE, [rows.GRAPHICS, rows.ENERGY, rows.MEMORY_USED]), start_ns=T0)
     pool.advance([Activity(1, None, "r", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
     pooled = pool.pooled("r")
     assert (pooled.busy_s, pooled.energy_j, pooled.memory_max) == (None, None, None)
-    assert pool.counted("r", GRAPHICS) is None
+    assert pool.counted("r", rows.GRAPHICS) is None
     assert all(rate.reason for rate in pooled.rates.values())
 
 
@@ -200,25 +191,25 @@ def test_a_region_that_nobody_knows_has_nothing() -> None:
 
 
 def test_only_totals_that_are_shared_out_have_a_rest() -> None:
-    timeline = Timeline(DEVICE, [GRAPHICS, SM], capacity=100)
+    timeline = Timeline(DEVICE, [rows.GRAPHICS, rows.SM], capacity=100)
     pool = Pool(timeline, start_ns=T0)
     for i in range(50):
         a = T0 + i * 100 * MS
-        timeline.append([Sample(GRAPHICS, a, a + 100 * MS, 5000), Sample(SM, a, a + 100 * MS, 1000)])
+        timeline.append([Sample(rows.GRAPHICS, a, a + 100 * MS, 5000), Sample(rows.SM, a, a + 100 * MS, 1000)])
     pool.advance([], T0 + 5 * NS_PER_S)
-    assert pool.rest(GRAPHICS) == pytest.approx(0.5 * 5, rel=0.05)
-    assert pool.rest(SM) is None
-    assert pool.mean(SM) == pytest.approx(0.1)
+    assert pool.rest(rows.GRAPHICS) == pytest.approx(0.5 * 5, rel=0.05)
+    assert pool.rest(rows.SM) is None
+    assert pool.mean(rows.SM) == pytest.approx(0.1)
 
 
 def test_coverage_says_how_much_of_the_time_the_windows_cover() -> None:
-    timeline = Timeline(DEVICE, [GRAPHICS], capacity=1000)
+    timeline = Timeline(DEVICE, [rows.GRAPHICS], capacity=1000)
     pool = Pool(timeline, start_ns=T0)
     for i in range(100):
         if i < 20 or i >= 70:
-            timeline.append([Sample(GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, 5000)])
+            timeline.append([Sample(rows.GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, 5000)])
     pool.advance([], T0 + 10 * NS_PER_S)
-    assert pool.coverage(GRAPHICS) == pytest.approx(0.5, abs=0.021)
+    assert pool.coverage(rows.GRAPHICS) == pytest.approx(0.5, abs=0.021)
 
 
 # ---------------------------------------------------------------------- sources
@@ -227,9 +218,9 @@ def test_coverage_says_how_much_of_the_time_the_windows_cover() -> None:
 @pytest.mark.parametrize(
     ("signals", "busy", "energy"),
     [
-        ([GRAPHICS, UTILIZATION, ENERGY, POWER_AVERAGE], GRAPHICS, ENERGY),
-        ([UTILIZATION, POWER_AVERAGE], UTILIZATION, POWER_AVERAGE),
-        ([DRAM, POWER_LIMIT], None, None),
+        ([rows.GRAPHICS, rows.UTILIZATION, rows.ENERGY, rows.POWER_AVERAGE], rows.GRAPHICS, rows.ENERGY),
+        ([rows.UTILIZATION, rows.POWER_AVERAGE], rows.UTILIZATION, rows.POWER_AVERAGE),
+        ([rows.DRAM, rows.POWER_LIMIT], None, None),
     ],
 )
 def test_the_best_source_that_a_device_has_is_used(
@@ -240,20 +231,20 @@ def test_the_best_source_that_a_device_has_is_used(
 
 
 def test_a_source_that_a_better_one_makes_superfluous_is_not_taken_in_once_that_has_readings() -> None:
-    timeline = Timeline(DEVICE, [GRAPHICS, UTILIZATION, ENERGY, POWER_AVERAGE])
+    timeline = Timeline(DEVICE, [rows.GRAPHICS, rows.UTILIZATION, rows.ENERGY, rows.POWER_AVERAGE])
     pool = Pool(timeline, start_ns=T0)
-    assert pool.joined == [GRAPHICS, UTILIZATION, ENERGY, POWER_AVERAGE]
-    timeline.append([Sample(GRAPHICS, T0, T0 + 100 * MS, 5000)])
-    timeline.append(Sample(ENERGY, T0 + i * 100 * MS, T0 + i * 100 * MS, i * 1000) for i in range(2))
+    assert pool.joined == [rows.GRAPHICS, rows.UTILIZATION, rows.ENERGY, rows.POWER_AVERAGE]
+    timeline.append([Sample(rows.GRAPHICS, T0, T0 + 100 * MS, 5000)])
+    timeline.append(Sample(rows.ENERGY, T0 + i * 100 * MS, T0 + i * 100 * MS, i * 1000) for i in range(2))
     pool.advance([], T0 + NS_PER_S)
-    assert pool.joined == [GRAPHICS, ENERGY]
+    assert pool.joined == [rows.GRAPHICS, rows.ENERGY]
 
 
 # ---------------------------------------------------------------------- bounds, slices
 
 
 def test_beyond_the_most_regions_the_rest_are_other_and_counted() -> None:
-    pool = Pool(Timeline(DEVICE, [GRAPHICS], capacity=100), start_ns=T0)
+    pool = Pool(Timeline(DEVICE, [rows.GRAPHICS], capacity=100), start_ns=T0)
     many = MOST_REGIONS + 36
     each = 10 * MS
     pool.advance(
@@ -270,7 +261,7 @@ def test_beyond_the_most_regions_the_rest_are_other_and_counted() -> None:
 
 
 def test_a_slice_of_less_than_half_a_second_waits_unless_it_is_the_last() -> None:
-    pool = Pool(Timeline(DEVICE, [GRAPHICS]), start_ns=T0)
+    pool = Pool(Timeline(DEVICE, [rows.GRAPHICS]), start_ns=T0)
     pool.advance([], T0 + 100 * MS)
     assert pool.frontier_ns == T0
     pool.advance([], T0 + 100 * MS, final=True)
@@ -278,7 +269,7 @@ def test_a_slice_of_less_than_half_a_second_waits_unless_it_is_the_last() -> Non
 
 
 def test_time_that_was_taken_in_is_not_taken_in_again() -> None:
-    pool = Pool(Timeline(DEVICE, [GRAPHICS]), start_ns=T0)
+    pool = Pool(Timeline(DEVICE, [rows.GRAPHICS]), start_ns=T0)
     still = [Activity(1, None, "r", T0 - NS_PER_S, None)]
     for until in (2, 1, 2, 3):
         pool.advance(still, T0 + until * NS_PER_S)
@@ -287,7 +278,7 @@ def test_time_that_was_taken_in_is_not_taken_in_again() -> None:
 
 
 def test_an_execution_without_work_on_the_device_is_counted_without_time() -> None:
-    pool = Pool(Timeline(DEVICE, [GRAPHICS]), start_ns=T0)
+    pool = Pool(Timeline(DEVICE, [rows.GRAPHICS]), start_ns=T0)
     pool.advance([Activity(1, None, "r", T0 + MS, T0 + MS)], T0 + NS_PER_S)
     pool.count("r")
     assert (pool.pooled("r").executions, pool.pooled("r").active_s) == (1, 0.0)
@@ -298,9 +289,9 @@ def test_an_execution_without_work_on_the_device_is_counted_without_time() -> No
 
 @pytest.mark.parametrize("slices", [1, 10])
 def test_the_most_memory_during_a_region_is_found_in_slices_of_any_size(slices: int) -> None:
-    pool = Pool(Timeline(DEVICE, [MEMORY_USED], capacity=100), start_ns=T0)
+    pool = Pool(Timeline(DEVICE, [rows.MEMORY_USED], capacity=100), start_ns=T0)
     for i, mib in enumerate([100, 100, 900, 100, 100, 100, 100, 5000, 5000, 100, 100]):
-        pool.timeline.append([Sample(MEMORY_USED, T0 + i * NS_PER_S, T0 + i * NS_PER_S, mib)])
+        pool.timeline.append([Sample(rows.MEMORY_USED, T0 + i * NS_PER_S, T0 + i * NS_PER_S, mib)])
     spans = [Activity(1, None, "early", T0, T0 + 4 * NS_PER_S), Activity(2, None, "late", T0 + 6 * NS_PER_S, None)]
     for i in range(slices):
         pool.advance(spans, T0 + 10 * NS_PER_S * (i + 1) // slices)
@@ -309,7 +300,7 @@ def test_the_most_memory_during_a_region_is_found_in_slices_of_any_size(slices: 
 
 
 def test_a_region_between_two_readings_has_the_memory_of_the_last_one() -> None:
-    pool = Pool(Timeline(DEVICE, [MEMORY_USED]), start_ns=T0)
-    pool.timeline.append([Sample(MEMORY_USED, T0, T0, 300)])
+    pool = Pool(Timeline(DEVICE, [rows.MEMORY_USED]), start_ns=T0)
+    pool.timeline.append([Sample(rows.MEMORY_USED, T0, T0, 300)])
     pool.advance([Activity(1, None, "r", T0 + MS, T0 + 2 * MS)], T0 + NS_PER_S)
     assert pool.pooled("r").memory_max == 300 << 20

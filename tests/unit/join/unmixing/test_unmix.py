@@ -72,6 +72,11 @@ def errors(rates: Floats, truth: Floats) -> float:
     return float(np.mean(np.abs(rates - truth) / truth))
 
 
+@pytest.fixture
+def unmixer() -> Unmixer:
+    return Unmixer()
+
+
 def test_rates_of_regions_far_shorter_than_the_window_come_back_while_the_overlap_mean_is_tens_of_percent_off() -> None:
     unmixed, overlap = [], []
     for seed in SEEDS:
@@ -151,9 +156,8 @@ def test_windows_that_come_in_pieces_weigh_the_same_as_all_at_once() -> None:
         assert a.n == b.n
 
 
-def test_a_region_that_appears_later_joins_the_equations() -> None:
+def test_a_region_that_appears_later_joins_the_equations(unmixer: Unmixer) -> None:
     rng = np.random.default_rng(0)
-    unmixer = Unmixer()
     early = rng.uniform(0, 1, 50)
     unmixer.add(np.column_stack([1 - early, early]), 100 * (1 - early) + 300 * early)
     late = rng.dirichlet([1, 1, 1], 50)
@@ -162,10 +166,9 @@ def test_a_region_that_appears_later_joins_the_equations() -> None:
     assert [rate.n for rate in solve(unmixer)] == [100, 100, 50]
 
 
-def test_signals_that_share_their_windows_are_solved_side_by_side() -> None:
+def test_signals_that_share_their_windows_are_solved_side_by_side(unmixer: Unmixer) -> None:
     rng = np.random.default_rng(0)
     shares = rng.dirichlet([1, 1], 100)
-    unmixer = Unmixer()
     unmixer.add(shares, np.column_stack([shares @ [1, 2], shares @ [30, 0]]))
     assert [rate.value for rate in solve(unmixer, 0)] == [pytest.approx(1), pytest.approx(2)]
     assert [rate.value for rate in solve(unmixer, 1)] == [pytest.approx(30), pytest.approx(0, abs=1e-9)]
@@ -187,8 +190,7 @@ def test_without_windows_there_is_no_rate_but_a_reason() -> None:
     assert [rate.reason for rate in solve(Unmixer())] == ["no samples yet"]
 
 
-def test_an_empty_slice_of_windows_changes_nothing() -> None:
-    unmixer = Unmixer()
+def test_an_empty_slice_of_windows_changes_nothing(unmixer: Unmixer) -> None:
     unmixer.add(np.zeros((0, 2)), np.zeros(0))
     assert (unmixer.n, unmixer.residual) == (0, float("inf"))
     unmixer.add(np.eye(2)[[0, 1] * 10], np.array([3.0, 5.0] * 10))
@@ -196,24 +198,21 @@ def test_an_empty_slice_of_windows_changes_nothing() -> None:
     assert [rate.value for rate in solve(unmixer)] == [pytest.approx(3), pytest.approx(5)]
 
 
-def test_a_handful_of_windows_is_too_few() -> None:
-    unmixer = Unmixer()
+def test_a_handful_of_windows_is_too_few(unmixer: Unmixer) -> None:
     unmixer.add(np.array([[0.0, 1.0], [0.5, 0.5], [0.2, 0.8]]), np.array([1.0, 2.0, 3.0]))
     assert all(rate.reason.startswith("too few samples") for rate in solve(unmixer))
 
 
-def test_a_region_that_was_hardly_met_is_too_rare_even_among_many_windows() -> None:
+def test_a_region_that_was_hardly_met_is_too_rare_even_among_many_windows(unmixer: Unmixer) -> None:
     shares = np.zeros((100, 2))
     shares[:, 0] = 1
     shares[:3] = [0.8, 0.2]
-    unmixer = Unmixer()
     unmixer.add(shares, shares @ [100, 300])
     assert solve(unmixer)[1].reason == "too few samples (3)"
 
 
-def test_a_region_that_never_ran_has_no_rate() -> None:
+def test_a_region_that_never_ran_has_no_rate(unmixer: Unmixer) -> None:
     shares = np.random.default_rng(0).dirichlet([1, 1], 50)
-    unmixer = Unmixer()
     unmixer.add(np.column_stack([shares, np.zeros(50)]), shares @ [1, 2])
     known, _, never = solve(unmixer)
     assert not known.reason
@@ -221,16 +220,14 @@ def test_a_region_that_never_ran_has_no_rate() -> None:
     assert never.half_width == float("inf")
 
 
-def test_noise_that_hides_a_rate_leaves_it_not_identifiable_yet() -> None:
+def test_noise_that_hides_a_rate_leaves_it_not_identifiable_yet(unmixer: Unmixer) -> None:
     rng = np.random.default_rng(0)
     shares = np.column_stack([1 - (rare := rng.uniform(0, 0.02, 100)), rare])
-    unmixer = Unmixer()
     unmixer.add(shares, shares @ [100, 300] + rng.normal(0, 30, 100))
     assert solve(unmixer)[1].reason.startswith("not identifiable yet: ±")
 
 
-def test_one_region_that_never_stops_needs_no_rest() -> None:
-    unmixer = Unmixer()
+def test_one_region_that_never_stops_needs_no_rest(unmixer: Unmixer) -> None:
     unmixer.add(np.column_stack([np.zeros(50), np.ones(50)]), np.full(50, 7.0) + np.tile([-1, 1], 25))
     rest, region = solve(unmixer)
     assert rest.reason

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
 
 import pytest
+from support.concurrency import in_child
 from unit.kernels.gmp.profilers import FakeGpu, kernels
 
 from gpu_profile import configure
@@ -257,26 +257,19 @@ def test_results_may_be_asked_for_inside_a_range(ready: GmpProfiler, gpu: FakeGp
 
 
 def test_a_forked_child_records_once_it_asks_to(ready: GmpProfiler, gpu: FakeGpu) -> None:
+    def child() -> tuple[list[str], list[object], object]:
+        with ready.profile_range("child"):
+            pass
+        told = list(ready.results().problems)
+        none: list[object] = list(ready.results().kernels)
+        ready.init()
+        with ready.profile_range("child"):
+            gpu.launch(5)
+        return told, none, kernels(ready)
+
     with ready.profile_range("parent"):
         gpu.launch(1)
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if not pid:  # the child says what it found, and is gone before pytest's own end
-            try:
-                with ready.profile_range("child"):
-                    pass
-                told = list(ready.results().problems)
-                none = list(ready.results().kernels)
-                ready.init()
-                with ready.profile_range("child"):
-                    gpu.launch(5)
-                os.write(writer, repr((told, none, kernels(ready))).encode())
-            finally:
-                os._exit(0)
-        os.waitpid(pid, 0)
-        os.close(writer)
-        with open(reader) as file:  # noqa: PTH123 - a pipe has no path
-            said = file.read()
+        said = in_child(child)
     line = "This process was forked: call init() in it to record its ranges."
     assert said == repr(([line], [], {"child": (1, 1, 5.0)}))
     assert kernels(ready) == {"parent": (1, 1, 1.0)}

@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.programs import environment
+from support.programs import python
 
 import gpu_profile.kernels as gmp_python
 from gpu_profile.kernels import GmpProfiler, ProfileType, Reduction
@@ -102,15 +100,7 @@ def test_its_examples_run_in_a_program_that_imports_torch_within_its_first_range
     program = "\n".join(
         translated(block).replace("device='cuda'", "device='cpu'") for block in (BASIC, MEMORY, DECORATOR, GLOBAL)
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env=environment(GPU_PROFILE_BACKEND="none", PYTHONIOENCODING="utf-8"),
-        check=False,
-    )
+    done = python("-c", program, cwd=tmp_path, GPU_PROFILE_BACKEND="none", PYTHONIOENCODING="utf-8")
     assert (done.returncode, done.stderr) == (0, "")
     for name in ("my_operations", "matrix_multiply"):
         found = re.search(rf"^Range 1: {name}\n  [cg]pu__time_duration\.sum: {NUMBER} us$", done.stdout, re.MULTILINE)

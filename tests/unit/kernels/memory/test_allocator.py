@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
+from support.concurrency import in_threads
 from support.kernels import BLOCK, Torch
+from support.programs import printed
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.memory.allocator import AllocatorInterval, AllocatorMeter, AllocatorUse, snapshot
@@ -106,11 +106,7 @@ def test_threads_share_a_meter(torch: Torch) -> None:
             torch.take(K)
         found.append(interval)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[work] * 8)
     assert all((only(each).allocated_bytes or 0) >= K for each in found)
     assert len(found) == 8
 
@@ -165,8 +161,7 @@ def test_without_pytorch_there_is_nothing_and_it_is_not_imported() -> None:
         "assert interval.uses is None and 'torch' not in sys.modules\n"
         "print(interval.reason)"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert "PyTorch is not loaded" in done.stdout
+    assert "PyTorch is not loaded" in printed("-c", program)
 
 
 def test_a_pytorch_that_is_still_being_imported_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,27 +23,34 @@ def test_only_members_are_counted_but_everybody_raises_the_peak() -> None:
     assert region(records, [0, 3], (5, 50)) == (RegionMemory("torch", 0, 1, 100, 1, 100, 1600, 600),)
 
 
-def test_the_level_that_held_when_the_region_began_counts_for_its_peak() -> None:
-    records = [torch(10, 700, 700), torch(25, -600, 100), torch(30, 50, 150)]
-    (memory,) = region(records, [1, 2], (20, 40))
-    assert (memory.peak_bytes, memory.rise_bytes) == (700, 0)
+Record = tuple[int, int, int]
+Window = tuple[int, int]
+#: Records as (time, bytes, level from there on), which of them are the region's, and its executions.
+LEVELS: dict[str, tuple[list[Record], list[int], list[Window], tuple[int, int]]] = {
+    "the level that held when it began counts for the peak": (
+        [(10, 700, 700), (25, -600, 100), (30, 50, 150)], [1, 2], [(20, 40)], (700, 0)
+    ),
+    "before the first record the level is what that record changed": ([(10, -300, 200)], [0], [(0, 20)], (500, 0)),
+    "a window includes its start and not its end": (
+        [(10, 100, 100), (20, 100, 200), (30, 100, 300)], [], [(20, 30)], (200, 100)
+    ),
+    "the highest rise may come from another execution than the highest peak": (
+        [(10, 500, 500), (15, -500, 0), (30, 900, 900), (41, 10, 910)], [0, 1, 3], [(5, 20), (40, 50)], (910, 500)
+    ),
+    "records need not come in order of time": (
+        [(30, -100, 0), (10, 60, 60), (20, 40, 100)], [0, 1, 2], [(0, 40)], (100, 100)
+    ),
+    "records of one moment stay in their order": ([(10, 60, 60), (10, -60, 0), (10, 20, 20)], [], [(0, 40)], (60, 60)),
+    "a window without length sees what held then": ([(10, 60, 60), (20, 5, 65)], [], [(20, 20), (15, 12)], (60, 0)),
+}  # fmt: skip
 
 
-def test_before_the_first_record_the_level_is_what_that_record_changed() -> None:
-    (memory,) = region([torch(10, -300, 200)], [0], (0, 20))
-    assert (memory.peak_bytes, memory.rise_bytes) == (500, 0)
-
-
-def test_a_window_includes_its_start_and_not_its_end() -> None:
-    records = [torch(10, 100, 100), torch(20, 100, 200), torch(30, 100, 300)]
-    (memory,) = region(records, [], (20, 30))
-    assert (memory.peak_bytes, memory.rise_bytes) == (200, 100)
-
-
-def test_the_highest_rise_may_come_from_another_execution_than_the_highest_peak() -> None:
-    records = [torch(10, 500, 500), torch(15, -500, 0), torch(30, 900, 900), torch(41, 10, 910)]
-    (memory,) = region(records, [0, 1, 3], (5, 20), (40, 50))
-    assert (memory.peak_bytes, memory.rise_bytes) == (910, 500)
+@pytest.mark.parametrize(("records", "members", "windows", "expected"), LEVELS.values(), ids=LEVELS)
+def test_peak_and_rise_are_of_the_levels_within_the_executions(
+    records: list[Record], members: list[int], windows: list[Window], expected: tuple[int, int]
+) -> None:
+    (memory,) = region([torch(*record) for record in records], members, *windows)
+    assert (memory.peak_bytes, memory.rise_bytes) == expected
 
 
 def test_executions_that_overlap_each_rise_from_their_own_start() -> None:
@@ -92,23 +99,6 @@ def test_a_device_on_which_nothing_is_held_and_nothing_happens_is_left_out() -> 
 
 def test_memory_that_a_region_merely_finds_is_its_peak() -> None:
     assert region([torch(10, 100, 100)], [], (20, 30)) == (RegionMemory("torch", 0, 0, 0, 0, 0, 100, 0),)
-
-
-def test_records_need_not_come_in_order_of_time() -> None:
-    records = [torch(30, -100, 0), torch(10, 60, 60), torch(20, 40, 100)]
-    (memory,) = region(records, [0, 1, 2], (0, 40))
-    assert (memory.peak_bytes, memory.rise_bytes) == (100, 100)
-
-
-def test_records_of_one_moment_stay_in_their_order() -> None:
-    records = [torch(10, 60, 60), torch(10, -60, 0), torch(10, 20, 20)]
-    (memory,) = region(records, [], (0, 40))
-    assert memory.peak_bytes == 60
-
-
-def test_a_window_without_length_sees_what_held_then() -> None:
-    (memory,) = region([torch(10, 60, 60), torch(20, 5, 65)], [], (20, 20), (15, 12))
-    assert (memory.peak_bytes, memory.rise_bytes) == (60, 0)
 
 
 def test_no_allocations_make_no_memory() -> None:

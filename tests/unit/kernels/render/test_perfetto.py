@@ -1,97 +1,31 @@
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.kernels import ADD, COPY, EVIL, FILL, GEMM, MAIN, MIB, MS, hostile, on_cpu, operation, report  # fmt: skip
+from support.perfetto import Trace, protos
+from support.perfetto import read as parsed
 
 from gpu_profile.kernels.records import Kind, Range, Record
 from gpu_profile.kernels.render.perfetto import perfetto_trace
 from gpu_profile.kernels.views import KernelReport
 
-protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
-BEGIN, END, COUNTER = 1, 2, 4
 T0 = 1_767_225_600_000_000_000
 
 
-@dataclass
-class Slice:
-    name: str
-    start: int
-    end: int
-    depth: int
-    args: dict[str, Any]
-    flows: list[int]
-    ends: list[int]
-
-
-@dataclass
-class Read:
-    """A trace as its reader understands it: names are known only once a packet has told them."""
-
-    tracks: dict[int, Any] = field(default_factory=dict)
-    slices: dict[str, list[Slice]] = field(default_factory=lambda: defaultdict(list))
-    counters: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
-
-    def path(self, uuid: int) -> str:
-        found = self.tracks[uuid]
-        name = found.name or found.process.process_name
-        return f"{self.path(found.parent_uuid)}/{name}" if found.parent_uuid else name
-
-
-def read(found: KernelReport, **more: Any) -> Read:
-    parsed = protos.Trace()
-    parsed.ParseFromString(perfetto_trace(found, **more))
-    trace = Read()
-    names: dict[int, str] = {}
-    keys: dict[int, str] = {}
-    texts: dict[int, str] = {}
-    stacks: dict[int, list[Slice]] = defaultdict(list)
-    last: dict[int, int] = {}
-    for packet in parsed.packet:
-        names |= {row.iid: row.name for row in packet.interned_data.event_names}
-        keys |= {row.iid: row.name for row in packet.interned_data.debug_annotation_names}
-        texts |= {row.iid: row.str.decode() for row in packet.interned_data.debug_annotation_string_values}
-        if packet.HasField("track_descriptor"):
-            assert packet.track_descriptor.uuid not in trace.tracks
-            trace.tracks[packet.track_descriptor.uuid] = packet.track_descriptor
-        if not packet.HasField("track_event"):
-            continue
-        event, at = packet.track_event, packet.timestamp
-        assert event.track_uuid in trace.tracks
-        assert at >= last.get(event.track_uuid, 0)
-        last[event.track_uuid] = at
-        path, stack = trace.path(event.track_uuid), stacks[event.track_uuid]
-        if event.type == COUNTER:
-            trace.counters[path].append((at, event.double_counter_value))
-        elif event.type == END:
-            stack.pop().end = at
-        else:
-            args = {keys[each.name_iid]: value(each, texts) for each in event.debug_annotations}
-            flows, ends = list(event.flow_ids), list(event.terminating_flow_ids)
-            made = Slice(names[event.name_iid], at, -1, len(stack), args, flows, ends)
-            trace.slices[path].append(made)
-            stack.append(made)
-    assert not any(stacks.values())
-    return trace
-
-
-def value(annotation: Any, texts: dict[int, str]) -> object:
-    kind = annotation.WhichOneof("value")
-    found = getattr(annotation, kind)
-    return texts[found] if kind == "string_value_iid" else found
+def read(found: KernelReport, **more: Any) -> Trace:
+    return parsed(perfetto_trace(found, **more))
 
 
 def test_streams_have_their_operations_with_exact_times_since_the_epoch() -> None:
     trace = read(report(), base_ns=T0)
-    on_7 = trace.slices["GPU 0/stream 7"]
+    on_7 = trace.on("GPU 0/stream 7")
     assert [each.name for each in on_7] == [COPY, GEMM, ADD, FILL, FILL] * 2
     assert (on_7[1].start, on_7[1].end) == (T0 + 12 * MS, T0 + 20 * MS)
-    assert [(each.start, each.end) for each in trace.slices["GPU 0/stream 20"]] == [
+    assert [(each.start, each.end) for each in trace.on("GPU 0/stream 20")] == [
         (T0 + 24 * MS, T0 + 34 * MS), (T0 + 74 * MS, T0 + 84 * MS)
     ]  # fmt: skip
     assert on_7[0].args == {"kind": "transfer", "bytes": 20 * MIB}
@@ -99,7 +33,7 @@ def test_streams_have_their_operations_with_exact_times_since_the_epoch() -> Non
 
 
 def test_threads_have_their_regions_inside_one_another_with_their_verdicts() -> None:
-    found = read(report()).slices["a.json/regions, thread 100"]
+    found = read(report()).on("a.json (1)/regions, thread 100")
     assert [(each.name, each.depth) for each in found] == [("step", 0), ("load", 1), ("forward", 1)] * 2
     assert found[2].args["regime"] == "COMMUNICATION_BOUND"
     assert found[2].args["region busy ratio of span"] == pytest.approx(44 / 48)
@@ -108,9 +42,9 @@ def test_threads_have_their_regions_inside_one_another_with_their_verdicts() -> 
 
 def test_an_arrow_leads_from_each_launch_to_what_it_launched_and_from_nothing_else() -> None:
     trace = read(report())
-    calls = trace.slices["a.json/calls, thread 100"]
+    calls = trace.on("a.json (1)/calls, thread 100")
     begun = {flow: each for each in calls for flow in each.flows}
-    ended = {flow: each for lane in ("7", "20") for each in trace.slices[f"GPU 0/stream {lane}"] for flow in each.ends}
+    ended = {flow: each for lane in ("7", "20") for each in trace.on(f"GPU 0/stream {lane}") for flow in each.ends}
     assert begun.keys() == ended.keys()
     assert len(begun) == 12
     assert all(begun[flow].start < ended[flow].start for flow in begun)
@@ -119,7 +53,7 @@ def test_an_arrow_leads_from_each_launch_to_what_it_launched_and_from_nothing_el
 
 def test_an_operation_whose_call_is_not_recorded_has_no_arrow() -> None:
     trace = read(report([operation(Kind.KERNEL, 1, 2, "k", 77)]))
-    assert trace.slices["GPU 0/stream 7"][0].ends == []
+    assert trace.on("GPU 0/stream 7")[0].ends == []
 
 
 def test_memory_is_a_counter_in_bytes() -> None:
@@ -132,15 +66,19 @@ def test_memory_is_a_counter_in_bytes() -> None:
 
 
 def test_a_cpus_operators_have_tracks() -> None:
-    found = read(report(on_cpu())).slices
-    assert [each.name for each in found["a.json/operators, thread 100"]] == ["aten::mm", "aten::relu", "aten::relu"]
+    operators = read(report(on_cpu())).on("a.json (1)/operators, thread 100")
+    assert [each.name for each in operators] == [
+        "aten::mm",
+        "aten::relu",
+        "aten::relu",
+    ]
 
 
 def test_names_hold_no_control_characters() -> None:
     trace = read(report(hostile()))
     told = EVIL.encode("unicode_escape", "backslashreplace").decode("ascii")
-    assert [each.name for each in trace.slices["a.json/regions, thread 100"]] == [told]
-    assert all(path.isprintable() for path in trace.slices)
+    assert [each.name for each in trace.on("a.json (1)/regions, thread 100")] == [told]
+    assert all(trace.path(each.track).isprintable() for each in trace.slices)
 
 
 _spans = st.lists(st.tuples(st.integers(-40, 40), st.integers(0, 30), st.integers(0, 2), st.booleans()), max_size=40)
@@ -158,7 +96,6 @@ def test_whatever_overlaps_slices_lie_inside_one_another_and_none_is_lost(
         else:
             records.append(Range("r", MAIN + place, start * MS, (start + length) * MS))
     trace = read(report(records), base_ns=T0)
-    found = [each for lane in trace.slices.values() for each in lane]
-    assert len(found) == len(spans)
-    lengths = sorted((each.name, each.end - each.start) for each in found)
+    assert len(trace.slices) == len(spans)
+    lengths = sorted((each.name, each.end - each.start) for each in trace.slices)
     assert lengths == sorted((("r", "k")[on_gpu], length * MS) for _, length, _, on_gpu in spans)

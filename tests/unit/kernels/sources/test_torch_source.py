@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.concurrency import in_child
 from support.kernels import in_thread
-from support.programs import environment
+from support.programs import python
 
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.kernels.records import Allocation, Operator
@@ -36,14 +37,7 @@ def script(text: str) -> subprocess.CompletedProcess[str]:
     from gpu_profile.errors import GpuBackendError
     from gpu_profile.kernels.sources.torch_source import TorchSource
     """
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(before) + textwrap.dedent(text)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment(),
-        check=False,
-    )
+    return python("-c", textwrap.dedent(before) + textwrap.dedent(text))
 
 
 # ---------------------------------------------------------------------- what is recorded
@@ -208,16 +202,12 @@ def test_a_process_that_exits_while_it_records_does_not_crash(start: str) -> Non
 
 def test_a_forked_child_cannot_stop_its_parents(source: TorchSource) -> None:
     source.start()
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
+
+    def child() -> None:
+        with pytest.raises(GpuBackendError, match="before the fork"):
             source.stop()
-        except GpuBackendError as error:
-            code = 0 if "before the fork" in str(error) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    in_child(child)
     torch.ones(4).exp()
     assert "aten::exp" in {record.name for record in source.stop() if isinstance(record, Operator)}
 

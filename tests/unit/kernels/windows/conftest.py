@@ -13,11 +13,6 @@ from gpu_profile.testing import FakeClock
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def session(clock: FakeClock) -> Iterator[Session]:
     with regions(clock) as made:
         yield made

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -11,8 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.kernels import FakeSource, in_thread, new_session
-from support.programs import environment
+from support.concurrency import in_child
+from support.kernels import FakeSource, in_thread
+from support.programs import python
+from support.sessions import new_session
 
 from gpu_profile import region
 from gpu_profile.errors import GpuBackendError, UsageError
@@ -80,7 +80,7 @@ def test_a_region_inside_another_opens_none(sampling: Sampling, source: FakeSour
     assert source.log == ["start", "stop"]
 
 
-def test_handles_and_generators_open_none(sampling: Sampling, source: FakeSource, clock: FakeClock) -> None:
+def test_handles_and_generators_open_none(sampling: Sampling, source: FakeSource) -> None:
     @region("generator", span=False)
     def generator() -> Iterator[int]:
         yield 1
@@ -357,25 +357,21 @@ while OPEN.holder is None and time.monotonic() < end:
         torch.ones(4).exp()
 assert OPEN.holder is not None
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment(), check=True
-    )
+    done = python("-c", script)
+    assert done.returncode == 0
     assert "failed" not in done.stderr
 
 
 def test_a_forked_child_does_not_sample(sampling: Sampling, source: FakeSource, clock: FakeClock) -> None:
     assert module._SAMPLING.take(sampling)
     sampling.arm()
-    child = os.fork()
-    if not child:
-        fine = False
-        try:
-            later = new_session()
-            run("in the child", clock, 1)
-            fine = not sampling.running and not later.shows and source.log == [] and module._SAMPLING.holder is None
-        finally:
-            os._exit(0 if fine else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def child() -> tuple[object, ...]:
+        later = new_session()
+        run("in the child", clock, 1)
+        return sampling.running, bool(later.shows), source.log, module._SAMPLING.holder
+
+    assert in_child(child) == "(False, False, [], None)"
     run("in the parent", clock, 1)
     assert source.log == ["start", "stop"]
 

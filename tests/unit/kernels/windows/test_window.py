@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.kernels import FakeSource, in_thread, new_session
+from support.concurrency import in_child, in_threads
+from support.kernels import FakeSource, in_thread
+from support.sessions import new_session
 
 from gpu_profile import region
 from gpu_profile.errors import GpuBackendError, UsageError
@@ -150,11 +151,7 @@ def test_threads_that_begin_regions_at_once_lose_none(window: Window) -> None:
             a_region("busy")()
 
     window.start()
-    threads = [threading.Thread(target=many) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[many] * 4)
     taken = window.stop()
     assert sorted(each.id for each in ranges(taken)) == list(range(1, 1201))
     assert len({id(each) for each in taken.executions}) == 1200
@@ -340,15 +337,14 @@ def test_a_window_that_fails_does_not_fail_the_region(session: Session, clock: F
 def test_a_forked_child_has_no_window(window: Window) -> None:
     window.start()
     with region("around", span=False):
-        child = os.fork()
-        if not child:
-            fine = False
-            try:
-                fine = not window.is_open and OPEN.holder is None
-                later = new_session()
-                a_region("in the child")()
-                fine = fine and not later.shows and Window(FakeSource(), clock=FakeClock()).start().is_open
-            finally:
-                os._exit(0 if fine else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def child() -> None:
+            assert not window.is_open
+            assert OPEN.holder is None
+            later = new_session()
+            a_region("in the child")()
+            assert not later.shows
+            assert Window(FakeSource(), clock=FakeClock()).start().is_open
+
+        in_child(child)
     assert [each.name for each in window.stop().executions] == ["around"]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from support.programs import environment
+from support.programs import python
 
 STUB = Path(__file__).parents[3] / "data" / "libcuda_stub.c"
 
@@ -40,14 +39,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(library: Path, script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", BEFORE + textwrap.dedent(script), os.fspath(library)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(),
-        check=False,
-    )
+    done = python("-W", "error", "-c", BEFORE + textwrap.dedent(script), os.fspath(library))
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -26,9 +26,7 @@ def measured() -> tuple[Day, list[int]]:
     return day, held
 
 
-def test_a_region_that_outlives_the_history_is_told_as_if_all_of_it_were_there(
-    measured: tuple[Day, list[int]],
-) -> None:
+def test_a_region_that_outlives_the_history_is_told_as_if_all_of_it_were_there(measured: tuple[Day, list[int]]) -> None:
     day, _ = measured
     assert day.busy.coverage == pytest.approx(1.0, abs=1e-3)
     assert day.errors() == {

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -10,6 +8,8 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from support.concurrency import in_child
+from support.programs import ran
 from support.regions import Stage
 
 from gpu_profile import GpuBackendError, configure, region, use_stream
@@ -32,15 +32,8 @@ def clean() -> Iterator[None]:
 
 def python(code: str, *arguments: str, **environment: str) -> str:
     """What a fresh interpreter prints; it must end well and say nothing else."""
-    paths = {"PYTHONPATH": f"{ROOT / 'instrumentation'}:{ROOT / 'tests'}"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, **paths, **environment},
-    )
+    words = [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", "-c", code, *arguments]
+    done = ran(words, PYTHONPATH=f"{ROOT / 'instrumentation'}:{ROOT / 'tests'}", **environment)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 
@@ -193,47 +186,25 @@ def test_signal_handler_may_run_a_region_at_any_moment() -> None:
 # ------------------------------------------------------------------ fork
 
 
-def in_child(write: int, action: types.FunctionType | None = None) -> None:
-    """End the child with what `action` says."""
-    code = 1
-    try:
-        os.write(write, str(action() if action else "").encode())
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def of_child(child: int, read: int) -> str:
-    with os.fdopen(read) as pipe:
-        said = pipe.read()
-    assert os.waitpid(child, 0)[1] == 0
-    return said
-
-
 def test_fork_inside_a_region_leaves_the_parent_as_it_was_and_the_child_ends_quietly(stage: Stage) -> None:
-    read, write = os.pipe()
-    with region("around"):
-        child = os.fork()
-        if child == 0:
-            try:
-                with region("child"):
-                    pass
-            except BaseException:
-                os._exit(2)
-        else:
-            with region("parent"):
-                stage.run(0.1)
-    if child == 0:
-        # The region around the fork has ended here too: its span is the parent's to send.
-        def say() -> str:
-            stage.provider.force_flush()
-            counted = process.session()
-            counted.settle(final=True)
-            return f"{stage.names()} {sorted(counted.joiner.verdicts.durations)}"
+    around = region("around")
 
-        in_child(write, say)  # type: ignore[arg-type]
-    os.close(write)
-    assert of_child(child, read) == "['child'] ['child']"
+    def child() -> str:
+        with region("child"):
+            pass
+        # The region around the fork has ended here too: its span is the parent's to send.
+        around.__exit__(None, None, None)
+        stage.provider.force_flush()
+        counted = process.session()
+        counted.settle(final=True)
+        return f"{stage.names()} {sorted(counted.joiner.verdicts.durations)}"
+
+    def parent() -> None:
+        with region("parent"):
+            stage.run(0.1)
+
+    with around:
+        assert in_child(child, parent) == "['child'] ['child']"
     stage.flush()
     assert sorted(stage.names()) == ["around", "parent"]
     assert sorted(stage.session.joiner.verdicts.durations) == ["around", "parent"]
@@ -245,21 +216,16 @@ def test_forked_child_starts_a_session_of_its_own_with_threads(clean: None) -> N
         pass
     mine = process.running()
     assert mine is not None
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
 
-        def say() -> str:
-            before = process.running()
-            with region("child", span=False):
-                pass
-            own = process.session()
-            own.stop()
-            return f"{before} {own is mine} {own.forked} {dict(own.joiner.verdicts.calls)}"
+    def child() -> str:
+        before = process.running()
+        with region("child", span=False):
+            pass
+        own = process.session()
+        own.stop()
+        return f"{before} {own is mine} {own.forked} {dict(own.joiner.verdicts.calls)}"
 
-        in_child(write, say)  # type: ignore[arg-type]
-    os.close(write)
-    assert of_child(child, read) == "None False False {('child', 'UNKNOWN', ''): 1}"
+    assert in_child(child) == "None False False {('child', 'UNKNOWN', ''): 1}"
     assert mine.active
     assert not mine.forked
 

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.drivers import FakeDriver
+from support.recordings import files_end_at
 from support.regions import BLANK, HUNGRY, PRODUCT, TALKING
 
 from gpu_profile.catalogue.samples import Device, Sample
@@ -38,21 +36,15 @@ def execution(name: str, start_ns: int, end_ns: int, parent: Execution | None = 
     return made
 
 
-@contextmanager
-def files_end_at(size: int) -> Iterator[None]:
-    """A full disk, as the system sees it."""
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-
-
 def intact(directory: Path) -> Recording:
     found = read_recording(directory)
     assert found.problems == ()
     return found
+
+
+@pytest.fixture
+def mine(tmp_path: Path, clock: FakeClock) -> Recorder:
+    return recorder(tmp_path, clock)
 
 
 # ---------------------------------------------------------------------- a recorder by itself
@@ -63,9 +55,7 @@ def test_nothing_is_written_before_there_is_something_to_record(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_samples_come_back_with_their_device_and_driver(tmp_path: Path) -> None:
-    clock = FakeClock()
-    mine = recorder(tmp_path, clock)
+def test_samples_come_back_with_their_device_and_driver(tmp_path: Path, mine: Recorder) -> None:
     mine.take(GPU, [energy(0, 5), energy(1, 7)])
     mine.take(GPU, [])
     mine.take(GPU, [energy(2, 9)])
@@ -77,8 +67,7 @@ def test_samples_come_back_with_their_device_and_driver(tmp_path: Path) -> None:
     assert (mine.samples, mine.spans, mine.problem) == (3, 0, "")
 
 
-def test_a_device_that_is_described_anew_is_recorded_anew(tmp_path: Path) -> None:
-    mine = recorder(tmp_path, FakeClock())
+def test_a_device_that_is_described_anew_is_recorded_anew(tmp_path: Path, mine: Recorder) -> None:
     mine.take(GPU, [energy(0, 5)])
     renamed = Device(GPU.uuid, index=1, name="A100")
     mine.take(renamed, [energy(1, 7)])
@@ -86,8 +75,7 @@ def test_a_device_that_is_described_anew_is_recorded_anew(tmp_path: Path) -> Non
     assert intact(tmp_path).devices == (renamed,)
 
 
-def test_an_execution_comes_back_as_a_span_with_its_parent_and_items(tmp_path: Path) -> None:
-    mine = recorder(tmp_path, FakeClock())
+def test_an_execution_comes_back_as_a_span_with_its_parent_and_items(tmp_path: Path, mine: Recorder) -> None:
     parent = execution("request", START_NS, START_NS + 9)
     parent.trace_id, parent.span_id = 0xABC, 0x1
     child = execution("step", START_NS + 2, START_NS + 5, parent)
@@ -135,8 +123,7 @@ def test_an_execution_without_a_span_inside_one_with_a_span_is_in_its_trace_and_
     assert (between_span.trace_id, between_span.span_id) == (outer_span.trace_id, "")
 
 
-def test_what_is_known_of_an_operation_comes_back(tmp_path: Path) -> None:
-    mine = recorder(tmp_path, FakeClock())
+def test_what_is_known_of_an_operation_comes_back(tmp_path: Path, mine: Recorder) -> None:
     for operation in (PRODUCT, BLANK, None):
         each = execution("op", START_NS, START_NS + 9)
         if operation is not None:
@@ -151,8 +138,7 @@ def test_what_is_known_of_an_operation_comes_back(tmp_path: Path) -> None:
     assert plain.attributes == {}
 
 
-def test_what_is_known_of_kernels_comes_back_beside_an_operation(tmp_path: Path) -> None:
-    mine = recorder(tmp_path, FakeClock())
+def test_what_is_known_of_kernels_comes_back_beside_an_operation(tmp_path: Path, mine: Recorder) -> None:
     both, kernels = execution("both", START_NS, START_NS + 9), execution("kernels", START_NS, START_NS + 9)
     both.operation, both.kernels, kernels.kernels = BLANK, HUNGRY, TALKING
     mine.take_ended(both)
@@ -163,8 +149,7 @@ def test_what_is_known_of_kernels_comes_back_beside_an_operation(tmp_path: Path)
     assert (Operation.of_attributes(second.attributes), KernelWork.of_attributes(second.attributes)) == (None, TALKING)
 
 
-def test_an_execution_is_written_when_the_window_that_saw_it_was_read(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_an_execution_is_written_when_the_window_that_saw_it_was_read(tmp_path: Path, clock: FakeClock) -> None:
     mine = recorder(tmp_path, clock)
     first, second, plain = (execution(name, START_NS, START_NS + 9) for name in ("first", "second", "plain"))
     first.awaited = second.awaited = True
@@ -187,9 +172,7 @@ def test_an_execution_is_written_when_the_window_that_saw_it_was_read(tmp_path: 
     assert found == {"plain": None, "second": HUNGRY, "first": None}
 
 
-def test_what_waits_for_a_window_is_written_at_the_end(tmp_path: Path) -> None:
-    clock = FakeClock()
-    mine = recorder(tmp_path, clock)
+def test_what_waits_for_a_window_is_written_at_the_end(tmp_path: Path, clock: FakeClock, mine: Recorder) -> None:
     each = execution("step", START_NS, START_NS + 9)
     each.awaited = True
     clock.advance(0.1)
@@ -261,9 +244,7 @@ def test_an_execution_on_a_stream_is_written_once_its_marks_are_passed_or_nobody
     assert [span.devices for span in found] == [(), (GPU.uuid,), (GPU.uuid,)]
 
 
-def test_what_comes_after_the_end_starts_another_file(tmp_path: Path) -> None:
-    clock = FakeClock()
-    mine = recorder(tmp_path, clock)
+def test_what_comes_after_the_end_starts_another_file(tmp_path: Path, clock: FakeClock, mine: Recorder) -> None:
     mine.take(GPU, [energy(0, 5)])
     mine.close()
     mine.close()
@@ -314,8 +295,7 @@ def test_a_disk_that_fails_only_at_the_end_is_told_too(tmp_path: Path, caplog: p
     assert [message.startswith("gpu-profile: the recording ends here: ") for message in caplog.messages] == [True]
 
 
-def test_with_strict_a_failing_disk_raises_once(tmp_path: Path) -> None:
-    clock = FakeClock()
+def test_with_strict_a_failing_disk_raises_once(tmp_path: Path, clock: FakeClock) -> None:
     mine = recorder(tmp_path, clock, strict=True)
     mine.take(GPU, [energy(0, 5)])
     (path,) = tmp_path.iterdir()
@@ -357,12 +337,17 @@ def test_a_directory_that_cannot_be_made_is_told_when_it_is_opened(tmp_path: Pat
     ],
 )
 def test_samples_are_left_to_a_parent_that_records_the_same_driver_into_the_same_place(
-    sampled: str | None, driver: str, elsewhere: bool, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sampled: str | None,
+    driver: str,
+    elsewhere: bool,
+    kept: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    clock: FakeClock,
 ) -> None:
     if sampled is not None:
         monkeypatch.setenv(SAMPLED_VARIABLE, sampled)
     monkeypatch.setenv(RECORD_VARIABLE, str(tmp_path / "elsewhere" if elsewhere else tmp_path))
-    clock = FakeClock()
     session = Session(lambda: FakeDriver(clock, [GPU], name=driver), clock=clock)
     record_session(session, tmp_path)
     for _ in range(3):

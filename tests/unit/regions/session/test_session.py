@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.regions import ONE_GPU, Stage
+from support.regions import ONE_GPU, Stage, Staged
 
 from gpu_profile import region
 from gpu_profile.driver import simulated
@@ -52,45 +52,43 @@ def test_shares_of_regions_and_the_rest_add_up_to_the_device(stage: Stage) -> No
     assert sum(busy) == pytest.approx(truly_busy_s, rel=0.05)
 
 
-def test_region_that_outlives_the_history_has_values_of_its_own_for_all_of_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Stage(tmp_path, monkeypatch, retention_s=5) as stage:
-        start = stage.clock.now_ns()
-        with region("train"):
-            for _ in range(60):
-                stage.work(1.0, "train", share=0.4)
-        energy_j = stage.truth().device(0, start, stage.clock.now_ns()).energy_j
-        timeline = stage.session.joiner.pools[stage.uuid].timeline
-        assert len(timeline.anchors) == 1
-        stage.flush()
-        found = stage.attributes("train")
-        assert (found["scope"], found["coverage"]) == ("span", pytest.approx(1.0, abs=0.01))
-        assert found["busy.ratio"] == pytest.approx(0.4, rel=0.02)
-        assert found["energy.joules"] == pytest.approx(energy_j, rel=0.02)
-        stage.run(joiner.STREAM_S + 2)
-        assert not timeline.anchors
+def test_region_that_outlives_the_history_has_values_of_its_own_for_all_of_its_time(staged: Staged) -> None:
+    stage = staged(retention_s=5)
+    start = stage.clock.now_ns()
+    with region("train"):
+        for _ in range(60):
+            stage.work(1.0, "train", share=0.4)
+    energy_j = stage.truth().device(0, start, stage.clock.now_ns()).energy_j
+    timeline = stage.session.joiner.pools[stage.uuid].timeline
+    assert len(timeline.anchors) == 1
+    stage.flush()
+    found = stage.attributes("train")
+    assert (found["scope"], found["coverage"]) == ("span", pytest.approx(1.0, abs=0.01))
+    assert found["busy.ratio"] == pytest.approx(0.4, rel=0.02)
+    assert found["energy.joules"] == pytest.approx(energy_j, rel=0.02)
+    stage.run(joiner.STREAM_S + 2)
+    assert not timeline.anchors
 
 
 def test_clock_that_is_set_back_delays_no_span_and_the_join_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    staged: Staged, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
-        stage.run(40)
-        with region("before"):
-            stage.work(0.2, "before")
-        stage.clock.set_back(20)
-        stage.run(1.5)
-        assert stage.names() == ["before"]
-        stage.run(6)
-        pool = stage.session.joiner.pools[stage.uuid]
-        assert stage.clock.now_ns() - pool.frontier_ns < 2 * joiner.DEADLINE_S * NS_PER_S
-        assert stage.session.counts["clock set back"] == pool.set_back == 1
-        assert "the clock was set back" in caplog.text
-        with region("after"):
-            stage.run(3)
-        stage.flush()
-        assert stage.attributes("after")["coverage"] > 0.95
+    stage = staged(on_device=False)
+    stage.run(40)
+    with region("before"):
+        stage.work(0.2, "before")
+    stage.clock.set_back(20)
+    stage.run(1.5)
+    assert stage.names() == ["before"]
+    stage.run(6)
+    pool = stage.session.joiner.pools[stage.uuid]
+    assert stage.clock.now_ns() - pool.frontier_ns < 2 * joiner.DEADLINE_S * NS_PER_S
+    assert stage.session.counts["clock set back"] == pool.set_back == 1
+    assert "the clock was set back" in caplog.text
+    with region("after"):
+        stage.run(3)
+    stage.flush()
+    assert stage.attributes("after")["coverage"] > 0.95
 
 
 def test_nested_regions_are_charged_once(stage: Stage) -> None:
@@ -132,16 +130,14 @@ def test_executions_before_the_driver_is_open_are_joined_once_it_is(stage: Stage
     assert stage.session.joiner.pools[stage.uuid].pooled("early").executions == 3
 
 
-def test_executions_that_no_device_can_be_named_for_are_counted_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Stage(tmp_path, monkeypatch, backend="none", on_device=False) as stage:
-        for _ in range(5):
-            with region("step", items=1):
-                pass
-        stage.run(0.2)
-        assert stage.session.joiner.verdicts.calls == {("step", "UNKNOWN", ""): 5}
-        assert stage.session.regions() == []
+def test_executions_that_no_device_can_be_named_for_are_counted_all_the_same(staged: Staged) -> None:
+    stage = staged(backend="none", on_device=False)
+    for _ in range(5):
+        with region("step", items=1):
+            pass
+    stage.run(0.2)
+    assert stage.session.joiner.verdicts.calls == {("step", "UNKNOWN", ""): 5}
+    assert stage.session.regions() == []
 
 
 def test_stream_that_never_passes_its_marks_is_given_up_after_a_minute(stage: Stage) -> None:
@@ -184,7 +180,7 @@ def test_marks_are_given_back_once_they_are_known(stage: Stage) -> None:
 
 
 def test_defect_in_one_join_is_logged_once_and_the_next_one_goes_on(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> bool:
         raise ZeroDivisionError
@@ -259,9 +255,8 @@ def test_regions_tells_every_region_with_a_verdict(stage: Stage) -> None:
     assert load.summary.interval_source == "device"
 
 
-def test_named_devices_are_the_only_ones_that_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_devices_are_the_only_ones_that_are_joined(tmp_path: Path, clock: FakeClock) -> None:
     nodes = ONE_GPU + '[[device]]\nmodel = "A10G"\n'
-    clock = FakeClock()
     node = simulated.create(tmp_path / "other", nodes, clock=clock)
     uuids = simulated.Truth(node, clock=clock).uuids
     for named in (None, uuids[1:], uuids):
@@ -273,34 +268,30 @@ def test_named_devices_are_the_only_ones_that_are_joined(tmp_path: Path, monkeyp
         found.stop()
 
 
-def test_a_device_that_is_named_before_the_driver_has_answered_is_read_once_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Stage(tmp_path, monkeypatch, scenario=ONE_GPU + '[[device]]\nmodel = "A10G"\n', on_device=False) as stage:
-        with region("second", device=1):
-            stage.session.settle(final=True)  # nothing is listed yet
-            assert stage.session.joiner.devices() == []
-            stage.run(3.0)
-        stage.flush()
-        first, second = (device.uuid for device in stage.session.sampler.listed)
-        assert stage.attributes("second")["device.ids"] == (second,)
-        assert stage.attributes("second")["busy.ratio"] == 0
-        assert set(stage.session.sampler.states) == {first, second}
+def test_a_device_that_is_named_before_the_driver_has_answered_is_read_once_it_has(staged: Staged) -> None:
+    stage = staged(scenario=ONE_GPU + '[[device]]\nmodel = "A10G"\n', on_device=False)
+    with region("second", device=1):
+        stage.session.settle(final=True)  # nothing is listed yet
+        assert stage.session.joiner.devices() == []
+        stage.run(3.0)
+    stage.flush()
+    first, second = (device.uuid for device in stage.session.sampler.listed)
+    assert stage.attributes("second")["device.ids"] == (second,)
+    assert stage.attributes("second")["busy.ratio"] == 0
+    assert set(stage.session.sampler.states) == {first, second}
 
 
 @pytest.mark.parametrize("named", [1, "1", "nvml:1", [1], iter([1])])
-def test_the_whole_process_can_be_put_on_a_device_by_any_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: object
-) -> None:
+def test_the_whole_process_can_be_put_on_a_device_by_any_name(staged: Staged, named: object) -> None:
     two = ONE_GPU + '[[device]]\nmodel = "A10G"\n'
-    with Stage(tmp_path, monkeypatch, scenario=two, on_device=False, devices=named) as stage:
-        stage.run(6.0)  # the devices are listed more than once
-        with region("step"):
-            stage.run(2.0)
-        stage.flush()
-        (_, second) = (device.uuid for device in stage.session.sampler.listed)
-        assert stage.attributes("step")["device.ids"] == (second,)
-        assert set(stage.session.sampler.states) == {second}
+    stage = staged(scenario=two, on_device=False, devices=named)
+    stage.run(6.0)  # the devices are listed more than once
+    with region("step"):
+        stage.run(2.0)
+    stage.flush()
+    (_, second) = (device.uuid for device in stage.session.sampler.listed)
+    assert stage.attributes("step")["device.ids"] == (second,)
+    assert set(stage.session.sampler.states) == {second}
 
 
 def test_execution_knows_when_it_was_active() -> None:

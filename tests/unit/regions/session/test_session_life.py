@@ -146,11 +146,10 @@ def test_process_that_may_have_no_more_threads_runs_its_regions_unmeasured(
     assert [r.message for r in caplog.records] == ["gpu-profile: regions are not measured: can't start new thread"]
 
 
-def test_missing_driver_is_told_after_its_first_answer() -> None:
+def test_missing_driver_is_told_after_its_first_answer(clock: FakeClock) -> None:
     def refuse() -> NullDriver:
         raise GpuBackendError("no GPU driver. Looked for NVML")
 
-    clock = FakeClock()
     missing = Session(refuse, clock=clock)
     assert missing.missing_driver() == "the driver has not answered within 10 s"
     missing.sampler.step()

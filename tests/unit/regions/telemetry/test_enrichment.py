@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.regions import BLANK, HUNGRY, NOTHING, ONE_GPU, PRODUCT, TALKING, Stage
+from support.regions import BLANK, HUNGRY, NOTHING, ONE_GPU, PRODUCT, TALKING, Stage, Staged
 
 from gpu_profile import region
 from gpu_profile.catalogue.attributes import ATTRIBUTES
@@ -97,31 +97,29 @@ def test_host_interval_is_used_where_no_stream_is_known(on_host: Stage) -> None:
     assert said["busy.ratio"] == pytest.approx(0.25, abs=0.06)
 
 
-def test_device_of_a_region_is_joined_even_where_it_is_not_the_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Stage(tmp_path, monkeypatch, scenario=TWO_GPUS, on_device=False) as stage:
+def test_device_of_a_region_is_joined_even_where_it_is_not_the_default(staged: Staged) -> None:
+    stage = staged(scenario=TWO_GPUS, on_device=False)
+    stage.run(0.1)
+    first, second = (device.uuid for device in stage.session.sampler.listed)
+    with region("default"), region("second", device=second), region("unknown", device="GPU-nowhere"):
+        stage.run(3.0)
+    stage.flush()
+    assert stage.attributes("default")["device.ids"] == (first,)
+    assert stage.attributes("second")["device.ids"] == (second,)
+    assert "no device has this UUID; there are" in stage.attributes("unknown")["unjoined"]
+    assert stage.session.joiner.pools[first].regions == ["default"]
+    assert stage.session.joiner.pools[second].regions == ["second"]
+
+
+def test_span_of_a_lost_gpu_says_so(staged: Staged) -> None:
+    stage = staged(scenario=LOST, on_device=False)
+    stage.run(1.5)
+    with region("step"):
         stage.run(0.1)
-        first, second = (device.uuid for device in stage.session.sampler.listed)
-        with region("default"), region("second", device=second), region("unknown", device="GPU-nowhere"):
-            stage.run(3.0)
-        stage.flush()
-        assert stage.attributes("default")["device.ids"] == (first,)
-        assert stage.attributes("second")["device.ids"] == (second,)
-        assert "no device has this UUID; there are" in stage.attributes("unknown")["unjoined"]
-        assert stage.session.joiner.pools[first].regions == ["default"]
-        assert stage.session.joiner.pools[second].regions == ["second"]
-
-
-def test_span_of_a_lost_gpu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, scenario=LOST, on_device=False) as stage:
-        stage.run(1.5)
-        with region("step"):
-            stage.run(0.1)
-        stage.flush()
-        said = stage.attributes("step")
-        assert "fell off the bus" in said["unjoined"]
-        assert "busy.ratio" not in said
+    stage.flush()
+    said = stage.attributes("step")
+    assert "fell off the bus" in said["unjoined"]
+    assert "busy.ratio" not in said
 
 
 def test_more_than_64_regions_are_told_apart_from_no_samples(on_host: Stage) -> None:
@@ -176,17 +174,17 @@ def test_an_operation_that_tells_no_regime_leaves_the_joined_one(stage: Stage) -
     assert said["operation.reason"] == "needs passes=2"
 
 
-def test_an_operation_is_told_where_there_is_no_gpu_to_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, backend="none", on_device=False) as stage:
-        for name, operation in (("matmul", PRODUCT), ("blank", BLANK)):
-            with region(name) as execution:
-                stage.run(0.01)
-                execution.operation = operation
-        stage.flush()
-        said, blank = stage.attributes("matmul"), stage.attributes("blank")
-        assert (said["regime"], said["basis"]) == ("COMPUTE_BOUND", "operation")
-        assert (blank["regime"], blank["reason"]) == ("UNKNOWN", "needs passes=2")
-        assert said["unjoined"] == blank["unjoined"] != ""
+def test_an_operation_is_told_where_there_is_no_gpu_to_join(staged: Staged) -> None:
+    stage = staged(backend="none", on_device=False)
+    for name, operation in (("matmul", PRODUCT), ("blank", BLANK)):
+        with region(name) as execution:
+            stage.run(0.01)
+            execution.operation = operation
+    stage.flush()
+    said, blank = stage.attributes("matmul"), stage.attributes("blank")
+    assert (said["regime"], said["basis"]) == ("COMPUTE_BOUND", "operation")
+    assert (blank["regime"], blank["reason"]) == ("UNKNOWN", "needs passes=2")
+    assert said["unjoined"] == blank["unjoined"] != ""
 
 
 def test_a_span_says_what_was_missing_of_the_join_and_not_what_its_operations_did(
@@ -257,17 +255,17 @@ def test_kernels_that_tell_no_regime_leave_the_one_that_there_is(stage: Stage) -
     assert plain["kernels.reason"] == matmul["kernels.reason"] == "nothing was launched in it"
 
 
-def test_kernels_are_told_where_there_is_no_gpu_to_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, backend="none", on_device=False) as stage:
-        for name, kernels in (("step", HUNGRY), ("empty", NOTHING)):
-            with region(name) as execution:
-                stage.run(0.01)
-                execution.kernels = kernels
-        stage.flush()
-        said, empty = stage.attributes("step"), stage.attributes("empty")
-        assert (said["regime"], said["basis"]) == ("HOST_BOUND", "kernels")
-        assert (empty["regime"], empty["reason"]) == ("UNKNOWN", "nothing was launched in it")
-        assert said["unjoined"] == empty["unjoined"] != ""
+def test_kernels_are_told_where_there_is_no_gpu_to_join(staged: Staged) -> None:
+    stage = staged(backend="none", on_device=False)
+    for name, kernels in (("step", HUNGRY), ("empty", NOTHING)):
+        with region(name) as execution:
+            stage.run(0.01)
+            execution.kernels = kernels
+    stage.flush()
+    said, empty = stage.attributes("step"), stage.attributes("empty")
+    assert (said["regime"], said["basis"]) == ("HOST_BOUND", "kernels")
+    assert (empty["regime"], empty["reason"]) == ("UNKNOWN", "nothing was launched in it")
+    assert said["unjoined"] == empty["unjoined"] != ""
 
 
 def test_the_regions_verdict_on_a_device_is_by_its_kernels_and_later_spans_have_it(stage: Stage) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
@@ -11,7 +10,7 @@ from opentelemetry.trace import format_span_id, format_trace_id
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.samples import Exemplar
-from support.regions import Stage
+from support.regions import Stage, Staged
 
 from gpu_profile import RegionCollector, region, serve_metrics
 from gpu_profile.regions.session import process
@@ -85,30 +84,30 @@ def test_exemplar_lies_in_its_bucket_also_at_the_edge(on_host: Stage, registry: 
     }
 
 
-def test_execution_without_a_sampled_span_is_no_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False, sampler=ALWAYS_OFF) as on_host:
-        registry = CollectorRegistry()
-        registry.register(RegionCollector())
-        lasting(on_host, "step", 0.1)
-        with region("quiet", span=False):
-            pass
-        on_host.flush()
-        assert examples(page(registry)) == {}
+def test_execution_without_a_sampled_span_is_no_example(staged: Staged) -> None:
+    on_host = staged(on_device=False, sampler=ALWAYS_OFF)
+    registry = CollectorRegistry()
+    registry.register(RegionCollector())
+    lasting(on_host, "step", 0.1)
+    with region("quiet", span=False):
+        pass
+    on_host.flush()
+    assert examples(page(registry)) == {}
 
 
-def test_every_example_is_an_exported_span_at_1_per_cent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False, sampler=TraceIdRatioBased(0.01)) as on_host:
-        registry = CollectorRegistry()
-        registry.register(RegionCollector())
-        for i in range(2_000):
-            with region("step"):
-                on_host.clock.advance(0.0001 * (i % 40))
-        on_host.flush()
-        found = examples(page(registry))
-        exported = {format_span_id(span.context.span_id) for span in on_host.spans if span.context is not None}
-        assert 0 < len(exported) < 100
-        assert len(found) > 0
-        assert {example.labels["span_id"] for example in found.values()} <= exported
+def test_every_example_is_an_exported_span_at_1_per_cent(staged: Staged) -> None:
+    on_host = staged(on_device=False, sampler=TraceIdRatioBased(0.01))
+    registry = CollectorRegistry()
+    registry.register(RegionCollector())
+    for i in range(2_000):
+        with region("step"):
+            on_host.clock.advance(0.0001 * (i % 40))
+    on_host.flush()
+    found = examples(page(registry))
+    exported = {format_span_id(span.context.span_id) for span in on_host.spans if span.context is not None}
+    assert 0 < len(exported) < 100
+    assert len(found) > 0
+    assert {example.labels["span_id"] for example in found.values()} <= exported
 
 
 def test_names_that_are_counted_together_have_no_example(on_host: Stage, registry: CollectorRegistry) -> None:
@@ -123,10 +122,7 @@ def test_names_that_are_counted_together_have_no_example(on_host: Stage, registr
 
 def test_new_session_starts_without_examples(on_host: Stage, registry: CollectorRegistry) -> None:
     lasting(on_host, "step", 0.07)
-    process.stop()
-    on_host.session = process._make()
-    on_host.session.active = True
-    process.current = on_host.session
+    on_host.restart()
     lasting(on_host, "step", 0.3)
     on_host.flush()
     assert set(examples(page(registry))) == {("step", "0.5")}

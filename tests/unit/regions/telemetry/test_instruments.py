@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from opentelemetry.sdk.metrics import MeterProvider, TraceBasedExemplarFilter
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, Metric, NumberDataPoint, Sum
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.util._once import Once
-from prometheus_client import CollectorRegistry, generate_latest
+from support.concurrency import in_child
 from support.exporter import series
-from support.regions import HUNGRY, PRODUCT, Stage
+from support.regions import HUNGRY, PRODUCT, Stage, exposition
 
-from gpu_profile import RegionCollector, region
+from gpu_profile import region
 from gpu_profile.catalogue import Instrument
 from gpu_profile.catalogue import metrics as rows
 from gpu_profile.join.durations import BUCKETS_S
@@ -67,12 +66,6 @@ class Reader:
         return point
 
 
-def exposition() -> dict[str, float]:
-    registry = CollectorRegistry()
-    registry.register(RegionCollector())
-    return series(generate_latest(registry).decode())
-
-
 def busy_service(stage: Stage, times: int = 20) -> None:
     for i in range(times):
         with region("decode", items=16):
@@ -91,12 +84,18 @@ def product(stage: Stage) -> None:
     stage.session.joiner.verdicts.take_kernels("matmul", HUNGRY)
 
 
+@pytest.fixture
+def reader(stage: Stage) -> Reader:
+    """Of a service that publishes what its regions do."""
+    made = Reader()
+    instrument_regions(made.provider)
+    return made
+
+
 # ------------------------------------------------------------------ names and numbers
 
 
-def test_metrics_have_the_catalogues_names_units_and_labels(stage: Stage) -> None:
-    reader = Reader()
-    instrument_regions(reader.provider)
+def test_metrics_have_the_catalogues_names_units_and_labels(stage: Stage, reader: Reader) -> None:
     busy_service(stage)
     product(stage)
     found = reader.metrics()
@@ -110,11 +109,9 @@ def test_metrics_have_the_catalogues_names_units_and_labels(stage: Stage) -> Non
             assert metric.data.is_monotonic
 
 
-def test_numbers_are_those_of_the_prometheus_page(stage: Stage) -> None:
-    reader = Reader()
-    instrument_regions(reader.provider)
+def test_numbers_are_those_of_the_prometheus_page(stage: Stage, reader: Reader) -> None:
     busy_service(stage)
-    page = exposition()
+    page = series(exposition())
     regime = next(key[1] for key in reader.values(rows.REGION_CALLS.otel) if key[0] == "decode")
     calls = f'gpu_profile_region_calls_total{{hw_id="{stage.uuid}",regime="{regime}",region="decode"}}'
     assert reader.values(rows.REGION_CALLS.otel)["decode", regime, stage.uuid] == page[calls]
@@ -145,7 +142,7 @@ def test_every_execution_counts_at_any_sampling_of_traces(
                 with region("decode", items=2):
                     stage.work(0.005, "decode", share=0.8)
             stage.flush()
-            page = exposition()
+            page = series(exposition())
             assert len(stage.spans) == 2_000 if sampled == 1.0 else len(stage.spans) < 100
             assert page['gpu_profile_region_duration_seconds_count{region="decode"}'] == 2_000
             assert page['gpu_profile_region_items_total{region="decode"}'] == 4_000
@@ -159,30 +156,23 @@ def test_every_execution_counts_at_any_sampling_of_traces(
 
 
 def test_work_of_operations_and_kernels_is_that_of_the_prometheus_page_and_goes_on_where_a_session_ends(
-    stage: Stage,
+    stage: Stage, reader: Reader
 ) -> None:
-    reader = Reader()
-    instrument_regions(reader.provider)
     busy_service(stage, times=2)
     for _ in range(2):
         product(stage)
-    page = exposition()
+    page = series(exposition())
     counts = ((rows.REGION_FLOPS, 2_400_000_000), (rows.REGION_TRAFFIC, 20_000_000), (rows.REGION_KERNELS, 3))
     for row, each in counts:
         assert reader.values(row.otel) == {("matmul",): 2 * each}
         assert page[f'{row.prometheus}{{region="matmul"}}'] == 2 * each
-    process.stop()
-    stage.session = process._make()
-    stage.session.active = True
-    process.current = stage.session
+    stage.restart()
     product(stage)
     assert reader.values(rows.REGION_FLOPS.otel) == {("matmul",): 3 * 2_400_000_000}
     assert reader.values(rows.REGION_PROFILED.otel) == {("matmul",): 3}
 
 
-def test_names_beyond_the_bound_are_one_series(stage: Stage) -> None:
-    reader = Reader()
-    instrument_regions(reader.provider)
+def test_names_beyond_the_bound_are_one_series(stage: Stage, reader: Reader) -> None:
     for i in range(1_050):
         with region(f"step {i}", span=False):
             pass
@@ -191,9 +181,7 @@ def test_names_beyond_the_bound_are_one_series(stage: Stage) -> None:
     assert len(reader.metrics()[rows.REGION_DURATION.otel].data.data_points) == 1_001
 
 
-def test_exemplar_is_an_execution_with_a_sampled_span(stage: Stage) -> None:
-    reader = Reader()
-    instrument_regions(reader.provider)
+def test_exemplar_is_an_execution_with_a_sampled_span(stage: Stage, reader: Reader) -> None:
     with region("decode"):
         stage.run(0.02)
     with region("decode", span=False):
@@ -258,9 +246,7 @@ def test_without_a_meter_provider_nothing_happens(stage: Stage) -> None:
     assert stage.calls("decode") == 2
 
 
-def test_leaving_publishes_nothing_more_until_instrumented_again(stage: Stage) -> None:
-    reader = Reader()
-    instrument_regions(reader.provider)
+def test_leaving_publishes_nothing_more_until_instrumented_again(stage: Stage, reader: Reader) -> None:
     busy_service(stage, times=2)
     assert reader.durations("decode").count == 2
     leave_regions()
@@ -274,40 +260,25 @@ def test_leaving_publishes_nothing_more_until_instrumented_again(stage: Stage) -
 # ------------------------------------------------------------------ life
 
 
-def test_counters_go_on_where_a_session_ends(stage: Stage) -> None:
-    reader = Reader()
-    instrument_regions(reader.provider)
+def test_counters_go_on_where_a_session_ends(stage: Stage, reader: Reader) -> None:
     busy_service(stage, times=3)
     before = reader.values(rows.REGION_ENERGY.otel)["decode", stage.uuid]
     process.stop()
     assert reader.values(rows.REGION_ITEMS.otel) == {("decode",): 48}
-    stage.session = process._make()
-    stage.session.active = True
-    process.current = stage.session
+    stage.restart()
     busy_service(stage, times=2)
     assert reader.values(rows.REGION_ITEMS.otel) == {("decode",): 80}
     assert reader.durations("decode").count == 5
     assert reader.values(rows.REGION_ENERGY.otel)["decode", stage.uuid] > before
 
 
-def test_forked_child_counts_from_nothing(stage: Stage) -> None:
-    reader = Reader()
-    instrument_regions(reader.provider)
+def test_forked_child_counts_from_nothing(stage: Stage, reader: Reader) -> None:
     busy_service(stage, times=3)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if rows.REGION_ITEMS.otel not in reader.metrics() else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert rows.REGION_ITEMS.otel not in in_child(reader.metrics)
     assert reader.values(rows.REGION_ITEMS.otel) == {("decode",): 48}
 
 
-def test_reading_while_regions_are_joined_never_stops_either(stage: Stage) -> None:
-    reader = Reader()
-    instrument_regions(reader.provider)
+def test_reading_while_regions_are_joined_never_stops_either(stage: Stage, reader: Reader) -> None:
     stop = threading.Event()
     seen: list[float] = []
 

@@ -3,31 +3,24 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
+from support.concurrency import in_threads
 from support.exporter import series
-from support.regions import BLANK, HUNGRY, PRODUCT, TALKING, Stage
+from support.programs import taken_port
+from support.regions import BLANK, HUNGRY, PRODUCT, TALKING, Stage, Staged, exposition
 
-from gpu_profile import RegionCollector, region, serve_metrics
+from gpu_profile import region, serve_metrics
 from gpu_profile.catalogue import metrics as rows
 from gpu_profile.errors import UsageError
 from gpu_profile.join.durations import BUCKETS_S
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.telemetry import prometheus
-
-
-def exposition() -> str:
-    registry = CollectorRegistry()
-    registry.register(RegionCollector())
-    return generate_latest(registry).decode()
 
 
 def busy_service(stage: Stage) -> None:
@@ -46,7 +39,7 @@ def busy_service(stage: Stage) -> None:
     stage.session.joiner.verdicts.take_kernels("matmul", HUNGRY)
 
 
-def test_without_a_session_there_are_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_session_there_are_no_series() -> None:
     process.stop()
     assert exposition() == ""
 
@@ -120,19 +113,17 @@ def test_kernels_are_counted_for_the_regions_that_a_window_saw_alone(stage: Stag
     }
 
 
-def test_without_a_gpu_calls_have_the_regime_of_their_operations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Stage(tmp_path, monkeypatch, backend="none", on_device=False) as stage:
-        for _ in range(5):
-            with region("matmul") as execution:
-                stage.run(0.01)
-                execution.operation = PRODUCT
-        stage.run(0.2)
-        found = series(exposition())
-        calls = 'gpu_profile_region_calls_total{hw_id="",regime="COMPUTE_BOUND",region="matmul"}'
-        assert found[calls] == 5
-        assert found['gpu_profile_region_flops_total{region="matmul"}'] == 5 * 2_400_000_000
+def test_without_a_gpu_calls_have_the_regime_of_their_operations(staged: Staged) -> None:
+    stage = staged(backend="none", on_device=False)
+    for _ in range(5):
+        with region("matmul") as execution:
+            stage.run(0.01)
+            execution.operation = PRODUCT
+    stage.run(0.2)
+    found = series(exposition())
+    calls = 'gpu_profile_region_calls_total{hw_id="",regime="COMPUTE_BOUND",region="matmul"}'
+    assert found[calls] == 5
+    assert found['gpu_profile_region_flops_total{region="matmul"}'] == 5 * 2_400_000_000
 
 
 def test_histogram_is_cumulative_and_ends_with_all(stage: Stage) -> None:
@@ -176,9 +167,7 @@ def test_scrape_keeps_the_join_out_while_it_reads(stage: Stage, monkeypatch: pyt
     families, could_join = prometheus.families, []
 
     def probe(joiner: Joiner) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-        other = threading.Thread(target=lambda: could_join.append(joiner.lock.acquire(blocking=False)))
-        other.start()
-        other.join()
+        in_threads(lambda: could_join.append(joiner.lock.acquire(blocking=False)))
         yield from families(joiner)
 
     monkeypatch.setattr(prometheus, "families", probe)
@@ -215,12 +204,8 @@ def test_port_0_is_a_free_one_and_serves_regions_and_the_process(stage: Stage) -
 
 
 def test_port_that_is_taken_is_a_usage_error_in_one_line() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"port {port} is taken: choose another") as caught:
-            serve_metrics(port, address="127.0.0.1")
+    with taken_port() as port, pytest.raises(UsageError, match=f"port {port} is taken: choose another") as caught:
+        serve_metrics(port, address="127.0.0.1")
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import set_tracer_provider
 from opentelemetry.util._once import Once
+from support.concurrency import in_child, in_threads
 from support.regions import Stage
 
 from gpu_profile import GpuSpanProcessor, region
@@ -134,15 +133,12 @@ def test_without_a_private_place_to_hook_a_later_provider_is_found_by_the_next_s
     assert measured(exporter) == {"step": 1}
 
 
-def test_hook_joins_every_session_and_each_span_once(service: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hook_joins_every_session_and_each_span_once(service: Stage) -> None:
     process.on_start(auto)
     set_tracer_provider(service.provider)
     exporter = plain(service)
     step(service)
-    process.stop()
-    service.session = process._make()
-    service.session.active = True
-    process.current = service.session
+    service.restart()
     step(service)
     assert measured(exporter) == {"step": 2}
     assert len(processors(service.provider)) == 1
@@ -226,11 +222,7 @@ def test_processors_that_many_threads_add_are_each_wrapped_once(service: Stage) 
             service.provider.add_span_processor(SpanProcessor())
             join_spans(service.provider)
 
-    threads = [threading.Thread(target=add) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[add] * 4)
     found = processors(service.provider)
     assert len(found) == 100
     inner = [processor.inner for processor in found if isinstance(processor, GpuSpanProcessor)]
@@ -351,17 +343,14 @@ def test_forked_child_sends_its_own_spans_and_not_its_parents(service: Stage) ->
     join_spans(service.provider)
     with region("parent"):
         pass
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with region("child"):
-                pass
-            service.provider.force_flush()
-            code = 0 if [span.name for span in exporter.get_finished_spans()] == ["child"] else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def child() -> list[str]:
+        with region("child"):
+            pass
+        service.provider.force_flush()
+        return [span.name for span in exporter.get_finished_spans()]
+
+    assert in_child(child) == "['child']"
     service.provider.force_flush()
     assert measured(exporter) == {"parent": 1}
 

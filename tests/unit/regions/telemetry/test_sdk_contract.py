@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.programs import ran
 
 ROOT = Path(__file__).parents[4]
 #: This interpreter, and those of other environments: CI gives one with the oldest SDK that is supported.
@@ -58,14 +58,7 @@ print("holds for", importlib.metadata.version("opentelemetry-sdk"))
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_contract_with_the_sdk_holds(python: str) -> None:
-    done = subprocess.run(
-        [python, "-W", "error", "-c", CONTRACT],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "instrumentation")},
-    )
+    done = ran([python, "-W", "error", "-c", CONTRACT], PYTHONPATH=str(ROOT / "instrumentation"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("holds for ")
     assert done.stderr == ""

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 import threading
 from pathlib import Path
@@ -13,7 +12,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, Status, StatusCode
-from support.regions import Stage
+from support.concurrency import in_child, in_threads
+from support.regions import Stage, Staged
 from unit.regions.telemetry.foreign import foreign_span, start, watch
 
 from gpu_profile import GpuSpanProcessor, region
@@ -22,7 +22,7 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import Session
 from gpu_profile.regions.telemetry import server_spans
-from gpu_profile.regions.telemetry.server_spans import ForeignRule, parse_rule
+from gpu_profile.regions.telemetry.server_spans import ForeignRule, ForeignSpans, parse_rule
 
 INTERNAL, SERVER, CONSUMER, CLIENT = SpanKind.INTERNAL, SpanKind.SERVER, SpanKind.CONSUMER, SpanKind.CLIENT
 
@@ -146,8 +146,7 @@ def test_matched_span_is_pooled_judged_and_joined_like_a_region_of_its_name(
     assert seen["foreign"] == seen["region"]
 
 
-def test_span_that_is_not_matched_passes_straight_through(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch(monkeypatch)
+def test_span_that_is_not_matched_passes_straight_through(on_host: Stage, spans: ForeignSpans) -> None:
     with foreign_span(on_host, "plain"):
         on_host.run(0.1)
     assert on_host.names() == ["plain"]
@@ -181,8 +180,7 @@ def test_matched_span_starts_the_session_where_no_region_ever_runs(
     assert asked == [1]
 
 
-def test_last_name_of_a_span_counts_and_its_error(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch(monkeypatch)
+def test_last_name_of_a_span_counts_and_its_error(on_host: Stage, spans: ForeignSpans) -> None:
     with foreign_span(on_host, "GET", SERVER) as span:
         span.update_name("GET /items/{id}")
         span.set_status(Status(StatusCode.ERROR))
@@ -193,10 +191,7 @@ def test_last_name_of_a_span_counts_and_its_error(on_host: Stage, monkeypatch: p
     assert durations["GET /items/{id}"].errors == 1
 
 
-def test_span_with_times_of_its_own_making_never_runs_backwards(
-    on_host: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch(monkeypatch)
+def test_span_with_times_of_its_own_making_never_runs_backwards(on_host: Stage, spans: ForeignSpans) -> None:
     now = on_host.clock.now_ns()
     tracer = on_host.provider.get_tracer("shop")
     tracer.start_span("backwards", kind=SERVER, start_time=now).end(end_time=now - 10**9)
@@ -210,15 +205,15 @@ def test_span_with_times_of_its_own_making_never_runs_backwards(
 
 
 def test_span_of_the_foreign_kind_that_is_not_sampled_is_invisible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False, sampler=ALWAYS_OFF) as on_host:
-        watch(monkeypatch)
-        tracer = on_host.provider.get_tracer("shop")
-        with tracer.start_as_current_span("GET /", kind=SERVER), region("step"):
-            on_host.run(0.1)
-        on_host.flush()
-        assert on_host.parents() == {"step": None}
+    on_host = staged(on_device=False, sampler=ALWAYS_OFF)
+    watch(monkeypatch)
+    tracer = on_host.provider.get_tracer("shop")
+    with tracer.start_as_current_span("GET /", kind=SERVER), region("step"):
+        on_host.run(0.1)
+    on_host.flush()
+    assert on_host.parents() == {"step": None}
 
 
 # ------------------------------------------------------------------ processors
@@ -226,9 +221,8 @@ def test_span_of_the_foreign_kind_that_is_not_sampled_is_invisible(
 
 @pytest.mark.parametrize("concurrent", [False, True])
 def test_span_counts_once_and_is_joined_for_every_processor(
-    on_host: Stage, monkeypatch: pytest.MonkeyPatch, concurrent: bool
+    on_host: Stage, concurrent: bool, spans: ForeignSpans
 ) -> None:
-    spans = watch(monkeypatch)
     exporters = [InMemorySpanExporter() for _ in range(3)]
     multi = ConcurrentMultiSpanProcessor(3) if concurrent else None
     provider = TracerProvider(active_span_processor=multi, shutdown_on_exit=False)
@@ -251,10 +245,8 @@ def test_span_counts_once_and_is_joined_for_every_processor(
 
 
 def test_defect_of_ours_fails_neither_span_nor_region_and_is_said_once(
-    on_host: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    on_host: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, spans: ForeignSpans
 ) -> None:
-    spans = watch(monkeypatch)
-
     def fail() -> Execution | None:
         raise ZeroDivisionError
 
@@ -302,8 +294,7 @@ def test_spans_that_nobody_ends_make_room_once_they_are_gone(on_host: Stage, mon
     assert len(spans._live) <= 10
 
 
-def test_matched_span_that_nobody_ends_ends_when_it_is_gone(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    spans = watch(monkeypatch)
+def test_matched_span_that_nobody_ends_ends_when_it_is_gone(on_host: Stage, spans: ForeignSpans) -> None:
     leaked = start(on_host, "GET /", SERVER)
     on_host.run(1.0)
     assert on_host.calls("GET /") == 0
@@ -318,8 +309,7 @@ def test_matched_span_that_nobody_ends_ends_when_it_is_gone(on_host: Stage, monk
     assert on_host.session.idle
 
 
-def test_names_without_end_are_counted_as_other(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch(monkeypatch)
+def test_names_without_end_are_counted_as_other(on_host: Stage, spans: ForeignSpans) -> None:
     for i in range(1_200):
         with foreign_span(on_host, f"GET /user/{i}", SERVER):
             on_host.clock.advance(0.0001)
@@ -332,31 +322,25 @@ def test_names_without_end_are_counted_as_other(on_host: Stage, monkeypatch: pyt
     assert len(on_host.session.joiner.pools[on_host.uuid].regions) <= 65
 
 
-def test_forked_child_forgets_the_parents_spans(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    spans = watch(monkeypatch)
+def test_forked_child_forgets_the_parents_spans(on_host: Stage, spans: ForeignSpans) -> None:
     with foreign_span(on_host, "GET /", SERVER) as span:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                assert not spans._live
-                assert spans.around(None) is None
-                span.end()
-                with foreign_span(on_host, "child", SERVER):
-                    assert [taken.execution.name for taken in spans._taken.values()] == ["child"]
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def child() -> list[str]:
+            assert not spans._live
+            assert spans.around(None) is None
+            span.end()
+            with foreign_span(on_host, "child", SERVER):
+                return [taken.execution.name for taken in spans._taken.values()]
+
+        assert in_child(child) == "['child']"
         on_host.run(0.1)
     on_host.flush()
     assert on_host.calls("GET /") == 1
 
 
 def test_region_that_begins_in_two_threads_of_one_span_makes_it_one_execution(
-    on_host: Stage, monkeypatch: pytest.MonkeyPatch
+    on_host: Stage, spans: ForeignSpans
 ) -> None:
-    spans = watch(monkeypatch)
     found: list[Execution | None] = []
     with foreign_span(on_host, "job") as span:
         barrier = threading.Barrier(8)
@@ -366,18 +350,13 @@ def test_region_that_begins_in_two_threads_of_one_span_makes_it_one_execution(
                 barrier.wait()
                 found.append(spans.around(None))
 
-        threads = [threading.Thread(target=begin) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*[begin] * 8)
     assert len({id(execution) for execution in found}) == 1
     on_host.flush()
     assert on_host.calls("job") == 1
 
 
-def test_leaving_ends_what_runs_and_watches_no_more(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch(monkeypatch)
+def test_leaving_ends_what_runs_and_watches_no_more(on_host: Stage, spans: ForeignSpans) -> None:
     with foreign_span(on_host, "GET /", SERVER):
         on_host.run(0.2)
         server_spans.leave()

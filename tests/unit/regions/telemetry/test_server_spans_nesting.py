@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind
+from support.concurrency import in_threads
 from support.regions import Stage
 from unit.regions.telemetry.foreign import foreign_span, start, watch
 
 from gpu_profile import region
-from gpu_profile.regions.telemetry.server_spans import parse_rule
+from gpu_profile.regions.telemetry.server_spans import ForeignSpans, parse_rule
 
 SERVER, CONSUMER = SpanKind.SERVER, SpanKind.CONSUMER
 
 
-def test_regions_and_matched_spans_are_inside_one_another_as_they_run(
-    on_host: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch(monkeypatch)
+def test_regions_and_matched_spans_are_inside_one_another_as_they_run(on_host: Stage, spans: ForeignSpans) -> None:
     with foreign_span(on_host, "GET /", SERVER), foreign_span(on_host, "handler"):
         with region("outer"), foreign_span(on_host, "helper"):
             with foreign_span(on_host, "deep"), region("inner"):
@@ -36,10 +32,7 @@ def test_regions_and_matched_spans_are_inside_one_another_as_they_run(
     }  # fmt: skip
 
 
-def test_regions_without_spans_and_begun_by_hand_are_inside_too(
-    on_host: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch(monkeypatch)
+def test_regions_without_spans_and_begun_by_hand_are_inside_too(on_host: Stage, spans: ForeignSpans) -> None:
     with foreign_span(on_host, "GET /", SERVER):
         with region("quiet", span=False), foreign_span(on_host, "in quiet", SERVER):
             handle = region.start("handle")
@@ -63,21 +56,17 @@ def test_spans_that_a_rule_leaves_out_are_looked_through(on_host: Stage, monkeyp
     assert on_host.parents() == {"GET /": None, "step": "GET /", "nested server": "GET /"}
 
 
-def test_surroundings_are_the_contexts_and_not_the_threads(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch(monkeypatch)
+def test_surroundings_are_the_contexts_and_not_the_threads(on_host: Stage, spans: ForeignSpans) -> None:
     with foreign_span(on_host, "GET /", SERVER) as span:
         alone = start(on_host, "alone", SERVER, context=Context())
         elsewhere = trace.set_span_in_context(span)
-        thread = threading.Thread(target=lambda: start(on_host, "worker", CONSUMER, context=elsewhere).end())
-        thread.start()
-        thread.join()
+        in_threads(lambda: start(on_host, "worker", CONSUMER, context=elsewhere).end())
         alone.end()
     on_host.flush()
     assert on_host.parents() == {"GET /": None, "alone": None, "worker": "GET /"}
 
 
-def test_span_that_is_matched_late_counts_from_its_start(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch(monkeypatch)
+def test_span_that_is_matched_late_counts_from_its_start(on_host: Stage, spans: ForeignSpans) -> None:
     on_host.run(0.5)
     with foreign_span(on_host, "job") as span:
         on_host.work(3.0, "job")
@@ -97,10 +86,7 @@ def test_span_that_is_matched_late_counts_from_its_start(on_host: Stage, monkeyp
     assert 0.1 < busy_s < 1.5
 
 
-def test_busy_time_inside_a_region_is_not_charged_to_the_span_around_it(
-    on_host: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch(monkeypatch)
+def test_busy_time_inside_a_region_is_not_charged_to_the_span_around_it(on_host: Stage, spans: ForeignSpans) -> None:
     on_host.run(0.5)
     for _ in range(6):
         with foreign_span(on_host, "GET /", SERVER):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import threading
 import time
 import weakref
@@ -16,7 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, TraceIdRatioBased
 from opentelemetry.sdk.trace.sampling import Sampler as TraceSampler
 from opentelemetry.trace import SpanKind, Status, StatusCode
-from support.regions import GEMM, HUNGRY, RELU, Stage
+from support.concurrency import in_child
+from support.regions import GEMM, HUNGRY, RELU, Stage, Staged
 
 from gpu_profile import GpuSpanProcessor, region
 from gpu_profile.regimes.operation import Operation
@@ -92,13 +92,13 @@ def test_spans_that_are_no_regions_pass_straight_through(on_host: Stage) -> None
     assert on_host.span("request").attributes == {}
 
 
-def test_unsampled_and_unrecorded_regions_have_no_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False, sampler=ALWAYS_OFF) as stage:
-        with region("step"):
-            pass
-        stage.flush()
-        assert stage.names() == []
-        assert stage.session.spans == {}
+def test_unsampled_and_unrecorded_regions_have_no_spans(staged: Staged) -> None:
+    stage = staged(on_device=False, sampler=ALWAYS_OFF)
+    with region("step"):
+        pass
+    stage.flush()
+    assert stage.names() == []
+    assert stage.session.spans == {}
 
 
 def test_spans_leave_in_the_order_in_which_they_ended(stage: Stage) -> None:
@@ -112,37 +112,33 @@ def test_spans_leave_in_the_order_in_which_they_ended(stage: Stage) -> None:
     assert stage.names() == expected
 
 
-def test_full_queue_passes_on_at_once_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False, queue=3) as stage:
-        for i in range(5):
-            with region(f"step {i}"):
-                pass
-        assert stage.names() == ["step 3", "step 4"]
-        assert stage.attributes("step 3")["unjoined"] == "the queue is full"
-        stage.flush()
-        assert stage.names() == ["step 3", "step 4", "step 0", "step 1", "step 2"]
-        assert stage.processor.overflowed == 2
+def test_full_queue_passes_on_at_once_and_counts(staged: Staged) -> None:
+    stage = staged(on_device=False, queue=3)
+    for i in range(5):
+        with region(f"step {i}"):
+            pass
+    assert stage.names() == ["step 3", "step 4"]
+    assert stage.attributes("step 3")["unjoined"] == "the queue is full"
+    stage.flush()
+    assert stage.names() == ["step 3", "step 4", "step 0", "step 1", "step 2"]
+    assert stage.processor.overflowed == 2
 
 
-def test_what_an_operation_told_is_on_a_span_that_was_not_joined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False, queue=0) as stage:
-        with region("step") as execution:
-            execution.operation = Operation(flops=7, n=1)
-        assert stage.attributes("step")["unjoined"] == "the queue is full"
-        assert stage.attributes("step")["operation.flops"] == 7
+def test_what_an_operation_told_is_on_a_span_that_was_not_joined(staged: Staged) -> None:
+    stage = staged(on_device=False, queue=0)
+    with region("step") as execution:
+        execution.operation = Operation(flops=7, n=1)
+    assert stage.attributes("step")["unjoined"] == "the queue is full"
+    assert stage.attributes("step")["operation.flops"] == 7
 
 
-def test_what_the_kernels_told_is_on_a_span_that_was_not_joined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False, queue=0) as stage:
-        with region("step") as execution:
-            execution.kernels = HUNGRY
-        assert stage.attributes("step")["unjoined"] == "the queue is full"
-        assert stage.attributes("step")["kernels.count"] == 3
-        assert len(stage.span("step").events) == 2
+def test_what_the_kernels_told_is_on_a_span_that_was_not_joined(staged: Staged) -> None:
+    stage = staged(on_device=False, queue=0)
+    with region("step") as execution:
+        execution.kernels = HUNGRY
+    assert stage.attributes("step")["unjoined"] == "the queue is full"
+    assert stage.attributes("step")["kernels.count"] == 3
+    assert len(stage.span("step").events) == 2
 
 
 # ------------------------------------------------------------------ waiting for a window of the profiler
@@ -197,16 +193,16 @@ def test_nobody_waits_for_a_window_at_the_end(on_host: Stage, how: str) -> None:
     assert on_host.names() == ["first", "second"]
 
 
-def test_spans_that_wait_for_a_window_are_part_of_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False, queue=3) as stage:
-        for i in range(3):
-            with region(f"profiled {i}") as execution:
-                execution.awaited = True
-        stage.run(2.0)
-        with region("late"):
-            pass
-        assert stage.names() == ["late"]
-        assert stage.processor.overflowed == 1
+def test_spans_that_wait_for_a_window_are_part_of_the_queue(staged: Staged) -> None:
+    stage = staged(on_device=False, queue=3)
+    for i in range(3):
+        with region(f"profiled {i}") as execution:
+            execution.awaited = True
+    stage.run(2.0)
+    with region("late"):
+        pass
+    assert stage.names() == ["late"]
+    assert stage.processor.overflowed == 1
 
 
 def test_a_clock_that_was_set_back_ends_the_wait_for_a_window(on_host: Stage) -> None:
@@ -273,17 +269,17 @@ def test_end_of_the_session_lets_all_out(on_host: Stage) -> None:
     assert on_host.attributes("train")["scope"] == "span"
 
 
-def test_each_processor_of_a_provider_gets_every_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
-        other = InMemorySpanExporter()
-        stage.provider.add_span_processor(GpuSpanProcessor(SimpleSpanProcessor(other)))
-        for _ in range(3):
-            with region("step"):
-                stage.run(0.2)
-        stage.flush()
-        for exporter in (stage.exporter, other):
-            assert len(exporter.get_finished_spans()) == 3
-            assert all("gpu_profile.device.ids" in (s.attributes or {}) for s in exporter.get_finished_spans())
+def test_each_processor_of_a_provider_gets_every_span(staged: Staged) -> None:
+    stage = staged(on_device=False)
+    other = InMemorySpanExporter()
+    stage.provider.add_span_processor(GpuSpanProcessor(SimpleSpanProcessor(other)))
+    for _ in range(3):
+        with region("step"):
+            stage.run(0.2)
+    stage.flush()
+    for exporter in (stage.exporter, other):
+        assert len(exporter.get_finished_spans()) == 3
+        assert all("gpu_profile.device.ids" in (s.attributes or {}) for s in exporter.get_finished_spans())
 
 
 class SlowExporter(SpanExporter):
@@ -299,34 +295,32 @@ class SlowExporter(SpanExporter):
 
 
 @pytest.mark.parametrize("how", ["force_flush", "shutdown", "stop", "time"])
-def test_twenty_thousand_held_spans_do_not_overrun_the_batch_processor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_twenty_thousand_held_spans_do_not_overrun_the_batch_processor(staged: Staged, how: str) -> None:
     exporter = SlowExporter()
     inner = BatchSpanProcessor(exporter, max_queue_size=2048, schedule_delay_millis=3_600_000)
-    with Stage(tmp_path, monkeypatch, on_device=False, inner=inner) as stage:
-        for i in range(20_000):
-            with region(f"step {i % 10}"):
-                stage.clock.advance(0.00001)
-        assert exporter.arrived == []
-        if how == "force_flush":
-            assert stage.provider.force_flush()
-        elif how == "shutdown":
-            stage.provider.shutdown()
-        elif how == "stop":
-            process.stop()
+    stage = staged(on_device=False, inner=inner)
+    for i in range(20_000):
+        with region(f"step {i % 10}"):
+            stage.clock.advance(0.00001)
+    assert exporter.arrived == []
+    if how == "force_flush":
+        assert stage.provider.force_flush()
+    elif how == "shutdown":
+        stage.provider.shutdown()
+    elif how == "stop":
+        process.stop()
+        inner.force_flush()
+    else:
+        for _ in range(40):
+            stage.run(0.1)
             inner.force_flush()
-        else:
-            for _ in range(40):
-                stage.run(0.1)
-                inner.force_flush()
-            stage.flush()
-        assert exporter.arrived == [f"step {i % 10}" for i in range(20_000)]
-        assert stage.processor.overflowed == 0
+        stage.flush()
+    assert exporter.arrived == [f"step {i % 10}" for i in range(20_000)]
+    assert stage.processor.overflowed == 0
 
 
 def test_dead_exporter_holds_the_last_flush_up_for_a_few_seconds_at_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
 
@@ -339,68 +333,66 @@ def test_dead_exporter_holds_the_last_flush_up_for_a_few_seconds_at_most(
     clock = [0.0]
     monkeypatch.setattr("gpu_profile.regions.telemetry.spans.time.monotonic", lambda: clock[0])
     inner = Dead()
-    with Stage(tmp_path, monkeypatch, on_device=False, inner=inner):
-        for _ in range(2_000):
-            with region("step"):
-                pass
-        process.stop()
-        assert inner.log.count("end step") == 2_000
-        assert sum(waited) <= spans.FLUSH_S
+    staged(on_device=False, inner=inner)
+    for _ in range(2_000):
+        with region("step"):
+            pass
+    process.stop()
+    assert inner.log.count("end step") == 2_000
+    assert sum(waited) <= spans.FLUSH_S
 
 
 # ------------------------------------------------------------------ what must not go wrong
 
 
-def test_copy_keeps_everything_that_the_span_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stage(tmp_path, monkeypatch, on_device=False) as stage:
-        limits = SpanLimits(max_span_attributes=3, max_events=1, max_links=1)
-        provider = TracerProvider(span_limits=limits, shutdown_on_exit=False)
-        plain = InMemorySpanExporter()
-        provider.add_span_processor(SimpleSpanProcessor(plain))
-        provider.add_span_processor(stage.processor)
-        monkeypatch.setattr(running, "tracer", provider.get_tracer("mine", "1.2"))
-        with region("outer"):
-            step = region.start("step")
-            assert step.span is not None
-            for i in range(5):
-                step.span.set_attribute(f"user.{i}", i)
-            step.span.add_event("early")
-            step.kernels = HUNGRY
-            step.span.add_link(step.span.get_span_context())
-            step.span.add_link(step.span.get_span_context())
-            step.end(KeyError())
-        stage.flush()
-        before = next(span for span in plain.get_finished_spans() if span.name == "step")
-        after = stage.span("step")
-        assert list(after.events[:1]) == list(before.events)
-        assert len(after.events) == 1 + len(HUNGRY.top)
-        same = ["name", "context", "parent", "resource", "links", "kind", "start_time", "end_time"]
-        same += ["instrumentation_scope", "dropped_attributes", "dropped_events", "dropped_links"]
-        assert [getattr(after, name) for name in same] == [getattr(before, name) for name in same]
-        assert after.status.status_code is before.status.status_code is StatusCode.ERROR
-        assert after.status.description == before.status.description
-        assert (after.dropped_attributes, after.dropped_events, after.dropped_links) == (2, 1, 1)
-        assert (before.attributes or {}).items() <= (after.attributes or {}).items()
-        assert len(after.attributes or {}) > 3
-        provider.shutdown()
+def test_copy_keeps_everything_that_the_span_had(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = staged(on_device=False)
+    limits = SpanLimits(max_span_attributes=3, max_events=1, max_links=1)
+    provider = TracerProvider(span_limits=limits, shutdown_on_exit=False)
+    plain = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(plain))
+    provider.add_span_processor(stage.processor)
+    monkeypatch.setattr(running, "tracer", provider.get_tracer("mine", "1.2"))
+    with region("outer"):
+        step = region.start("step")
+        assert step.span is not None
+        for i in range(5):
+            step.span.set_attribute(f"user.{i}", i)
+        step.span.add_event("early")
+        step.kernels = HUNGRY
+        step.span.add_link(step.span.get_span_context())
+        step.span.add_link(step.span.get_span_context())
+        step.end(KeyError())
+    stage.flush()
+    before = next(span for span in plain.get_finished_spans() if span.name == "step")
+    after = stage.span("step")
+    assert list(after.events[:1]) == list(before.events)
+    assert len(after.events) == 1 + len(HUNGRY.top)
+    same = ["name", "context", "parent", "resource", "links", "kind", "start_time", "end_time"]
+    same += ["instrumentation_scope", "dropped_attributes", "dropped_events", "dropped_links"]
+    assert [getattr(after, name) for name in same] == [getattr(before, name) for name in same]
+    assert after.status.status_code is before.status.status_code is StatusCode.ERROR
+    assert after.status.description == before.status.description
+    assert (after.dropped_attributes, after.dropped_events, after.dropped_links) == (2, 1, 1)
+    assert (before.attributes or {}).items() <= (after.attributes or {}).items()
+    assert len(after.attributes or {}) > 3
+    provider.shutdown()
 
 
 @pytest.mark.parametrize("sampler", [ALWAYS_OFF, TraceIdRatioBased(0.01)], ids=["off", "1 %"])
-def test_sampling_of_traces_never_changes_the_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: TraceSampler
-) -> None:
-    with Stage(tmp_path, monkeypatch, sampler=sampler) as stage:
-        stage.run(0.5)
-        for _ in range(400):
-            with region("decode", items=2):
-                stage.work(0.005, "decode")
-        stage.flush()
-        assert len(stage.spans) < 40
-        assert stage.calls("decode") == 400
-        assert stage.session.joiner.verdicts.durations["decode"].items == 800
-        pool = stage.session.joiner.pools[stage.uuid]
-        assert pool.pooled("decode").executions == 400
-        assert pool.counted("decode", pool.busy_source()) == pytest.approx(2.0, rel=0.1)
+def test_sampling_of_traces_never_changes_the_numbers(staged: Staged, sampler: TraceSampler) -> None:
+    stage = staged(sampler=sampler)
+    stage.run(0.5)
+    for _ in range(400):
+        with region("decode", items=2):
+            stage.work(0.005, "decode")
+    stage.flush()
+    assert len(stage.spans) < 40
+    assert stage.calls("decode") == 400
+    assert stage.session.joiner.verdicts.durations["decode"].items == 800
+    pool = stage.session.joiner.pools[stage.uuid]
+    assert pool.pooled("decode").executions == 400
+    assert pool.counted("decode", pool.busy_source()) == pytest.approx(2.0, rel=0.1)
 
 
 def test_defect_of_the_join_loses_no_span(
@@ -423,24 +415,16 @@ def test_defect_of_the_join_loses_no_span(
 def test_forked_child_forgets_the_parents_spans_and_sends_its_own(on_host: Stage) -> None:
     with region("parent"):
         pass
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            assert len(on_host.processor._held) == 0
-            on_host.exporter.clear()
-            with region("child"):
-                pass
-            on_host.provider.force_flush()
-            os.write(write, ",".join(on_host.names()).encode())
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        assert pipe.read() == "child"
-    assert os.waitpid(child, 0)[1] == 0
+
+    def child() -> list[str]:
+        assert len(on_host.processor._held) == 0
+        on_host.exporter.clear()
+        with region("child"):
+            pass
+        on_host.provider.force_flush()
+        return on_host.names()
+
+    assert in_child(child) == "['child']"
     on_host.flush()
     assert on_host.names() == ["parent"]
 

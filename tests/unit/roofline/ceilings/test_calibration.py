@@ -26,8 +26,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> SlowDevice:
     return use(SlowDevice(), monkeypatch)
 
 
-def test_each_ceiling_is_the_rate_of_the_device(device: SlowDevice) -> None:
-    clock = FakeClock()
+def test_each_ceiling_is_the_rate_of_the_device(device: SlowDevice, clock: FakeClock) -> None:
     found = calibrate(device, clock=clock)
     assert [(level.name, level.up_to) for level in found.levels] == [("L2", 40 * MIB), ("memory", None)]
     assert found.levels[0].bandwidth.value == pytest.approx(4e12)

@@ -1,9 +1,10 @@
-import threading
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any
 
 import pytest
+from support.concurrency import in_threads
 
 torch = pytest.importorskip("torch")
 
@@ -103,9 +104,7 @@ def test_only_the_callers_thread_is_counted() -> None:
     x = torch.ones(4, 4)
 
     def elsewhere() -> None:
-        thread = threading.Thread(target=torch.mm, args=(x, x))
-        thread.start()
-        thread.join()
+        in_threads(partial(torch.mm, x, x))
 
     assert counted(elsewhere).operations == 0
 

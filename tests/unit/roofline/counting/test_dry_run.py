@@ -1,10 +1,10 @@
 import copy
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.concurrency import in_threads
 
 torch = pytest.importorskip("torch")
 
@@ -198,9 +198,5 @@ def test_threads_may_count_beside_each_other() -> None:
     def count() -> None:
         found.extend(work_of(torch.mm, r(shape), r(shape)).flops for shape in shapes)
 
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    in_threads(*[count] * 4)
     assert sorted(found) == sorted(4 * [2 * n**3 for n, _ in shapes])

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 from support.cuda import FakeCuda
-from support.roofline import Accelerator, cupy_with, failing, torch_with
+from support.roofline import Accelerator, cupy_with, failing
 
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.machines.cupy_machine import CupyDevice
@@ -21,10 +21,7 @@ Make = Callable[[int], Machine]
 
 
 @pytest.fixture(name="gpus")
-def fake_gpus(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Accelerator:
-    """Two devices, for either framework."""
-    gpus = Accelerator(cuda)
-    monkeypatch.setitem(sys.modules, "torch", torch_with(cuda=gpus))
+def for_either(gpus: Accelerator, monkeypatch: pytest.MonkeyPatch) -> Accelerator:
     monkeypatch.setitem(sys.modules, "cupy", cupy_with(gpus))
     return gpus
 

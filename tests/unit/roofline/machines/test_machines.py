@@ -18,16 +18,8 @@ from gpu_profile.roofline.machines.devices import devices_of, machine
 ROOT = Path(devices.__file__).parents[3]
 
 
-@pytest.fixture(name="torch")
-def real_torch() -> Any:
-    return pytest.importorskip("torch")
-
-
 @pytest.fixture(name="gpus")
-def fake_gpus(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Accelerator:
-    """`torch.cuda` with two devices, and no CuPy."""
-    gpus = Accelerator(cuda)
-    monkeypatch.setitem(sys.modules, "torch", torch_with(cuda=gpus))
+def without_cupy(gpus: Accelerator, monkeypatch: pytest.MonkeyPatch) -> Accelerator:
     monkeypatch.setattr(devices, "find_spec", lambda _: None)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     return gpus

@@ -23,20 +23,6 @@ from gpu_profile.roofline.machines.torch_machine import TorchAccelerator, TorchC
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import MIB
 
-
-@pytest.fixture(name="torch")
-def real_torch() -> Any:
-    return pytest.importorskip("torch")
-
-
-@pytest.fixture(name="gpus")
-def fake_gpus(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Accelerator:
-    """`torch.cuda` with two devices."""
-    gpus = Accelerator(cuda)
-    monkeypatch.setitem(sys.modules, "torch", torch_with(cuda=gpus))
-    return gpus
-
-
 # ---------------------------------------------------------------------- the processor
 
 

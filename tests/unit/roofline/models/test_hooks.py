@@ -56,14 +56,18 @@ def backend() -> Any:
     torch._dynamo.reset()
 
 
+@pytest.fixture
+def diary() -> Diary:
+    return Diary()
+
+
 def test_each_module_is_a_part_once_and_lists_of_modules_are_none() -> None:
     shared = nn.ReLU()
     model = nn.Sequential(nn.ModuleList([shared, nn.Linear(1, 1)]), nn.Sequential(shared))
     assert paths(model) == ["", "0.0", "0.1", "1"]
 
 
-def test_calls_are_told_from_the_outside_in_and_back() -> None:
-    diary = Diary()
+def test_calls_are_told_from_the_outside_in_and_back(diary: Diary) -> None:
     model = nn.Sequential(nn.Identity(), nn.Sequential(nn.Identity()))
     with watched(submodules(model), diary):
         model(1)
@@ -95,8 +99,7 @@ def test_nothing_stays_on_the_model_also_when_it_fails() -> None:
     assert raised.value.__context__ is None
 
 
-def test_hooks_of_the_users_stay_and_are_inside_of_what_is_watched() -> None:
-    diary = Diary()
+def test_hooks_of_the_users_stay_and_are_inside_of_what_is_watched(diary: Diary) -> None:
     model = nn.Identity()
     model.register_forward_pre_hook(lambda *_: diary.lines.append("user's before"))
     model.register_forward_hook(lambda *_: diary.lines.append("user's after"))
@@ -116,8 +119,7 @@ def test_a_forward_of_the_objects_own_is_put_back() -> None:
     assert "forward" not in layer.linear2.__dict__
 
 
-def test_a_copy_that_is_made_meanwhile_falls_silent() -> None:
-    diary = Diary()
+def test_a_copy_that_is_made_meanwhile_falls_silent(diary: Diary) -> None:
     model = nn.Linear(1, 1)
     with watched(submodules(model), diary):
         twin = copy.deepcopy(model)
@@ -154,10 +156,9 @@ def test_an_encoder_layer_that_does_not_fuse_shows_what_is_inside() -> None:
         assert {"begin self_attn", "begin linear1", "begin norm2"} <= set(diary.lines)
 
 
-def test_a_scripted_module_is_one_part() -> None:
+def test_a_scripted_module_is_one_part(diary: Diary) -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     model = nn.Sequential(scripted)
-    diary = Diary()
     with watched(submodules(model), diary):
         model(torch.ones(1, 2))
     assert paths(model) == ["", "0"]
@@ -203,7 +204,7 @@ def test_what_is_compiled_stays_compiled_and_is_one_part(backend: Backend, how: 
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_compiled_function_that_calls_watched_modules_runs_compiled_in_one_graph(
-    backend: Backend, warm: bool
+    backend: Backend, warm: bool, diary: Diary
 ) -> None:
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -217,7 +218,6 @@ def test_a_compiled_function_that_calls_watched_modules_runs_compiled_in_one_gra
     model = Model()
     if warm:
         model(torch.ones(1, 2))
-    diary = Diary()
     with watched(submodules(model), diary):
         model(torch.ones(1, 2))
     assert (backend.graphs, backend.runs) == (1, 1 + warm)

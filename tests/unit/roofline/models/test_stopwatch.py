@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.concurrency import in_threads
 
 torch = pytest.importorskip("torch")
 
@@ -137,9 +137,7 @@ def test_a_call_that_was_left_by_an_interrupt_does_not_confuse_the_others(cuda: 
 
 def test_calls_that_other_threads_make_are_not_taken_for_this_ones(cuda: FakeCuda) -> None:
     def call(model: Any) -> None:
-        thread = threading.Thread(target=model.inside[0])
-        thread.start()
-        thread.join()
+        in_threads(model.inside[0])
         model()
 
     laps = timed(cuda, Kernel(cuda, 0.001, Kernel(cuda, 0.010)), call)

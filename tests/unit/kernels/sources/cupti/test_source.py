@@ -1,15 +1,16 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.programs import environment
+from support.concurrency import in_threads
+from support.programs import environment, printed
 from unit.kernels.sources.cupti.records import FakeCupti, install, real
 
 from gpu_profile.errors import GpuBackendError
@@ -27,6 +28,14 @@ def cupti(monkeypatch: pytest.MonkeyPatch) -> FakeCupti:
 
 def source(**options: Any) -> CuptiSource:
     return CuptiSource(synchronise=lambda: None, **options)
+
+
+@pytest.fixture
+def recording(cupti: FakeCupti) -> CuptiSource:
+    """One that has started."""
+    made = source()
+    made.start()
+    return made
 
 
 def test_what_happens_between_start_and_stop_is_recorded_once(cupti: FakeCupti) -> None:
@@ -49,25 +58,19 @@ def test_what_happens_between_start_and_stop_is_recorded_once(cupti: FakeCupti) 
 
 
 def test_records_are_taken_before_cupti_uses_the_buffer_anew_and_may_be_read_in_another_thread(
-    cupti: FakeCupti,
+    cupti: FakeCupti, recording: CuptiSource
 ) -> None:
-    recording = source()
-    recording.start()
     for correlation in range(1, 4):
         cupti.kernel(correlation, name=f"kernel{correlation}")
         cupti.deliver()
     cupti.kernel(4, name="kernel4")
     found: list[Record] = []
     records = recording.stop()
-    thread = threading.Thread(target=lambda: found.extend(records))
-    thread.start()
-    thread.join()
+    in_threads(lambda: found.extend(records))
     assert [each.name for each in found if isinstance(each, Operation)] == [f"kernel{number}" for number in range(1, 5)]
 
 
-def test_buffers_are_large_and_every_kind_is_off_after_the_end(cupti: FakeCupti) -> None:
-    recording = source()
-    recording.start()
+def test_buffers_are_large_and_every_kind_is_off_after_the_end(cupti: FakeCupti, recording: CuptiSource) -> None:
     assert r.KERNEL not in cupti.enabled
     assert cupti.enabled == {*source_module._NEEDED, *source_module._WANTED, r.DEVICE}
     assert ("runtime", int(real.runtime_api_trace_cbid["cudaGetLastError_v3020"])) in cupti.quiet
@@ -81,15 +84,11 @@ def test_the_names_of_quiet_calls_are_the_packages() -> None:
         assert set(names) <= {each.name for each in getattr(real, f"{interface}_api_trace_cbid")}
 
 
-def test_calls_belong_to_the_innermost_range_of_their_own_thread(cupti: FakeCupti) -> None:
-    recording = source()
-    recording.start()
+def test_calls_belong_to_the_innermost_range_of_their_own_thread(cupti: FakeCupti, recording: CuptiSource) -> None:
     recording.push(1)
     recording.push(2)
     cupti.call(10)
-    thread = threading.Thread(target=cupti.call, args=(11,))
-    thread.start()
-    thread.join()
+    in_threads(partial(cupti.call, 11))
     recording.pop()
     cupti.call(12)
     recording.pop()
@@ -102,9 +101,7 @@ def test_calls_belong_to_the_innermost_range_of_their_own_thread(cupti: FakeCupt
     assert threads[11] != threads[10]
 
 
-def test_a_range_that_was_left_open_is_not_a_later_recordings(cupti: FakeCupti) -> None:
-    recording = source()
-    recording.start()
+def test_a_range_that_was_left_open_is_not_a_later_recordings(cupti: FakeCupti, recording: CuptiSource) -> None:
     recording.push(1)
     recording.stop()
     recording.start()
@@ -143,10 +140,8 @@ def test_what_is_lost_is_counted_whoever_lost_it(cupti: FakeCupti) -> None:
 
 @pytest.mark.parametrize("call", ["activity_flush_all", "other user"])
 def test_where_the_lost_cannot_be_counted_their_number_is_not_known(
-    cupti: FakeCupti, monkeypatch: pytest.MonkeyPatch, call: str
+    cupti: FakeCupti, monkeypatch: pytest.MonkeyPatch, call: str, recording: CuptiSource
 ) -> None:
-    recording = source()
-    recording.start()
     if call == "other user":
         monkeypatch.setattr(source_module, "other_user", lambda: "PyTorch's profiler has begun")
     cupti.refuses[call] = 999
@@ -270,9 +265,7 @@ def test_what_is_in_the_way_is_said_and_nothing_is_touched(cupti: FakeCupti, mon
     assert cupti.callbacks is None
 
 
-def test_records_that_come_when_nothing_records_are_let_go(cupti: FakeCupti) -> None:
-    recording = source()
-    recording.start()
+def test_records_that_come_when_nothing_records_are_let_go(cupti: FakeCupti, recording: CuptiSource) -> None:
     recording.stop()
     cupti.pending.append((object(), bytearray()))
     source_module._completed([object()])
@@ -290,16 +283,7 @@ from gpu_profile.kernels.sources.cupti import CuptiSource
 monkeypatch = pytest.MonkeyPatch()
 """
     paths = environment()["PYTHONPATH"] + ":" + str(__file__).rpartition("/unit/")[0]
-    done = subprocess.run(
-        [sys.executable, "-c", before + script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment(PYTHONPATH=paths),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return printed("-c", before + script, PYTHONPATH=paths)
 
 
 def test_in_a_forked_child_it_is_dead_and_the_parent_goes_on() -> None:
@@ -357,7 +341,4 @@ from gpu_profile.kernels.sources.cupti.obstacles import loaded
 hindrance()
 print({"cupti", "torch"} & set(sys.modules), loaded("libcupti.so.13"))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment(), check=True
-    )
-    assert done.stdout == "set() False\n"
+    assert printed("-c", script) == "set() False\n"

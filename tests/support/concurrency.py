@@ -1,0 +1,37 @@
+"""What runs beside a test: in threads, and in a forked child."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from threading import Thread
+
+
+def in_threads(*calls: Callable[[], object]) -> None:
+    """Run these at once, each in a thread of its own, to their ends."""
+    threads = [Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def in_child(act: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> str:
+    """What `act` gives in a forked child of this process, as text; `meanwhile` runs here. Neither may fail."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            os.write(writing, str(act()).encode())
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        meanwhile()
+        found = told.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return found

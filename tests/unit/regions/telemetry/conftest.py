@@ -1,0 +1,15 @@
+"""Foreign spans that are watched by the rule that holds where nobody gives one."""
+
+from __future__ import annotations
+
+import pytest
+from support.regions import Stage
+from unit.regions.telemetry.foreign import watch
+
+from gpu_profile.regions.telemetry.server_spans import ForeignSpans
+
+
+@pytest.fixture
+def spans(on_host: Stage, monkeypatch: pytest.MonkeyPatch) -> ForeignSpans:
+    """What watches them on a stage."""
+    return watch(monkeypatch)
