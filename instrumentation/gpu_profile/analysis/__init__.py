@@ -5,6 +5,7 @@ Nothing here samples or waits: an analysis is a function of recorded files.
 Read in this order:
 
 - `runs`: the recorded spans, sorted out: what ran on which device, inside what.
+- `devices`: the history of each device, and what it did in all.
 - `account`: the heart: `analyse` joins, pools and judges them, and gives an `Analysis`. `ranks` sets the same region on
   several ranks side by side.
 - `comparison`: two analyses, region by region, with intervals. `gate`: the conditions of `--fail-on`. `rules`:
@@ -18,8 +19,9 @@ an option in `cli/analysis.py`. One more fact of a region is a field of `account
 `tables` and `text`.
 """
 
-from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse, analyse
+from gpu_profile.analysis.account import Analysis, RegionUse, analyse
 from gpu_profile.analysis.comparison import Comparison, Difference, compare
+from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.gate import Gate, Outcome, parse_gate
 from gpu_profile.analysis.rules import parse_thresholds, read_thresholds
 

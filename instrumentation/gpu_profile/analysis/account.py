@@ -9,27 +9,25 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from gpu_profile.analysis.devices import UNSAMPLED, DeviceUse, device_use, devices_of, sampled, timeline_of
 from gpu_profile.analysis.ranks import RegionRanks, by_rank, missing
-from gpu_profile.analysis.runs import LATEST_NS, DeviceWork, Runs, Work, gather
-from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, signal
-from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
+from gpu_profile.analysis.runs import DeviceWork, Runs, Work, gather
+from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import UsageError
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Durations, RegionSummary, summarise
 from gpu_profile.join.unmixing.activities import Activities
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.recording import Columns, ProcessInfo, Recording
+from gpu_profile.recording import ProcessInfo, Recording
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, Thresholds, Verdict, classify
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import Operations
-from gpu_profile.report.table import printable
 from gpu_profile.units import NS_PER_S
 
 #: Executions that reach further than a day from a device's samples, or a month from the middle one where it has none,
 #: are counted and timed, but not joined.
 _FAR_NS: Final = 24 * 3600 * NS_PER_S
-_UNSAMPLED: Final = "the device was not sampled while it ran"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +57,6 @@ class RegionUse:
     def judge(self, thresholds: Thresholds) -> Verdict:
         """The verdict under other thresholds."""
         return _verdict(_told(self.summary, self), thresholds)
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceUse:
-    """What a device did between its first and its last sample, `start_ns` and `end_ns`.
-
-    `utilization` is the mean over the time that samples cover, `coverage` that time's share of the whole. `energy_j` is
-    what was measured, `unattributed_j` the part of it that no region has. None: not known, with the reason in
-    `reasons`.
-    """
-
-    device: Device
-    timeline: Timeline
-    start_ns: int
-    end_ns: int
-    utilization: float | None
-    utilization_source: str
-    coverage: float
-    energy_j: float | None
-    energy_source: str
-    power_w: float | None
-    unattributed_j: float | None
-    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +93,7 @@ def analyse(
     """
     impossible: list[str] = []
     timelines = {
-        device.uuid: _timeline(device, recording.samples[device.uuid], impossible) for device in _devices(recording)
+        device.uuid: timeline_of(device, recording.samples[device.uuid], impossible) for device in devices_of(recording)
     }
     unknown = [uuid for uuid in devices if uuid not in timelines]
     if unknown:
@@ -140,7 +115,7 @@ def analyse(
         notes += _uncovered(timeline, mine)
     for timeline in timelines.values():
         own = [use.summary for use in regions if use.summary.device == timeline.device]
-        uses.append(_device_use(timeline, own))
+        uses.append(device_use(timeline, own))
     order = {name: place for place, name in enumerate(work.runs)}
     rank = {uuid: place for place, uuid in enumerate(timelines)}
     regions.sort(key=lambda use: (order[use.summary.region], rank.get(use.summary.device.uuid, len(rank))))
@@ -161,35 +136,6 @@ def analyse(
     )
 
 
-def _devices(recording: Recording) -> list[Device]:
-    """The devices that there are samples of: GPUs first, by index."""
-    known = {device.uuid: device for device in recording.devices}
-    sampled = [known.get(uuid, Device(uuid)) for uuid, columns in recording.samples.items() if columns]
-    clean = [replace(device, name=printable(device.name)) for device in sampled]
-    none = 1 << 31
-    return sorted(clean, key=lambda d: (d.kind is not DeviceKind.GPU, none if d.index is None else d.index, d.uuid))
-
-
-def _timeline(device: Device, columns: Mapping[str, Columns], impossible: list[str]) -> Timeline:
-    """The device's history as the sampler would have kept it, with room for all of it."""
-    capacity = 1 + max(len(column.value) for column in columns.values())
-    timeline = Timeline(device, map(signal, columns), capacity=max(2, capacity))
-    for key, column in columns.items():
-        row = signal(key)
-        starts, ends, _ = column
-        right = (starts >= 0) & (starts <= ends) & (ends < LATEST_NS)
-        wrong = len(right) - int(np.count_nonzero(right))
-        if wrong:
-            impossible.append(
-                f"{wrong:,} samples of {key} of {device.uuid} left out: they end before they start, or lie beyond all "
-                "calendars"
-            )
-        timeline.append(
-            Sample(row, a, b, value) for a, b, value in zip(*(each[right].tolist() for each in column), strict=True)
-        )
-    return timeline
-
-
 def _extent(uses: Sequence[DeviceUse], work: Work) -> tuple[int, int]:
     """From the first thing that was recorded to the last, in ns; zeros if there is nothing."""
     starts = [use.start_ns for use in uses if use.end_ns] + [int(runs.starts_ns.min()) for runs in work.runs.values()]
@@ -199,7 +145,7 @@ def _extent(uses: Sequence[DeviceUse], work: Work) -> tuple[int, int]:
 
 def _regions(timeline: Timeline, mine: DeviceWork, work: Work, thresholds: Thresholds) -> Iterator[RegionUse]:
     pool = _pool(timeline, mine)
-    known = _known(timeline)
+    known = sampled(timeline)
     seen = None if known is None else {mine.regions[i] for i in mine.activities.during(*known).columns.tolist()}
     for region, executions in mine.executions.items():
         source = "device" if mine.marked[region] == executions else "host"
@@ -226,7 +172,7 @@ def _verdict(told: Sequence[Evidence], thresholds: Thresholds) -> Verdict:
 
 def _unsampled(summary: RegionSummary) -> RegionSummary:
     """Without what was measured at other times."""
-    evidence = replace(summary.evidence, values={}, n=0, coverage=0.0, half_width=None, reason=_UNSAMPLED)
+    evidence = replace(summary.evidence, values={}, n=0, coverage=0.0, half_width=None, reason=UNSAMPLED)
     return replace(
         summary,
         busy=None,
@@ -238,14 +184,14 @@ def _unsampled(summary: RegionSummary) -> RegionSummary:
         call_energy_j=None,
         memory_max=None,
         evidence=evidence,
-        reason=_UNSAMPLED,
+        reason=UNSAMPLED,
         rates={},
     )
 
 
 def _pool(timeline: Timeline, mine: DeviceWork) -> Pool:
     activities = mine.activities
-    known = _known(timeline)
+    known = sampled(timeline)
     near = _near(known, activities)
     edges = [known] if known else []
     if near.any():
@@ -269,23 +215,9 @@ def _near(known: tuple[int, int] | None, activities: Activities) -> npt.NDArray[
     return (activities.starts >= known[0] - _FAR_NS) & (activities.ends <= known[1] + _FAR_NS)
 
 
-def _known(timeline: Timeline) -> tuple[int, int] | None:
-    """From when to when something is known of the device: by what its busy time and energy come from, if it has them.
-
-    Other signals may look back much further than they were read.
-    """
-    main = [timeline.best(BUSY_SOURCES), timeline.best(ENERGY_SOURCES)]
-    for columns in ([column for column in main if column is not None], timeline.columns.values()):
-        edges = [(column.oldest_ns, column.watermark_ns) for column in columns]
-        known = [(a, b) for a, b in edges if a is not None and b is not None]
-        if known:
-            return min(a for a, _ in known), max(b for _, b in known)
-    return None
-
-
 def _uncovered(timeline: Timeline, mine: DeviceWork) -> Iterator[str]:
     """A line if executions lie where the device was not sampled: nothing of them is in its shares and rates."""
-    known = _known(timeline)
+    known = sampled(timeline)
     if known is None:
         return
     starts, ends = mine.activities.starts, mine.activities.ends
@@ -330,65 +262,3 @@ def _region_use(summary: RegionSummary, verdict: Verdict, runs: Runs) -> RegionU
     if runs.kernels is not None and (reason := runs.kernels.evidence().reason):
         reasons.append(f"kernels: {reason}")
     return RegionUse(summary, verdict, rate, cost, runs.failures, tuple(reasons), runs.operations, runs.kernels)
-
-
-def _rest(whole: float, parts: float) -> float:
-    """What is left, without what rounding leaves of nothing."""
-    rest = whole - parts
-    return rest if rest > 1e-9 * whole else 0.0
-
-
-#: Why a sample is not in the history, in words. A value that a driver's buffer repeats is no loss.
-_LEFT_OUT: Final = {
-    "late": "are older than what came before them",
-    "implausible": "have values that the device cannot have",
-    "reset": "begin a counter anew: its growth in between is not known",
-    "clock set back": "are from before the clock was set back",
-}
-
-
-def _device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUse:
-    start_ns, end_ns = _known(timeline) or (0, 0)
-    reasons = []
-    busy, energy = timeline.best(BUSY_SOURCES), timeline.best(ENERGY_SOURCES)
-    utilization, coverage, joules, watts = None, 0.0, None, None
-    if busy is None:
-        reasons.append("GPU busy: the device told no utilisation")
-    else:
-        mass, covered = busy.integral(start_ns, end_ns)
-        if covered > 0:
-            utilization = min(1.0, busy.signal.base(mass) / covered)
-            coverage = min(1.0, covered / (end_ns - start_ns))
-        else:
-            reasons.append(f"GPU busy: {len(busy)} samples of {busy.signal.key} cover no time")
-    if energy is None:
-        reasons.append("energy: the device told neither energy nor power")
-    else:
-        mass, covered = energy.integral(start_ns, end_ns)
-        if covered > 0:
-            joules = energy.signal.base(mass) / (1 if energy.signal.kind is Kind.COUNTER else NS_PER_S)
-            watts = joules * NS_PER_S / covered
-        else:
-            reasons.append(f"energy: {len(energy)} samples of {energy.signal.key} cover no time")
-    reasons += [
-        f"{row.key}: {column.dropped[why]:,} samples {words}"
-        for row, column in timeline.columns.items()
-        for why, words in _LEFT_OUT.items()
-        if column.dropped[why]
-    ]
-    shares = [summary.energy_j for summary in regions if summary.reason != _UNSAMPLED]
-    known = [share for share in shares if share is not None]
-    return DeviceUse(
-        device=timeline.device,
-        timeline=timeline,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        utilization=utilization,
-        utilization_source=busy.signal.key if busy else "",
-        coverage=coverage,
-        energy_j=joules,
-        energy_source=energy.signal.key if energy else "",
-        power_w=watts,
-        unattributed_j=None if joules is None or len(known) < len(shares) else _rest(joules, sum(known)),
-        reasons=tuple(reasons),
-    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
+from gpu_profile.analysis.account import Analysis, RegionUse
 from gpu_profile.analysis.comparison import Comparison, Difference
+from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.text import reasons
@@ -68,6 +69,7 @@ def _device(use: DeviceUse) -> Value:
         "coverage": use.coverage,
         "energy_j": use.energy_j,
         "energy_source": use.energy_source or None,
+        "energy_coverage": use.energy_coverage,
         "power_w": use.power_w,
         "unattributed_j": use.unattributed_j,
     }

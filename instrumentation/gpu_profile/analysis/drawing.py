@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.analysis.account import Analysis, DeviceUse
+from gpu_profile.analysis.account import Analysis
+from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.lanes import REGIONS, Lanes
 from gpu_profile.analysis.text import events, labels
 from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
+from gpu_profile.analysis.account import Analysis, RegionUse
+from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.drawing import timeline
 from gpu_profile.analysis.drawing import title as device_title
 from gpu_profile.analysis.lanes import HOST, Lanes, by_rank, by_region, on_devices, on_host
@@ -127,9 +128,11 @@ def _tiles(analysis: Analysis) -> str:
         tiles.append((si(sum(rest), "J"), f"in no region ({percent(sum(rest) / sum(energies), 0)})"))
     else:
         tiles.append(("–", "energy in no region"))
-    if busy:
-        least = min(use.coverage for use in uses if use.utilization is not None)
-        tiles.append((percent(least, 0), "covered by samples" + (", at least" if len(busy) > 1 else "")))
+    covered = [use.coverage for use in uses if use.utilization is not None]
+    covered += [use.energy_coverage for use in uses if use.power_w is not None]
+    if covered:
+        many = len({percent(share, 0) for share in covered}) > 1
+        tiles.append((percent(min(covered), 0), "covered by samples" + (", at least" if many else "")))
     calls = sum(len(runs.starts_ns) for runs in analysis.runs.values())
     tiles.append((f"{calls:,}", f"executions of {len(analysis.runs):,} region{'s' * (len(analysis.runs) != 1)}"))
     return page.tiles(tiles)

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.analysis.account import Analysis, DeviceUse
+from gpu_profile.analysis.account import Analysis
+from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.drawing import stretches, title
 from gpu_profile.analysis.lanes import Lanes, by_rank, on_devices, on_host
 from gpu_profile.analysis.text import labels

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
+from gpu_profile.analysis.account import Analysis, RegionUse
 from gpu_profile.analysis.data import of_region
+from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.report.as_csv import Cell, csv_text
 from gpu_profile.report.as_json import Value
 from gpu_profile.units import seconds
@@ -76,6 +77,7 @@ _DEVICES: Final[Mapping[str, Callable[[DeviceUse], Cell]]] = {
     "coverage_ratio": lambda use: use.coverage,
     "energy_j": lambda use: use.energy_j,
     "energy_source": lambda use: use.energy_source,
+    "energy_coverage_ratio": lambda use: use.energy_coverage,
     "power_w": lambda use: use.power_w,
     "unattributed_j": lambda use: use.unattributed_j,
     "unknown_because": lambda use: "; ".join(use.reasons),

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from gpu_profile.analysis.account import Analysis, DeviceUse, RegionUse
+from gpu_profile.analysis.account import Analysis, RegionUse
 from gpu_profile.analysis.comparison import Comparison, Difference
+from gpu_profile.analysis.devices import DeviceUse
 from gpu_profile.analysis.gate import Gate, Outcome
 from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.catalogue.samples import DeviceKind
@@ -85,13 +86,25 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
+def _covered(use: DeviceUse) -> str:
+    """What share of the time samples cover: one figure where it is that of busy time and of energy."""
+    shares = {
+        "busy": UNKNOWN if use.utilization is None else percent(use.coverage, 0),
+        "energy": UNKNOWN if use.power_w is None else percent(use.energy_coverage, 0),
+    }
+    told = {name: share for name, share in shares.items() if share != UNKNOWN}
+    if len(set(told.values())) < 2:
+        return next(iter(told.values()), UNKNOWN)
+    return ", ".join(f"{name} {share}" for name, share in told.items())
+
+
 def device_row(use: DeviceUse, label: str) -> tuple[str, ...]:
     """One device, in the order of `DEVICE_COLUMNS`."""
     return (
         label if label != use.device.uuid else UNKNOWN,
         use.device.name or UNKNOWN,
         UNKNOWN if use.utilization is None else percent(use.utilization),
-        UNKNOWN if use.utilization is None else percent(use.coverage, 0),
+        _covered(use),
         known(use.energy_j, "J"),
         known(use.power_w, "W"),
         known(use.unattributed_j, "J"),

@@ -153,14 +153,18 @@ class Buffer:
         history, gone = self._history, []
         if self._older is not None and leaving:
             out = hot.between(0, leaving)
-            if self._older:
+            # Rows that leave before the buffer is full, for another column's sake, are still among the newest.
+            wanted = self._older + self.capacity - (len(hot.ends) - leaving)
+            if wanted > 0:
                 history = history.with_block(out, [] if shared is None else shared)
                 since = None if self._retention_ns is None else int(hot.ends[-1]) - self._retention_ns
-                surplus = history.surplus(self._older, since)
-                gone = [history.table(k) for k in range(surplus)] if self._watched() else []
-                history = history.without(surplus)
+                surplus = history.surplus(wanted, since)
             else:
+                surplus = len(history)
                 gone = [out]
+            if self._watched():
+                gone = [*(history.table(k) for k in range(surplus)), *gone]
+            history = history.without(surplus)
         self._leave(gone)
         self._move(lambda: self._take_rows(keep, length), history)
 

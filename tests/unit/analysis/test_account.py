@@ -5,15 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.analysis import EMPTY, GPU, ITEMS, RATES, T0, B, Run, one, to_columns, two_devices
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.analysis import EMPTY, GPU, ITEMS, MS, RATES, T0, B, Run, one, to_columns, two_devices
 
 from gpu_profile.analysis import analyse
-from gpu_profile.analysis.text import reasons, render
+from gpu_profile.analysis.text import device_row, reasons, render
+from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Event, Sample
-from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, TEMPERATURE
+from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, POWER, TEMPERATURE
 from gpu_profile.errors import RecordingError, UsageError
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
-from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord, read_recording
+from gpu_profile.recording import Columns, DeviceInterval, Recording, RecordingWriter, SpanRecord, read_recording
 from gpu_profile.regimes import Regime, Thresholds
 
 NAMES = ("load", "step", "forward")
@@ -52,6 +55,47 @@ def test_a_device_is_described_by_its_own_samples_and_its_energy_adds_up(run: Ru
     assert (use.utilization_source, use.energy_source, use.reasons) == ("graphics", "energy", ())
     shares = sum(region.summary.energy_j or 0.0 for region in analysis.regions)
     assert shares + (use.unattributed_j or 0.0) == pytest.approx(use.energy_j)
+
+
+def steady(seconds: int, watts: int = 500) -> Recording:
+    """Busy for half of the time at the same power, read ten times a second, the memory once."""
+    tenths = [T0 + k * 100 * MS for k in range(10 * seconds + 1)]
+    samples: dict[Signal, list[Sample]] = {
+        ENERGY: [Sample(ENERGY, t, t, k * watts * 100) for k, t in enumerate(tenths)],
+        POWER: [Sample(POWER, t - 25 * MS, t, watts * 1000) for t in tenths[1:]],
+        GRAPHICS: [Sample(GRAPHICS, t - 100 * MS, t, 5000) for t in tenths[1:]],
+        MEMORY_USED: [Sample(MEMORY_USED, t, t, 1 << 10) for t in tenths[::10]],
+    }
+    columns = {row.key: to_columns(each) for row, each in samples.items()}
+    return replace(EMPTY, devices=(GPU,), samples={GPU.uuid: columns})
+
+
+@given(st.integers(10, 300), st.integers(80, 700))
+@example(26, 282)
+@example(40, 537)
+@example(139, 500)
+@settings(max_examples=15)
+def test_energy_is_mean_power_times_the_time_however_long_the_recording_is(seconds: int, watts: int) -> None:
+    (use,) = analyse(steady(seconds, watts)).devices
+    assert use.energy_j == pytest.approx(watts * seconds)
+    assert use.power_w == pytest.approx(watts)
+    assert use.utilization == pytest.approx(0.5)
+    assert (use.coverage, use.energy_coverage) == pytest.approx((1.0, 1.0))
+    power = use.timeline.columns[POWER]
+    assert len(power) == 10 * seconds
+    assert device_row(use, "0")[3] == "100 %"
+
+
+def test_energy_that_samples_cover_too_little_of_is_not_told_and_coverage_is_told_by_quantity() -> None:
+    recording = steady(100)
+    held = recording.samples[GPU.uuid]
+    late = replace(recording, samples={GPU.uuid: {**held, "energy": Columns(*(part[60:] for part in held["energy"]))}})
+    (use,) = analyse(late).devices
+    assert use.energy_coverage == pytest.approx(0.94)
+    assert (use.energy_j, use.unattributed_j) == (None, None)
+    assert use.power_w == pytest.approx(500)
+    assert "energy: energy covers 94.0 % of the time" in use.reasons
+    assert device_row(use, "0")[3] == "busy 100 %, energy 94 %"
 
 
 def test_units_of_work_are_told_per_second_of_the_region_and_in_joules(run: Run) -> None:
