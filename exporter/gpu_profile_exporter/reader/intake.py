@@ -171,7 +171,6 @@ class Intake:
                 for number, start, end, value in zip(*[rows] * 4, strict=True)
             )
             state.samples += taken
-            state.since_ns = state.since_ns or turned_ns
             stats.samples += taken
 
     def _happened(self, event: Event) -> None:

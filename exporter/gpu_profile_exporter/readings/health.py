@@ -48,7 +48,6 @@ class State(Protocol):
     up: bool
     reason: str
     samples: int
-    since_ns: int | None
     xids: Counter[int]
     last_xid: tuple[int, int] | None
     processes: tuple[ProcessUse, ...]

@@ -43,8 +43,6 @@ _KEPT: Final = 1 << 14
 
 Attributes = Mapping[str, str]
 _NONE: Final[Attributes] = {}
-#: Every source of busy time that a device has has told something by then.
-_SETTLES_NS: Final = 3 * NS_PER_S
 
 
 class Reading(NamedTuple):
@@ -113,9 +111,9 @@ def readings(sampler: Sampling, identity: Identity, now_ns: int) -> Iterator[Rea
 def _device(state: State, sampler: Sampling, identity: Identity, now_ns: int) -> Iterator[Reading]:
     device, timeline = state.device, state.timeline
     hw_id = _labelled("hw.id", device.uuid)
-    busy = timeline.best(BUSY_SOURCES)
+    busy = timeline.busy
     yield Reading(
-        m.DEVICE_INFO, _about(device, identity.driver_version, busy.signal.key if busy is not None else ""), 1
+        m.DEVICE_INFO, _about(device, identity.driver_version, busy.signal.key if busy.signal is not None else ""), 1
     )
     if state.up and not sampler.stats.rounds:
         return  # nothing is known yet, not even whether it answers
@@ -131,9 +129,10 @@ def _device(state: State, sampler: Sampling, identity: Identity, now_ns: int) ->
     if not up:
         return
     yield from _signals(state, sampler.interval_s, now_ns)
-    if busy is not None and fresh(busy, now_ns, sampler.interval_s) and _settled(state, busy, now_ns):
-        yield Reading(m.BUSY, hw_id, base(busy.signal, busy.total_mass, NS_PER_S))
-        yield Reading(m.OBSERVED, hw_id, busy.total_covered_ns / NS_PER_S)
+    # While a source that stopped is waited for, before another one takes over, the counter stands still.
+    if busy.signal is not None and any(fresh(timeline.column(row), now_ns, sampler.interval_s) for row in BUSY_SOURCES):
+        yield Reading(m.BUSY, hw_id, sum(base(row, mass, NS_PER_S) for row, mass in busy.masses.items()))
+        yield Reading(m.OBSERVED, hw_id, busy.covered_ns / NS_PER_S)
     yield Reading(m.SAMPLES, hw_id, state.samples)
     dropped: Counter[str] = Counter()
     for column in list(timeline.columns.values()):
@@ -141,12 +140,6 @@ def _device(state: State, sampler: Sampling, identity: Identity, now_ns: int) ->
             dropped.update(column.dropped)
     for reason in _LEFT_OUT:
         yield Reading(m.DROPPED, _labelled("hw.id", device.uuid, "reason", reason), dropped[reason])
-
-
-def _settled(state: State, busy: Column, now_ns: int) -> bool:
-    """Whether no better source of busy time will still turn up: the counter would go back as it takes over."""
-    best = next(signal for signal in BUSY_SOURCES if signal in state.timeline.columns)
-    return busy.signal is best or (state.since_ns is not None and now_ns - state.since_ns > _SETTLES_NS)
 
 
 def _signals(state: State, interval_s: float, now_ns: int) -> Iterator[Reading]:

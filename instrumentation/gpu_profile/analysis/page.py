@@ -131,8 +131,8 @@ def _tiles(analysis: Analysis) -> str:
     covered = [use.coverage for use in uses if use.utilization is not None]
     covered += [use.energy_coverage for use in uses if use.power_w is not None]
     if covered:
-        many = len({percent(share, 0) for share in covered}) > 1
-        tiles.append((percent(min(covered), 0), "covered by samples" + (", at least" if many else "")))
+        least = ", at least" if len({percent(share, 0) for share in covered}) > 1 else ""
+        tiles.append((percent(min(covered), 0), f"covered by samples{least}"))
     calls = sum(len(runs.starts_ns) for runs in analysis.runs.values())
     tiles.append((f"{calls:,}", f"executions of {len(analysis.runs):,} region{'s' * (len(analysis.runs) != 1)}"))
     return page.tiles(tiles)

@@ -25,6 +25,10 @@ FARTHEST: Final = 1 << 62
 _HIGHEST_COUNT: Final = 1 << 63
 #: Rows of a busy source that its newest second holds at most: GPM's are 0.1 s long, the others longer.
 _RECENT: Final = 64
+#: A source that is so much behind another one of the same quantity has stopped: sources answer within a second.
+_SILENCE_NS: Final = 5 * NS_PER_S
+#: Or so many of its own periods, where it is asked more seldom.
+_SILENT_PERIODS: Final = 3
 
 
 class Account:
@@ -191,22 +195,66 @@ class Totals(Account):
         return Sample(self.signal, self._start if self.signal.kind is Kind.WINDOW_MEAN else end, end, self._value)
 
 
+class Busy:
+    """Busy time by the best source that tells of each moment: it never goes back where another source takes over.
+
+    `masses` are what counts of each source, in its quanta·ns, `covered_ns` the time that they tell of together, and
+    `signal` the source that told last, up to `until_ns`.
+    """
+
+    def __init__(self) -> None:
+        self.masses: dict[Signal, int] = {}
+        self.covered_ns = 0
+        self.signal: Signal | None = None
+        #: Until when each source is waited for; None before its first row.
+        self._waits: dict[Signal, int | None] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """The clock was set back: what was told last lies ahead."""
+        self.until_ns: int | None = None
+        self._first_ns: int | None = None
+        self._waits = dict.fromkeys(self._waits)
+
+    def expect(self, signal: Signal) -> None:
+        """The device should have this source."""
+        self._waits[signal] = None
+
+    def take(self, signal: Signal, start: int, end: int, mass: int) -> None:
+        """A row of one source. It counts from where the last one ended, unless a better source tells of that time."""
+        self._waits[signal] = end + max(_SILENCE_NS, _SILENT_PERIODS * (end - start))
+        if self._first_ns is None:
+            self._first_ns = start
+        for better in BUSY_SOURCES[: BUSY_SOURCES.index(signal)]:
+            if better in self._waits and end <= (self._waits[better] or self._first_ns + _SILENCE_NS):
+                return
+        new = start if self.until_ns is None else max(start, self.until_ns)
+        if new < end:
+            self.masses[signal] = self.masses.get(signal, 0) + mass * (end - new) // (end - start)
+            self.covered_ns += end - new
+            self.signal, self.until_ns = signal, end
+
+
 class Recent(Totals):
-    """As `Totals`, with the rows of the newest second or more."""
+    """As `Totals`, with the rows of the newest second or more, which add to the device's busy time."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_busy", "_rows")
 
-    def __init__(self, signal: Signal) -> None:
+    def __init__(self, signal: Signal, busy: Busy) -> None:
         super().__init__(signal)
         self._rows: deque[tuple[int, int, int]] = deque(maxlen=_RECENT)
+        self._busy = busy
+        busy.expect(signal)
 
     def _push(self, start: int, end: int, value: int, mass: int) -> None:
         super()._push(start, end, value, mass)
         self._rows.append((start, end, mass))
+        self._busy.take(self.signal, start, end, mass)
 
     def _restart(self, end_ns: int) -> None:
         super()._restart(end_ns)
         self._rows.clear()
+        self._busy.restart()
 
     def integral(self, a_ns: int, b_ns: int) -> tuple[int, int]:
         """Mass of the rows within `(a, b]`, rounded down, and the ns of it that they cover, as far as they are kept."""
@@ -259,13 +307,19 @@ class Signals(Generic[_A]):
         return self._columns.get(signal)
 
     def best(self, sources: Iterable[Signal]) -> _A | None:
-        """The first of `sources` that this device has readings of, or else the first that it should have."""
+        """The first of `sources` that has readings, none much older than another's; else the first that should have."""
         held = [column for signal in sources if (column := self._columns.get(signal)) is not None]
-        return next((column for column in held if column.watermark_ns is not None), held[0] if held else None)
+        told = [(column, mark) for column in held if (mark := column.watermark_ns) is not None]
+        newest = max((mark for _, mark in told), default=0)
+        return next((c for c, mark in told if newest - mark <= _SILENCE_NS), held[0] if held else None)
 
 
 class Ledger(Signals[Totals]):
     """What the signals of a device add up to, where nobody asks for their history."""
 
+    def __init__(self, signals: Iterable[Signal] = ()) -> None:
+        self.busy = Busy()
+        super().__init__(signals)
+
     def _opened(self, signal: Signal) -> Totals:
-        return Recent(signal) if signal in BUSY_SOURCES else Totals(signal)
+        return Recent(signal, self.busy) if signal in BUSY_SOURCES else Totals(signal)

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from gpu_profile.catalogue import Signal, Tier
+from gpu_profile.catalogue import BUSY_SOURCES, Signal, Tier
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.history.anchors import AnchoredColumn
 from gpu_profile.history.archive import Shared
 from gpu_profile.history.column import Column
-from gpu_profile.history.ledger import Signals
+from gpu_profile.history.ledger import Busy, Signals
 from gpu_profile.history.rows import Floats, Ints
 
 __all__ = ["HOT_ROWS", "SLOW_ROWS", "Column", "Floats", "Ints", "Timeline"]
@@ -78,6 +78,15 @@ class Timeline(Signals[AnchoredColumn]):
             ready = column.ready(until_ns)
             if column.full or ready >= max(1, column.capacity // 4):
                 column.seal(until_ns, shared)
+
+    @property
+    def busy(self) -> Busy:
+        """Busy time by the source that is the best now."""
+        found, best = Busy(), self.best(BUSY_SOURCES)
+        if best is not None and best.watermark_ns is not None:
+            found.masses[best.signal], found.covered_ns = best.total_mass, best.total_covered_ns
+            found.signal, found.until_ns = best.signal, best.watermark_ns
+        return found
 
     def watermark_ns(self, signals: Iterable[Signal]) -> int | None:
         """The moment up to which all of `signals` that this device has are known; None if it has none of them."""

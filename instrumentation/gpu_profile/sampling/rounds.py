@@ -281,7 +281,6 @@ class Rounds(Generic[T]):
         if samples:
             taken = state.timeline.append(samples)
             state.samples += taken
-            state.since_ns = state.since_ns or now
             self.stats.samples += taken
         if self.sinks:
             for sink in list(self.sinks):

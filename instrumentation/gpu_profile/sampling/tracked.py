@@ -38,8 +38,6 @@ class Tracked:
     reason: str = ""
     retry_ns: int = 0
     samples: int = 0
-    #: When the first samples came.
-    since_ns: int | None = None
     has_gpm: bool = False
     xids: Counter[int] = field(default_factory=Counter)
     last_xid: tuple[int, int] | None = None

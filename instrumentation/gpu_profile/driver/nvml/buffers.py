@@ -84,9 +84,14 @@ class Buffer:
                 self._errors.implausible(self.reader.buffer, self._uuid, value)
         return samples
 
+    @property
+    def told(self) -> bool:
+        """Whether it ever had a sample."""
+        return self._last_us > 0
+
     def silent(self, now_ns: int) -> bool:
         """Whether the buffer has been asked in vain for so long that it must be taken for unused."""
-        if self._last_us:
+        if self.told:
             return False
         if self._silent_since_ns is None:
             self._silent_since_ns = now_ns

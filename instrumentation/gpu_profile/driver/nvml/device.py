@@ -58,6 +58,10 @@ class OpenDevice:
         self._ends: dict[Signal, int] = {}
         self._gpm: Gpm | None = None
         self._throttling: Throttling | None = None
+        self.opened_ns: Final = clock.now_ns()
+        #: When a source that had answered was given up: it may answer again once the device is opened anew.
+        self.lost_ns: int | None = None
+        self._answered: set[Query] = set()
         self._probe(groups)
 
     def capabilities(self) -> dict[Signal, Capability]:
@@ -92,6 +96,9 @@ class OpenDevice:
                 if rule.action in NEVER:
                     self._buffers.remove(buffer)
                     self._note(buffer.reader, rule)
+                    if buffer.told:
+                        self._lose(failure, buffer.reader.buffer)
+                    self._place_query(buffer.reader)
                     continue
             if buffer.silent(now):
                 # Nothing was ever drained, so polling from here on mixes nothing.
@@ -237,9 +244,22 @@ class OpenDevice:
         if not supported:
             self._reasons |= {signal: reason for signal, *_ in known}
             return
-        self._gpm = Gpm(
-            self._library, self._clock, self._uuid, handle, self.found.instance, known, self._reasons.__setitem__
-        )
+        self._gpm = Gpm(self._library, self._clock, self._uuid, handle, self.found.instance, known, self._without)
+
+    def _without(self, signal: Signal, reason: str, failure: Exception | int | None) -> None:
+        """A GPM metric is given up; it had answered if there is a `failure`."""
+        self._reasons[signal] = reason
+        if failure is not None:
+            self._lose(failure, "GPM")
+
+    def _lose(self, failure: Exception | int, what: str) -> None:
+        """Say once that a source which had answered is given up, and have the device opened anew."""
+        errors = self._library.errors
+        name = errors.name(failure)
+        errors.counts["SOURCE_LOST"] += 1
+        if self.lost_ns is None:
+            self.lost_ns = self._clock.now_ns()
+        errors.warn(f"{name} {what}", what, self._uuid, f"it had answered, and says {name} now; it is asked anew")
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -260,7 +280,9 @@ class OpenDevice:
             if status or kind != batch.whole:
                 decode = None if status else decoders.get(kind)
                 if decode is None:
-                    missing |= self._note(reader, errors.met(status or _NO_TYPE, reader.field, self._uuid))
+                    if self._note(reader, errors.met(status or _NO_TYPE, reader.field, self._uuid)):
+                        missing = True
+                        self._lose(status or _NO_TYPE, reader.field)
                     continue
                 value = round(decode(value))  # noqa: PLW2901 - the raw bytes as what they stand for
             if stamp_us != last_us:
@@ -301,9 +323,14 @@ class OpenDevice:
     def _ask(self, query: Query) -> tuple[Any, Rule | None]:
         errors = self._library.errors
         try:
-            return query.run(self._library.api, self.found.handle), None
+            answer = query.run(self._library.api, self.found.handle)
         except errors.failures as failure:
-            return None, errors.met(failure, query.needs[0], self._uuid)
+            rule = errors.met(failure, query.needs[0], self._uuid)
+            if rule.action in NEVER and query in self._answered:
+                self._lose(failure, query.needs[0])
+            return None, rule
+        self._answered.add(query)
+        return answer, None
 
     def _words(self, rule: Rule) -> str:
         return f"{rule.words}{CUT}" if self.found.cut and rule is RULES["NOT_SUPPORTED"] else rule.words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from gpu_profile.catalogue import DEFAULT_GROUPS, SIGNALS, Group, Signal, Tier
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
@@ -17,8 +17,14 @@ from gpu_profile.driver.nvml.library import Library
 from gpu_profile.driver.nvml.processes import Processes
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
+from gpu_profile.units import NS_PER_S
 
 T = TypeVar("T")
+
+#: A device of which a source stopped answering is opened anew after this long, after twice as long the next time, and
+#: at the most after `_LONGEST_PAUSE_NS`: what a source needs to come back is not known, and opening takes milliseconds.
+_PAUSE_NS: Final = 5 * NS_PER_S
+_LONGEST_PAUSE_NS: Final = 300 * NS_PER_S
 
 
 class NvmlDriver:
@@ -49,6 +55,8 @@ class NvmlDriver:
         self._found: dict[str, Found] = {}
         self._open: dict[str, OpenDevice] = {}
         self._users: dict[str, Processes] = {}
+        #: How long a device that loses a source again waits to be opened anew.
+        self._pauses: dict[str, int] = {}
         self._events = XidEvents(self._library, clock)
 
     @property
@@ -209,10 +217,24 @@ class NvmlDriver:
 
     def _opened(self, device: Device) -> OpenDevice:
         opened = self._open.get(device.uuid)
+        if opened is not None and self._due_anew(opened, device.uuid):
+            self._close_device(device.uuid)
+            opened = None
         if opened is None:
             found = self._lookup(device)
             opened = self._open[device.uuid] = OpenDevice(self._library, self._clock, found, self._groups)
         return opened
+
+    def _due_anew(self, opened: OpenDevice, uuid: str) -> bool:
+        """Whether a device that lost a source is to be opened anew now."""
+        if opened.lost_ns is None:
+            return False
+        well = opened.lost_ns - opened.opened_ns > _LONGEST_PAUSE_NS
+        pause = _PAUSE_NS if well else self._pauses.get(uuid, _PAUSE_NS)
+        if 0 <= self._clock.now_ns() - opened.lost_ns < pause:
+            return False
+        self._pauses[uuid] = min(2 * pause, _LONGEST_PAUSE_NS)
+        return True
 
     def _processes(self, device: Device) -> list[ProcessUse]:
         found = self._lookup(device)

@@ -27,8 +27,8 @@ class Gpm:
     """The window that is open on one device, and the two sample buffers that take turns to close it.
 
     `instance` is the GPU instance's id if the device is a MIG slice; `handle` is its parent's then. `metrics` are
-    signals with NVML's number and how many quanta one of its units is. `absent(signal, reason)` is told of metrics that
-    the device turns out not to have.
+    signals with NVML's number and how many quanta one of its units is. `absent(signal, reason, failure)` is told of
+    metrics that the device turns out not to have, with what the driver said if it had given them before, else None.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Gpm:
         handle: Any,
         instance: int | None,
         metrics: list[tuple[Signal, int, float]],
-        absent: Callable[[Signal, str], None],
+        absent: Callable[[Signal, str, Exception | int | None], None],
     ) -> None:
         self._library = library
         self._clock = clock
@@ -52,6 +52,7 @@ class Gpm:
         self._start: Any = None
         self._spare: Any = None
         self._opened_ns: int | None = None
+        self._told: set[Signal] = set()
         #: What a sample takes; it follows slowly if that grows.
         self._usual_ns: int | None = None
 
@@ -80,7 +81,7 @@ class Gpm:
             rule = errors.met(failure, "GPM", self._uuid)
             if rule.action in NEVER:
                 for signal, *_ in self._metrics:
-                    self._absent(signal, rule.words)
+                    self._absent(signal, rule.words, failure if signal in self._told else None)
                 self._metrics = []
             return []
 
@@ -132,10 +133,11 @@ class Gpm:
             if cell.nvmlReturn:
                 rule = errors.met(cell.nvmlReturn, f"GPM {signal.key}", self._uuid)
                 if rule.action in NEVER:
-                    self._absent(signal, rule.words)
+                    self._absent(signal, rule.words, cell.nvmlReturn if signal in self._told else None)
                     continue
             elif math.isfinite(cell.value) and _LOWEST <= cell.value * scale <= _HIGHEST * signal.limit:
                 samples.append(Sample(signal, start, end, min(signal.limit, max(0, round(cell.value * scale)))))
+                self._told.add(signal)
             else:
                 errors.implausible(f"GPM {signal.key}", self._uuid, cell.value)
             kept.append((signal, metric, scale))

@@ -40,8 +40,17 @@ def clock_reasons(api: Any, handle: Any) -> int:
 
 
 def _memory(api: Any, handle: Any) -> Any:
-    # Only version 2 tells what the driver reserves apart from what is in use.
-    found = api.nvmlDeviceGetMemoryInfo(handle, version=api.nvmlMemory_v2)
+    # Only version 2 tells what the driver reserves apart from what is in use; older drivers have the first alone.
+    try:
+        found = api.nvmlDeviceGetMemoryInfo(handle, version=api.nvmlMemory_v2)
+    except api.NVMLError as failure:
+        if failure.value not in (
+            api.NVML_ERROR_FUNCTION_NOT_FOUND,
+            api.NVML_ERROR_NOT_SUPPORTED,
+            api.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        ):
+            raise
+        found = api.nvmlDeviceGetMemoryInfo(handle)
     if not found.total:
         # A GPU that shares the host's memory has none of its own: 0 of 0 is not a measurement.
         raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)

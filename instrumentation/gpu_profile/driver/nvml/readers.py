@@ -59,8 +59,12 @@ def _first(pair: Any) -> int:
     return int(pair[0])
 
 
-def _mebibytes(member: str) -> Callable[[Any], int]:
-    return lambda found: round(getattr(found, member) / MIB)
+def _mebibytes(member: str) -> Callable[[Any], int | None]:
+    def pick(found: Any) -> int | None:
+        amount = getattr(found, member, None)  # the older of two calls tells less
+        return None if amount is None else round(amount / MIB)
+
+    return pick
 
 
 def _pstate(state: int) -> int | None:

@@ -233,7 +233,8 @@ def nvmlDeviceGetPciInfo_v3(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
 
 @_on_device
 def nvmlDeviceGetMemoryInfo(stub: StubNvml, gpu: StubGpu, out: Any) -> None:
-    out._obj.total = gpu.memory[0]
+    total, reserved, used, free = gpu.memory
+    out._obj.total, out._obj.used, out._obj.free = total, reserved + used, free
 
 
 @_on_device

@@ -125,12 +125,15 @@ def test_a_buffer_that_gave_something_is_never_given_up(stub: Any, clock: FakeCl
     assert "utilization" not in {one.signal.key for one in driver.read(device, Tier.FAST)}
 
 
-def test_a_buffer_that_the_device_loses_is_absent_with_a_reason(stub: Any, driver: NvmlDriver) -> None:
+def test_a_buffer_that_the_device_loses_is_polled_for(stub: Any, driver: NvmlDriver) -> None:
     _buffered(stub, (T0, 30))
     device = driver.devices()[0]
     driver.drain(device)
     stub.gpus[0].buffers = {}
     driver.drain(device)
+    assert "utilization" in {one.signal.key for one in driver.read(device, Tier.FAST)}
+    stub.gpus[0].calls["nvmlDeviceGetUtilizationRates"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    driver.read(device, Tier.FAST)
     assert driver.capabilities(device)[signal("utilization")].reason == "not supported by this GPU"
 
 
