@@ -9,7 +9,7 @@ from rulefiles import Alert, Group
 
 from gpu_profile.catalogue.allocation import ATTRIBUTION_UP
 from gpu_profile.catalogue.http import CERTIFICATE_END
-from gpu_profile.catalogue.metrics import BUILD_INFO, DEVICE_UP, DRIVER_UP, SAMPLE_AGE
+from gpu_profile.catalogue.metrics import BUILD_INFO, DEVICE_UP, DRIVER_UP, OBSERVED, SAMPLE_AGE
 from gpu_profile.catalogue.push import DROPPED, FAILURES, SENT
 from gpu_profile.catalogue.self_metrics import READER_RESTARTS, SERIES_DROPPED
 
@@ -57,6 +57,20 @@ GROUP: Final = Group(
             "series have ended and say nothing of the present.",
             "Look for a slow or hung driver: the exporter's log, its panel “Time spent reading the driver”, and "
             "whether nvidia-smi answers promptly. A profiler or a GPU reset can hold the driver for a while.",
+        ),
+        Alert(
+            "GpuBusyTimeMissing",
+            "warning",
+            "5m",
+            # A GPU that never told its busy time, such as one that is cut into MIG instances, is not missing it.
+            f"{DEVICE_UP.prometheus} == 1\nand on (job, instance, hw_id)\nincrease({OBSERVED.prometheus}[1d]) > 0\n"
+            f"unless on (job, instance, hw_id)\nrate({OBSERVED.prometheus}[5m]) > 0.5",
+            f"{GPU} is up, but does not tell how busy it is",
+            "For five minutes the driver has told the busy time of less than half of the time, though the device "
+            "answers. What rests on busy time, such as utilisation in dashboards, is missing.",
+            "The exporter's log names the source that stopped answering and what the driver said. It is asked anew by "
+            "itself, at least every five minutes. Does something else use the GPU's counters, such as a profiler or "
+            "DCGM? If it stays away, restart the exporter, then reset the GPU.",
         ),
         Alert(
             "GpuReadersRestarting",

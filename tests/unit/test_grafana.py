@@ -250,6 +250,15 @@ CASES: dict[str, Case] = {
             {f"gpu_profile_sample_age_seconds{{{GPU}}}": "40x20", f"gpu_profile_device_up{{{GPU}}}": "0x20"},
         ],
     ),
+    "GpuBusyTimeMissing": (
+        25,
+        {f"gpu_profile_observed_seconds_total{{{GPU}}}": "0+60x5 300x30", f"gpu_profile_device_up{{{GPU}}}": "1x40"},
+        [
+            {f"gpu_profile_observed_seconds_total{{{GPU}}}": "0+60x40", f"gpu_profile_device_up{{{GPU}}}": "1x40"},
+            {f"gpu_profile_observed_seconds_total{{{GPU}}}": "0+60x5", f"gpu_profile_device_up{{{GPU}}}": "0x40"},
+            {f"gpu_profile_device_up{{{GPU}}}": "1x40"},
+        ],
+    ),
     "GpuLost": (
         10,
         {f"gpu_profile_device_up{{{GPU}}}": "1x5 0x20", f"gpu_profile_driver_up{{{NODE}}}": "1x30"},
