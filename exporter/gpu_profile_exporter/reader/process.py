@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from gpu_profile_exporter.reader.child import Settings
@@ -40,13 +41,13 @@ class Process:
             os.set_blocking(self.fd, False)
             os.set_blocking(self._orders, False)
             settings = replace(settings, out_fd=out_fd, orders_fd=orders_fd, where_fd=self._whereabouts.fd)
-            paths = os.pathsep.join(path for path in sys.path if path)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gpu_profile_exporter.reader", settings.text()],
+                # Without -P Python would look for modules in the working directory first, which may be anybody's.
+                [sys.executable, "-P", "-m", "gpu_profile_exporter.reader", settings.text()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(out_fd, orders_fd, self._whereabouts.fd),
-                env={**os.environ, "PYTHONPATH": paths},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(_module_paths())},
             )
             held.pop_all()
         os.close(out_fd)
@@ -114,3 +115,12 @@ def _pipe(held: ExitStack) -> tuple[int, int]:
     for fd in ends:
         held.callback(os.close, fd)
     return ends
+
+
+def _module_paths() -> list[str]:
+    """Where this process finds modules, without the working directory that `python -m` puts first."""
+    paths = [path for path in sys.path if path]
+    here = os.getcwd()  # noqa: PTH109 - as Python itself writes it
+    if paths[:1] == [here] and not sys.flags.safe_path and not Path(here, "gpu_profile_exporter").is_dir():
+        del paths[0]
+    return paths

@@ -242,6 +242,8 @@ class _Reader:
                     f"user {name!r}: bcrypt cost {int(found[1])} lies outside {COSTS[0]} to {COSTS[-1]}; use 10",
                 )
             users[name.encode()] = text.encode()
+        if not users:
+            self._warnings.append("basic_auth_users names nobody: whoever reaches the port may ask, without a password")
         return users
 
     def _rate(self, node: Node) -> tuple[float, int] | None:

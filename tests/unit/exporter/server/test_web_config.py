@@ -99,9 +99,7 @@ rate_limit:
     assert ends_s > datetime.now(tz=UTC).timestamp()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "# nothing\n", "tls_server_config:\nbasic_auth_users:\n", "tls_server_config: {}"]
-)
+@pytest.mark.parametrize("text", ["", "# nothing\n", "tls_server_config:\n", "tls_server_config: {}"])
 def test_a_file_that_asks_for_nothing_changes_nothing(folder: Path, text: str) -> None:
     assert parse(folder, text) == WebConfig()
 
@@ -124,6 +122,14 @@ def test_suites_of_tls_13_alone_leave_no_other_version(folder: Path) -> None:
 def test_http2_is_taken_with_a_warning(folder: Path) -> None:
     (warning,) = parse(folder, "http_server_config:\n  http2: true\n").warnings
     assert warning.startswith(f"{folder}/web.yml:2: http2 is ignored")
+
+
+@pytest.mark.parametrize("text", ["basic_auth_users:\n", "basic_auth_users: {}\n"])
+def test_users_of_whom_none_is_named_are_told_as_an_open_door(folder: Path, text: str) -> None:
+    config = parse(folder, text)
+    assert not config.users
+    (warning,) = config.warnings
+    assert warning.startswith("basic_auth_users names nobody: whoever reaches the port may ask")
 
 
 @pytest.mark.parametrize(
