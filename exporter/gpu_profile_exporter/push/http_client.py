@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: An answer is a few bytes; more than this of it is not read.
 MOST_ANSWER: Final = 64 * 1024
+#: Nor more than this with all that may come before it, such as interim answers (100 to 199) without end.
+_MOST_READ: Final = 4 * MOST_ANSWER
 #: Statuses that the OTLP specification has clients try again after.
 _RETRY: Final = frozenset({429, 502, 503, 504})
 
@@ -133,10 +135,10 @@ class HttpClient:
 
 
 class _Timed(io.RawIOBase):
-    """Reads a socket until a deadline, however slowly its bytes drip."""
+    """Reads a socket until a deadline, however slowly its bytes drip, and no more of it than an answer can be."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self._sock, self._deadline = sock, deadline
+        self._sock, self._deadline, self._left = sock, deadline, _MOST_READ
         self._file = sock.makefile("rb", buffering=0)
 
     def readable(self) -> bool:
@@ -146,8 +148,11 @@ class _Timed(io.RawIOBase):
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("the answer is not complete in time")
+        if self._left <= 0:
+            raise HTTPException("its answer has no end")
         self._sock.settimeout(left_s)
         read: int | None = self._file.readinto(buffer)
+        self._left -= read or 0
         return read
 
     def close(self) -> None:

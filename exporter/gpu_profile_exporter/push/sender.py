@@ -136,6 +136,7 @@ class Sender:
         stats = self.stats
         stats.sent += 1
         stats.sent_bytes += len(batch.packed)
+        rejected = min(rejected, batch.items)
         stats.rejected += rejected
         stats.last_success_ns = self._clock.now_ns()
         self._tries = 0

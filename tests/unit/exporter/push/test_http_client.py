@@ -237,6 +237,24 @@ def test_an_endpoint_that_answers_byte_by_byte_is_given_up_in_time(endpoint: Htt
     assert (failed.reason, failed.retry) == ("timeout", True)
 
 
+def test_interim_answers_without_end_are_given_up_long_before_the_time_is_over(endpoint: HttpEndpoint) -> None:
+    sent = 0
+
+    def stall(handler: BaseHTTPRequestHandler) -> None:
+        nonlocal sent
+        handler.close_connection = True
+        try:
+            while sent < 1 << 24:
+                sent += handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
+        except OSError:
+            return
+
+    endpoint.answer = stall
+    failed = failure(endpoint.url, timeout_s=60)
+    assert (failed.reason, failed.retry) == ("garbage", True)
+    assert sent < 1 << 24
+
+
 def test_where_nothing_listens_is_tried_again() -> None:
     failed = failure(f"http://127.0.0.1:{free_port()}/v1/metrics")
     assert (failed.reason, failed.retry) == ("unreachable", True)

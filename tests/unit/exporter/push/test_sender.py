@@ -169,12 +169,19 @@ def test_a_defect_of_ours_costs_one_batch(told: Callable[[], list[str]], world: 
 
 
 def test_items_that_are_rejected_out_of_a_batch_are_counted_and_the_batch_is_not_sent_again(world: World) -> None:
-    world.endpoint.script = [Taken(2, "too old")]
+    world.endpoint.script = [Taken(1, "too old")]
     world.put(b"1", b"2")
     world.run(1)
-    assert world.sender.stats.rejected == 2
+    assert world.sender.stats.rejected == 1
     assert world.sender.stats.sent == 2
     assert len(world.endpoint.tries) == 2
+
+
+def test_no_more_items_are_counted_as_rejected_than_were_sent(world: World) -> None:
+    world.endpoint.script = [Taken(2_147_483_647, "all of them, and more")]
+    world.put(b"1")
+    world.run(1)
+    assert world.sender.stats.rejected == 1
 
 
 @given(st.lists(st.binary(min_size=0, max_size=300), max_size=40), st.integers(1, 500), st.integers(1, 10))
