@@ -58,6 +58,10 @@ class Clock(Protocol):
         """Nanoseconds since the epoch."""
         ...
 
+    def elapsed_ns(self) -> int:
+        """Nanoseconds since some moment, which nobody can set: what lengths of time are measured by."""
+        ...
+
     def wait(self, event: Waitable, timeout_s: float) -> bool:
         """Wait until `event` is set (True) or `timeout_s` has passed (False)."""
         ...
@@ -69,6 +73,10 @@ class SystemClock:
     def now_ns(self) -> int:
         """Nanoseconds since the epoch."""
         return time.time_ns()
+
+    def elapsed_ns(self) -> int:
+        """Nanoseconds since some moment, which nobody can set."""
+        return time.monotonic_ns()
 
     def wait(self, event: Waitable, timeout_s: float) -> bool:
         """Wait until `event` is set (True) or `timeout_s` has passed (False)."""

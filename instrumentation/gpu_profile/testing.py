@@ -13,10 +13,11 @@ START_NS: Final = 1_767_225_600 * NS_PER_S
 
 
 class FakeClock:
-    """A `Clock` whose time moves only by `advance`, `wait` and `set_back`. Safe to share between threads."""
+    """A `Clock` whose time moves only by `advance`, `wait`, `set_back` and `set_forward`. Threads may share it."""
 
     def __init__(self, now_ns: int = START_NS) -> None:
         self._now_ns = now_ns
+        self._elapsed_ns = 0
         self._lock = threading.Lock()
 
     def now_ns(self) -> int:
@@ -30,11 +31,21 @@ class FakeClock:
             raise ValueError(f"time does not go back: {seconds} s")
         with self._lock:
             self._now_ns += nanoseconds(seconds)
+            self._elapsed_ns += nanoseconds(seconds)
+
+    def elapsed_ns(self) -> int:
+        """Nanoseconds that passed so far, however the clock was set."""
+        with self._lock:
+            return self._elapsed_ns
 
     def set_back(self, seconds: float) -> None:
         """Go back, as a system's clock does that somebody sets."""
+        self.set_forward(-seconds)
+
+    def set_forward(self, seconds: float) -> None:
+        """Go forward without time passing, as a system's clock does that somebody sets."""
         with self._lock:
-            self._now_ns -= nanoseconds(seconds)
+            self._now_ns += round(seconds * NS_PER_S)
 
     def wait(self, event: Waitable, timeout_s: float) -> bool:
         """True at once if `event` is set; else `timeout_s` has passed when this returns, without anyone waiting."""

@@ -19,6 +19,8 @@ from gpu_profile.driver.nvml.library import Library
 #: Quanta, and of the limit: rounding in the driver's own arithmetic may pass 0 or 100 % by a little, more is not a
 #: measurement.
 _LOWEST, _HIGHEST = -1.0, 1.05
+#: By so much, and so large a part of it, a window's length may differ by the two clocks before one of them was set.
+_SET_NS, _SET_PART = 20_000_000, 10
 #: A sample that took so many times as long as usual, and this much more, is taken again; so often at most.
 _LONG, _AT_ONCE_NS, _TRIES = 4, 200_000, 3
 
@@ -51,7 +53,9 @@ class Gpm:
         self._request = library.api.c_nvmlGpmMetricsGet_t()
         self._start: Any = None
         self._spare: Any = None
+        #: When the open window began, by the clock that bears the date and by the one that nobody sets.
         self._opened_ns: int | None = None
+        self._opened_elapsed_ns = 0
         self._told: set[Signal] = set()
         #: What a sample takes; it follows slowly if that grows.
         self._usual_ns: int | None = None
@@ -60,22 +64,22 @@ class Gpm:
         """Close the open window and open the next; nothing if it is younger than the driver's refresh period."""
         if not self._metrics:
             return []
-        before = self._clock.now_ns()
-        if self._opened_ns is not None:
-            age = before - self._opened_ns
-            if age < 0:  # the clock was set back: this window's length is not known
-                self._opened_ns = None
-            elif age < self._metrics[0][0].refresh_ns:
-                return []
+        before, elapsed = self._clock.now_ns(), self._clock.elapsed_ns()
+        if self._opened_ns is not None and elapsed - self._opened_elapsed_ns < self._metrics[0][0].refresh_ns:
+            return []
         errors = self._library.errors
         try:
             moment = self._take(before)
             if moment is None:
                 return []
             opened, self._opened_ns = self._opened_ns, moment
+            length = elapsed + moment - before - self._opened_elapsed_ns
+            self._opened_elapsed_ns += length
             self._start, self._spare = self._spare, self._start
-            if opened is None or moment <= opened:
+            if opened is None or length <= 0:
                 return []
+            if abs(moment - opened - length) > _SET_NS + length // _SET_PART:
+                opened = moment - length  # the clock was set meanwhile
             return self._samples(opened, moment)
         except errors.failures as failure:
             rule = errors.met(failure, "GPM", self._uuid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pynvml
@@ -186,3 +187,29 @@ def test_a_rate_that_no_link_has_is_left_out(stub: Any, clock: FakeClock, value:
     clock.advance(0.1)
     assert "pcie_rx_rate" not in {one.signal.key for one in driver.boundary(device)}
     assert driver.errors == {"IMPLAUSIBLE_VALUE": 1}
+
+
+@pytest.mark.parametrize("seconds", [3600.0, 10.0, 864_000.0, -3600.0, -10.0])
+def test_a_clock_that_is_set_makes_no_window_longer_than_it_was(
+    stub: Any, clock: FakeClock, driver: NvmlDriver, seconds: float
+) -> None:
+    stub.gpus[0].metrics = {SM: (0, 50.0)}
+    device = driver.devices()[0]
+    covered = 0
+    for k in range(20):
+        if k == 10:
+            clock.set_forward(seconds)
+        clock.advance(0.1)
+        covered += sum(one.t_end_ns - one.t_start_ns for one in driver.boundary(device) if one.signal is signal("sm"))
+    assert covered == 19 * 100 * MS
+
+
+def test_a_clock_that_is_slewed_leaves_no_gap_between_windows(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
+    stub.gpus[0].metrics = {SM: (0, 50.0)}
+    device = driver.devices()[0]
+    rows = []
+    for k in range(20):
+        clock.set_forward((-1) ** k * 50e-6)  # 500 ppm, as much as a system slews by
+        clock.advance(0.1)
+        rows += [one for one in driver.boundary(device) if one.signal is signal("sm")]
+    assert all(b.t_start_ns == a.t_end_ns for a, b in pairwise(rows))
