@@ -17,7 +17,7 @@ from gpu_profile.roofline.counting.builtins import plain, tensors_of
 from gpu_profile.roofline.counting.counter import Mode
 from gpu_profile.roofline.counting.fake_tensors import WITHOUT_DATA, FakeTensors, unlogged
 from gpu_profile.roofline.counting.recorder import Record
-from gpu_profile.roofline.counting.registry import Registered, checked, registered_callable
+from gpu_profile.roofline.counting.registry import Registered, checked, registered_callable, registrations
 from gpu_profile.roofline.counting.signature import describe
 from gpu_profile.roofline.work import Work
 
@@ -73,9 +73,9 @@ def count_without_running(
     try:
         if isinstance(function, _Module):
             kept = _modules.setdefault(function, {})
-            key = (key, _state(function))
+            key = (registrations(), key, _state(function))
         else:
-            kept, key = _functions, (function, key)
+            kept, key = _functions, (registrations(), function, key)
         found = kept.get(key, _missing)
     except TypeError:  # a callable that has no hash
         return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gpu_profile.roofline.counting.arithmetic import arithmetic
@@ -12,6 +14,7 @@ from gpu_profile.roofline.counting.products import PRODUCTS
 from gpu_profile.roofline.work import MOST
 
 Count = Callable[..., int]
+_log = logging.getLogger("gpu_profile")
 
 
 class Registered(NamedTuple):
@@ -25,6 +28,9 @@ class Registered(NamedTuple):
 _operations: Final[dict[str, Registered]] = {}
 #: By the callable itself: what is profiled as a whole.
 _callables: Final[dict[Any, Registered]] = {}
+#: Formulas that failed, told once each.
+_failed: Final[set[str]] = set()
+_registrations = 0
 
 
 def register_formula(operation: Any, *, flops: Count | None = None, bytes: Count | None = None) -> None:  # noqa: A002
@@ -33,8 +39,10 @@ def register_formula(operation: Any, *, flops: Count | None = None, bytes: Count
     `operation`: an operation of PyTorch (`torch.ops.library.name`, or one overload of it, or what
     `torch.library.custom_op` gives), wherever it runs; or any other callable, which is then counted as a whole when it
     is profiled. Both formulas take what the operation takes and return an int, at least 0. For an operation of PyTorch,
-    tensors come without data: `shape`, `strides`, `ndim`, `dtype` (a name, such as `float32`), `itemsize`, `numel()`.
-    A formula that raises, or returns something else, leaves that call unknown and never fails it.
+    tensors come without data: `shape`, `strides`, `ndim`, `dtype` (a name, such as `float32`), `itemsize`, `numel()`;
+    a formula whose parameters have the names of the operation's is called by these, any other by place, with as many
+    arguments as it takes. A formula that raises, or returns something else, leaves that call unknown and never fails
+    it; a warning tells so once.
 
     Raises TypeError for what cannot be called, ValueError if neither formula is given.
     """
@@ -43,6 +51,8 @@ def register_formula(operation: Any, *, flops: Count | None = None, bytes: Count
             raise TypeError(f"register_formula takes callables, not {given!r}")
     if flops is None and bytes is None:
         raise ValueError("register_formula needs flops=, bytes= or both")
+    global _registrations  # noqa: PLW0603
+    _registrations += 1
     found = Registered(flops, bytes)
     if (name := _operation_name(operation)) is not None:
         _operations[name] = found
@@ -51,6 +61,41 @@ def register_formula(operation: Any, *, flops: Count | None = None, bytes: Count
         _callables[operation] = found
     except TypeError:
         raise TypeError(f"register_formula needs a hashable operation, not {operation!r}") from None
+
+
+def registrations() -> int:
+    """How often something was registered: what was counted before may come out otherwise now."""
+    return _registrations
+
+
+def asked(count: Count, values: Mapping[str, Any], operation: str) -> int | None:
+    """What a user's formula says of a call with these arguments; None if it fails, which a warning tells once."""
+    try:
+        return checked(_applied(count, values))
+    except Exception as error:  # noqa: BLE001 - a user's formula must not fail the user's call
+        if operation not in _failed:
+            _failed.add(operation)
+            _log.warning(
+                "gpu-profile: a formula registered for %s failed, and its calls are unknown: %r", operation, error
+            )
+        return None
+
+
+def _applied(count: Count, values: Mapping[str, Any]) -> Any:
+    try:
+        parameters = inspect.signature(count).parameters.values()
+    except (TypeError, ValueError):  # what is built in may not tell
+        return count(**values)
+    named = {each.name for each in parameters if each.kind not in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL)}
+    if named >= values.keys() or any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return count(**values)
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        return count(*values.values())
+    if named and named <= values.keys() and len(named) == len(parameters):  # by name, what it asks for
+        return count(**{name: values[name] for name in named})
+    places = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
+    # One that takes nothing is no formula of what it is asked about: the call says so.
+    return count(*list(values.values())[: max(1, places)])
 
 
 def registered_operation(name: str, overload: str) -> Registered | None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from gpu_profile.roofline.counting.operands import Call
 from gpu_profile.roofline.counting.products import CONVOLUTIONS, PRODUCTS, factor
-from gpu_profile.roofline.counting.registry import Registered, checked, formula, registered_operation
+from gpu_profile.roofline.counting.registry import Registered, asked, checked, formula, registered_operation
 from gpu_profile.roofline.counting.traffic import traffic
 from gpu_profile.roofline.precision import Precision, precision_of
 from gpu_profile.roofline.work import Method, Work
@@ -43,14 +43,16 @@ class Totals:
         """Add an operation that ran `count` times."""
         self._operations += count
         given = registered_operation(call.name, call.overload) or Registered(None, None)
-        flops = _checked(lambda: _flops(call) if given.flops is None else given.flops(**call.values))
+        own = given.flops
+        flops = _checked(lambda: _flops(call)) if own is None else asked(own, call.values, call.name)
         if flops is None:
             self._unknown[call.name] += count
         elif flops:
             self._flops += flops * count
             if (precision := self._precision(call)) is not None:
                 self._by_precision[precision] += flops * count
-        moved = _checked(lambda: traffic(call).moved if given.bytes is None else given.bytes(**call.values))
+        own = given.bytes
+        moved = _checked(lambda: traffic(call).moved) if own is None else asked(own, call.values, call.name)
         if moved is None:
             self._opaque[call.name] += count
         else:
@@ -105,7 +107,7 @@ def _checked(count: Callable[[], int | None]) -> int | None:
     """What a formula gives; None if it gives nothing, or fails: it must not fail the user's call."""
     try:
         return checked(count())
-    except Exception:  # noqa: BLE001 - the user's may raise anything, ours for arguments that it does not foresee
+    except Exception:  # noqa: BLE001 - arguments that it does not foresee
         return None
 
 

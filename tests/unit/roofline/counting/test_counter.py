@@ -170,6 +170,48 @@ def test_a_users_formula_replaces_the_projects_own() -> None:
 
 
 @pytest.mark.parametrize(
+    "formula",
+    [
+        lambda self, mat2: self.shape[0] * mat2.shape[1],
+        lambda a, b: a.shape[0] * b.shape[1],
+        lambda a, b, /: a.shape[0] * b.shape[1],
+        lambda *given: given[0].shape[0] * given[1].shape[1],
+        lambda **given: given["self"].shape[0] * given["mat2"].shape[1],
+        lambda mat2, **_: 2 * mat2.shape[1],
+        lambda mat2: 2 * mat2.shape[1],
+        lambda left, right=None: left.shape[0] * right.shape[1],
+    ],
+    ids=range(8),
+)
+def test_a_formula_may_name_what_it_takes_as_it_likes(formula: Any) -> None:
+    register_formula(torch.ops.aten.mm, flops=formula)
+    assert counted(lambda: torch.mm(torch.ones(2, 3), torch.ones(3, 5))).flops == 10
+
+
+def test_a_formula_counts_at_once_for_what_was_counted_before() -> None:
+    a, b = torch.ones(2, 3), torch.ones(3, 5)
+    linear = torch.nn.Linear(3, 5, bias=False)
+    for function, given in ((torch.mm, (a, b)), (linear, (a,))):
+        before = count_without_running(function, given)
+        assert before is not None
+        assert before.flops == 60
+    register_formula(torch.ops.aten.mm, flops=lambda x, y: 7)
+    for function, given in ((torch.mm, (a, b)), (linear, (a,))):
+        after = count_without_running(function, given)
+        assert after is not None
+        assert after.flops == 7
+
+
+def test_a_formula_that_fails_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    register_formula(torch.ops.aten.tanh, flops=lambda x: x.no_such_thing)
+    for _ in range(3):
+        assert counted(lambda: torch.tanh(torch.ones(4))).flops is None
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "registered for aten.tanh failed" in line
+    assert "no_such_thing" in line
+
+
+@pytest.mark.parametrize(
     "formula", [lambda x: 1 // 0, lambda x: -1, lambda x: 1.5, lambda: 1, lambda x: True], ids=range(5)
 )
 def test_a_formula_that_fails_makes_the_operation_unknown_and_nothing_else(formula: Any) -> None:
