@@ -141,9 +141,7 @@ WORK: Final = Section(
             "percentunit",
             Query(named(rate(of_gpus(BUSY))), GPU_NAME),
             Query(
-                named(of_gpus(metric_of(UTILIZATION), dict(UTILIZATION.attributes))),
-                f"{GPU_NAME}, latest",
-                thin=True,
+                named(of_gpus(metric_of(UTILIZATION), dict(UTILIZATION.attributes))), f"{GPU_NAME}, latest", thin=True
             ),
             legend="right",
             maximum=1,
@@ -166,10 +164,7 @@ WORK: Final = Section(
             "Share of time in which the video encoder and decoder, the JPEG decoder and the optical-flow "
             "engine worked, as the driver last told: what happens between two scrapes is missed.",
             "percentunit",
-            Query(
-                named(of_gpus(metric_of(UTILIZATION), {_TASK: _ENGINES})),
-                f"{GPU_NAME}, {{{{{label(_TASK)}}}}}",
-            ),
+            Query(named(of_gpus(metric_of(UTILIZATION), {_TASK: _ENGINES})), f"{GPU_NAME}, {{{{{label(_TASK)}}}}}"),
             legend="right",
             maximum=1,
         ),
@@ -227,8 +222,7 @@ COST: Final = Section(
             "when a GPU waits with the power on. No line: the GPU was not busy at all.",
             "joule",
             Query(
-                named(f"({rate(of_gpus(_ENERGY))} / on (instance, hw_id) ({rate(of_gpus(BUSY))} > 0.001))"),
-                GPU_NAME,
+                named(f"({rate(of_gpus(_ENERGY))} / on (instance, hw_id) ({rate(of_gpus(BUSY))} > 0.001))"), GPU_NAME
             ),
             legend="right",
         ),
@@ -244,10 +238,7 @@ COST: Final = Section(
             "Share of time for which the driver held the clocks down, by reason. Reasons overlap, so they "
             "do not add up. A power cap is normal under full load; heat and power brakes are not.",
             "percentunit",
-            Query(
-                named(throttled(rate)),
-                f"{GPU_NAME}, {{{{{label('nvidia.gpu.throttle.reason')}}}}}",
-            ),
+            Query(named(throttled(rate)), f"{GPU_NAME}, {{{{{label('nvidia.gpu.throttle.reason')}}}}}"),
             legend="right",
         ),
     ),

@@ -76,10 +76,7 @@ OVERVIEW: Final = Section(
             "works all the time, so two can reach 200 %. Other users' programs count as outside.",
             "percentunit",
             Query(_BUSY, "{{region}}"),
-            Query(
-                f"clamp_min({_ALL_BUSY} - sum({rate(of_regions(REGION_BUSY))}), 0)",
-                "outside these regions",
-            ),
+            Query(f"clamp_min({_ALL_BUSY} - sum({rate(of_regions(REGION_BUSY))}), 0)", "outside these regions"),
             stacked=True,
         ),
         panel(
@@ -108,12 +105,7 @@ CALLS: Final = Section(
             "percentile is only as fine as the histogram's buckets. The axis is logarithmic.",
             "s",
             Query(f"{_DURATION} / {_CALLS}", "{{region}}, mean"),
-            Query(
-                f"histogram_quantile(0.95, {_BUCKETS})",
-                "{{region}}, 95th percentile",
-                thin=True,
-                exemplars=True,
-            ),
+            Query(f"histogram_quantile(0.95, {_BUCKETS})", "{{region}}, 95th percentile", thin=True, exemplars=True),
             logarithmic=True,
             legend="right",
         ),

@@ -12,13 +12,7 @@ from gpu_profile.catalogue.http import REJECTED, REQUEST_TIME, REQUESTS
 from gpu_profile.catalogue.metrics import DEVICE_UP, DROPPED, OBSERVED, READ_TIME, SAMPLE_AGE
 from gpu_profile.catalogue.push import DROPPED as PUSH_DROPPED
 from gpu_profile.catalogue.push import FAILURES as PUSH_FAILURES
-from gpu_profile.catalogue.self_metrics import (
-    READER_CPU,
-    READER_MEMORY,
-    READER_RESTARTS,
-    SERIES,
-    SERIES_DROPPED,
-)
+from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER_RESTARTS, SERIES, SERIES_DROPPED
 
 _SCRAPES: Final = {"http.route": "/metrics"}
 

@@ -170,11 +170,7 @@ _EPOCH: Final = ("epoch 1 * 1769904000",)
 #: What a call to every GPU takes until all of them have been found to hang, one after another.
 _ALL_TOLD_S: Final = 8.0
 
-_RESET: Final = (
-    "hw_energy_joules_total",
-    "nvidia_gpu_nvlink_io_bytes_total",
-    "nvidia_gpu_throttle_time_seconds_total",
-)
+_RESET: Final = ("hw_energy_joules_total", "nvidia_gpu_nvlink_io_bytes_total", "nvidia_gpu_throttle_time_seconds_total")
 _OTHERS: Final = (ALL[0], *ALL[2:])
 _SLICES: Final = tuple(slice_uuid(1, number) for number in (1, 2, 3))
 
@@ -214,13 +210,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         lost=(ALL[0], ALL[2]),
     ),
     Fault(name="the wait for events hangs", lines=_hang("nvmlEventSetWait_v2", "*"), told_s=None),
-    Fault(
-        name="counting the GPUs hangs",
-        lines=_hang("nvmlDeviceGetCount_v2", "*"),
-        lost=ALL,
-        told_s=5,
-        seconds=7,
-    ),
+    Fault(name="counting the GPUs hangs", lines=_hang("nvmlDeviceGetCount_v2", "*"), lost=ALL, told_s=5, seconds=7),
     Fault(
         name="starting NVML hangs",
         lines=_hang("nvmlInitWithFlags", "*"),
@@ -239,11 +229,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         seconds=6,
     ),
     Fault(
-        name="the driver is replaced by another version",
-        lines=("version 2",),
-        kept=("version 2",),
-        lost=ALL,
-        seconds=2,
+        name="the driver is replaced by another version", lines=("version 2",), kept=("version 2",), lost=ALL, seconds=2
     ),
     Fault(
         name="the library comes after the exporter",

@@ -143,10 +143,7 @@ def _against_client() -> Iterator[Row]:
 
 
 def _equal(
-    readings: list[Reading],
-    accept: str,
-    generate: Callable[[CollectorRegistry], bytes],
-    parse: Callable[[str], object],
+    readings: list[Reading], accept: str, generate: Callable[[CollectorRegistry], bytes], parse: Callable[[str], object]
 ) -> bool:
     client = CollectorRegistry(auto_describe=False)
     client.register(_Client(readings))

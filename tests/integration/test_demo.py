@@ -198,11 +198,7 @@ def test_device_intervals_are_near_the_truth_and_host_intervals_are_not(seen: Se
 # ---------------------------------------------------------------------- disturbed
 
 #: Runs a command on a terminal of its own; what comes on standard input is typed there.
-TERMINAL = (
-    sys.executable,
-    "-c",
-    "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))",
-)
+TERMINAL = (sys.executable, "-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))")
 
 
 def test_ctrl_c_ends_it_with_the_report(tmp_path: Path) -> None:
@@ -238,8 +234,7 @@ def test_whoever_ends_it_its_two_processes_end_with_it(number: int, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
-    [("gpu_profile_exporter.demo.service", "service"), ("gpu_profile_exporter", "exporter")],
+    ("module", "name"), [("gpu_profile_exporter.demo.service", "service"), ("gpu_profile_exporter", "exporter")]
 )
 def test_when_one_of_its_processes_is_killed_it_says_so_and_ends(module: str, name: str, tmp_path: Path) -> None:
     with demo(tmp_path) as running:

@@ -245,12 +245,7 @@ assert os.waitpid(grandchild, 0)[1] == 0
 """
     lines = finished(script(code))[0].splitlines()
     told = [line for line in lines if line.startswith(("child", "around", "no report"))]
-    assert told == [
-        "child True False",
-        "around False True",
-        "around True False",
-        "no report",
-    ]
+    assert told == ["child True False", "around False True", "around True False", "no report"]
     assert sum(line.startswith("[GPU 0]") for line in lines) == 1
 
 

@@ -62,10 +62,7 @@ def translated(requests: list[ExportMetricsServiceRequest]) -> dict[str, float]:
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_the_series_of_a_scrape_come_out_of_a_collector(
-    protocol: str,
-    collector: dict[str, str],
-    arrived: tuple[list[ExportMetricsServiceRequest], int],
-    tmp_path: Path,
+    protocol: str, collector: dict[str, str], arrived: tuple[list[ExportMetricsServiceRequest], int], tmp_path: Path
 ) -> None:
     node = simulated.create(tmp_path / "node", '[[device]]\nmodel = "H200 SXM"\n[[device]]\nmodel = "A100 80 SXM"\n')
     sampler = Sampler(lambda: open_driver(f"simulated:{node}", clock=SYSTEM_CLOCK))

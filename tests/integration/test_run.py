@@ -93,11 +93,7 @@ def test_the_command_starts_with_the_signals_as_they_were_and_with_all_open_file
         (["sh", "-c", "kill -KILL $$"], 137, "gpu-profile: the command was ended by SIGKILL"),
         (["sh", "-c", "kill -TERM $$"], 143, "gpu-profile: the command was ended by SIGTERM"),
         (["no-such-command"], 127, "gpu-profile: no-such-command: no such command on PATH"),
-        (
-            ["kernles"],
-            127,
-            "gpu-profile: kernles: no such command on PATH; did you mean the subcommand 'kernels'?",
-        ),
+        (["kernles"], 127, "gpu-profile: kernles: no such command on PATH; did you mean the subcommand 'kernels'?"),
         (["./no-such-file"], 127, "gpu-profile: ./no-such-file: no such file"),
         (["/etc"], 126, "gpu-profile: /etc: cannot be run: Permission denied"),
         (["{dir}/odd"], 127, "gpu-profile: {dir}/odd: cannot be run: the interpreter in its first line does not exist"),

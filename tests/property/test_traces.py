@@ -76,8 +76,7 @@ def test_a_trace_cut_anywhere_gives_what_came_before_or_says_why_not(packed: boo
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(
-    packed=st.booleans(),
-    flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=4),
+    packed=st.booleans(), flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=4)
 )
 def test_flipped_bytes_give_records_or_say_why_not(
     packed: bool, flips: list[tuple[float, int]], good: bytes, target: Path

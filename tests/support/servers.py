@@ -35,11 +35,7 @@ def echo(request: Request) -> Response:
 
 @contextmanager
 def serving(
-    respond: Respond = echo,
-    *,
-    host: str = "127.0.0.1",
-    web_config: Path | None = None,
-    limits: Limits | None = None,
+    respond: Respond = echo, *, host: str = "127.0.0.1", web_config: Path | None = None, limits: Limits | None = None
 ) -> Iterator[Server]:
     server = Server(Address(host, 0), respond, web_config=web_config, limits=limits or Limits())
     server.start()

@@ -134,11 +134,7 @@ def _agreed(sources: Sequence[Sequence[Mapping[str, str]]], wanted: Sequence[str
 
 
 def _pod(holder: Holder) -> dict[str, str]:
-    return {
-        "k8s.namespace.name": holder.namespace,
-        "k8s.pod.name": holder.pod,
-        "k8s.container.name": holder.container,
-    }
+    return {"k8s.namespace.name": holder.namespace, "k8s.pod.name": holder.pod, "k8s.container.name": holder.container}
 
 
 def _sound(*names: str) -> bool:

@@ -49,12 +49,7 @@ def example() -> str:
     for topic, rows in _by_topic():
         lines += ["", f"# {TITLES[topic]}.", *([f"[{topic}]"] if topic else [])]
         for row in rows:
-            lines += [
-                "",
-                *_wrapped(row.help),
-                *_wrapped(row.type.bounds),
-                f"{row.key} = {row.type.toml(row.default)}",
-            ]
+            lines += ["", *_wrapped(row.help), *_wrapped(row.type.bounds), f"{row.key} = {row.type.toml(row.default)}"]
     return "\n".join(lines) + "\n"
 
 

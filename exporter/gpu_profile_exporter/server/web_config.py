@@ -238,8 +238,7 @@ class _Reader:
                 self._fail(value, f"user {name!r}: no bcrypt hash of the form $2y$10$…; make one with htpasswd -nBC 10")
             if int(found[1]) not in COSTS:
                 self._fail(
-                    value,
-                    f"user {name!r}: bcrypt cost {int(found[1])} lies outside {COSTS[0]} to {COSTS[-1]}; use 10",
+                    value, f"user {name!r}: bcrypt cost {int(found[1])} lies outside {COSTS[0]} to {COSTS[-1]}; use 10"
                 )
             users[name.encode()] = text.encode()
         if not users:

@@ -81,10 +81,7 @@ class Analysis:
 
 
 def analyse(
-    recording: Recording,
-    *,
-    thresholds: Thresholds = DEFAULT_THRESHOLDS,
-    devices: Sequence[str] = (),
+    recording: Recording, *, thresholds: Thresholds = DEFAULT_THRESHOLDS, devices: Sequence[str] = ()
 ) -> Analysis:
     """Join, pool and judge what was recorded.
 

@@ -19,16 +19,7 @@ from gpu_profile.report import REGION_COLUMNS, region_row, text_table
 from gpu_profile.report.table import UNKNOWN, fitted_table, printable
 from gpu_profile.units import NS_PER_S, percent, si
 
-DEVICE_COLUMNS: Final = (
-    "device",
-    "name",
-    "GPU busy",
-    "covered",
-    "energy",
-    "mean power",
-    "in no region",
-    "uuid",
-)
+DEVICE_COLUMNS: Final = ("device", "name", "GPU busy", "covered", "energy", "mean power", "in no region", "uuid")
 #: Of one sort, as many reasons as anyone reads.
 _MOST_LINES: Final = 12
 #: Columns that a narrow terminal goes without, the first first.

@@ -97,16 +97,7 @@ __all__ = [
 ]
 
 #: Every signal, in the order in which docs and dashboards show them.
-SIGNALS: Final[tuple[Signal, ...]] = (
-    *ACTIVITY,
-    *MEMORY,
-    *BOARD,
-    *LINKS,
-    *BAR1,
-    *MEMORY_ERRORS,
-    *THROTTLING,
-    *GPM,
-)
+SIGNALS: Final[tuple[Signal, ...]] = (*ACTIVITY, *MEMORY, *BOARD, *LINKS, *BAR1, *MEMORY_ERRORS, *THROTTLING, *GPM)
 
 #: Where busy time comes from, best first: GPM's own windows are exact, `utilization` is whole per cents.
 BUSY_SOURCES: Final = (GRAPHICS, UTILIZATION)

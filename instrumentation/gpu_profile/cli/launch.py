@@ -45,10 +45,7 @@ _FILE: Final = "PATH"
 _STDOUT: Final = "standard output"
 
 
-@click.command(
-    context_settings={"allow_interspersed_args": False},
-    options_metavar="[OPTIONS] [--]",
-)
+@click.command(context_settings={"allow_interspersed_args": False}, options_metavar="[OPTIONS] [--]")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 @device_option
 @interval_option(0.2)

@@ -164,8 +164,5 @@ def _added(point: EntryPoint, argument: str | None, clock: Clock) -> Driver:
     return driver
 
 
-_OPENERS: Final[Mapping[str, Callable[[Clock], Driver]]] = {
-    "smi": _smi,
-    "none": _none,
-}
+_OPENERS: Final[Mapping[str, Callable[[Clock], Driver]]] = {"smi": _smi, "none": _none}
 _WITHOUT_ARGUMENT: Final = ("auto", "nvml", *_OPENERS)

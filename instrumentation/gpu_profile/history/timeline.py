@@ -58,12 +58,7 @@ class Timeline(Signals[AnchoredColumn]):
         hot = self._hot if signal.tier in (Tier.FAST, Tier.GPM) else min(self._hot, SLOW_ROWS)
         buffer = self._allocate(signal, Column.size(hot)) if self._allocate else None
         column = AnchoredColumn(
-            signal,
-            hot,
-            buffer,
-            anchors=self._anchors,
-            older=self.capacity - hot,
-            retention_ns=self._retention_ns,
+            signal, hot, buffer, anchors=self._anchors, older=self.capacity - hot, retention_ns=self._retention_ns
         )
         column.when_full = self._seal
         return column

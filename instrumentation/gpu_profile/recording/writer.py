@@ -42,12 +42,7 @@ class RecordingWriter:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        *,
-        now_ns: Callable[[], int] = time.time_ns,
-        driver: str = "",
-        driver_version: str = "",
+        self, directory: Path, *, now_ns: Callable[[], int] = time.time_ns, driver: str = "", driver_version: str = ""
     ) -> None:
         self._now_ns = now_ns
         self._lock = threading.Lock()

@@ -160,8 +160,7 @@ def failing(calls: int, failures: int | None) -> Recording:
     recording = spans_of(np.random.default_rng(5).uniform(0.1, 0.2, calls))
     known = () if failures is None else [i < failures for i in range(calls)]
     return replace(
-        recording,
-        spans=tuple(s._replace(failed=failed) for s, failed in zip_longest(recording.spans, known)),
+        recording, spans=tuple(s._replace(failed=failed) for s, failed in zip_longest(recording.spans, known))
     )
 
 

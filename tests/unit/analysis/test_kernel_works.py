@@ -119,10 +119,7 @@ def test_json_has_the_kernels_and_null_where_there_are_none() -> None:
         0.012,
     )
     assert step["shares"]["host_wait"] == pytest.approx(0.6)
-    assert step["top"] == [
-        {"name": GEMM, "count": 4, "total_s": 0.0058},
-        {"name": RELU, "count": 2, "total_s": 0.0002},
-    ]
+    assert step["top"] == [{"name": GEMM, "count": 4, "total_s": 0.0058}, {"name": RELU, "count": 2, "total_s": 0.0002}]
     reduce = in_json(found, "reduce")
     assert (reduce["copies"], reduce["copy_bytes"], reduce["overlap_ratio"]) == (0, None, 0.04)
     assert reduce["top"][0]["name"] == ALL_REDUCE

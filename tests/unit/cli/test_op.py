@@ -66,12 +66,7 @@ PROFILE: Mapping[str, Any] = {
     "first_touch_ratio": 0.19,
     "growth": None,
     "residency": "memory",
-    "memory": {
-        "allocated_mb": 400.0,
-        "headroom_mb": 14_000.0,
-        "total_available_mb": 16_000.0,
-        "oom_risk": "LOW",
-    },
+    "memory": {"allocated_mb": 400.0, "headroom_mb": 14_000.0, "total_available_mb": 16_000.0, "oom_risk": "LOW"},
     "reasons": {},
 }
 UNKNOWN: Mapping[str, Any] = dict.fromkeys(PROFILE) | {

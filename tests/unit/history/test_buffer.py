@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from unit.history.columns import T0, THROTTLE, reading, window
 
-from gpu_profile.catalogue.signals import (
-    UTILIZATION,
-)
+from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.history.rows import Cumulative
 from gpu_profile.history.timeline import Column
 

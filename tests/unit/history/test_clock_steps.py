@@ -5,9 +5,7 @@ import pytest
 from unit.history.columns import MS, T0, THROTTLE, column, reading, window
 
 from gpu_profile.catalogue.samples import Interval
-from gpu_profile.catalogue.signals import (
-    UTILIZATION,
-)
+from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.history.rows import Cumulative
 from gpu_profile.history.timeline import Column
 from gpu_profile.join.reading import read

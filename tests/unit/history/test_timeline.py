@@ -8,14 +8,7 @@ from unit.history.columns import MS, T0, THROTTLE, reading, window
 
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.samples import Device, Sample
-from gpu_profile.catalogue.signals import (
-    CLOCK_SM,
-    ENERGY,
-    GRAPHICS,
-    MEMORY_USED,
-    POWER,
-    UTILIZATION,
-)
+from gpu_profile.catalogue.signals import CLOCK_SM, ENERGY, GRAPHICS, MEMORY_USED, POWER, UTILIZATION
 from gpu_profile.history.rows import Cumulative
 from gpu_profile.history.timeline import SLOW_ROWS, Column, Timeline
 from gpu_profile.units import NS_PER_S

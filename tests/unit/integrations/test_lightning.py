@@ -18,7 +18,7 @@ from gpu_profile.integrations.lightning import GpuProfileCallback  # noqa: E402
 
 pytestmark = [
     # Of Lightning's own and of what it uses.
-    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.filterwarnings("ignore")
 ]
 
 

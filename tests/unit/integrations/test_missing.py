@@ -25,11 +25,7 @@ def test_without_torch(module: str, missing: str, message: str) -> None:
     ("module", "missing", "message"),
     [
         ("lightning", "lightning", "gpu_profile.integrations.lightning needs Lightning: pip install lightning ("),
-        (
-            "transformers",
-            "transformers",
-            "gpu_profile.integrations.transformers needs Transformers: pip install",
-        ),
+        ("transformers", "transformers", "gpu_profile.integrations.transformers needs Transformers: pip install"),
     ],
 )
 def test_without_the_framework(module: str, missing: str, message: str) -> None:

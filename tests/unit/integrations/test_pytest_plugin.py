@@ -120,10 +120,7 @@ def test_a_broken_budget_tells_the_value_and_its_source_and_an_unknown_one_why()
     assert show("memory", 2048.0**2 * 1024) == "4,096 MiB"
 
 
-@pytest.mark.parametrize(
-    ("value", "broken", "untold"),
-    [(0.75, 0, 0), (0.65, 0, 1), (0.55, 0, 1), (0.45, 1, 0)],
-)
+@pytest.mark.parametrize(("value", "broken", "untold"), [(0.75, 0, 0), (0.65, 0, 1), (0.55, 0, 1), (0.45, 1, 0)])
 def test_a_value_whose_doubt_reaches_over_the_bound_neither_keeps_nor_breaks_it(
     value: float, broken: int, untold: int
 ) -> None:

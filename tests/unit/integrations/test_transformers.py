@@ -19,7 +19,7 @@ from gpu_profile.integrations.transformers import GpuProfileCallback  # noqa: E4
 
 pytestmark = [
     # Of Transformers' own and of what it uses.
-    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.filterwarnings("ignore")
 ]
 
 

@@ -6,20 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from support.traces import (
-    ALEXNET,
-    COUNTERS,
-    DDP,
-    IDLE,
-    MI250,
-    RESNET,
-    SUMS,
-    US,
-    activity_of,
-    as_hta,
-    recorded,
-    rounded,
-)
+from support.traces import ALEXNET, COUNTERS, DDP, IDLE, MI250, RESNET, SUMS, US, activity_of, as_hta, recorded, rounded
 
 from gpu_profile.kernels import Activity, KernelReport, Kind, evidence, report_of
 from gpu_profile.kernels.records import Counted
@@ -57,12 +44,7 @@ def test_each_stream_s_idle_time_is_split_as_known(of: tuple[str, int], known: t
     assert found.busy_ns + found.idle.total_ns == found.span_ns
 
 
-KNOWN = {
-    ALEXNET: Regime.IDLE,
-    DDP: Regime.HOST_BOUND,
-    MI250: Regime.OVERHEAD_BOUND,
-    RESNET: Regime.HOST_BOUND,
-}
+KNOWN = {ALEXNET: Regime.IDLE, DDP: Regime.HOST_BOUND, MI250: Regime.OVERHEAD_BOUND, RESNET: Regime.HOST_BOUND}
 
 
 @pytest.mark.parametrize(("name", "regime"), KNOWN.items())

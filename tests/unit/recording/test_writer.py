@@ -12,12 +12,7 @@ from support.recordings import Now, T, files_end_at, power, triples
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.errors import RecordingError
-from gpu_profile.recording import (
-    DeviceInterval,
-    RecordingWriter,
-    SpanRecord,
-    read_recording,
-)
+from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord, read_recording
 
 SECOND = 1_000_000_000
 GPU = Device("GPU-1", index=0, name="A100", pci_bus_id="00000000:07:00.0", memory_bytes=40 << 30)
@@ -152,10 +147,7 @@ def test_what_json_cannot_hold_is_kept_as_text(tmp_path: Path) -> None:
 def test_a_note_that_holds_itself_is_refused(tmp_path: Path) -> None:
     note: dict[str, object] = {}
     note["self"] = note
-    with (
-        RecordingWriter(tmp_path, now_ns=Now()) as writer,
-        pytest.raises(RecordingError, match=r"notes: Circular"),
-    ):
+    with RecordingWriter(tmp_path, now_ns=Now()) as writer, pytest.raises(RecordingError, match=r"notes: Circular"):
         writer.note(note)
 
 

@@ -69,11 +69,7 @@ def test_a_number_that_no_attribute_can_hold_is_left_out() -> None:
 
 def test_there_is_an_event_for_each_of_the_longest_kernels() -> None:
     first, second = HUNGRY.events()
-    assert first == {
-        "gpu_profile.kernel.name": GEMM,
-        "gpu_profile.kernel.count": 2,
-        "gpu_profile.kernel.time": 0.0029,
-    }
+    assert first == {"gpu_profile.kernel.name": GEMM, "gpu_profile.kernel.count": 2, "gpu_profile.kernel.time": 0.0029}
     assert second["gpu_profile.kernel.name"] == RELU
     kinds = {row.name: row.type for row in KERNEL_ATTRIBUTES}
     assert [name for name, value in first.items() if not is_of(value, kinds[name])] == []

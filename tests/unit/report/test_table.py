@@ -91,12 +91,7 @@ def test_energy_per_call_needs_calls() -> None:
 
 def test_columns_are_aligned_under_their_names() -> None:
     table = text_table(("name", "n"), [("a", "1"), ("longer", "12345")])
-    assert table.splitlines() == [
-        "name        n",
-        "──────  ─────",
-        "a           1",
-        "longer  12345",
-    ]
+    assert table.splitlines() == ["name        n", "──────  ─────", "a           1", "longer  12345"]
 
 
 def test_a_table_without_rows_is_its_head() -> None:

@@ -50,12 +50,7 @@ def test_nothing_is_opened_before_the_first_step() -> None:
 def test_each_tier_is_read_at_its_period_and_keeps_its_phase(interval_s: float) -> None:
     world = World(A, interval_s=interval_s)
     world.pass_(12)
-    periods = {
-        Tier.FAST: interval_s,
-        "gpm": max(interval_s, GPM_S),
-        "drain": DRAIN_S,
-        Tier.SLOW: SLOW_S,
-    }
+    periods = {Tier.FAST: interval_s, "gpm": max(interval_s, GPM_S), "drain": DRAIN_S, Tier.SLOW: SLOW_S}
     rounds = set(world.driver.times(Tier.FAST, A.uuid))
     for tier, period_s in periods.items():
         period, slack = nanoseconds(period_s), nanoseconds(min(interval_s, period_s) / 2)

@@ -7,16 +7,7 @@ from typing import Protocol, TypedDict, runtime_checkable
 from gpu_profile.catalogue import BUSY_SOURCES, Signal
 from gpu_profile.catalogue.signals import MEMORY_USED, POWER, POWER_AVERAGE, TEMPERATURE
 from gpu_profile.units import NS_PER_S
-from gpu_profile_exporter.readings.health import (
-    Sampling,
-    State,
-    Status,
-    down_reason,
-    fresh,
-    newest_ns,
-    silence,
-    status,
-)
+from gpu_profile_exporter.readings.health import Sampling, State, Status, down_reason, fresh, newest_ns, silence, status
 from gpu_profile_exporter.readings.readings import Identity, base
 
 

@@ -16,13 +16,7 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.simulated.activity import Activity, Totals, integrated, pieces
 from gpu_profile.driver.simulated.models import PRECISIONS, DeviceModel
 from gpu_profile.driver.simulated.node import activities, epoch
-from gpu_profile.driver.simulated.physics import (
-    COMPUTE_EFFICIENCY,
-    MEMORY_EFFICIENCY,
-    SHORTEST_KERNEL_NS,
-    Column,
-    Ints,
-)
+from gpu_profile.driver.simulated.physics import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, SHORTEST_KERNEL_NS, Column, Ints
 from gpu_profile.driver.simulated.scenario import Unit, load
 from gpu_profile.driver.simulated.script import Phase, step
 from gpu_profile.driver.simulated.worklog import RECORD, LogReader, RecordKind, Records

@@ -60,12 +60,7 @@ class Session(Entrance):
     ) -> None:
         super().__init__(clock, stream)
         self.sampler = Sampler(
-            open_driver,
-            interval_s=interval_s,
-            retention_s=retention_s,
-            choose=self._choose,
-            clock=clock,
-            sinks=sinks,
+            open_driver, interval_s=interval_s, retention_s=retention_s, choose=self._choose, clock=clock, sinks=sinks
         )
         self.placement = Placement(devices)
         #: Failures of ours and what was left out, by name.

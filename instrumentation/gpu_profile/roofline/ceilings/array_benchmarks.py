@@ -62,10 +62,7 @@ class ArrayBenchmarks:
         n = max(1, size // 12)
         library = self._library
         a, b, c = self._make(lambda: [library.full(n, 1.0, dtype="float32") for _ in range(3)])
-        return [
-            Traffic(8 * n, lambda: library.copyto(c, a)),
-            Traffic(12 * n, lambda: library.add(a, b, out=c)),
-        ]
+        return [Traffic(8 * n, lambda: library.copyto(c, a)), Traffic(12 * n, lambda: library.add(a, b, out=c))]
 
     def product(self, precision: Precision, n: int) -> Call:
         """A product into an array that is there."""

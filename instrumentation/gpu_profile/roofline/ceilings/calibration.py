@@ -69,11 +69,7 @@ def ignore(text: str) -> None:
 
 
 def calibrate(
-    machine: Machine,
-    *,
-    budget_s: float = BUDGET_S,
-    say: Callable[[str], None] = ignore,
-    clock: Clock = SYSTEM_CLOCK,
+    machine: Machine, *, budget_s: float = BUDGET_S, say: Callable[[str], None] = ignore, clock: Clock = SYSTEM_CLOCK
 ) -> Ceilings:
     """Measure the machine's ceilings in about `budget_s` seconds; `say` hears what is being measured.
 

@@ -89,10 +89,7 @@ class TorchBenchmarks:
         n = max(1, size // 12)
         torch = self._torch
         a, b, c = (self._full(n) for _ in range(3))
-        return [
-            Traffic(8 * n, lambda: c.copy_(a)),
-            Traffic(12 * n, lambda: torch.add(a, b, alpha=3.0, out=c)),
-        ]
+        return [Traffic(8 * n, lambda: c.copy_(a)), Traffic(12 * n, lambda: torch.add(a, b, alpha=3.0, out=c))]
 
     def product(self, precision: Precision, n: int) -> Call:
         """A product; into a tensor that is there, where PyTorch can."""

@@ -29,15 +29,7 @@ from typing import Any, Final
 from gpu_profile.roofline.counting.operands import Call, Operand, operands
 from gpu_profile.roofline.counting.products import Formula
 
-_COMPLEX: Final = {
-    "add": 2,
-    "sub": 2,
-    "rsub": 2,
-    "neg": 2,
-    "sum": 2,
-    "mul": 6,
-    "div": 11,
-}
+_COMPLEX: Final = {"add": 2, "sub": 2, "rsub": 2, "neg": 2, "sum": 2, "mul": 6, "div": 11}
 
 
 def _alpha(call: Call) -> int:

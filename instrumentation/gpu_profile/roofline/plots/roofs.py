@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.plots.points import Point, alike, common_name, draw_points, drawable, name_points
-from gpu_profile.roofline.plots.theme import (
-    DARK,
-    LIGHT,
-    SMALL,
-    Theme,
-    blank,
-    decade,
-    halo,
-    legend,
-    literally,
-    plain,
-)
+from gpu_profile.roofline.plots.theme import DARK, LIGHT, SMALL, Theme, blank, decade, halo, legend, literally, plain
 from gpu_profile.roofline.precision import Precision
 from gpu_profile.units import NS_PER_S, si
 

@@ -33,8 +33,7 @@ def test_the_first_window_mean_covers_its_window_and_the_next_joins_on(stub: Any
 
 
 @pytest.mark.parametrize(
-    ("key", "longest_ns"),
-    [("utilization", 1000 * MS), ("power_average", 1000 * MS), ("power", 2 * POWER.refresh_ns)],
+    ("key", "longest_ns"), [("utilization", 1000 * MS), ("power_average", 1000 * MS), ("power", 2 * POWER.refresh_ns)]
 )
 def test_a_reading_after_a_long_pause_covers_no_more_than_it_can_know(
     clock: FakeClock, key: str, longest_ns: int, driver: NvmlDriver, device: Device

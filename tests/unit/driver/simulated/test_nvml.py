@@ -186,10 +186,7 @@ def test_scenario_can_take_away_any_reading(install: Callable[..., Path], clock:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            'unsupported = ["nvmlDeviceGetPowerUse"]\n',
-            "device 0.unsupported.: unknown .*'nvmlDeviceGetPow",
-        ),
+        ('unsupported = ["nvmlDeviceGetPowerUse"]\n', "device 0.unsupported.: unknown .*'nvmlDeviceGetPow"),
         ('[[fault]]\nkind="hang"\nfrom_s=0\nhang_s=1\nfunction="nvmlDeviceGetNam"\n', "fault 0.function.*GetName'"),
     ],
 )

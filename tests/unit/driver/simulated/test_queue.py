@@ -29,8 +29,7 @@ def test_kernel_lasts_as_long_as_its_slowest_ceiling_asks() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [{"flops": -1}, {"bytes": float("nan")}, {"sms": 0}, {"sms": 1.5}, {"precision": "int3"}, {"seconds": -1}],
+    "bad", [{"flops": -1}, {"bytes": float("nan")}, {"sms": 0}, {"sms": 1.5}, {"precision": "int3"}, {"seconds": -1}]
 )
 def test_work_that_makes_no_sense_is_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"finite|shares|unknown precision"):

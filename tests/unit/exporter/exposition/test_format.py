@@ -6,14 +6,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from gpu_profile_exporter.exposition.format import (
-    LONGEST_VALUE,
-    Format,
-    family_lines,
-    negotiate,
-    number,
-    series_text,
-)
+from gpu_profile_exporter.exposition.format import LONGEST_VALUE, Format, family_lines, negotiate, number, series_text
 from gpu_profile_exporter.naming.series import Family, Series
 
 PROMETHEUS_2 = (

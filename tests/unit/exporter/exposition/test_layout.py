@@ -310,9 +310,7 @@ SCRAPED = (
 
 
 @pytest.mark.parametrize(
-    ("modules", "heavy"),
-    [(SCRAPED, HEAVY), (("cli", "node", "server"), HEAVY[:2])],
-    ids=["a scrape", "the exporter"],
+    ("modules", "heavy"), [(SCRAPED, HEAVY), (("cli", "node", "server"), HEAVY[:2])], ids=["a scrape", "the exporter"]
 )
 def test_what_takes_much_memory_is_not_imported_for(modules: tuple[str, ...], heavy: tuple[str, ...]) -> None:
     imports = "\n".join(f"import gpu_profile_exporter.{module}" for module in modules)

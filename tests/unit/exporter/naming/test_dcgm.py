@@ -12,11 +12,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST
 from gpu_profile_exporter.naming.dcgm import Dcgm
 from gpu_profile_exporter.naming.dcgm_csv import parse_counters
-from gpu_profile_exporter.naming.dcgm_fields import (
-    DEFAULT_FIELDS,
-    SOURCES,
-    measured,
-)
+from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_FIELDS, SOURCES, measured
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.naming.sums import totals

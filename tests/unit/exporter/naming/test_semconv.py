@@ -93,12 +93,7 @@ def test_only_counters_end_in_total() -> None:
 def test_labels_stand_in_the_catalogues_order_with_opt_in_ones_behind_and_unknown_ones_left_out() -> None:
     attributes = {"k8s.pod.name": "train-0", "hw.type": "gpu", "hw.state": "ok", "hw.id": "GPU-1", "host.id": ""}
     (series,) = Semconv().series(m.STATUS, attributes)
-    assert series.labels == (
-        ("hw_id", "GPU-1"),
-        ("hw_state", "ok"),
-        ("hw_type", "gpu"),
-        ("k8s_pod_name", "train-0"),
-    )
+    assert series.labels == (("hw_id", "GPU-1"), ("hw_state", "ok"), ("hw_type", "gpu"), ("k8s_pod_name", "train-0"))
     assert series.scale == 1.0
 
 

@@ -23,11 +23,7 @@ def made(address: str, *, signal: str = "metrics", name: str = "--otlp-endpoint"
 
 def test_defaults_are_those_of_the_specification() -> None:
     assert made("http://collector:4318") == Endpoint(
-        url="http://collector:4318/v1/metrics",
-        protocol="http/protobuf",
-        headers=(),
-        timeout_s=10.0,
-        compression="gzip",
+        url="http://collector:4318/v1/metrics", protocol="http/protobuf", headers=(), timeout_s=10.0, compression="gzip"
     )
     assert made("http://collector:4318", signal="logs").url == "http://collector:4318/v1/logs"
 

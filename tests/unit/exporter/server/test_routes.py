@@ -92,11 +92,7 @@ def test_a_short_answer_is_not_worth_compressing() -> None:
             (503, b"not ready: no GPU driver\n"),
             (200, b"healthy: no GPU driver\n"),
         ),
-        (
-            Health(alive=False, ready=False, reason="end"),
-            (503, b"not ready: end\n"),
-            (503, b"not healthy: end\n"),
-        ),
+        (Health(alive=False, ready=False, reason="end"), (503, b"not ready: end\n"), (503, b"not healthy: end\n")),
     ],
 )
 def test_readiness_is_about_the_driver_and_liveness_about_the_process(

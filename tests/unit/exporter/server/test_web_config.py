@@ -235,9 +235,7 @@ def test_an_encrypted_key_is_refused_instead_of_asked_for(folder: Path) -> None:
 
     key = serialization.load_pem_private_key(SERVER.private_key_pem.bytes(), None)
     sealed = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(b"x"),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
     )
     (folder / "server.key").write_bytes(sealed)
     assert refused(folder, TLS).startswith("web.yml:3: the private key in server.key is encrypted")

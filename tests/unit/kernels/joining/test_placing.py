@@ -15,10 +15,7 @@ LAUNCH = launch(2, 110, 120, 160, thread=WORKER)
 
 def test_an_operation_belongs_to_the_region_that_launched_it_wherever_it_runs() -> None:
     found = report(
-        Range("early", MAIN, 0, 100),
-        Range("late", MAIN, 100, 400),
-        launch(1, 50, 150, 300),
-        launch(2, 120, 300, 310),
+        Range("early", MAIN, 0, 100), Range("late", MAIN, 100, 400), launch(1, 50, 150, 300), launch(2, 120, 300, 310)
     )
     early, late = found.regions
     assert (early.name, early.operations, early.busy_ns) == ("early", 1, 150)
@@ -30,10 +27,7 @@ def test_an_operation_belongs_to_the_region_that_launched_it_wherever_it_runs() 
 
 def test_a_region_has_what_regions_inside_it_launched_and_tells_its_own_apart() -> None:
     found = report(
-        Range("step", MAIN, 0, 100),
-        Range("forward", MAIN, 10, 50),
-        launch(1, 20, 30, 40),
-        launch(2, 60, 70, 90),
+        Range("step", MAIN, 0, 100), Range("forward", MAIN, 10, 50), launch(1, 20, 30, 40), launch(2, 60, 70, 90)
     )
     step, forward = found.regions
     assert (step.operations, step.own, step.busy_ns) == (2, 1, 30)
@@ -66,10 +60,7 @@ def test_executions_of_one_name_are_one_region_and_those_inside_themselves_count
 
 def test_an_external_correlation_is_nearer_than_the_thread_and_the_moment() -> None:
     found = report(
-        Range("task a", MAIN, 0, 100, id=1),
-        Range("task b", MAIN, 10, 90, id=2),
-        launch(7, 50, 60, 70),
-        Launched(7, 1),
+        Range("task a", MAIN, 0, 100, id=1), Range("task b", MAIN, 10, 90, id=2), launch(7, 50, 60, 70), Launched(7, 1)
     )
     assert [(r.name, r.own) for r in found.regions] == [("task a", 1), ("task b", 0)]
 
@@ -160,10 +151,7 @@ def test_the_backward_pass_belongs_to_the_region_of_its_forward_and_is_inside_th
 
 def test_on_one_thread_the_backward_pass_belongs_to_the_forward_s_region_too() -> None:
     found = report(
-        *PASSES,
-        MM,
-        Operator("MmBackward0", MAIN, 100, 150, sequence=5, backward=True),
-        launch(2, 110, 120, 160),
+        *PASSES, MM, Operator("MmBackward0", MAIN, 100, 150, sequence=5, backward=True), launch(2, 110, 120, 160)
     )
     assert [(r.name, r.operations, r.own) for r in found.regions] == [("forward", 1, 1), ("backward", 1, 0)]
 

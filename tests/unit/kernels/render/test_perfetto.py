@@ -67,11 +67,7 @@ def test_memory_is_a_counter_in_bytes() -> None:
 
 def test_a_cpus_operators_have_tracks() -> None:
     operators = read(report(on_cpu())).on("a.json (1)/operators, thread 100")
-    assert [each.name for each in operators] == [
-        "aten::mm",
-        "aten::relu",
-        "aten::relu",
-    ]
+    assert [each.name for each in operators] == ["aten::mm", "aten::relu", "aten::relu"]
 
 
 def test_names_hold_no_control_characters() -> None:

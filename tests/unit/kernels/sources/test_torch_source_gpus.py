@@ -47,13 +47,7 @@ def test_gpu_records_are_moved_to_the_epoch(
 
 
 @pytest.mark.parametrize(
-    ("events", "held"),
-    [
-        ([LAUNCH, GEMM, WAIT], False),
-        ([WAIT], False),
-        ([LAUNCH, WAIT], True),
-        ([], True),
-    ],
+    ("events", "held"), [([LAUNCH, GEMM, WAIT], False), ([WAIT], False), ([LAUNCH, WAIT], True), ([], True)]
 )
 def test_a_gpu_that_was_used_without_a_record_of_it_is_told_as_cupti_being_held(
     source: TorchSource, monkeypatch: pytest.MonkeyPatch, events: list[dict[str, Any]], held: bool

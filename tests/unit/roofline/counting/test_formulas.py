@@ -137,8 +137,7 @@ def test_flops_and_bytes_are_the_closed_forms_beside_the_run_and_in_it(name: str
 
 
 @pytest.mark.parametrize(
-    ("dtype", "precision"),
-    [("float64", Precision.FP64), ("bfloat16", Precision.BF16), ("float16", Precision.FP16)],
+    ("dtype", "precision"), [("float64", Precision.FP64), ("bfloat16", Precision.BF16), ("float16", Precision.FP16)]
 )
 def test_flops_are_in_the_precision_of_the_operands(dtype: str, precision: Precision) -> None:
     x = torch.ones(4, 4, dtype=getattr(torch, dtype))

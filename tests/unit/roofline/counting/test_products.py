@@ -100,10 +100,7 @@ def test_convolutions_of_cudnn_count_like_any_other() -> None:
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [
-        (tensor(60, 5), tensor(4, 5, 3)),
-        (tensor(4, 15, 5), tensor(4, 5, 3)),
-    ],
+    [(tensor(60, 5), tensor(4, 5, 3)), (tensor(4, 15, 5), tensor(4, 5, 3))],
     ids=["rows in groups", "a batch"],
 )
 def test_grouped_products_count_the_rows_of_all_groups(a: Operand, b: Operand) -> None:

@@ -73,7 +73,7 @@ def test_calls_are_told_from_the_outside_in_and_back(diary: Diary) -> None:
         model(1)
     model(1)
     assert diary.lines == [
-        *("begin ", "begin 0", "finish 0", "begin 1", "begin 1.0", "finish 1.0", "finish 1", "finish "),
+        *("begin ", "begin 0", "finish 0", "begin 1", "begin 1.0", "finish 1.0", "finish 1", "finish ")
     ]
 
 
@@ -143,7 +143,7 @@ def test_an_encoder_layer_takes_its_fused_path_as_it_does_unwatched(monkeypatch:
         model(torch.ones(1, 3, 4))
     assert calls == [1, 1]
     assert diary.lines == [
-        *("begin ", "begin layers.0", "finish layers.0", "begin layers.1", "finish layers.1", "finish "),
+        *("begin ", "begin layers.0", "finish layers.0", "begin layers.1", "finish layers.1", "finish ")
     ]
 
 

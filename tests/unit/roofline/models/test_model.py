@@ -266,10 +266,7 @@ def test_a_second_pass_does_not_forget_the_half_of_the_work_that_is_known(profil
 # ---------------------------------------------------------------------- what it takes
 
 
-@pytest.mark.parametrize(
-    "inputs",
-    [(torch.ones(2, 2),), {"value": torch.ones(2, 2), "scale": 1.0}, torch.ones(2, 2)],
-)
+@pytest.mark.parametrize("inputs", [(torch.ones(2, 2),), {"value": torch.ones(2, 2), "scale": 1.0}, torch.ones(2, 2)])
 def test_inputs_are_positional_keyword_or_one(profiler: GPUProfiler, inputs: Any) -> None:
     assert torch.equal(profile_model(Residual(nn.Identity()), inputs, profiler=profiler).output, torch.full((2, 2), 2))
 

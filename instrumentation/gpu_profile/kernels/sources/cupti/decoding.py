@@ -11,14 +11,7 @@ from typing import Final
 
 from gpu_profile.kernels.records import HOST, Allocation, Call, Kind, Launched, Operation, Record
 from gpu_profile.kernels.sources.cupti import rows as r
-from gpu_profile.kernels.sources.cupti.names import (
-    COPY_KINDS,
-    MEMORY_KINDS,
-    copy_name,
-    demangled,
-    named,
-    set_name,
-)
+from gpu_profile.kernels.sources.cupti.names import COPY_KINDS, MEMORY_KINDS, copy_name, demangled, named, set_name
 from gpu_profile.kernels.sources.cupti.rows import Row
 
 #: CUpti_ExternalCorrelationKind: PyTorch's profiler takes CUSTOM0 and CUSTOM1 for itself.
@@ -37,11 +30,7 @@ def external_id(recording: int, range_id: int) -> int:
 
 
 def decode(
-    kinds: Mapping[int, Sequence[Row]],
-    *,
-    call_name: Callable[[int, int], str],
-    recording: int,
-    skipped: Counter[str],
+    kinds: Mapping[int, Sequence[Row]], *, call_name: Callable[[int, int], str], recording: int, skipped: Counter[str]
 ) -> Iterator[Record]:
     """The records in `kinds`, whose rows have the columns of `rows.FIELDS`.
 

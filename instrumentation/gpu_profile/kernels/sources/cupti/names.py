@@ -13,16 +13,7 @@ from gpu_profile.kernels.sources.cupti.rows import RUNTIME
 #: CUpti_ActivityMemcpyKind; A is a CUDA array, P a peer.
 COPY_KINDS: Final = ("Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 #: CUpti_ActivityMemoryKind.
-MEMORY_KINDS: Final = (
-    "Unknown",
-    "Pageable",
-    "Pinned",
-    "Device",
-    "Array",
-    "Managed",
-    "Device Static",
-    "Managed Static",
-)
+MEMORY_KINDS: Final = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
 #: What the enumerations add to a function's name: the version of its parameters, and per-thread default streams.
 _RUNTIME_SUFFIX: Final = re.compile(r"(_pt[sd]z|_ptds)?(_v\d{4,5})?$")
 _DRIVER_SUFFIX: Final = re.compile(r"(_ptsz|_ptds)$")
