@@ -1,7 +1,5 @@
 """What holds for every test: those for a real GPU skip where there is none; `--no-skips` lets no other test skip."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Generator
 from pathlib import Path

@@ -5,8 +5,6 @@ idle time, or idle after work, at phases as they come; each is judged as soon as
 process knows by then. The naive poller is what people write: the mean of the readings that it got during the region.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Counters of one run joined with the kernels of another: two recorded runs of one program, on two cuDNN versions."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

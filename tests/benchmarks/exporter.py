@@ -4,8 +4,6 @@ Exporters whose memory is looked at run all the while, at a few per cent of a co
 is only worked out, with other times than this machine's, runs together at the end.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ Two kinds of GPU, with activity counters (H200) and without (A10G), each with a 
 All that is published is rendered; the phases of the load, of the sensors' windows and of the scrapes are random.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import tempfile

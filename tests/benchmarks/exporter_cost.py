@@ -4,8 +4,6 @@ All run at once, each a process of its own with its children, and so does a bare
 same rate: what else the machine does meets them alike, and since it only ever adds, the least of some windows counts.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -3,8 +3,6 @@
 `python tests/benchmarks/exporter_faults.py --write docs/faults.md` runs them all and writes the page.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

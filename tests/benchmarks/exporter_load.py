@@ -1,8 +1,6 @@
 """Two hundred scrapers and some clients that mean ill, on the exporter as its users run it: with a reader of its own,
 on the C stub with 8 GPUs. `server_load.py` compares its listener with another; here counts whether reading suffers."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sys

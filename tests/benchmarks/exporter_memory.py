@@ -4,8 +4,6 @@ Real processes tell what they hold after two minutes and more. The hour is simul
 exporter does with it, in one process on a clock that is moved by hand.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -4,8 +4,6 @@ Each fault runs against an exporter process of its own, which is scraped all the
 alone what held and what did not.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What watching foreign spans costs a service, beside the spans themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

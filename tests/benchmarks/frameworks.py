@@ -1,7 +1,5 @@
 """What device intervals and PyTorch's hooks cost the host, on a CUDA library that is compiled here and does no work."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The heart: the timeline and its joins, unmixing and regimes, each against what people use instead."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from benchmarks import joins, regimes, unmixing

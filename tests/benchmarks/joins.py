@@ -1,7 +1,5 @@
 """Storage and joins of the timeline: bytes kept, and intervals answered, against what people write by hand."""
 
-from __future__ import annotations
-
 import sys
 import tracemalloc
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """Figures of recorded traces that other code found, and those by the definitions of a peer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Final
 

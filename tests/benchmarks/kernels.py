@@ -1,7 +1,5 @@
 """Reading a saved trace as a stream, against `json.load` of the whole; each in a process of its own."""
 
-from __future__ import annotations
-
 import gzip
 import subprocess
 import sys

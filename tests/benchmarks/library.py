@@ -1,7 +1,5 @@
 """What the library costs the process that uses it, and how far the demonstration is from the truth."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -5,8 +5,6 @@ its samples as NVML does its buffers, 10 s of them at a time, so that 8.6 millio
 every sample goes through the timeline by itself all the same.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ energy counter come to lie in the driver's own buffer every `1/hz` seconds, one 
 are drained there, as NVML's are: the sampler itself comes by in larger steps, so that a day passes within a minute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -4,8 +4,6 @@ A label is OVERHEAD_BOUND if twice the batch takes less than 1.5 times as long; 
 the closed-form intensity is on. The ridge is of STREAM in C, a thread per core, and of the best matrix product.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import statistics

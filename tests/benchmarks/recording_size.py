@@ -4,8 +4,6 @@
 Every reading differs from the one before (no sensor that holds its value for 100 ms), so this is a heavy case.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

@@ -3,8 +3,6 @@
 The workloads are of a family that was not looked at while rules and thresholds were made.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence

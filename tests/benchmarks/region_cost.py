@@ -1,7 +1,5 @@
 """What a region costs the code that it is put around: a call, a span, and a span with joined values."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

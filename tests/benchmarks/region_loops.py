@@ -1,7 +1,5 @@
 """The loops that `region_cost` times: `python region_loops.py bare|span|joined` prints microseconds as JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

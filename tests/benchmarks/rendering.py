@@ -1,7 +1,5 @@
 """What it costs to turn what a node knows into an exposition: 8 devices, no driver and no listener in the way."""
 
-from __future__ import annotations
-
 import gc
 import gzip
 import sys

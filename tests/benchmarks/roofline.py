@@ -1,7 +1,5 @@
 """The operation profiler: ceilings against STREAM, verdicts against labels, counts against closed forms."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """One line of the benchmarks' table, and how to time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Baselines run in the same process or the same minute as what they are compared w
 figures move with the machine. A row that falls short makes the exit code 1.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -7,8 +7,6 @@ at once, and one keeps it in a deque for each signal. What is kept lies all over
 tenth of a second apart the processor's caches lose: that is most of the difference.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Two hundred scrapers and fifty clients that mean ill, on the exporter's listener and on the standard library's."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -5,8 +5,6 @@ Worlds and their truth are made up (`unmixing_worlds`). A seed's error is the me
 counts as 100 %; a row's is the median over its seeds.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What unmixing costs: time and memory while a timing is looked for and after, an hour at once, names without end."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A world is a device that idles at 90 W and runs a few regions of 2-20 ms that dr
 are ns after its origin; activities and samples carry times since the epoch, as a session's do.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

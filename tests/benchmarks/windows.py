@@ -1,7 +1,5 @@
 """What recording costs a program on this machine's CPU, beside PyTorch's profiler used by hand."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

@@ -4,8 +4,6 @@
 form that was meant; with `--recordings` the recordings too.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from dataclasses import replace

@@ -3,8 +3,6 @@
 `python tests/golden/make_recording_v1.py DIRECTORY` writes the recording and `expected.json` into DIRECTORY.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

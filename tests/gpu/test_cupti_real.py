@@ -3,8 +3,6 @@
 Each test has a process of its own: CUPTI cannot be taken back from one.
 """
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

@@ -3,8 +3,6 @@
 A process that has used CUDA cannot be forked or told to forget it, so each test has a process of its own.
 """
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

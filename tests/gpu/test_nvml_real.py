@@ -1,7 +1,5 @@
 """What any NVML must keep to, checked on the simulated node everywhere and on the real GPUs where there are some."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path

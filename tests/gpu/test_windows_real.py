@@ -4,8 +4,6 @@ What they promise is tested on stand-ins, and on a CPU, everywhere. Each test ha
 that has used CUPTI keeps its state.
 """
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

@@ -1,7 +1,5 @@
 """A real OpenTelemetry collector (rotel), and what takes in what comes out of it."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import socket

@@ -1,7 +1,5 @@
 """A node with a GPU that is busy half of the time and one that is idle, for tests that start programs on it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

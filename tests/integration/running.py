@@ -1,7 +1,5 @@
 """`gpu-profile` as a process of its own, with and without a terminal."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,8 +1,6 @@
 """A 15 s scrape of a GPU whose work comes in short bursts: the busy counter's rate() against the truth, and beside it
 what a gauge of the last utilisation would have said."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

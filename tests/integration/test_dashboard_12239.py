@@ -1,7 +1,5 @@
 """Grafana's dashboard 12239, "NVIDIA DCGM Exporter Dashboard", panel by panel over a simulated H100."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`gpu-profile-exporter demo` as its users run it, and what it leaves behind when it is disturbed."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

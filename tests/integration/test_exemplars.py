@@ -1,7 +1,5 @@
 """Exemplars of a program's region metrics, as a real Prometheus takes them in."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from pathlib import Path

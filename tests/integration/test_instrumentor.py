@@ -1,7 +1,5 @@
 """A service under `opentelemetry-instrument`, which finds gpu-profile by its entry point, on a simulated GPU."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The example that profiles a small PyTorch program runs as it stands, from a shell."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Monitored runs in real time, with threads, forks, signals and the ends of processes. The GPUs are simulated."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The NVML driver over a shared library in C: its own calls, structs and symbols, as a real one would meet them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

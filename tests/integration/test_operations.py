@@ -1,7 +1,5 @@
 """Operations that were profiled within regions, from the program to spans, /metrics, OTLP metrics and a recording."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

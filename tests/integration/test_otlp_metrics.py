@@ -1,7 +1,5 @@
 """Region metrics on their way through a real collector, as a service on a simulated GPU sends them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Attribution against a kubelet: gRPC over a real unix socket, with everything that can go wrong behind it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

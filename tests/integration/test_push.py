@@ -1,7 +1,5 @@
 """What an exporter pushes on its way through a real collector: after translation, the series of a scrape."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

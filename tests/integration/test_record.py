@@ -1,7 +1,5 @@
 """`gpu-profile record` as its users run it: a process of its own that is ended in every way there is."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

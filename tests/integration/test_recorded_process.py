@@ -1,7 +1,5 @@
 """A process that records itself, as `GPU_PROFILE_RECORD` or `configure(record=...)` asks it to."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`gpu-profile -- COMMAND` as its users run it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Jobs of several processes under `gpu-profile`: one report of all of them."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

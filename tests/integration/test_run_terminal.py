@@ -1,7 +1,5 @@
 """`gpu-profile -- COMMAND` as the foreground job of a terminal."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

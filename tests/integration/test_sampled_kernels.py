@@ -1,7 +1,5 @@
 """From a window of a profiler to spans, events, metrics, a recording and its analysis. The profiler is a stand-in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

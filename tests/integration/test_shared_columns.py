@@ -1,7 +1,5 @@
 """Columns that a process writes and others read, in the same memory at the same time."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal

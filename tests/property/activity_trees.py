@@ -1,7 +1,5 @@
 """Small forests of activities in whole ticks, and the slow, obvious answers that the fast ones are held against."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Ceilings survive being written, and no file whatever makes reading them fail."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

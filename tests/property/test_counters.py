@@ -1,7 +1,5 @@
 """Counters of kernels whose region is known: what the join may say of them, and what it must."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 

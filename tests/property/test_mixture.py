@@ -1,7 +1,5 @@
 """Shares of what was measured: they only grow and always add up to it, whatever comes in whatever order."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

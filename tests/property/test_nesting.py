@@ -1,7 +1,5 @@
 """Laws of covers, nesting and gaps, held against counting every moment."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Least squares within bounds against every way to hold its columns, tried in turn."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

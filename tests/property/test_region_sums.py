@@ -1,7 +1,5 @@
 """A region's sums, held against counting every nanosecond of small recordings."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What moments a sensor's readings are of, against sums over every nanosecond (of small sensors)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the simulated sensors promise for any work: exact integrals, and the same device for every reader."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import asdict
 from itertools import pairwise

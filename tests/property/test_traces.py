@@ -1,7 +1,5 @@
 """Reading traces: whatever the file holds, it gives records, counts what it leaves out, or says why it cannot go on."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A made-up training run whose truth is known, as a recording; what a page was packed into, read back."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """What runs beside a test: in threads, and in a forked child."""
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Callable

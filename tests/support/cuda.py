@@ -4,8 +4,6 @@
 make modules of the frameworks that use it. A device's own clock may drift. Any wait is counted.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import sys

@@ -7,8 +7,6 @@ line for each metric; ends with 1 if one of dcgm-exporter's default metrics is m
 labels or fewer GPUs. Values are compared and shown, but two readers of a changing load may differ.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple

@@ -1,7 +1,5 @@
 """A sampler on a fake clock, over a driver that does what a test tells it to."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A driver that says what a test tells it to, a node around it on a fake clock, and a host with pods and processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

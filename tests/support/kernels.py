@@ -1,7 +1,5 @@
 """A made-up program of two steps, a stand-in for PyTorch's allocator, and a profiler that yields what a test says."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from collections import deque

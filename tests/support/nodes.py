@@ -1,7 +1,5 @@
 """Simulated nodes in a scenario's own words."""
 
-from __future__ import annotations
-
 #: Half of an H100 below a device.
 HALF = '[[device.mig]]\nprofile = "3g.40gb"\n'
 

@@ -1,7 +1,5 @@
 """A trace of Perfetto as its reader understands it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs of their own: the exporter as its users run it, spoken to over HTTP, and a real Prometheus."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

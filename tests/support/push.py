@@ -1,7 +1,5 @@
 """Endpoints that behave as a test tells them to, and what they were sent, read with OpenTelemetry's own classes."""
 
-from __future__ import annotations
-
 import gzip
 import ssl
 import threading

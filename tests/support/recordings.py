@@ -1,7 +1,5 @@
 """What recordings are made of, and a disk that is full."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager

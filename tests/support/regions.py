@@ -1,7 +1,5 @@
 """A process with regions on simulated GPUs, on a clock that the test moves; kernels and operations of executions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType

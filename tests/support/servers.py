@@ -1,7 +1,5 @@
 """A server to talk to in raw bytes, a connection of it in memory, and a small HTTP server of a test's own."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Sessions of this process that a test drives by hand."""
 
-from __future__ import annotations
-
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import Session
 

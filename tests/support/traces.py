@@ -1,7 +1,5 @@
 """Traces made in tests, counter records, and records of what regions launched."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter, defaultdict

@@ -4,8 +4,6 @@
 form that was meant.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Builds the library from the C files beside this one, and puts it beneath nvidia-ml-py, here or in a child."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,7 +1,5 @@
 """What a profiler's records say of regions, in what analyses say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Operations that were profiled within regions, in what analyses say."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

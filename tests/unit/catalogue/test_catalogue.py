@@ -1,7 +1,5 @@
 """The catalogue's own grammar. tests/golden/catalogue.md shows every published name: UPDATE_GOLDEN=1 writes it anew."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import replace

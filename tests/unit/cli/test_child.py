@@ -1,7 +1,5 @@
 """A child as process 1 of a container has it; how it is started and told signals is tested with real ones elsewhere."""
 
-from __future__ import annotations
-
 from support.programs import printed
 
 #: Takes in orphans as process 1 does, by Linux' leave (PR_SET_CHILD_SUBREAPER), and says whether one is left unburied.

@@ -1,7 +1,5 @@
 """What the words of a command line mean, whatever is done about them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

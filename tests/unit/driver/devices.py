@@ -1,7 +1,5 @@
 """Nodes as a driver lists them: whole GPUs, some of them cut, and several models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from gpu_profile.catalogue import SIGNALS, Tier
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver import Driver

@@ -1,7 +1,5 @@
 """What holds for the exporter's tests: its command sets up the process's log, which later tests must not meet."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

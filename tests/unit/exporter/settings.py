@@ -1,7 +1,5 @@
 """What tests of the exporter's settings share: the command with everything but the serving, and values to set."""
 
-from __future__ import annotations
-
 import os
 import string
 from collections.abc import Mapping, Sequence

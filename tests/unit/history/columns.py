@@ -1,7 +1,5 @@
 """Rows and columns for the tests of the timeline."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from gpu_profile.catalogue import Signal, signal

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from unit.history.columns import MS, T0, THROTTLE, column, reading, window

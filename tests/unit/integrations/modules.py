@@ -1,7 +1,5 @@
 """Models that tests of PyTorch's integration instrument, and what came of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

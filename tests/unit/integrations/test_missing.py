@@ -1,7 +1,5 @@
 """An integration whose framework is not installed says so in one line, and what to install."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The pytest plugin, in pytest runs of its own on simulated GPUs."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

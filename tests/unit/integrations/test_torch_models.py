@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path

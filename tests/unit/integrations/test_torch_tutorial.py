@@ -1,7 +1,5 @@
 """The code of the PyTorch tutorial runs as it is written, and has the regions that it promises."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

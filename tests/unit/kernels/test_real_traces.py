@@ -1,7 +1,5 @@
 """Figures of recorded traces, found with other code beforehand; see tests/data/traces/SOURCES.txt."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

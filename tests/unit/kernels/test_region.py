@@ -1,7 +1,5 @@
 """What the operations of a region add up to between all others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

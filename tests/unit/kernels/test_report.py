@@ -1,7 +1,5 @@
 """What a report of a recording holds beside the sums of its regions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

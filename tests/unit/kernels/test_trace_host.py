@@ -1,7 +1,5 @@
 """What a trace holds beside GPU operations and calls: ranges, operators, memory, counters, and its header."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reading recorded traces: nothing is lost, against `json.load` and a loop; see tests/data/traces/SOURCES.txt."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Monitored runs on simulated GPUs, on a clock that the test moves: no threads, no waiting."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self

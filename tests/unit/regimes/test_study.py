@@ -1,7 +1,5 @@
 """Verdicts on random workloads whose regime follows from their physics; `make bench ONLY=heart` judges more of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmarks.regime_worlds import TIE, Case, Kernel, Workload, case, draw

@@ -1,7 +1,5 @@
 """A process with regions on a simulated GPU, driven by hand: with the device's intervals, and with the host's alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

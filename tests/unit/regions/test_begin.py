@@ -1,7 +1,5 @@
 """The beginning of a region stands four times, as a call in between would cost a tenth of it: they must be equal."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from itertools import count

@@ -1,7 +1,5 @@
 """A region's part in OpenTelemetry's context: its span's parent, and baggage."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import threading

@@ -1,7 +1,5 @@
 """Regions that are switched off, and what a region that has ended leaves behind."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """A compiler for `torch.compile`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """No driver, a profiler of the processor with the ceilings of a test, and a clock and CUDA that a test turns."""
 
-from __future__ import annotations
-
 import pytest
 from support.roofline import CEILINGS, fake_clock, fake_cuda
 

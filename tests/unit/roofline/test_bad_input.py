@@ -1,7 +1,5 @@
 """What users do to a profiler: each call runs as often as they said, and what comes of it is theirs."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import logging

@@ -1,7 +1,5 @@
 """What the profiler prints when it is made."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

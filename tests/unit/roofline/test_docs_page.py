@@ -1,7 +1,5 @@
 """The code of the page on operations runs from top to bottom."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """Arguments of twice the size."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How near a device's memory is to running out."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

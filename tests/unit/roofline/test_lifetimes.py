@@ -1,7 +1,5 @@
 """What a profiler remembers of calls keeps nothing of theirs alive: tensors may be all that a device has room for."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """One timing and a regime per call, by the same rules as a whole measurement."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

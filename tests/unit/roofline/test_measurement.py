@@ -1,7 +1,5 @@
 """One operation, run and judged: how often, at which times, and what passes through."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

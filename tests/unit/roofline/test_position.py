@@ -1,7 +1,5 @@
 """Where an operation stands under its machine's roofs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """`GPUProfiler`: what is given to it, what it prints, and where it runs."""
 
-from __future__ import annotations
-
 import builtins
 import functools
 import io

@@ -1,7 +1,5 @@
 """Medians of timings, and how sure they are."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """What the document of operations shows runs with the import line changed, on the CPU where it says `cuda`."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping

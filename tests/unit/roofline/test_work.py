@@ -1,7 +1,5 @@
 """Works added up."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

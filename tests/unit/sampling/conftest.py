@@ -1,7 +1,5 @@
 """One device, and samplers in threads of their own, which end with the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

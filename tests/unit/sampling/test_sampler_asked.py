@@ -1,7 +1,5 @@
 """Who asks a sampler for more than it does by itself."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """What is not a measurement is absent: codes in place of numbers, parts that are not there, memory of the host."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pynvml

@@ -1,7 +1,5 @@
 """Draining the driver's own sample buffers."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

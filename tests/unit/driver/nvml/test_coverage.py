@@ -1,7 +1,5 @@
 """Which time a polled reading covers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The driver as a whole: devices, errors, events, fork and close."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable

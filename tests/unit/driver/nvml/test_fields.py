@@ -1,7 +1,5 @@
 """Field values: one array per device and tier, every type of the union, every field judged by itself."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

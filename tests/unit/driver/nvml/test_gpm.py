@@ -1,7 +1,5 @@
 """GPM windows: two buffers in turn, at least a refresh apart."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """A group that is off is not read at all."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A source that had answered and stops: another one steps in, it is told, and the source is asked anew."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from itertools import pairwise

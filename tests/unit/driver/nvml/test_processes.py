@@ -1,7 +1,5 @@
 """Who uses a device: memory once, utilisation since the last call or none, and each process where it really is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pynvml

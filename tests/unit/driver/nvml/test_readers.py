@@ -1,7 +1,5 @@
 """The table of readers against the catalogue and the names of nvml.h."""
 
-from __future__ import annotations
-
 import pynvml
 import pytest
 

@@ -1,7 +1,5 @@
 """The driver over a simulated node: nvidia-ml-py, its structs and this driver's own code unchanged, faults included."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Throttle time for drivers that lack a counter of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pynvml

@@ -1,7 +1,5 @@
 """A node directory on a fake clock, and pynvml above it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

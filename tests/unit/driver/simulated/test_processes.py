@@ -1,7 +1,5 @@
 """Processes of a simulated node as the NVML driver lists them, judged by what really happened."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

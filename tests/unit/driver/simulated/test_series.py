@@ -1,7 +1,5 @@
 """How many series each model of GPU brings, and that what is read of it is what the simulation says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.metrics import BUILD_INFO
 from gpu_profile.catalogue.signals import POWER

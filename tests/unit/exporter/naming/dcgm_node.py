@@ -1,7 +1,5 @@
 """One GPU and one MIG instance as the exporter knows them, and every reading that they can give."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

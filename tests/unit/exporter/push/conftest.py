@@ -1,7 +1,5 @@
 """An endpoint on this machine, which takes everything until a test has it answer otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """OTLP over gRPC against a real server that misbehaves."""
 
-from __future__ import annotations
-
 import builtins
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """OTLP over HTTP against endpoints that misbehave: each is a reason, a line for people, and whether to try again."""
 
-from __future__ import annotations
-
 import email.utils
 import socket
 import ssl

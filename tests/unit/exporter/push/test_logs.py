@@ -1,7 +1,5 @@
 """Events of devices as OTLP log records."""
 
-from __future__ import annotations
-
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber

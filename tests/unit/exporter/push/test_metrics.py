@@ -1,7 +1,5 @@
 """Readings as OTLP metrics: the same series as a scrape's, with times and beginnings."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """The push at work: readings at an interval, events as they come, what it says of itself."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A queue and its endpoint: what is tried again, what is given up, and what the log is told."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The endpoint of one signal, from the settings that hold for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

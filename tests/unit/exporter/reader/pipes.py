@@ -1,7 +1,5 @@
 """A reader process that is none, for the keeper's state machine, and what a reader would say."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """A reader is a program of this package, whatever lies in the directory that it is started in."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.worlds import BUSY, DEVICE, LATE, LATE_BUSY, MS, NAMES, T0, WATTS, World, known

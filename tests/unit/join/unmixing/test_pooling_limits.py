@@ -1,7 +1,5 @@
 """What a pool makes of a clock that jumps, of more regions than it has room for, and of streams side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

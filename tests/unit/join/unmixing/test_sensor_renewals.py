@@ -1,7 +1,5 @@
 """A counter that renews itself more often than the catalogue knows: what is shown by its readings goes first."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whether a sensor's timing is found in what it says: worlds of the study of unmixing, one seed each."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmarks.unmixing_worlds import MS, ORIGIN_NS, World

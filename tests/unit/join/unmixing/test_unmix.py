@@ -1,7 +1,5 @@
 """The model of the simulation study: idle power, regions of 2-20 ms in random order, 100 ms windows, 60 s, seeded."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Counter records and the regions that they belong to."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 

@@ -1,7 +1,5 @@
 """What counters mean: which add up, and what their sums make."""
 
-from __future__ import annotations
-
 import pytest
 from support.traces import PCT, counted, joined, kernels
 

@@ -1,7 +1,5 @@
 """A profiler of ranges on a GPU that is not there."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A GPU that tests of the profiler launch kernels on: its records are exact, and no hardware or framework is there."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Ranges of a profiler on a GPU that is not there: what is counted where."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator

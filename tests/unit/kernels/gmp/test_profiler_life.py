@@ -1,7 +1,5 @@
 """When a profiler records, and what it says when it cannot."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

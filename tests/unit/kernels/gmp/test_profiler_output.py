@@ -1,7 +1,5 @@
 """What a profiler gives and writes."""
 
-from __future__ import annotations
-
 import csv
 import logging
 import os

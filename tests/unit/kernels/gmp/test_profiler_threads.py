@@ -1,7 +1,5 @@
 """Ranges in several threads, under PyTorch's own profiler, which records the host's side of threads in its own way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

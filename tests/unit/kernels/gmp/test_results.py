@@ -1,7 +1,5 @@
 """What the profiler of ranges shows: numbers under each reduction, the console's layout, and the files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import sys

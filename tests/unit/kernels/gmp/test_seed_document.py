@@ -1,7 +1,5 @@
 """What the document of kernels and memory shows runs with the import line changed, on the CPU where it says `cuda`."""
 
-from __future__ import annotations
-
 import csv
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Which region has launched what, and whose the backward pass is."""
 
-from __future__ import annotations
-
 from support.traces import MAIN, WORKER, launch, report
 
 from gpu_profile.kernels.records import Call, Kind, Launched, Operation, Operator, Range

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from support.kernels import FILL, INSTRUCTIONS, counted, hostile, on_cpu, report, steps
 

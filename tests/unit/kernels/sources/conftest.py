@@ -1,7 +1,5 @@
 """PyTorch's profiler as a source, which no test leaves running."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """PyTorch's profiler on a CPU. What it does with GPUs is held by stand-ins here, and by tests/gpu."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What PyTorch's profiler gives on GPUs, as far as stand-ins can tell."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A session that is driven by hand, on a clock of the tests' own, and a profiler that yields what a test says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The real calls, by ctypes, on a driver library that is compiled here and loaded in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import textwrap

@@ -1,7 +1,5 @@
 """An hour of a region on a simulated clock, over a history of minutes: what it is told in the end, and what is kept."""
 
-from __future__ import annotations
-
 import gc
 import sys
 

@@ -1,7 +1,5 @@
 """A session's threads: when they start, pause, and end."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Operations and kernels in the counts and verdicts of a session."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 
 from support.regions import BLANK, HUNGRY, NOTHING, PRODUCT, SUM, TALKING

@@ -1,7 +1,5 @@
 """Foreign spans that are watched by the rule that holds where nobody gives one."""
 
-from __future__ import annotations
-
 import pytest
 from support.regions import Stage
 from unit.regions.telemetry.foreign import watch

@@ -1,7 +1,5 @@
 """Foreign spans on a stage: started and ended on its clock, and watched until the test is over."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

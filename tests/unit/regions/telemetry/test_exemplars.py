@@ -1,7 +1,5 @@
 """Exemplars: from a bucket of a region's durations to a trace with an execution in it."""
 
-from __future__ import annotations
-
 from urllib.request import Request, urlopen
 
 import pytest

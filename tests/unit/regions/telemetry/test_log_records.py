@@ -1,7 +1,5 @@
 """Events of the GPUs of a process, as log records in the traces that they happened to."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is used of the SDK that it does not promise, held on every version that is at hand."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """In what regions and foreign spans run, and whose time is whose."""
 
-from __future__ import annotations
-
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context

@@ -1,7 +1,5 @@
 """A device whose speed a test knows: its benchmarks only say how long they would take, and its clock believes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar

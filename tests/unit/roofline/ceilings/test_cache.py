@@ -1,7 +1,5 @@
 """Ceilings are kept between runs, for the machine that they are of, and a bad file costs a calibration at most."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

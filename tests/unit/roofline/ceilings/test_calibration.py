@@ -1,7 +1,5 @@
 """Ceilings are what a device can do, and measuring them leaves no trace."""
 
-from __future__ import annotations
-
 import gc
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What data sheets promise, by the names that drivers give; and what clocks and widths allow."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

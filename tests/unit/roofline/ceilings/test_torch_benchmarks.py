@@ -1,7 +1,5 @@
 """Calibrating with PyTorch changes nothing of the user's."""
 
-from __future__ import annotations
-
 import gc
 from types import SimpleNamespace
 from typing import Any

@@ -1,19 +1,12 @@
 """Arguments without their data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_profile.roofline.counting.signature import (  # noqa: E402
-    Indescribable,
-    describe,
-    stand_in,
-    under,
-)
+from gpu_profile.roofline.counting.signature import Indescribable, describe, stand_in, under  # noqa: E402
 
 
 def test_a_stand_in_has_the_shape_strides_type_and_gradient_of_what_it_stands_for() -> None:

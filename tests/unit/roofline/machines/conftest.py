@@ -1,7 +1,5 @@
 """PyTorch where it is installed, and its accelerators on a model of CUDA."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

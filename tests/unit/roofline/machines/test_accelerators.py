@@ -1,7 +1,5 @@
 """What PyTorch's and CuPy's GPUs have in common: how calls are timed by events, on a model of CUDA."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import partial

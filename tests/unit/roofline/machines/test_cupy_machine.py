@@ -1,7 +1,5 @@
 """CuPy's machines, on a model of CUDA and of CuPy's interface to it."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The machines of PyTorch: the processor for real where PyTorch is installed, accelerators on a model of CUDA."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import weakref

@@ -1,7 +1,5 @@
 """A user's module, and a stopwatch that a test sets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

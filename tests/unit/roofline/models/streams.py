@@ -1,7 +1,5 @@
 """PyTorch's `cuda` on a model of CUDA, whose time passes while the host waits."""
 
-from __future__ import annotations
-
 from support.roofline import Accelerator
 
 from gpu_profile.units import NS_PER_S

@@ -1,7 +1,5 @@
 """Which modules are watched, and that nothing of it changes them or stays."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

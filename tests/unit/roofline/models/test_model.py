@@ -1,7 +1,5 @@
 """A model is run as it would be anyway: how often, what is left as it was, what is counted, what it takes."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from math import inf

@@ -1,7 +1,5 @@
 """A model's profile: its modules ranked and judged, the whole of them, and how it is told."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

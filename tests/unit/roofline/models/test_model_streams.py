@@ -1,7 +1,5 @@
 """`profile_model` on a model of CUDA's streams: the device's own times, one wait at the end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How long modules take: exact on a model of CUDA's streams, without the hooks' own cost on the host."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

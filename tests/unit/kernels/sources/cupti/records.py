@@ -1,7 +1,5 @@
 """CUPTI as `cupti-python` shows it, with the package's own record structures and none of NVIDIA's library or driver."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.machinery
 import re

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import importlib.util
 import sys
 from importlib import metadata
