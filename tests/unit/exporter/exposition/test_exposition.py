@@ -153,7 +153,7 @@ def test_a_reading_that_is_not_renewed_vanishes_after_three_periods_and_at_least
 
 def test_busy_time_that_is_no_longer_measured_vanishes_too(world: World) -> None:
     world.run(2)
-    world.driver.frozen = {rows.GRAPHICS}
+    world.driver.frozen = {rows.GRAPHICS, rows.UTILIZATION}
     assert "gpu_profile_busy_seconds_total" not in of("GPU-a", world.run(2.5))
     world.driver.frozen = set()
     assert "gpu_profile_busy_seconds_total" in of("GPU-a", world.run(0.3))
