@@ -242,7 +242,9 @@ class _Reader:
                 )
             users[name.encode()] = text.encode()
         if not users:
-            self._warnings.append("basic_auth_users names nobody: whoever reaches the port may ask, without a password")
+            self._warnings.append(
+                f"{self._at(node)}: basic_auth_users names nobody: whoever reaches the port may ask, without a password"
+            )
         return users
 
     def _rate(self, node: Node) -> tuple[float, int] | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from math import isfinite
+from typing import Any, Final, Literal
 
 AttributeType = Literal["string", "double", "int", "string[]", "int[]", "double[]"]
 
@@ -16,6 +18,24 @@ class Attribute:
     type: AttributeType
     brief: str
     unit: str = ""
+
+    def of(self, found: Mapping[str, Any]) -> Any:
+        """Its value among attributes of any origin, None if it is absent. TypeError if it is of another type, or no
+        count or number."""
+        value = found.get(self.name)
+        return None if value is None else _typed(value, self.type)
+
+
+def _typed(value: Any, kind: str) -> Any:
+    if kind.endswith("[]") and isinstance(value, list | tuple):
+        return tuple(_typed(each, kind[:-2]) for each in value)
+    if kind == "int" and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if kind == "double" and isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+        return float(value)
+    if kind == "string" and isinstance(value, str):
+        return value
+    raise TypeError(f"{value!r} is no {kind}")
 
 
 _ROWS: Final[list[Attribute]] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from math import isfinite
 from typing import Any, Final, NamedTuple
 
 from gpu_profile.catalogue import Metric
@@ -112,7 +111,7 @@ class Quantity(NamedTuple):
 
     def read(self, found: Mapping[str, Any]) -> int | None:
         """Its value from attributes."""
-        value: Any = _read(found, self.attribute)
+        value: Any = self.attribute.of(found)
         return _in_ns(value) if self.time and value is not None else value
 
 
@@ -170,14 +169,14 @@ class KernelWork(KernelSums):
             values: dict[str, Any] = {each.name: each.read(found) for each in QUANTITIES}
             if any(values[each.name] is None and not each.optional for each in QUANTITIES):
                 return None
-            told = {key: value for key, row in _EVIDENCE.items() if (value := _read(found, row)) is not None}
-            coverage, n = _read(found, names.KERNELS_COVERAGE) or 0.0, _read(found, names.KERNELS_N) or 0
-            evidence = Evidence("kernels", told, n, coverage, reason=_read(found, names.KERNELS_REASON) or "")
+            told = {key: value for key, row in _EVIDENCE.items() if (value := row.of(found)) is not None}
+            coverage, n = names.KERNELS_COVERAGE.of(found) or 0.0, names.KERNELS_N.of(found) or 0
+            evidence = Evidence("kernels", told, n, coverage, reason=names.KERNELS_REASON.of(found) or "")
             lists = (names.KERNELS_TOP_NAMES, names.KERNELS_TOP_COUNTS, names.KERNELS_TOP_TIMES)
-            top = zip(*(_read(found, row) or () for row in lists), strict=True)
+            top = zip(*(row.of(found) or () for row in lists), strict=True)
             return KernelWork(
                 evidence=evidence,
-                occupancy=_read(found, names.KERNELS_OCCUPANCY),
+                occupancy=names.KERNELS_OCCUPANCY.of(found),
                 top=tuple((name, count, _in_ns(seconds)) for name, count, seconds in top)[:MOST_TOP],
                 **values,
             )
@@ -284,21 +283,3 @@ def _in_ns(seconds: float) -> int:
     if not 0 <= seconds < _LONGEST_S:
         raise ValueError(f"{seconds} s is no length of time")
     return round(seconds * NS_PER_S)
-
-
-def _read(found: Mapping[str, Any], row: Attribute) -> Any:
-    """An attribute's value, None if it is absent. TypeError if it is of another type, or no count or number."""
-    value = found.get(row.name)
-    return None if value is None else _typed(value, row.type)
-
-
-def _typed(value: Any, kind: str) -> Any:
-    if kind.endswith("[]") and isinstance(value, list | tuple):
-        return tuple(_typed(each, kind[:-2]) for each in value)
-    if kind == "int" and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if kind == "double" and isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
-        return float(value)
-    if kind == "string" and isinstance(value, str):
-        return value
-    raise TypeError(f"{value!r} is no {kind}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Final
 
 from gpu_profile.catalogue import attributes as names
@@ -82,27 +81,15 @@ class Operation:
         """The reverse, from any attributes; None if they are of no operation, or one of them cannot be its."""
         if names.OPERATION_N.name not in found:
             return None
-        values = {field: found.get(row.name) for field, row in _ATTRIBUTES.items() if field != "intensity"}
-        known = {field: value for field, value in values.items() if value is not None}
         try:
-            return Operation(**{field: _read(value, _ATTRIBUTES[field].type) for field, value in known.items()})
+            values = {field: row.of(found) for field, row in _ATTRIBUTES.items() if field != "intensity"}
+            return Operation(**{field: value for field, value in values.items() if value is not None})
         except (TypeError, OverflowError):
             return None
 
 
 def _fits(value: AttributeValue) -> bool:
     return not isinstance(value, int) or value <= _LARGEST
-
-
-def _read(value: Any, kind: str) -> Any:
-    """The value of an attribute of this type. TypeError if it is of another, or no count or number."""
-    if kind == "int" and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if kind == "double" and isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
-        return float(value)
-    if kind == "string" and isinstance(value, str):
-        return value
-    raise TypeError(f"{value!r} is no {kind}")
 
 
 class Operations:

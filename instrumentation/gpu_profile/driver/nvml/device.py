@@ -58,7 +58,8 @@ class OpenDevice:
         self._ends: dict[Signal, int] = {}
         self._gpm: Gpm | None = None
         self._throttling: Throttling | None = None
-        self.opened_ns: Final = clock.now_ns()
+        #: In elapsed time, as the next.
+        self.opened_ns: Final = clock.elapsed_ns()
         #: When a source that had answered was given up: it may answer again once the device is opened anew.
         self.lost_ns: int | None = None
         self._answered: set[Query] = set()
@@ -258,7 +259,7 @@ class OpenDevice:
         name = errors.name(failure)
         errors.counts["SOURCE_LOST"] += 1
         if self.lost_ns is None:
-            self.lost_ns = self._clock.now_ns()
+            self.lost_ns = self._clock.elapsed_ns()
         errors.warn(f"{name} {what}", what, self._uuid, f"it had answered, and says {name} now; it is asked anew")
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -274,15 +275,14 @@ class OpenDevice:
             return
         now = self._clock.now_ns()
         earliest, latest = max(1, now - _PLAUSIBLE_NS), now + _PLAUSIBLE_NS
-        decoders, missing = batch.decoders, False
+        decoders, missing = batch.decoders, []
         last_us = end = -1
         for reader, (stamp_us, kind, status, value) in batch.values():
             if status or kind != batch.whole:
                 decode = None if status else decoders.get(kind)
                 if decode is None:
                     if self._note(reader, errors.met(status or _NO_TYPE, reader.field, self._uuid)):
-                        missing = True
-                        self._lose(status or _NO_TYPE, reader.field)
+                        missing.append((status or _NO_TYPE, reader.field))
                     continue
                 value = round(decode(value))  # noqa: PLW2901 - the raw bytes as what they stand for
             if stamp_us != last_us:
@@ -294,6 +294,8 @@ class OpenDevice:
             else:
                 self._add(samples, reader, end, value)
         if missing:
+            code, field = missing[0]
+            self._lose(code, field if len(missing) == 1 else f"{field} and {len(missing) - 1} more fields")
             self._group_fields(batch.readers)
             for reader in batch.readers:
                 if reader.signal in self._reasons:

@@ -231,7 +231,7 @@ class NvmlDriver:
             return False
         well = opened.lost_ns - opened.opened_ns > _LONGEST_PAUSE_NS
         pause = _PAUSE_NS if well else self._pauses.get(uuid, _PAUSE_NS)
-        if 0 <= self._clock.now_ns() - opened.lost_ns < pause:
+        if self._clock.elapsed_ns() - opened.lost_ns < pause:
             return False
         self._pauses[uuid] = min(2 * pause, _LONGEST_PAUSE_NS)
         return True

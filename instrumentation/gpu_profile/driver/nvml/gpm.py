@@ -64,17 +64,15 @@ class Gpm:
         """Close the open window and open the next; nothing if it is younger than the driver's refresh period."""
         if not self._metrics:
             return []
-        before, elapsed = self._clock.now_ns(), self._clock.elapsed_ns()
-        if self._opened_ns is not None and elapsed - self._opened_elapsed_ns < self._metrics[0][0].refresh_ns:
+        before = self._clock.elapsed_ns()
+        if self._opened_ns is not None and before - self._opened_elapsed_ns < self._metrics[0][0].refresh_ns:
             return []
         errors = self._library.errors
         try:
-            moment = self._take(before)
-            if moment is None:
-                return []
+            elapsed, after = self._take(before)
+            moment = self._clock.now_ns() - (after - elapsed)
             opened, self._opened_ns = self._opened_ns, moment
-            length = elapsed + moment - before - self._opened_elapsed_ns
-            self._opened_elapsed_ns += length
+            length, self._opened_elapsed_ns = elapsed - self._opened_elapsed_ns, elapsed
             self._start, self._spare = self._spare, self._start
             if opened is None or length <= 0:
                 return []
@@ -97,11 +95,11 @@ class Gpm:
             if buffer is not None:
                 self._library.errors.release(self._library.api.nvmlGpmSampleFree, buffer)
 
-    def _take(self, before: int) -> int | None:
-        """Let the driver fill the spare buffer; the moment of it: half-way through the call.
+    def _take(self, before: int) -> tuple[int, int]:
+        """Let the driver fill the spare buffer; the moment of it, half-way through the call, and the call's end.
 
-        A call in which this thread had to wait, for the processor or for Python's lock, tells that moment badly: it is
-        made again.
+        Both are elapsed time, as `before` is: nobody sets that during the call. A call in which this thread had to
+        wait, for the processor or for Python's lock, tells the moment badly: it is made again.
         """
         api = self._library.api
         if self._spare is None:
@@ -111,16 +109,14 @@ class Gpm:
                 api.nvmlGpmSampleGet(self._handle, self._spare)
             else:
                 api.nvmlGpmMigSampleGet(self._handle, self._instance, self._spare)
-            after = self._clock.now_ns()
-            if after < before:
-                return None
+            after = self._clock.elapsed_ns()
             took = after - before
             usual = self._usual_ns
             self._usual_ns = took if usual is None else min(took, usual + usual // 64)
             if not left or usual is None or took <= _LONG * usual + _AT_ONCE_NS:
                 break
             before = after
-        return (before + after) // 2
+        return (before + after) // 2, after
 
     def _samples(self, start: int, end: int) -> list[Sample]:
         api, errors, request = self._library.api, self._library.errors, self._request

@@ -211,3 +211,23 @@ def test_a_clock_that_is_slewed_leaves_no_gap_between_windows(stub: Any, clock: 
         clock.advance(0.1)
         rows += [one for one in driver.boundary(device) if one.signal is signal("sm")]
     assert all(b.t_start_ns == a.t_end_ns for a, b in pairwise(rows))
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_a_clock_that_is_set_while_a_sample_is_taken_costs_nothing_after_it(
+    stub: Any, clock: FakeClock, driver: NvmlDriver, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    stub.gpus[0].metrics = {SM: (0, 50.0)}
+    device = driver.devices()[0]
+    get, steps = pynvml.nvmlGpmSampleGet, [0.0] * 10 + [seconds]
+
+    def taken(*arguments: Any) -> None:
+        clock.set_forward(steps.pop(0) if steps else 0.0)
+        get(*arguments)
+
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleGet", taken)
+    covered = 0
+    for _ in range(40):
+        clock.advance(0.1)
+        covered += sum(one.t_end_ns - one.t_start_ns for one in driver.boundary(device) if one.signal is signal("sm"))
+    assert covered == 39 * 100 * MS

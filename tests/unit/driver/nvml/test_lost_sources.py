@@ -129,21 +129,17 @@ def test_it_is_told_once_and_counted(
 def test_a_source_that_stays_away_is_asked_ever_more_seldom(
     stub: Any, clock: FakeClock, told: Callable[[], set[str]]
 ) -> None:
-    answers = iter([0, pynvml.NVML_ERROR_NOT_SUPPORTED] * 100)
-    opened = []
-    support = stub.nvmlGpmQueryDeviceSupport
-
-    def asked(*arguments: Any) -> int:
-        opened.append(clock.now_ns())
-        return int(support(*arguments))
-
-    stub.nvmlGpmQueryDeviceSupport = asked
-    for _ in range(6000):  # answers once after each opening, then fails
-        stub.code["nvmlGpmMetricsGet"] = next(answers)
-        if "sm" not in told():
-            answers = iter([0, pynvml.NVML_ERROR_NOT_SUPPORTED] * 100)
-    gaps = [(b - a) / 1e9 for a, b in pairwise(opened)]
-    assert len(opened) < 12
+    opened: list[float] = []
+    probes, known = stub.count, stub.count["nvmlGpmQueryDeviceSupport"]
+    for _ in range(9000):
+        if probes["nvmlGpmQueryDeviceSupport"] != known:  # after each opening it answers once, and then fails
+            known = probes["nvmlGpmQueryDeviceSupport"]
+            opened.append(clock.now_ns() / 1e9)
+            stub.code.pop("nvmlGpmMetricsGet", None)
+        if "sm" in told():
+            stub.code["nvmlGpmMetricsGet"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    gaps = [b - a for a, b in pairwise(opened)]
+    assert 5 <= len(opened) < 12
     assert gaps == sorted(gaps)
 
 

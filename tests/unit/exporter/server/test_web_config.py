@@ -127,7 +127,7 @@ def test_users_of_whom_none_is_named_are_told_as_an_open_door(folder: Path, text
     config = parse(folder, text)
     assert not config.users
     (warning,) = config.warnings
-    assert warning.startswith("basic_auth_users names nobody: whoever reaches the port may ask")
+    assert warning.startswith(f"{folder}/web.yml:1: basic_auth_users names nobody: whoever reaches the port may ask")
 
 
 @pytest.mark.parametrize(
