@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from gpu_profile.catalogue import ATTRIBUTES, DEFAULT_GROUPS, GROUPS, METRICS, SIGNALS, Metric, Signal, Tier
+from gpu_profile.catalogue import ATTRIBUTES, DEFAULT_GROUPS, GROUPS, METRICS, SIGNALS, Group, Metric, Signal, Tier
 from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
 from gpu_profile.catalogue.attributes import KERNEL_ATTRIBUTES, Attribute
 from gpu_profile.catalogue.http import HTTP_METRICS
@@ -24,6 +24,7 @@ from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.catalogue.push import PUSH_METRICS
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
+from gpu_profile.catalogue.signals import THROTTLES_SEEN
 from gpu_profile.regimes import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, RULES, Regime, Thresholds
 from gpu_profile.units import si
 
@@ -115,12 +116,20 @@ def signals() -> str:
 
 def groups() -> str:
     """Every group of signals that can be switched on."""
-    columns = ("group", "on by default", "what it brings", "signals")
+    columns = ("group", "on by default", "series", "what it brings", "signals")
     rows = []
     for group, brief in GROUPS.items():
         keys = dict.fromkeys(code(_key(row)) for row in SIGNALS if row.group is group)
-        rows.append((code(group), "yes" if group in DEFAULT_GROUPS else "", brief, ", ".join(keys)))
+        rows.append((code(group), "yes" if group in DEFAULT_GROUPS else "", _series(group), brief, ", ".join(keys)))
     return table(columns, rows)
+
+
+def _series(group: Group) -> str:
+    """The series of a GPU that has everything of a group; what a driver counts is not added up here as well."""
+    counted = [row for row in SIGNALS if row.group is group and row not in THROTTLES_SEEN]
+    links = [int(found[0]) for row in counted if (found := LINK.search(row.key))]
+    parts = (str(len(counted) - len(links) or ""), f"{links.count(0)} a link" if links else "")
+    return " and ".join(filter(None, parts))
 
 
 def _key(row: Signal) -> str:

@@ -5,38 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from queries import GPU, increase, series
+from queries import GPU, increase, increase_from_first, series
 from rulefiles import Alert
 
 from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.metric import label
-from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST, XID_LAST_TIME
+from gpu_profile.catalogue.self_metrics import XID_ANY, XID_ERRORS
 from gpu_profile.catalogue.signals import ECC_UNCORRECTED, RECOVERY_ACTION, REMAP_FAILURE, REMAP_PENDING
 from gpu_profile.catalogue.xids import XIDS, Tier
 
 _XID: Final = label("nvidia.gpu.xid")
 _WHICH: Final = f"XID {{{{ $labels.{_XID} }}}}"
 _WINDOW: Final = "15m"
-_WINDOW_S: Final = 900
 
 
 def _codes(tiers: Iterable[Tier]) -> tuple[str, ...]:
     return tuple(str(xid.code) for xid in XIDS if xid.tier in tiers)
 
 
-def _came(tier: Tier) -> str:
-    """Errors of this tier that came within the window."""
-    return f"{increase(series(XID_ERRORS, {'nvidia.gpu.xid': _codes([tier])}), _WINDOW)} > 0"
+def _came(*tiers: Tier, other: bool = False) -> str:
+    """Errors of these tiers (`other`: of none of them) that came within the window.
 
-
-def _came_of_others() -> str:
-    """Errors of any other code: its counter begins with the first one, which only the last error's code shows."""
-    others = f'{_XID}!~"{"|".join(_codes([Tier.CRITICAL, Tier.APPLICATION]))}"'
+    A code's counter begins with its first error, which `increase` alone would miss. A counter that was merely not
+    scraped before is no error: the device's errors of any code, counted from 0 on, must have grown too.
+    """
+    codes = f'{_XID}{"!~" if other else "=~"}"{"|".join(_codes(tiers))}"'
     return (
-        f"{increase(series(XID_ERRORS, scope=others), _WINDOW)} > 0\n"
-        f"or on (instance, hw_id, {_XID})\n"
-        f"({series(XID_LAST, scope=others)} > 0\n"
-        f"  and on (instance, hw_id) time() - {series(XID_LAST_TIME)} < {_WINDOW_S})"
+        f"{increase_from_first(series(XID_ERRORS, scope=codes), _WINDOW)} > 0\n"
+        f"and on (job, instance, hw_id)\n{increase(series(XID_ANY), _WINDOW)} > 0"
     )
 
 
@@ -57,7 +53,7 @@ ALERTS: Final = (
         "GpuXid",
         "warning",
         "0m",
-        _came_of_others(),
+        _came(Tier.CRITICAL, Tier.APPLICATION, other=True),
         f"{GPU}: {_WHICH}",
         "The driver reported an error that the GPU survived: something of it is worn or was retired, or the code is "
         "none of those that are known here.",

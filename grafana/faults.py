@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from panels import BARS, Column, Query, Section, panel
-from queries import GPU_NAME, by, increase, named, of_gpus, throttled
+from queries import GPU_NAME, by, increase, increase_from_first, named, of_gpus, throttled
 
 from gpu_profile.catalogue import metric_of, signal
 from gpu_profile.catalogue.links import NVLINK_ERRORS
 from gpu_profile.catalogue.memory import REMAPPED_ROWS
 from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import DEVICE_INFO
-from gpu_profile.catalogue.self_metrics import XID_ERRORS
+from gpu_profile.catalogue.self_metrics import XID_ANY, XID_ERRORS
 from gpu_profile.catalogue.signals import (
     ECC_CORRECTED,
     ECC_UNCORRECTED,
@@ -39,7 +39,7 @@ FAULTS: Final = Section(
             "the driver asks for: 0 is nothing, 1 a reset. An empty cell: the GPU does not report it.",
             "none",
             Query(by("hw_id, index, instance", of_gpus(DEVICE_INFO, {"kind": "gpu"}), "max"), GPU_NAME),
-            Query(by("hw_id", increase(of_gpus(XID_ERRORS))), "XID errors {{hw_id}}"),
+            Query(by("hw_id", increase(of_gpus(XID_ANY))), "XID errors {{hw_id}}"),
             Query(by("hw_id", _UNCORRECTED), "uncorrected {{hw_id}}"),
             Query(by("hw_id", _CORRECTED), "corrected {{hw_id}}"),
             Query(by("hw_id", increase(of_gpus(metric_of(REMAPPED_ROWS[0])))), "rows remapped {{hw_id}}"),
@@ -67,10 +67,11 @@ FAULTS: Final = Section(
         ),
         panel(
             "XID errors by code",
-            "Errors that the driver reported in this time range, over all chosen GPUs. 13, 31, 43 and 45 "
-            "are most often defects of a program; 48, 79, 94, 95, 119 and 120 concern the GPU.",
+            "Errors that the driver reported in this time range, over all chosen GPUs; a code that never came has no "
+            "bar. 13, 31, 43 and 45 are most often defects of a program; 48, 79, 94, 95, 119 and 120 concern the GPU.",
             "none",
-            Query(by(_XID, increase(of_gpus(XID_ERRORS))), f"XID {{{{{_XID}}}}}"),
+            Query(f"sum({increase(of_gpus(XID_ANY))})", "all codes"),
+            Query(by(_XID, increase_from_first(of_gpus(XID_ERRORS))), f"XID {{{{{_XID}}}}}"),
             kind="bargauge",
             width=8,
             height=8,

@@ -7,7 +7,7 @@ from typing import Final
 from panels import BARS, STAT, Column, Query, Section, panel
 from queries import GPU_NAME, by, increase, mean, named, of_gpus, physical, rate, throttled
 
-from gpu_profile.catalogue import SIGNALS, metric_of
+from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import (
     BUSY,
@@ -38,10 +38,6 @@ _ENERGY = metric_of(ENERGY)
 _POWER = metric_of(POWER)
 _TEMPERATURE = metric_of(TEMPERATURE)
 _CORE: Final = dict(TEMPERATURE.attributes)
-_TASK: Final = "hw.gpu.task"
-_ENGINES: Final = tuple(
-    dict(row.attributes)[_TASK] for row in SIGNALS if row.otel == UTILIZATION.otel and row is not UTILIZATION
-)
 _DIRECTION: Final = "{{" + label("network.io.direction") + "}}"
 
 NOW: Final = Section(
@@ -156,15 +152,6 @@ WORK: Final = Section(
             Query(named(mean(of_gpus(metric_of(SM)))), f"{GPU_NAME}, SM"),
             Query(named(mean(of_gpus(metric_of(TENSOR)))), f"{GPU_NAME}, tensor"),
             Query(named(mean(of_gpus(metric_of(DRAM)))), f"{GPU_NAME}, DRAM"),
-            legend="right",
-            maximum=1,
-        ),
-        panel(
-            "Other engines",
-            "Share of time in which the video encoder and decoder, the JPEG decoder and the optical-flow "
-            "engine worked, as the driver last told: what happens between two scrapes is missed.",
-            "percentunit",
-            Query(named(of_gpus(metric_of(UTILIZATION), {_TASK: _ENGINES})), f"{GPU_NAME}, {{{{{label(_TASK)}}}}}"),
             legend="right",
             maximum=1,
         ),

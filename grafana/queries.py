@@ -71,6 +71,11 @@ def increase(selector: str, window: str = RANGE) -> str:
     return f"increase({selector}[{window}])"
 
 
+def increase_from_first(selector: str, window: str = RANGE) -> str:
+    """Growth over `window` of a counter that begins with its first event: one that was not there before grew from 0."""
+    return f"(\n  {selector}\n  unless {selector} offset {window}\n  or {increase(selector, window)}\n)"
+
+
 def mean(selector: str, window: str = RATE) -> str:
     """Mean of a gauge's readings over `window`."""
     return f"avg_over_time({selector}[{window}])"

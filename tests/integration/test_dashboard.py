@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from gpu_profile.driver.simulated import create
+from gpu_profile.driver.simulated.scenario import DEFAULT
 
 GRAFANA = Path(__file__).parents[2] / "grafana"
 BOARD: dict[str, Any] = json.loads((GRAFANA / "dashboards" / "gpu-profile.json").read_text())
@@ -111,7 +112,7 @@ class Prometheus:
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Prometheus, scraping an exporter on a simulated node, the demo's service on the same node, and COUNTED."""
     here = tmp_path_factory.mktemp("dashboard")
-    node = create(here / "node")
+    node = create(here / "node", f'{DEFAULT}[[fault]]\nkind = "xid"\nxid = 63\nfrom_s = 10\n')
     exporter, service, counted, web = (free_port() for _ in range(4))
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},

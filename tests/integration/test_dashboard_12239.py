@@ -3,24 +3,15 @@
 import json
 import shutil
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.nodes import busy, node_of
-from support.programs import Prometheus, until
-from support.servers import answering
+from support.programs import Prometheus, exporter, until
 
-from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver import simulated
-from gpu_profile.driver.grammar import open_driver
-from gpu_profile.sampling.sampler import Sampler
-from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_FIELDS, measured
-from gpu_profile_exporter.naming.schemes import choose
-from gpu_profile_exporter.naming.sums import totals
-from gpu_profile_exporter.readings.readings import Identity, Reading, readings
 
 pytestmark = [
     pytest.mark.debian,
@@ -47,31 +38,12 @@ PLAUSIBLE = {
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    directory = simulated.create(tmp_path_factory.mktemp("12239") / "node", NODE)
-    sampler = Sampler(lambda: open_driver(f"simulated:{directory}"))
-    identity = Identity("simulated", "570.124.06", "0")
-
-    def read() -> Iterator[Reading]:
-        return totals(readings(sampler, identity, SYSTEM_CLOCK.now_ns()))
-
-    shown = Exposition(read, choose("dcgm", hostname="node-7"))
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        body, kind = shown.render(handler.headers.get("Accept", ""))
-        handler.send_response(200)
-        handler.send_header("Content-Type", kind)
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    sampler.start()
-    try:
-        with answering(answer) as url:
-            config = CONFIG.format(target=url.removeprefix("http://"))
-            with Prometheus(tmp_path_factory.mktemp("12239") / "data", config=config) as server:
-                until(lambda: len(server.query("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")) == 1, "the last panel's series")
-                yield server
-    finally:
-        sampler.stop(timeout_s=2)
+    node = simulated.create(tmp_path_factory.mktemp("12239") / "node", NODE)
+    with exporter("--driver", f"simulated:{node}", "--names", "dcgm", "--hostname", "node-7") as running:
+        config = CONFIG.format(target=running.url.removeprefix("http://"))
+        with Prometheus(tmp_path_factory.mktemp("12239") / "data", config=config) as server:
+            until(lambda: len(server.query("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")) == 1, "the last panel's series")
+            yield server
 
 
 def variables(prometheus: Prometheus) -> dict[str, str]:

@@ -23,13 +23,7 @@ from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.readings.readings import Identity, Reading, readings
 
 #: What is still told of a device that has fallen off the bus.
-OF_A_LOST_DEVICE = {
-    "gpu_profile_device_info",
-    "gpu_profile_device_up",
-    "hw_status",
-    "nvidia_gpu_xid_errors_total",
-    "nvidia_gpu_xid_last",
-}
+OF_A_LOST_DEVICE = {"gpu_profile_device_info", "gpu_profile_device_up", "hw_status", "nvidia_gpu_xid_errors_any_total"}
 IDENTITY = Identity("fake", "1.2.3", "0.1.0")
 
 

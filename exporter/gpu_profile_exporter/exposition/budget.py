@@ -52,7 +52,7 @@ def rank(metric: Metric) -> Rank:
         return Rank.ALLOCATION
     if not metric.signals:
         return Rank.CORE
-    return Rank.DEVICE if all(row.group in DEFAULT_GROUPS for row in metric.signals) else Rank.GROUP
+    return Rank.DEVICE if any(row.group in DEFAULT_GROUPS for row in metric.signals) else Rank.GROUP
 
 
 def left_out(candidates: Collection[Candidate], budget: int) -> set[Candidate]:

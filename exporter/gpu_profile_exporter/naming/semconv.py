@@ -7,9 +7,10 @@ from typing import Final
 
 from gpu_profile.catalogue import Instrument, Metric, label
 from gpu_profile.units import PROMETHEUS_SUFFIX
-from gpu_profile_exporter.naming.dcgm_fields import NVLINK_TOTAL
+from gpu_profile_exporter.naming.dcgm_fields import NVLINK_TOTAL, XID_LAST
 from gpu_profile_exporter.naming.series import Family, Series
 
+_XID: Final = "nvidia.gpu.xid"
 _KIND: Final = {
     Instrument.COUNTER: "counter",
     Instrument.UPDOWNCOUNTER: "gauge",
@@ -34,6 +35,8 @@ class Semconv:
         """The row's labels in its order, then what else the reading carries; what is not known is left out."""
         if metric.otel == NVLINK_TOTAL:
             return ()  # both directions are there already
+        if metric.otel == XID_LAST and not attributes.get(_XID):
+            return ()  # there was no error: the code 0 is dcgm-exporter's way to say so
         order = (*metric.labels, *(name for name in attributes if name not in metric.labels))
         labels = tuple((label(name), attributes[name]) for name in order if attributes.get(name))
         return (Series(family(metric), labels, 1.0),)

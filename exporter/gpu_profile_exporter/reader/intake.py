@@ -65,6 +65,7 @@ class Intake:
                 # A GPU's own reader takes its MIG instances along.
                 apart = state is not None and state.device.index in process.leave
                 if state is not None and state.device.kind is DeviceKind.MIG and not apart:
+                    state.timeline.count_dropped(self.stats.dropped)
                     del self.states[rest[0]]
             case "open":
                 process.stale_since = None

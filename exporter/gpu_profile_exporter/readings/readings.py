@@ -17,7 +17,6 @@ from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue import self_metrics as own
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.signals import MEMORY_USED
-from gpu_profile.catalogue.xids import XIDS
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.readings.health import (
     STATES,
@@ -92,8 +91,12 @@ def readings(sampler: Sampling, identity: Identity, now_ns: int) -> Iterator[Rea
     """Everything that is known of the node and its devices at `now_ns`, devices in the driver's order."""
     silent = silence(sampler, now_ns)
     stats = sampler.stats
+    dropped = Counter(stats.dropped)
     for state in list(sampler.states.values()):
         yield from _device(state, sampler, identity, now_ns)
+        state.timeline.count_dropped(dropped)
+    for reason in _LEFT_OUT:
+        yield Reading(m.DROPPED, _labelled("reason", reason), dropped[reason])
     for error in _ERRORS:
         yield Reading(m.READ_ERRORS, _labelled("error.type", error.replace(" ", "_")), stats.errors[error])
     for tier, busy_ns in sorted(dict(stats.busy_ns).items()):
@@ -134,12 +137,6 @@ def _device(state: State, sampler: Sampling, identity: Identity, now_ns: int) ->
         yield Reading(m.BUSY, hw_id, sum(base(row, mass, NS_PER_S) for row, mass in busy.masses.items()))
         yield Reading(m.OBSERVED, hw_id, busy.covered_ns / NS_PER_S)
     yield Reading(m.SAMPLES, hw_id, state.samples)
-    dropped: Counter[str] = Counter()
-    for column in list(timeline.columns.values()):
-        if column.dropped:
-            dropped.update(column.dropped)
-    for reason in _LEFT_OUT:
-        yield Reading(m.DROPPED, _labelled("hw.id", device.uuid, "reason", reason), dropped[reason])
 
 
 def _signals(state: State, interval_s: float, now_ns: int) -> Iterator[Reading]:
@@ -172,10 +169,11 @@ def _signals(state: State, interval_s: float, now_ns: int) -> Iterator[Reading]:
 
 
 def _xids(state: State, hw_id: Attributes) -> Iterator[Reading]:
-    """Errors by code. Those of a MIG instance are told of its GPU, so only GPUs have counters at 0."""
+    """All errors, and those of each code that came. The driver reports a MIG instance's errors as its GPU's, so only
+    GPUs have a counter at 0."""
     counts, last, uuid = dict(state.xids), state.last_xid, state.device.uuid
-    if state.device.kind is DeviceKind.GPU:
-        counts = {**_NO_XIDS, **counts}
+    if counts or state.device.kind is DeviceKind.GPU:
+        yield Reading(own.XID_ANY, hw_id, sum(counts.values()))
     for code, n in sorted(counts.items()):
         yield Reading(own.XID_ERRORS, _labelled("hw.id", uuid, "nvidia.gpu.xid", str(code)), n)
     if last is not None:
@@ -183,9 +181,6 @@ def _xids(state: State, hw_id: Attributes) -> Iterator[Reading]:
         yield Reading(own.XID_LAST_TIME, hw_id, last[1] / NS_PER_S)
     elif state.device.kind is DeviceKind.GPU:
         yield Reading(own.XID_LAST, hw_id, 0)
-
-
-_NO_XIDS: Final = dict.fromkeys((xid.code for xid in XIDS if xid.from_0), 0)
 
 
 class _Published(NamedTuple):

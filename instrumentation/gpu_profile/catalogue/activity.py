@@ -37,6 +37,7 @@ MEMORY_CONTROLLER: Final = _task(
     "nvmlDeviceGetSamples MEMORY_UTILIZATION, else nvmlDeviceGetUtilizationRates",
     "Share of the sample period in which device memory was read or written (not a bandwidth)",
     "DCGM_FI_DEV_MEM_COPY_UTIL",
+    group=Group.CORE_DETAIL,
 )
 
 
@@ -84,6 +85,7 @@ OCCUPANCY: Final = _gpm(
     "GPM SM_OCCUPANCY",
     "Resident warps as a share of the most that fit",
     "DCGM_FI_PROF_SM_OCCUPANCY",
+    group=Group.PIPES,
 )
 TENSOR: Final = _gpm(
     "tensor",
@@ -101,14 +103,15 @@ DRAM: Final = _gpm(
 )
 
 
-def _pipe(key: str, name: str, dcgm: str, group: Group = Group.GPM) -> Signal:
+def _pipe(key: str, name: str, dcgm: str) -> Signal:
     brief = f"Share of cycles in which the {name} pipe was active"
-    return _gpm(key, f"nvidia.gpu.{key}.activity", f"GPM {key.upper()}_UTIL", brief, dcgm, group=group)
+    return _gpm(key, f"nvidia.gpu.{key}.activity", f"GPM {key.upper()}_UTIL", brief, dcgm, group=Group.PIPES)
 
 
 FP64: Final = _pipe("fp64", "FP64", "DCGM_FI_PROF_PIPE_FP64_ACTIVE")
 FP32: Final = _pipe("fp32", "FP32", "DCGM_FI_PROF_PIPE_FP32_ACTIVE")
 FP16: Final = _pipe("fp16", "FP16", "DCGM_FI_PROF_PIPE_FP16_ACTIVE")
+INTEGER: Final = _pipe("integer", "integer", "DCGM_FI_PROF_PIPE_INT_ACTIVE")
 
 
 def _tensor(kind: str, numbers: str, dcgm: str = "") -> Signal:
@@ -118,7 +121,7 @@ def _tensor(kind: str, numbers: str, dcgm: str = "") -> Signal:
     return _gpm(f"tensor_{kind}", otel, source, brief, dcgm, group=Group.GPM_DETAIL)
 
 
-def _rates(link: str, nvml: str, name: str, dcgm: str, group: Group) -> tuple[Signal, ...]:
+def _rates(link: str, nvml: str, name: str, dcgm: str) -> tuple[Signal, ...]:
     """What a link receives and sends; `nvml` and `dcgm` with a place for the direction."""
     brief = f"Bytes per second over {name}, seen from the GPU"
     return tuple(
@@ -129,7 +132,7 @@ def _rates(link: str, nvml: str, name: str, dcgm: str, group: Group) -> tuple[Si
             brief,
             dcgm.format(way),
             attributes=direction,
-            group=group,
+            group=Group.GPM_DETAIL,
         )
         for way, direction in (("RX", RECEIVED), ("TX", SENT))
     )
@@ -144,12 +147,12 @@ GPM: Final[tuple[Signal, ...]] = (
     FP64,
     FP32,
     FP16,
-    *_rates("pcie", "PCIE_{}_PER_SEC", "PCIe", "DCGM_FI_PROF_PCIE_{}_BYTES", Group.GPM),
-    _pipe("integer", "integer", "DCGM_FI_PROF_PIPE_INT_ACTIVE", Group.GPM_DETAIL),
+    *_rates("pcie", "PCIE_{}_PER_SEC", "PCIe", "DCGM_FI_PROF_PCIE_{}_BYTES"),
+    INTEGER,
     _tensor("hmma", "half-precision numbers", "DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE"),
     _tensor("imma", "integers", "DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE"),
     _tensor("dfma", "double-precision numbers (fused multiply-add)", "DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE"),
     _tensor("dmma", "double-precision numbers (matrix multiply)"),
-    *_rates("nvlink", "NVLINK_TOTAL_{}_PER_SEC", "all NVLinks", "DCGM_FI_PROF_NVLINK_{}_BYTES", Group.GPM_DETAIL),
-    *_rates("c2c", "C2C_TOTAL_{}_PER_SEC", "the links to the CPU", "DCGM_FI_PROF_C2C_{}_ALL_BYTES", Group.GPM_DETAIL),
+    *_rates("nvlink", "NVLINK_TOTAL_{}_PER_SEC", "all NVLinks", "DCGM_FI_PROF_NVLINK_{}_BYTES"),
+    *_rates("c2c", "C2C_TOTAL_{}_PER_SEC", "the links to the CPU", "DCGM_FI_PROF_C2C_{}_ALL_BYTES"),
 )

@@ -6,6 +6,7 @@ Windows of power sensors are those that Yang, Adamek and Armour measured ("Part-
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -237,6 +238,7 @@ _PSTATE: Final = gauge(
     unit="{state}",
     limit=15,
     tier=Tier.SLOW,
+    group=Group.CORE_DETAIL,
 )
 RECOVERY_ACTION: Final = gauge(
     "recovery_action",
@@ -270,7 +272,14 @@ _RARER: Final = (
 )
 
 
-def _counted(reasons: tuple[tuple[str, str, str], ...], tier: Tier, group: Group) -> tuple[Signal, ...]:
+def _group(reason: str) -> Group:
+    # Boards synchronise their boost only where an administrator groups them.
+    return Group.CORE_DETAIL if reason == "sync_boost" else Group.CORE
+
+
+def _counted(
+    reasons: tuple[tuple[str, str, str], ...], tier: Tier, group: Callable[[str], Group]
+) -> tuple[Signal, ...]:
     return tuple(
         _throttle(
             f"throttle_{reason}",
@@ -280,14 +289,14 @@ def _counted(reasons: tuple[tuple[str, str, str], ...], tier: Tier, group: Group
             dcgm,
             attributes=(("nvidia.gpu.throttle.reason", reason),),
             tier=tier,
-            group=group,
+            group=group(reason),
             dcgm_scale=NS_PER_S,
         )
         for reason, field, dcgm in reasons
     )
 
 
-THROTTLES: Final = _counted(_REASONS, Tier.FAST, Group.CORE)
+THROTTLES: Final = _counted(_REASONS, Tier.FAST, _group)
 #: Time for which readings showed a reason, for drivers that lack one of those counters, in the same order.
 THROTTLES_SEEN: Final = tuple(
     _throttle(
@@ -297,6 +306,7 @@ THROTTLES_SEEN: Final = tuple(
         "Time in which readings showed the clocks held down",
         attributes=(("nvidia.gpu.throttle.reason", reason),),
         tier=Tier.FAST,
+        group=_group(reason),
     )
     for reason, _, _ in _REASONS
 )
@@ -329,6 +339,6 @@ BOARD: Final[tuple[Signal, ...]] = (
 THROTTLING: Final[tuple[Signal, ...]] = (
     *THROTTLES,
     *THROTTLES_SEEN,
-    *_counted(_RARER, Tier.SLOW, Group.CLOCKS),
+    *_counted(_RARER, Tier.SLOW, lambda _: Group.CLOCKS),
     _THROTTLE_REASONS,
 )

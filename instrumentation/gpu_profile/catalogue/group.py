@@ -8,9 +8,10 @@ from typing import Final
 
 
 class Group(StrEnum):
-    """A group of signals. What is off is not read at all. A name with `-detail` splits up what its group sums up."""
+    """A group of signals. What is off is not read at all. A name with `-detail` adds details to the group before it."""
 
     CORE = "core"
+    CORE_DETAIL = "core-detail"
     MEDIA = "media"
     PCIE = "pcie"
     PCIE_DETAIL = "pcie-detail"
@@ -20,6 +21,7 @@ class Group(StrEnum):
     ECC_DETAIL = "ecc-detail"
     FABRIC = "fabric"
     GPM = "gpm"
+    PIPES = "pipes"
     GPM_DETAIL = "gpm-detail"
     CLOCKS = "clocks"
     LIMITS = "limits"
@@ -29,27 +31,28 @@ class Group(StrEnum):
 
 #: What each group is, in one line.
 GROUPS: Final[Mapping[Group, str]] = {
-    Group.CORE: "utilisation, memory, power, energy, temperatures, clocks, throttle time, state; always on",
+    Group.CORE: "utilisation, memory in use, power, energy, temperatures, clocks, throttle time, state; always on",
+    Group.CORE_DETAIL: "utilisation of the memory controller, free and reserved memory, P-state, sync boost",
     Group.MEDIA: "utilisation of the video, JPEG and optical-flow engines",
-    Group.PCIE: "PCIe bytes, replays, and the link's generation and width, now and at most",
-    Group.PCIE_DETAIL: "PCIe errors by kind, and the BAR1 window",
+    Group.PCIE: "PCIe bytes, replays, and the link's width, now and at most",
+    Group.PCIE_DETAIL: "PCIe errors by kind, the link's generation, now and at most, and the BAR1 window",
     Group.NVLINK: "bytes and errors of all NVLinks together",
     Group.NVLINK_DETAIL: "bytes, errors and state of each NVLink",
-    Group.ECC: "memory errors in all, remapped rows and retired pages",
-    Group.ECC_DETAIL: "memory errors by the place in which they happened, and the ECC mode",
+    Group.ECC: "memory errors since the driver was loaded, remapped rows and retired pages",
+    Group.ECC_DETAIL: "memory errors in the GPU's life and by the place in which they happened, and the ECC mode",
     Group.FABRIC: "whether the GPU has joined its NVLink fabric, and how well",
-    Group.GPM: "activity counters of Hopper and newer: multiprocessors, tensor and other pipes, DRAM, PCIe",
-    Group.GPM_DETAIL: "tensor pipes by kind, the integer pipe, NVLink and C2C rates (Hopper and newer)",
+    Group.GPM: "activity of multiprocessors, tensor pipes and DRAM (Hopper and newer)",
+    Group.PIPES: "activity of the FP64, FP32, FP16 and integer pipes, and occupancy (Hopper and newer)",
+    Group.GPM_DETAIL: "tensor pipes by kind; PCIe, NVLink and C2C rates (Hopper and newer)",
     Group.CLOCKS: "every clock domain with its maximum, and the rarer reasons for throttling",
     Group.LIMITS: "limits of power and temperature, the margin to them, and the fan",
     Group.MODULE: "power of the whole superchip module and of the memory",
     Group.C2C: "chip-to-chip links of superchips: state and errors",
 }
 
-#: What is read unless told otherwise: at most 100 series a GPU, those of the exporter itself included.
-DEFAULT_GROUPS: Final = frozenset(
-    {Group.CORE, Group.MEDIA, Group.PCIE, Group.NVLINK, Group.ECC, Group.FABRIC, Group.GPM}
-)
+#: What the exporter reads unless told otherwise: at most 60 series a GPU, and all that the dashboard and the alerts of
+#: grafana/ query.
+DEFAULT_GROUPS: Final = frozenset({Group.CORE, Group.PCIE, Group.NVLINK, Group.ECC, Group.GPM})
 #: What a process reads of itself unless told otherwise: what regions and their regimes are judged by.
-LIBRARY_GROUPS: Final = frozenset({Group.CORE, Group.PCIE, Group.NVLINK, Group.GPM})
+LIBRARY_GROUPS: Final = frozenset({Group.CORE, Group.CORE_DETAIL, Group.PCIE, Group.NVLINK, Group.GPM, Group.PIPES})
 ALL_GROUPS: Final = frozenset(Group)

@@ -43,6 +43,7 @@ _PCIE_LINK: Final = (
         "Generation at which the PCIe link runs now; an idle GPU lowers it",
         "DCGM_FI_DEV_PCIE_LINK_GEN",
         unit="{generation}",
+        group=Group.PCIE_DETAIL,
     ),
     _pcie_link(
         "pcie_link_generation_max",
@@ -51,6 +52,7 @@ _PCIE_LINK: Final = (
         "Highest PCIe generation that GPU and system both have",
         "DCGM_FI_DEV_PCIE_MAX_LINK_GEN",
         unit="{generation}",
+        group=Group.PCIE_DETAIL,
     ),
     _pcie_link(
         "pcie_link_width",

@@ -29,6 +29,7 @@ MEMORY_FREE: Final = _memory(
     "Device memory that can still be allocated",
     "DCGM_FI_DEV_FB_FREE",
     mig=True,
+    group=Group.CORE_DETAIL,
 )
 MEMORY_RESERVED: Final = _memory(
     "memory_reserved",
@@ -36,6 +37,7 @@ MEMORY_RESERVED: Final = _memory(
     "nvmlDeviceGetMemoryInfo_v2 reserved",
     "Device memory that the driver and firmware keep for themselves",
     "DCGM_FI_DEV_FB_RESERVED",
+    group=Group.CORE_DETAIL,
 )
 MEMORY: Final = (MEMORY_USED, MEMORY_FREE, MEMORY_RESERVED)
 BAR1: Final = (
@@ -77,19 +79,28 @@ _errors: Final = partial(count, unit="{error}", group=Group.ECC_DETAIL)
 
 
 def _total(
-    kind: str, count: str, key: str, otel: str, brief: str, *more: tuple[str, str], tier: Tier = Tier.RARE
+    kind: str, count: str, key: str, otel: str, brief: str, *more: tuple[str, str], tier: Tier, group: Group
 ) -> Signal:
     nvml = f"ECC_{ECC_KINDS[kind]}_{ECC_COUNTS[count]}_TOTAL"
     attributes, dcgm = (("error.type", kind), *more), f"DCGM_FI_DEV_{nvml}"
-    return _errors(key, otel, f"field {nvml}", brief, dcgm, attributes=attributes, tier=tier, group=Group.ECC)
+    return _errors(key, otel, f"field {nvml}", brief, dcgm, attributes=attributes, tier=tier, group=group)
 
 
 ECC_CORRECTED, ECC_UNCORRECTED = (
-    _total(kind, "volatile", f"ecc_{kind}", "hw.errors", _SINCE, ("hw.type", "gpu"), tier=Tier.SLOW)
+    _total(kind, "volatile", f"ecc_{kind}", "hw.errors", _SINCE, ("hw.type", "gpu"), tier=Tier.SLOW, group=Group.ECC)
     for kind in ECC_KINDS
 )
 _ECC_AGGREGATE: Final = tuple(
-    _total(kind, "aggregate", f"ecc_aggregate_{kind}", "nvidia.gpu.ecc.aggregate", _EVER) for kind in ECC_KINDS
+    _total(
+        kind,
+        "aggregate",
+        f"ecc_aggregate_{kind}",
+        "nvidia.gpu.ecc.aggregate",
+        _EVER,
+        tier=Tier.RARE,
+        group=Group.ECC_DETAIL,
+    )
+    for kind in ECC_KINDS
 )
 
 

@@ -106,8 +106,7 @@ SAMPLES: Final = _NODE.counter("gpu_profile.samples", "{sample}", "Samples taken
 DROPPED: Final = _NODE.counter(
     "gpu_profile.samples.dropped",
     "{sample}",
-    "Samples left out, by reason: the driver repeated itself, or they came late",
-    "hw.id",
+    "Samples of all devices that were left out, by reason: the driver repeated itself, or they came late",
     "reason",
 )
 READ_ERRORS: Final = _NODE.counter(

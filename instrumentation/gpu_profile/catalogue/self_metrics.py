@@ -7,17 +7,23 @@ from typing import Final
 from gpu_profile.catalogue.metric import Family
 
 _SELF: Final = Family()
+XID_ANY: Final = _SELF.counter(
+    "nvidia.gpu.xid.errors.any",
+    "{error}",
+    "XID errors of the device since the exporter started, of any code: 0 before the first",
+    "hw.id",
+)
 XID_ERRORS: Final = _SELF.counter(
     "nvidia.gpu.xid.errors",
     "{error}",
-    "XID errors of the device since the exporter started, by code",
+    "XID errors of the device since the exporter started, by code: a code's series begins with its first error",
     "hw.id",
     "nvidia.gpu.xid",
 )
 XID_LAST: Final = _SELF.gauge(
     "nvidia.gpu.xid.last",
     "",
-    "Code of the device's last XID error since the exporter started, 0 before the first",
+    "Code of the device's last XID error since the exporter started",
     "hw.id",
     "nvidia.gpu.xid",
 )

@@ -302,6 +302,12 @@ class Signals(Generic[_A]):
         """The columns by signal."""
         return self._columns
 
+    def count_dropped(self, totals: Counter[str]) -> None:
+        """Add the samples that all columns left out, by reason, to `totals`."""
+        for column in list(self._columns.values()):
+            if column.dropped:
+                totals.update(column.dropped)
+
     def column(self, signal: Signal) -> _A | None:
         """The signal's column; None if the device does not have it."""
         return self._columns.get(signal)

@@ -56,7 +56,8 @@ T = TypeVar("T", bound=Tracked)
 @dataclass(slots=True)
 class SamplerStats:
     """What sampling costs: `busy_ns` by tier is time spent inside the driver, `late_ns` how far behind the last round
-    started. `turned_ns` is when the last `step()` ended, with a driver or without."""
+    started. `turned_ns` is when the last `step()` ended, with a driver or without. `dropped` are the samples that were
+    left out of devices that are gone since, by reason."""
 
     rounds: int = 0
     turned_ns: int = 0
@@ -64,6 +65,7 @@ class SamplerStats:
     late_ns: int = 0
     busy_ns: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
 
 
 class Rounds(Generic[T]):
@@ -330,6 +332,7 @@ class Rounds(Generic[T]):
         present = {device.uuid: device for device in self.listed if chosen is None or device.uuid in chosen}
         for uuid, state in list(self.states.items()):
             if uuid not in present and state.device.kind is DeviceKind.MIG:
+                state.timeline.count_dropped(self.stats.dropped)
                 del self.states[uuid]
         for device in present.values():
             known = self.states.get(device.uuid)

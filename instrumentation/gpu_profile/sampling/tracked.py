@@ -23,6 +23,10 @@ class Keeper(Protocol):
         """Take samples in, in any order of signals; returns how many were new."""
         ...
 
+    def count_dropped(self, totals: Counter[str]) -> None:
+        """Add the samples that were left out here, by reason, to `totals`."""
+        ...
+
 
 @dataclass(slots=True)
 class Tracked:

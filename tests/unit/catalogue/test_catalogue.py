@@ -235,18 +235,6 @@ def test_what_is_split_up_in_detail_is_off_by_default() -> None:
     assert not any(group.endswith("-detail") for group in DEFAULT_GROUPS)
 
 
-def test_what_dcgm_exporter_publishes_by_default_comes_from_groups_that_are_on() -> None:
-    named = {row.dcgm.name: row for row in SIGNALS if row.dcgm}
-    default = [
-        *("SM_CLOCK", "MEM_CLOCK", "MEMORY_TEMP", "GPU_TEMP", "POWER_USAGE", "GPU_UTIL", "MEM_COPY_UTIL", "ENC_UTIL"),
-        *("DEC_UTIL", "FB_FREE", "FB_USED", "FB_RESERVED", "ROW_REMAP_FAILURE", "TOTAL_ENERGY_CONSUMPTION"),
-        *("PCIE_REPLAY_COUNTER", "UNCORRECTABLE_REMAPPED_ROWS", "CORRECTABLE_REMAPPED_ROWS"),
-    ]
-    profiling = ["GR_ENGINE_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "PCIE_TX_BYTES", "PCIE_RX_BYTES"]
-    names = [*(f"DCGM_FI_DEV_{name}" for name in default), *(f"DCGM_FI_PROF_{name}" for name in profiling)]
-    assert [name for name in names if name not in named or named[name].group not in DEFAULT_GROUPS] == []
-
-
 def test_only_margins_can_be_below_0() -> None:
     assert {row.otel for row in SIGNALS if row.lowest < 0} == {
         "nvidia.gpu.temperature.margin",

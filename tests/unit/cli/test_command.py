@@ -50,7 +50,10 @@ def test_help_and_version_are_no_errors(capsys: Capture) -> None:
         (["record", "{dir}", "--interval", "0"], "'--interval': 0.0 is not in the range x>=0.001"),
         (["record", "{dir}", "--seconds", "soon"], "'soon' is not a valid float"),
         (["record", "{dir}", "--seconds", "-1"], "'--seconds'"),
-        (["record", "{dir}", "--collect", "nvlnk"], "--collect: unknown group 'nvlnk'; one of core, media,"),
+        (
+            ["record", "{dir}", "--collect", "nvlnk"],
+            "--collect: unknown group 'nvlnk'; one of core, core-detail, media,",
+        ),
         (["record", "{dir}", "--driver", "simulatd"], "unknown driver 'simulatd'"),
         (["record", "{dir}", "--driver", "simulatd"], "did you mean 'simulated'?"),
         (["record", "{dir}", "--driver", "none"], "driver 'none' has no device"),

@@ -1,5 +1,6 @@
 """The rounds on their own: without timelines, in whoever's loop."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -29,6 +30,9 @@ class Kept:
         before = len(self.samples)
         self.samples += samples
         return len(self.samples) - before
+
+    def count_dropped(self, totals: Counter[str]) -> None:
+        totals["late"] += 1
 
 
 class World:
@@ -95,6 +99,7 @@ def test_a_slice_that_is_not_listed_any_more_goes(world: World) -> None:
     world.driver.list = gpus
     world.run(3)
     assert "MIG-b" not in world.rounds.states
+    assert world.rounds.stats.dropped == {"late": 1}
 
 
 def test_what_hardly_ever_changes_is_read_rarely(world: World) -> None:

@@ -13,10 +13,13 @@ from typing import Any
 import pynvml
 import pytest
 
+from gpu_profile.catalogue import DEFAULT_GROUPS, LIBRARY_GROUPS, Group
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.testing import FakeClock
 
+#: More than any of the product's parts reads by default, so that each kind of source is met.
+GROUPS = DEFAULT_GROUPS | LIBRARY_GROUPS | {Group.MEDIA, Group.FABRIC, Group.GPM_DETAIL}
 MIB = 1 << 20
 OK: int = pynvml.NVML_SUCCESS
 UNINITIALIZED: int = pynvml.NVML_ERROR_UNINITIALIZED
@@ -463,7 +466,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubNvml]:
 @pytest.fixture
 def driver(stub: StubNvml, clock: FakeClock) -> NvmlDriver:
     """Nothing has been asked of a GPU yet: what a test changes of the stub counts from the start."""
-    return NvmlDriver(clock=clock)
+    return NvmlDriver(clock=clock, groups=GROUPS)
 
 
 @pytest.fixture

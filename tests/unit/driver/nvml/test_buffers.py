@@ -7,7 +7,7 @@ import pynvml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_profile.catalogue import Tier, signal
+from gpu_profile.catalogue import Group, Tier, signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.testing import START_NS, FakeClock
@@ -33,7 +33,7 @@ def test_a_sample_covers_the_time_since_the_one_before(stub: Any, driver: NvmlDr
 
 def test_what_was_drained_is_not_given_again_and_the_next_joins_on(stub: Any, clock: FakeClock) -> None:
     _buffered(stub, (T0 - STEP, 20), (T0, 30))
-    driver = NvmlDriver(clock=clock)
+    driver = NvmlDriver(clock=clock, groups=[Group.CORE_DETAIL])
     device = driver.devices()[0]
     assert len(driver.drain(device)) == 4
     assert driver.drain(device) == []
@@ -68,7 +68,7 @@ def test_a_drained_signal_is_never_polled(stub: Any, driver: NvmlDriver) -> None
 
 
 def test_without_buffers_both_are_polled_in_one_call(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+    driver = NvmlDriver(clock=clock, groups=[Group.CORE_DETAIL])
     device = driver.devices()[0]
     driver.read(device, Tier.FAST)
     before = stub.count["nvmlDeviceGetUtilizationRates"]

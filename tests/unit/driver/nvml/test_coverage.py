@@ -6,7 +6,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpu_profile.catalogue import Kind, Tier, signal
+from gpu_profile.catalogue import Group, Kind, Tier, signal
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import POWER, UTILIZATION
 from gpu_profile.driver.nvml import NvmlDriver
@@ -21,7 +21,7 @@ def _of(samples: Sequence[Sample], key: str) -> Sample:
 
 @pytest.mark.parametrize("key", ["utilization", "memory_controller", "power", "power_average"])
 def test_the_first_window_mean_covers_its_window_and_the_next_joins_on(stub: Any, clock: FakeClock, key: str) -> None:
-    driver = NvmlDriver(clock=clock)
+    driver = NvmlDriver(clock=clock, groups=[Group.CORE_DETAIL])
     device = driver.devices()[0]
     first = _of(driver.read(device, Tier.FAST), key)
     clock.advance(0.1)

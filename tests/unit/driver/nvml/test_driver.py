@@ -9,8 +9,9 @@ import pynvml
 import pytest
 from support.concurrency import in_child
 from support.programs import python
+from unit.driver.nvml.conftest import GROUPS
 
-from gpu_profile.catalogue import DEFAULT_GROUPS, SIGNALS, Tier, signal
+from gpu_profile.catalogue import SIGNALS, Tier, signal
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.driver import Driver
 from gpu_profile.driver.nvml import NvmlDriver
@@ -67,7 +68,7 @@ def test_a_mig_instance_has_only_what_belongs_to_it(stub: Any, new_gpu: Any, dri
     mig = driver.devices()[1]
     capabilities = driver.capabilities(mig)
     assert {row for row, one in capabilities.items() if one.available} == {
-        row for row in SIGNALS if row.mig and row.group in DEFAULT_GROUPS
+        row for row in SIGNALS if row.mig and row.group in GROUPS
     }
     assert capabilities[signal("energy")].reason == "not available on a MIG instance"
     assert driver.read(mig, Tier.FAST) == []
@@ -324,7 +325,7 @@ def test_a_forked_child_starts_nvml_itself_and_touches_nothing_of_its_parents(st
             assert stub.count[call] == 1, call
 
     in_child(child)
-    assert len(driver.boundary(device)) == 10
+    assert len(driver.boundary(device)) == 4
 
 
 def test_a_forked_child_that_only_closes_calls_nothing(stub: Any, driver: NvmlDriver) -> None:

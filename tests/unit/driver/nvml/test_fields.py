@@ -7,8 +7,9 @@ import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.driver.nvml.conftest import GROUPS
 
-from gpu_profile.catalogue import Tier, signal
+from gpu_profile.catalogue import Group, Tier, signal
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.nvml.fields import decoders
@@ -52,7 +53,7 @@ def test_the_value_type_decides_which_member_is_read(stub: Any, driver: NvmlDriv
 
 
 def test_one_read_of_a_tier_is_one_call_for_all_its_fields(stub: Any, clock: FakeClock) -> None:
-    driver = NvmlDriver(clock=clock)
+    driver = NvmlDriver(clock=clock, groups=GROUPS)
     device = driver.devices()[0]
     driver.read(device, Tier.FAST)
     stub.asked.clear()
@@ -143,7 +144,7 @@ def test_a_constant_that_the_binding_lacks_is_absent_with_that_reason(
     monkeypatch.delattr(pynvml, "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN")
     monkeypatch.delattr(pynvml, "NVML_GPM_METRIC_FP16_UTIL")
     monkeypatch.delattr(pynvml, "nvmlDeviceGetDecoderUtilization")
-    driver = NvmlDriver(clock=clock)
+    driver = NvmlDriver(clock=clock, groups=GROUPS)
     capabilities = driver.capabilities(driver.devices()[0])
     for key in ("throttle_hw_thermal", "fp16", "decoder"):
         assert capabilities[signal(key)].reason == "not known to this nvidia-ml-py"
@@ -152,7 +153,7 @@ def test_a_constant_that_the_binding_lacks_is_absent_with_that_reason(
 
 def test_fields_are_absent_if_the_driver_has_no_such_function(stub: Any, clock: FakeClock) -> None:
     del stub.nvmlDeviceGetFieldValues
-    driver = NvmlDriver(clock=clock)
+    driver = NvmlDriver(clock=clock, groups=[Group.CORE_DETAIL])
     device = driver.devices()[0]
     capabilities = driver.capabilities(device)
     assert capabilities[signal("energy")].reason == "not known to this driver"

@@ -6,14 +6,15 @@ from typing import Any
 
 import pynvml
 import pytest
+from unit.driver.nvml.conftest import GROUPS
 
-from gpu_profile.catalogue import DEFAULT_GROUPS, SIGNALS, Group, Tier, signal
+from gpu_profile.catalogue import SIGNALS, Group, Tier, signal
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.testing import START_NS, FakeClock
 
 MS = 1_000_000
 SM = pynvml.NVML_GPM_METRIC_SM_UTIL
-ROWS = [row for row in SIGNALS if row.tier is Tier.GPM and row.group in DEFAULT_GROUPS]
+ROWS = [row for row in SIGNALS if row.tier is Tier.GPM and row.group in GROUPS]
 
 
 def test_a_window_runs_from_one_boundary_to_the_next(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
@@ -96,7 +97,7 @@ def test_a_value_beyond_100_is_clamped_if_it_is_rounding_and_dropped_if_it_is_no
 
 def test_a_metric_that_the_gpu_lacks_is_absent_and_not_asked_for_again(stub: Any, clock: FakeClock) -> None:
     stub.gpus[0].metrics = {SM: (pynvml.NVML_ERROR_NOT_SUPPORTED, 0.0)}
-    driver = NvmlDriver(clock=clock)
+    driver = NvmlDriver(clock=clock, groups=GROUPS)
     device = driver.devices()[0]
     for _ in range(3):
         got = driver.boundary(device)
@@ -156,7 +157,7 @@ def test_a_sample_that_is_denied_ends_gpm_with_a_reason(stub: Any, clock: FakeCl
 
 def test_a_mig_instance_is_sampled_through_its_parent(stub: Any, clock: FakeClock, new_gpu: Any) -> None:
     stub.gpus[0].mig = [new_gpu("MIG-1", instance=5)]
-    driver = NvmlDriver(clock=clock)
+    driver = NvmlDriver(clock=clock, groups=GROUPS)
     gpu, mig = driver.devices()
     driver.boundary(mig)
     clock.advance(0.1)

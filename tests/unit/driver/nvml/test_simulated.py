@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_profile.catalogue import Tier, signal
+from gpu_profile.catalogue import Group, Tier, signal
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.driver import simulated
 from gpu_profile.driver.nvml import NvmlDriver
@@ -57,7 +57,7 @@ def test_work_on_the_gpu_is_seen_by_drained_polled_and_gpm_signals_alike(node: P
 
 @pytest.mark.parametrize("key", ["utilization", "memory_controller", "power", "power_average", "graphics"])
 def test_the_coverage_of_a_signal_has_neither_gaps_nor_overlaps(node: Path, clock: FakeClock, key: str) -> None:
-    driver = NvmlDriver(clock=clock)
+    driver = NvmlDriver(clock=clock, groups=[Group.CORE_DETAIL, Group.GPM])
     own = [one for one in _sampled(driver, driver.devices()[0], clock, 2) if one.signal is signal(key)]
     assert len(own) >= 10
     assert all(b.t_start_ns == a.t_end_ns for a, b in pairwise(own))

@@ -2,19 +2,23 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from prometheus_client import Metric as Family
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from support.exporter import IDENTITY, OF_A_LOST_DEVICE, FakeDriver, of, read_all, scrape, series, step_for
+from support.nodes import node_of
 
 from gpu_profile.catalogue import METRICS, SIGNALS, Kind, Signal, Tier, metric_of
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue import signals as rows
-from gpu_profile.catalogue.group import DEFAULT_GROUPS
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
+from gpu_profile.driver import simulated
+from gpu_profile.driver.grammar import open_driver
+from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.sampling.rounds import RARE_S
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
@@ -29,7 +33,6 @@ MIG = Device("MIG-c", parent="GPU-a", kind=DeviceKind.MIG, index=0, name="NVIDIA
 
 #: Something for every signal: the row's position, within its limit.
 EVERYTHING = {row: max(row.lowest, min(i + 1, row.limit)) for i, row in enumerate(SIGNALS)}
-BY_DEFAULT = {row: value for row, value in EVERYTHING.items() if row.group in DEFAULT_GROUPS}
 
 
 class World:
@@ -237,11 +240,16 @@ def test_a_scrape_never_calls_the_driver() -> None:
     assert world.driver.calls == before
 
 
-def test_samples_and_what_was_left_out_are_counted_per_device() -> None:
-    found = World(A, B, values={rows.ENERGY: 5}).run(2)
+def test_samples_are_counted_per_device_and_those_left_out_by_reason_never_fewer_when_a_slice_goes() -> None:
+    world = World(A, MIG, values={rows.ENERGY: 5})
+    found = world.run(2)
     assert found['gpu_profile_samples_total{hw_id="GPU-a"}'] >= 1
-    assert found['gpu_profile_samples_dropped_total{hw_id="GPU-a",reason="duplicate"}'] >= 1
-    assert found['gpu_profile_samples_dropped_total{hw_id="GPU-a",reason="late"}'] == 0
+    assert found['gpu_profile_samples_dropped_total{reason="duplicate"}'] >= 2
+    assert found['gpu_profile_samples_dropped_total{reason="late"}'] == 0
+    world.driver.list = (A,)
+    after = world.run(6)
+    assert not of("MIG-c", after)
+    assert after['gpu_profile_samples_dropped_total{reason="duplicate"}'] >= 2
 
 
 def test_families_come_in_the_catalogues_order_with_help_and_type_and_without_timestamps() -> None:
@@ -291,9 +299,16 @@ def test_no_scheme_of_names_makes_families_or_series_that_clash(names: str) -> N
     assert len(families) == len(set(families))
 
 
-def test_a_device_has_at_most_100_series_by_default() -> None:
-    found = World(A, values=BY_DEFAULT).run(2)
-    assert len([name for name in found if 'hw_id="GPU-a"' in name]) <= 100
+@pytest.mark.parametrize("model", MODELS)
+def test_a_device_has_at_most_60_series_by_default(model: str, tmp_path: Path, clock: FakeClock) -> None:
+    xids = "".join(f'[[fault]]\nkind = "xid"\nxid = {code}\nfrom_s = 3\n' for code in (48, 63))
+    simulated.create(tmp_path / "node", node_of(model) + xids, clock=clock)
+    sampler = Sampler(lambda: open_driver(f"simulated:{tmp_path / 'node'}", clock=clock), clock=clock)
+    step_for(sampler, clock, 12)
+    found = [name for name in series(scrape(sampler, clock)) if "hw_id=" in name]
+    sampler.stop()
+    assert sum("nvidia_gpu_xid_errors_total" in name for name in found) == 2
+    assert len(found) <= 60
 
 
 def test_the_exporter_tells_its_own_cpu_and_memory(world: World) -> None:

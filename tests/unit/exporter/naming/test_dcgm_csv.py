@@ -166,9 +166,9 @@ def test_a_written_selection_is_read_as_it_was(fields: list[Field]) -> None:
 # -------------------------------------------------------------------------------------------------------------- groups
 
 
-def test_the_default_metrics_need_no_group_that_is_off_by_default() -> None:
-    assert groups(DEFAULT_COUNTERS) <= DEFAULT_GROUPS
-    assert groups(DEFAULT_COUNTERS) >= {Group.CORE, Group.MEDIA, Group.PCIE, Group.NVLINK, Group.ECC, Group.GPM}
+def test_the_default_metrics_bring_the_groups_that_they_need() -> None:
+    assert groups(DEFAULT_COUNTERS) - DEFAULT_GROUPS == {Group.CORE_DETAIL, Group.MEDIA, Group.GPM_DETAIL}
+    assert groups(DEFAULT_COUNTERS) >= DEFAULT_GROUPS
 
 
 def test_a_selection_says_which_groups_must_be_read_for_it() -> None:
@@ -176,7 +176,7 @@ def test_a_selection_says_which_groups_must_be_read_for_it() -> None:
         return set(groups(parse_counters("".join(f"{name},gauge,x\n" for name in names), "c.csv")))
 
     assert needed("DCGM_FI_DEV_GPU_TEMP") == {Group.CORE}
-    assert needed("DCGM_FI_DEV_FAN_SPEED", "DCGM_FI_PROF_PIPE_INT_ACTIVE") == {Group.LIMITS, Group.GPM_DETAIL}
+    assert needed("DCGM_FI_DEV_FAN_SPEED", "DCGM_FI_PROF_PIPE_INT_ACTIVE") == {Group.LIMITS, Group.PIPES}
     assert needed("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL") == {Group.NVLINK}
     assert groups(Counters(())) == frozenset()
 

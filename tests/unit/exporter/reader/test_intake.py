@@ -93,7 +93,9 @@ def test_who_uses_a_device_is_told_and_forgotten_when_it_is_down(kept: Kept) -> 
 
 
 def test_a_slice_that_was_cut_away_goes_and_a_gpu_stays(kept: Kept) -> None:
+    kept.say(a_round({"MIG-b": [*energy(1, START_NS), *energy(1, START_NS)]}))
     kept.say(("gone", "MIG-b"))
+    assert kept.stats.dropped == {"duplicate": 1}
     kept.say(("gone", "GPU-a"))
     assert set(kept.states) == {"GPU-a", "GPU-b"}
     assert kept.home.uuids == {"GPU-b"}

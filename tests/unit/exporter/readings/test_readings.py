@@ -4,14 +4,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.exporter import IDENTITY, FakeDriver, read_all, step_for
+from support.exporter import IDENTITY, FakeDriver, read_all, scrape, series, step_for
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.metrics import BUSY, DEVICE_INFO, DRIVER_INFO, STATUS
 from gpu_profile.catalogue.samples import Device, DeviceKind
-from gpu_profile.catalogue.self_metrics import LAG, ROUNDS, SELF_METRICS, STALE, XID_ERRORS, XID_LAST, XID_LAST_TIME
-from gpu_profile.catalogue.xids import XIDS, Tier
+from gpu_profile.catalogue.self_metrics import (
+    LAG,
+    ROUNDS,
+    SELF_METRICS,
+    STALE,
+    XID_ANY,
+    XID_ERRORS,
+    XID_LAST,
+    XID_LAST_TIME,
+)
+from gpu_profile.catalogue.xids import XIDS
 from gpu_profile.history.ledger import Ledger
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
@@ -111,12 +120,13 @@ def state(sampler: Sampler, clock: FakeClock) -> str:
     return found
 
 
-def test_known_xid_codes_are_counted_from_0_on_so_that_the_first_error_is_seen() -> None:
+def test_errors_of_any_code_are_counted_from_0_on_and_those_of_a_code_from_its_first() -> None:
     sampler, clock, _ = node()
-    found = values(read_all(sampler, clock), XID_ERRORS.otel)
-    assert found == {("GPU-a", str(xid.code)): 0 for xid in XIDS if xid.from_0}
-    assert values(read_all(sampler, clock), XID_LAST.otel) == {("GPU-a", ""): 0}
-    assert values(read_all(sampler, clock), XID_LAST_TIME.otel) == {}
+    found = read_all(sampler, clock)
+    assert values(found, XID_ANY.otel) == {("GPU-a", ""): 0}
+    assert values(found, XID_ERRORS.otel) == values(found, XID_LAST_TIME.otel) == {}
+    assert values(found, XID_LAST.otel) == {("GPU-a", ""): 0}  # which dcgm-exporter's names need
+    assert not any("xid" in name and "any" not in name for name in series(scrape(sampler, clock)))
 
 
 def test_xid_errors_are_counted_by_code_with_the_last_one_and_its_time() -> None:
@@ -126,7 +136,8 @@ def test_xid_errors_are_counted_by_code_with_the_last_one_and_its_time() -> None
     state.last_xid = (79, 1_700_000_000_500_000_000)
     found = read_all(sampler, clock)
     counts = values(found, XID_ERRORS.otel)
-    assert (counts["GPU-a", "79"], counts["GPU-a", "999"], counts["GPU-a", "48"]) == (1, 2, 0)
+    assert counts == {("GPU-a", "79"): 1, ("GPU-a", "999"): 2}
+    assert values(found, XID_ANY.otel) == {("GPU-a", ""): 3}
     assert values(found, XID_LAST.otel) == {("GPU-a", "79"): 79}
     assert values(found, XID_LAST_TIME.otel) == {("GPU-a", ""): 1_700_000_000.5}
 
@@ -143,20 +154,21 @@ def test_a_lost_gpus_xid_errors_are_still_told() -> None:
 
 def test_a_mig_instance_has_no_xid_series_of_its_own_until_it_has_an_error() -> None:
     sampler, clock, _ = node(A, MIG)
-    assert {device for device, _ in values(read_all(sampler, clock), XID_ERRORS.otel)} == {"GPU-a"}
+    assert {device for device, _ in values(read_all(sampler, clock), XID_ANY.otel)} == {"GPU-a"}
     sampler.states["MIG-c"].xids[94] += 1
-    assert values(read_all(sampler, clock), XID_ERRORS.otel)["MIG-c", "94"] == 1
+    found = read_all(sampler, clock)
+    assert values(found, XID_ERRORS.otel) == {("MIG-c", "94"): 1}
+    assert values(found, XID_ANY.otel) == {("GPU-a", ""): 0, ("MIG-c", ""): 1}
 
 
 def test_a_driver_that_never_hears_of_xid_errors_says_nothing_of_them() -> None:
     sampler, clock, _ = node()
     found = list(readings(sampler, IDENTITY._replace(driver="smi"), clock.now_ns()))
-    assert not any(r.metric in (XID_ERRORS, XID_LAST) for r in found)
+    assert not any(r.metric in (XID_ANY, XID_ERRORS, XID_LAST) for r in found)
 
 
 def test_no_xid_code_is_listed_twice_and_each_has_a_meaning() -> None:
     assert len({xid.code for xid in XIDS}) == len(XIDS)
-    assert all(xid.from_0 for xid in XIDS if xid.tier is Tier.CRITICAL)
     assert all(xid.meaning and not xid.meaning.endswith(".") for xid in XIDS)
 
 
