@@ -24,7 +24,7 @@ from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.catalogue.push import PUSH_METRICS
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
-from gpu_profile.catalogue.signals import THROTTLES_SEEN
+from gpu_profile.catalogue.signals import INTEGRATED, THROTTLES_SEEN
 from gpu_profile.regimes import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, RULES, Regime, Thresholds
 from gpu_profile.units import si
 
@@ -128,7 +128,8 @@ def _series(group: Group) -> str:
     """The series of a GPU that has everything of a group; what a driver counts is not added up here as well."""
     counted = [row for row in SIGNALS if row.group is group and row not in THROTTLES_SEEN]
     links = [int(found[0]) for row in counted if (found := LINK.search(row.key))]
-    parts = (str(len(counted) - len(links) or ""), f"{links.count(0)} a link" if links else "")
+    integrals = 2 * sum(row in INTEGRATED for row in counted)
+    parts = (str(len(counted) - len(links) + integrals or ""), f"{links.count(0)} a link" if links else "")
     return " and ".join(filter(None, parts))
 
 

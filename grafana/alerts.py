@@ -12,7 +12,7 @@ from rulefiles import Alert, Group
 from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import BUSY, DEVICE_UP, DRIVER_UP, OBSERVED, REGION_CALLS, REGION_DURATION
-from gpu_profile.catalogue.signals import POWER, TEMPERATURE, TEMPERATURE_MEMORY, THROTTLES
+from gpu_profile.catalogue.signals import ENERGY, POWER, TEMPERATURE, TEMPERATURE_MEMORY, THROTTLES
 
 _REASON = "nvidia.gpu.throttle.reason"
 _SENSOR = "hw.sensor_location"
@@ -93,7 +93,8 @@ DEVICES: Final = Group(
             "info",
             "5m",
             # Busy over *observed* time, so that an exporter that has just started does not make a GPU look idle.
-            f"{mean(series(metric_of(POWER)), '30m')}\n"
+            # A GPU before Volta has no energy counter.
+            f"({rate(series(metric_of(ENERGY)), '30m')} or {mean(series(metric_of(POWER)), '30m')})\n"
             f"and on (instance, hw_id)\n"
             f"{rate(series(BUSY), '30m')} / {rate(series(OBSERVED), '30m')} < 0.05\n"
             f"and on (instance, hw_id)\n{rate(series(OBSERVED), '30m')} > 0.9",

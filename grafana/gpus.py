@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from panels import BARS, STAT, Column, Query, Section, panel
-from queries import GPU_NAME, by, increase, mean, named, of_gpus, physical, rate, throttled
+from queries import GPU_NAME, by, increase, named, of_gpus, physical, rate, throttled
 
 from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import (
+    ACTIVITY,
+    ACTIVITY_OBSERVED,
     BUSY,
     DEVICE_INFO,
     DEVICE_UP,
@@ -17,6 +19,7 @@ from gpu_profile.catalogue.metrics import (
     MEMORY_LIMIT,
     MEMORY_UTILIZATION,
     STATUS,
+    UNIT,
 )
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
@@ -38,6 +41,8 @@ _ENERGY = metric_of(ENERGY)
 _POWER = metric_of(POWER)
 _TEMPERATURE = metric_of(TEMPERATURE)
 _CORE: Final = dict(TEMPERATURE.attributes)
+#: Those that are read by default.
+_UNITS: Final = {UNIT: (SM.key, TENSOR.key, DRAM.key)}
 _DIRECTION: Final = "{{" + label("network.io.direction") + "}}"
 
 NOW: Final = Section(
@@ -146,12 +151,13 @@ WORK: Final = Section(
             "Activity inside the GPUs",
             "SM: share of multiprocessor time with work resident, which includes waiting for memory. "
             "Tensor: share of time in which the matrix units computed. DRAM: share of the memory bandwidth in use. "
-            "Means over the last few scrapes' readings, each of a tenth of a second: what happens in between is "
-            "missed. Only Hopper and newer GPUs report them; older ones are missing here, not idle.",
+            "Exact means of the time that was measured, at any scrape interval, because they are rates of "
+            "counters. Only Hopper and newer GPUs report them; older ones are missing here, not idle.",
             "percentunit",
-            Query(named(mean(of_gpus(metric_of(SM)))), f"{GPU_NAME}, SM"),
-            Query(named(mean(of_gpus(metric_of(TENSOR)))), f"{GPU_NAME}, tensor"),
-            Query(named(mean(of_gpus(metric_of(DRAM)))), f"{GPU_NAME}, DRAM"),
+            Query(
+                named(f"({rate(of_gpus(ACTIVITY, _UNITS))} / {rate(of_gpus(ACTIVITY_OBSERVED, _UNITS))})"),
+                f"{GPU_NAME}, {{{{{label(UNIT)}}}}}",
+            ),
             legend="right",
             maximum=1,
         ),

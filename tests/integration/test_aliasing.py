@@ -1,5 +1,5 @@
-"""A 15 s scrape of a GPU whose work comes in short bursts: the busy counter's rate() against the truth, and beside it
-what a gauge of the last utilisation would have said."""
+"""A 15 s scrape of a GPU whose work comes in short bursts: the rate() of busy time and of the units' activity against
+the truth, and beside it what gauges of the last utilisation and activity would have said."""
 
 import json
 import random
@@ -18,6 +18,7 @@ from support.programs import Prometheus
 
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
+from gpu_profile.driver.simulated.truth import Truth
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 
@@ -111,6 +112,64 @@ def test_a_gauge_of_the_last_utilisation_is_tens_of_points_off_where_the_counter
         worst = {key: max(worst[key], found[key]) for key in worst}
     print("\n".join(lines))
     assert worst["gauge"] > 100 * worst["rate"]
+
+
+#: Active for most of each 3 s: the last window before a scrape, of 0.1 s, sees all or nothing, never the mean.
+BURSTS = "[[device.phase]]\nduration_s = 1e6\nduty = 0.8\nperiod_s = 3.0\ncompute = 0.5\nmemory = 0.4\n"
+
+
+def activity(found: dict[str, float], uuid: str, unit: str) -> tuple[float, float]:
+    """Seconds of a unit's activity, and for how long that was measured."""
+    labels = f'{{hw_id="{uuid}",nvidia_gpu_unit="{unit}"}}'
+    return (
+        found[f"gpu_profile_activity_seconds_total{labels}"],
+        found[f"gpu_profile_activity_observed_seconds_total{labels}"],
+    )
+
+
+def test_the_activity_of_a_unit_in_15_s_is_right_by_its_counter_and_tens_of_points_off_by_the_gauge(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    simulated.create(tmp_path, f'[[device]]\nmodel = "H100 SXM"\n{BURSTS}', clock=clock)
+    sampler = Sampler(lambda: open_driver(f"simulated:{tmp_path}", clock=clock), clock=clock, retention_s=60)
+    clock.advance(3.2173)
+    seen: list[tuple[int, dict[str, float]]] = []
+    for _ in range(SCRAPES):
+        step_for(sampler, clock, SCRAPE_S)
+        seen.append((clock.now_ns(), series(scrape(sampler, clock))))
+    sampler.stop()
+    (uuid,), truth = sampler.states, Truth(tmp_path, clock=clock)
+    for unit in ("sm", "tensor", "dram"):
+        gauge, off = f'nvidia_gpu_{unit}_activity_ratio{{hw_id="{uuid}"}}', []
+        for (start, before), (end, after) in pairwise(seen):
+            mean = truth.device(uuid, start, end).means[unit]
+            active, observed = (b - a for a, b in zip(*(activity(v, uuid, unit) for v in (before, after)), strict=True))
+            assert active / observed == pytest.approx(mean, rel=0.01)
+            off.append(abs(after[gauge] / mean - 1))
+        assert max(off) > 0.2
+        (start, first), (end, last) = seen[0], seen[-1]
+        grown = activity(last, uuid, unit)[0] - activity(first, uuid, unit)[0]
+        assert grown / (end - start) * 1e9 == pytest.approx(truth.device(uuid, start, end).means[unit], rel=0.001)
+
+
+def test_time_that_gpm_did_not_see_adds_nothing_to_activity_nor_to_what_it_observed(tmp_path: Path) -> None:
+    clock = FakeClock()
+    lost = '[[fault]]\nkind = "gpu_lost"\ndevice = 0\nfrom_s = 20\nto_s = 30\n'
+    simulated.create(tmp_path, f'[[device]]\nmodel = "H100 SXM"\n{BURSTS}{lost}', clock=clock)
+    sampler = Sampler(lambda: open_driver(f"simulated:{tmp_path}", clock=clock), clock=clock, retention_s=120)
+    step_for(sampler, clock, 10)
+    before = series(scrape(sampler, clock))
+    step_for(sampler, clock, 15)
+    lost_now = series(scrape(sampler, clock))
+    assert not any(name.startswith("gpu_profile_activity") for name in lost_now)
+    step_for(sampler, clock, 14)
+    after = series(scrape(sampler, clock))
+    sampler.stop()
+    (uuid,) = sampler.states
+    active, observed = (b - a for a, b in zip(*(activity(v, uuid, "sm") for v in (before, after)), strict=True))
+    assert observed == pytest.approx(29 - 10, abs=1.2)
+    assert active / observed == pytest.approx(0.8, abs=0.03)
 
 
 @pytest.mark.debian

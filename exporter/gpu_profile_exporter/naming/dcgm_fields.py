@@ -1,6 +1,7 @@
 """The table of dcgm-exporter's fields: what it publishes by default, and where each number comes from here.
 
-The names, types, units and the default selection are facts of dcgm-exporter 4.5 (`etc/default-counters.csv`).
+The names, types, units and the default selection are facts of dcgm-exporter 4.5 (`etc/default-counters.csv`); counters
+of activity and of PCIe bytes are fields 1084 to 1096 of DCGM 4.6 (`dcgm_fields.h`).
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gpu_profile.catalogue import METRICS, SIGNALS
+from gpu_profile.catalogue import METRICS, SIGNALS, Signal
 from gpu_profile.catalogue import self_metrics as m
+from gpu_profile.catalogue.families import RECEIVED, SENT
 from gpu_profile.catalogue.group import Group
-from gpu_profile.units import MIB
+from gpu_profile.catalogue.metrics import ACTIVITY, ACTIVITY_OBSERVED, UNIT
+from gpu_profile.units import MIB, NS_PER_S
 
 
 class Field(NamedTuple):
@@ -63,6 +66,13 @@ DEFAULT_FIELDS: Final = (
     Field("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge", "Bytes per second that the GPU received over PCIe"),
 )
 
+#: Published besides, as gauges miss what happens between two scrapes; dcgm-exporter has them commented out.
+CUMULATIVE_FIELDS: Final = (
+    Field("DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL", "counter", "Time for which SM activity was measured, in ns"),
+    Field("DCGM_FI_PROF_SM_CYCLES_ACTIVE_TOTAL", "counter", "SM activity times the time of measurement, in ns"),
+    Field("DCGM_FI_PROF_MMA_CYCLES_ACTIVE_TOTAL", "counter", "Tensor activity times the time of measurement, in ns"),
+)
+
 DRIVER_VERSION: Final = "DCGM_FI_DRIVER_VERSION"
 
 #: Fields that become a label on every series, and the attribute of a device that they show.
@@ -83,7 +93,7 @@ class Counters(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-DEFAULT_COUNTERS: Final = Counters(DEFAULT_FIELDS, (DRIVER_VERSION,))
+DEFAULT_COUNTERS: Final = Counters((*DEFAULT_FIELDS, *CUMULATIVE_FIELDS), (DRIVER_VERSION,))
 
 #: The last XID's code is both its value and an attribute; the counter has one series per code.
 XID_LAST: Final = m.XID_LAST.otel
@@ -98,11 +108,29 @@ _DERIVED: Final = {
     "DCGM_FI_DEV_XID_ERRORS": Source(XID_LAST, (), 1.0),
     "DCGM_EXP_XID_ERRORS_COUNT": Source(XID_ERRORS, (), 1.0),
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": Source(NVLINK_TOTAL, (), 1e-6),
+    "DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL": Source("hw.gpu.io", SENT, 1.0),
+    "DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL": Source("hw.gpu.io", RECEIVED, 1.0),
+    "DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL": Source(ACTIVITY_OBSERVED.otel, ((UNIT, "sm"),), NS_PER_S),
+}
+#: DCGM's word for a unit in the names of its counters of cycles.
+_CYCLES: Final = {
+    "sm": "SM",
+    "tensor": "MMA",
+    "tensor_dmma": "DMMA",
+    "tensor_hmma": "HMMA",
+    "tensor_imma": "IMMA",
+    "tensor_dfma": "DFMA",
+    "integer": "INT",
+    "fp64": "FP64",
+    "fp32": "FP32",
+    "fp16": "FP16",
 }
 
 
 def _sources() -> Iterator[tuple[str, Source]]:
     yield from _DERIVED.items()
+    for unit, name in _CYCLES.items():
+        yield f"DCGM_FI_PROF_{name}_CYCLES_ACTIVE_TOTAL", Source(ACTIVITY.otel, ((UNIT, unit),), NS_PER_S)
     for row in SIGNALS:
         if row.dcgm is not None:
             yield row.dcgm.name, Source(row.otel, row.attributes, row.dcgm.scale)
@@ -122,12 +150,14 @@ def measured(field: str) -> bool:
 def groups(counters: Counters) -> frozenset[Group]:
     """The groups of signals that must be read for these fields."""
     wanted = [source for field in counters.fields if (source := SOURCES.get(field.name)) is not None]
-    return frozenset(
-        row.group
-        for row in SIGNALS
-        for source in wanted
-        if row.otel == _parts(source.otel) and set(source.attributes) <= set(row.attributes)
-    )
+    return frozenset(row.group for row in SIGNALS for source in wanted if _needs(source, row))
+
+
+def _needs(source: Source, row: Signal) -> bool:
+    """Whether a field of this source cannot be told without the signal."""
+    if source.otel in (ACTIVITY.otel, ACTIVITY_OBSERVED.otel):
+        return (UNIT, row.key) in source.attributes
+    return row.otel == _parts(source.otel) and set(source.attributes) <= set(row.attributes)
 
 
 def _parts(otel: str) -> str:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from gpu_profile.catalogue import Instrument, Metric
+from gpu_profile.catalogue import Instrument, Kind, Metric
 from gpu_profile.protobuf import head, message, number, string
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.naming.semconv import Semconv
@@ -121,7 +121,7 @@ class MetricEncoder:
             return _Series(b"", now_ns)
         encoded = b"".join(attribute(7, *pair) for pair in sorted(key))
         size = len(encoded) + (_SUM_POINT if family.sum else _GAUGE_POINT).size
-        by_driver = family.counter and bool(metric.signals)
+        by_driver = family.counter and any(row.kind is Kind.COUNTER for row in metric.signals)
         return _Series(head(1, size) + encoded, now_ns if by_driver else self._began_ns)
 
     def _requests(self) -> Iterator[Batch]:

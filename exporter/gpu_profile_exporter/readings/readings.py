@@ -16,7 +16,7 @@ from gpu_profile.catalogue import BUSY_SOURCES, Metric, Signal, metric_of
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue import self_metrics as own
 from gpu_profile.catalogue.samples import Device, DeviceKind
-from gpu_profile.catalogue.signals import MEMORY_USED
+from gpu_profile.catalogue.signals import INTEGRATED, MEMORY_USED
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.readings.health import (
     STATES,
@@ -151,7 +151,7 @@ def _signals(state: State, interval_s: float, now_ns: int) -> Iterator[Reading]:
         if last is None:
             stale += 1
             continue
-        metric, attributes, times, over, life_ns = _published(row, uuid, interval_s)
+        metric, attributes, times, over, life_ns, unit = _published(row, uuid, interval_s)
         _, _, end_ns, quanta = last
         if newest is None or end_ns > newest:
             newest = end_ns
@@ -161,6 +161,10 @@ def _signals(state: State, interval_s: float, now_ns: int) -> Iterator[Reading]:
         # A counter that starts again at 0 every few seconds is of no use at a scrape's distance: its growth is.
         value = (column.total_mass if row.wraps_at else quanta) * times / over
         yield Reading(metric, attributes, value)
+        if unit is not None:
+            # From the rows of the windows: what no window saw is in neither.
+            yield Reading(m.ACTIVITY, unit, column.total_mass * times / (over * NS_PER_S))
+            yield Reading(m.ACTIVITY_OBSERVED, unit, column.total_covered_ns / NS_PER_S)
         if row is MEMORY_USED and device.memory_bytes:
             yield Reading(m.MEMORY_UTILIZATION, hw_id, value / device.memory_bytes)
     if newest is not None:
@@ -184,13 +188,17 @@ def _xids(state: State, hw_id: Attributes) -> Iterator[Reading]:
 
 
 class _Published(NamedTuple):
-    """How a device's signal is published: its quanta times `times` over `over`, for as long as `life_ns`."""
+    """How a device's signal is published: its quanta times `times` over `over`, for as long as `life_ns`.
+
+    `unit` are the attributes of its integral, where that is published too.
+    """
 
     metric: Metric
     attributes: Attributes
     times: int
     over: int
     life_ns: int
+    unit: Attributes | None
 
 
 @lru_cache(maxsize=_KEPT)
@@ -199,7 +207,8 @@ def _published(row: Signal, uuid: str, interval_s: float) -> _Published:
     attributes = {"hw.id": uuid, **dict(row.attributes)}
     if "hw.type" in metric.labels:
         attributes["hw.type"] = "gpu"
-    return _Published(metric, attributes, *_ratio(row), lifetime_ns(row, interval_s))
+    unit = _labelled("hw.id", uuid, m.UNIT, row.key) if row in INTEGRATED else None
+    return _Published(metric, attributes, *_ratio(row), lifetime_ns(row, interval_s), unit)
 
 
 @lru_cache(maxsize=_KEPT)

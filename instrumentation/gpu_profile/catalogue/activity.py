@@ -138,6 +138,16 @@ def _rates(link: str, nvml: str, name: str, dcgm: str) -> tuple[Signal, ...]:
     )
 
 
+TENSOR_KINDS: Final = (
+    _tensor("hmma", "half-precision numbers", "DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE"),
+    _tensor("imma", "integers", "DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE"),
+    _tensor("dfma", "double-precision numbers (fused multiply-add)", "DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE"),
+    _tensor("dmma", "double-precision numbers (matrix multiply)"),
+)
+#: Activities whose integrals are published as counters, since a scrape sees few of their windows. That of `GRAPHICS` is
+#: busy time.
+INTEGRATED: Final = (SM, TENSOR, DRAM, FP64, FP32, FP16, INTEGER, *TENSOR_KINDS)
+
 GPM: Final[tuple[Signal, ...]] = (
     GRAPHICS,
     SM,
@@ -149,10 +159,7 @@ GPM: Final[tuple[Signal, ...]] = (
     FP16,
     *_rates("pcie", "PCIE_{}_PER_SEC", "PCIe", "DCGM_FI_PROF_PCIE_{}_BYTES"),
     INTEGER,
-    _tensor("hmma", "half-precision numbers", "DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE"),
-    _tensor("imma", "integers", "DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE"),
-    _tensor("dfma", "double-precision numbers (fused multiply-add)", "DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE"),
-    _tensor("dmma", "double-precision numbers (matrix multiply)"),
+    *TENSOR_KINDS,
     *_rates("nvlink", "NVLINK_TOTAL_{}_PER_SEC", "all NVLinks", "DCGM_FI_PROF_NVLINK_{}_BYTES"),
     *_rates("c2c", "C2C_TOTAL_{}_PER_SEC", "the links to the CPU", "DCGM_FI_PROF_C2C_{}_ALL_BYTES"),
 )

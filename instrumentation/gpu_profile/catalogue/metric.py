@@ -48,9 +48,9 @@ class Family(list[Metric]):
         super().__init__()
         self._labels = labels
 
-    def counter(self, otel: str, unit: str, brief: str, *labels: str) -> Metric:
+    def counter(self, otel: str, unit: str, brief: str, *labels: str, signals: tuple[Signal, ...] = ()) -> Metric:
         """A sum that only grows."""
-        return self._row(Metric(otel, unit, Instrument.COUNTER, brief, (*self._labels, *labels)))
+        return self._row(Metric(otel, unit, Instrument.COUNTER, brief, (*self._labels, *labels), signals))
 
     def updowncounter(self, otel: str, unit: str, brief: str, *labels: str) -> Metric:
         """A sum that grows and shrinks."""

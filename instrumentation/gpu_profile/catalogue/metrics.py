@@ -16,7 +16,7 @@ from gpu_profile.catalogue.metric import Family, Instrument, Metric
 from gpu_profile.catalogue.push import PUSH_METRICS
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
 from gpu_profile.catalogue.signal import Kind, Signal
-from gpu_profile.catalogue.signals import MEMORY_USED, SIGNALS
+from gpu_profile.catalogue.signals import INTEGRATED, MEMORY_USED, SIGNALS
 
 
 def _from_signals() -> Iterable[Metric]:
@@ -72,6 +72,25 @@ OBSERVED: Final = _NODE.counter(
     "s",
     "Time that the busy counter has seen: less than the wall clock means gaps in the sampling",
     "hw.id",
+)
+#: The unit of a GPU whose activity a series is: the key of its signal.
+UNIT: Final = "nvidia.gpu.unit"
+ACTIVITY: Final = _NODE.counter(
+    "gpu_profile.activity",
+    "s",
+    "Activity of a unit of the GPU, times the time for which it was measured: rate() of it is the mean activity at any "
+    "scrape interval",
+    "hw.id",
+    UNIT,
+    signals=INTEGRATED,
+)
+ACTIVITY_OBSERVED: Final = _NODE.counter(
+    "gpu_profile.activity.observed",
+    "s",
+    "Time for which the activity of a unit was measured: less than the wall clock means gaps in the sampling",
+    "hw.id",
+    UNIT,
+    signals=INTEGRATED,
 )
 DEVICE_INFO: Final = _NODE.gauge(
     "gpu_profile.device.info",

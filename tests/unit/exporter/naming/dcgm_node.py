@@ -6,6 +6,7 @@ from pathlib import Path
 from gpu_profile.catalogue import SIGNALS, Metric, metric_of, signal
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST
+from gpu_profile.catalogue.signals import INTEGRATED
 from gpu_profile.catalogue.xids import XIDS
 from gpu_profile_exporter.naming.dcgm import Dcgm
 from gpu_profile_exporter.naming.series import Naming, Series
@@ -58,6 +59,9 @@ def every_reading(hw_id: str) -> Iterator[tuple[Metric, Mapping[str, str]]]:
         yield metric_of(row), {"hw.id": hw_id, **dict(row.attributes)}
     for metric in (m.MEMORY_LIMIT, m.MEMORY_UTILIZATION, m.BUSY, m.DEVICE_UP, m.SAMPLE_AGE):
         yield metric, {"hw.id": hw_id}
+    for row in INTEGRATED:
+        for metric in (m.ACTIVITY, m.ACTIVITY_OBSERVED):
+            yield metric, {"hw.id": hw_id, m.UNIT: row.key}
     for state in ("ok", "failed"):
         yield m.STATUS, {"hw.id": hw_id, "hw.state": state, "hw.type": "gpu"}
     yield XID_LAST, {"hw.id": hw_id, "nvidia.gpu.xid": "79"}

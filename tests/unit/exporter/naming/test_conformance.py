@@ -7,7 +7,7 @@ from unit.exporter.naming.dcgm_node import GPU, dcgm, every_reading
 
 from gpu_profile.catalogue import metrics as m
 from gpu_profile_exporter.exposition.exposition import Exposition
-from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_FIELDS, measured
+from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_COUNTERS, measured
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.series import Naming
 from gpu_profile_exporter.readings.readings import Reading
@@ -116,7 +116,7 @@ def test_what_this_exporter_publishes_conforms_to_itself_under_both_settings() -
     alone, both = choose("dcgm", hostname="n", hostname_label="Hostname"), choose("both", hostname="n")
     found = compare(exposition(alone), exposition(both))
     assert {one.status for one in found} == {"same"}
-    assert {one.name for one in found} == {field.name for field in DEFAULT_FIELDS if measured(field.name)}
+    assert {one.name for one in found} == {field.name for field in DEFAULT_COUNTERS.fields if measured(field.name)}
 
 
 def test_a_scrape_shows_dcgms_counters_under_the_names_that_dcgm_has_them() -> None:

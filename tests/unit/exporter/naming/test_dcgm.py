@@ -10,7 +10,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST
 from gpu_profile_exporter.naming.dcgm import Dcgm
 from gpu_profile_exporter.naming.dcgm_csv import parse_counters
-from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_FIELDS, SOURCES, measured
+from gpu_profile_exporter.naming.dcgm_fields import CUMULATIVE_FIELDS, DEFAULT_FIELDS, SOURCES, measured
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.naming.sums import totals
@@ -40,7 +40,8 @@ def test_the_default_metrics_are_dcgm_exporters_25_in_its_order_and_of_its_types
 
 def test_each_default_metric_that_is_measured_is_published_once_for_each_gpu() -> None:
     names = [series.family.name for series in everything(dcgm(), "GPU-11")]
-    assert sorted(names) == sorted(field.name for field in DEFAULT_FIELDS if measured(field.name))
+    default = [field.name for field in DEFAULT_FIELDS if measured(field.name)]
+    assert sorted(names) == sorted([*default, *(field.name for field in CUMULATIVE_FIELDS)])
     assert [field.name for field in DEFAULT_FIELDS if not measured(field.name)] == ["DCGM_FI_DEV_VGPU_LICENSE_STATUS"]
 
 
@@ -187,6 +188,33 @@ def test_xids_by_code_are_a_counter_that_never_falls_back_as_a_sliding_window_do
     (series,) = naming.series(XID_ERRORS, {"hw.id": "GPU-11", "nvidia.gpu.xid": "48"})
     assert (series.family.kind, dict(series.labels)["xid"]) == ("counter", "48")
     assert "window_size_in_ms" not in dict(series.labels)
+
+
+# --------------------------------------------------------------------------------------------------- counters of cycles
+
+
+def test_cycles_of_activity_over_those_elapsed_are_the_activity_and_a_cycle_is_a_nanosecond() -> None:
+    scales = {
+        dict(series.labels)["UUID"] + series.family.name: (series.family.kind, series.scale)
+        for metric in (m.ACTIVITY, m.ACTIVITY_OBSERVED)
+        for series in dcgm().series(metric, {"hw.id": "GPU-11", m.UNIT: "sm"})
+    }
+    assert scales == {
+        "GPU-11DCGM_FI_PROF_SM_CYCLES_ACTIVE_TOTAL": ("counter", 1e9),
+        "GPU-11DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL": ("counter", 1e9),
+    }
+
+
+def test_every_counter_of_dcgm_4_6_can_be_asked_for() -> None:
+    units = ("SM", "MMA", "DMMA", "HMMA", "IMMA", "DFMA", "INT", "FP64", "FP32", "FP16")
+    names = [f"{unit}_CYCLES_ACTIVE" for unit in units] + ["SM_CYCLES_ELAPSED", "PCIE_TX_BYTES", "PCIE_RX_BYTES"]
+    lines = [f"DCGM_FI_PROF_{name}_TOTAL, counter, x" for name in names]
+    counters = parse_counters("\n".join(lines), "c.csv")
+    assert counters.warnings == ()
+    naming = choose("dcgm", counters=counters)
+    naming.about({"GPU-11": GPU})
+    found = [series.family.name for series in everything(naming, "GPU-11")]
+    assert sorted(found) == sorted(f"DCGM_FI_PROF_{name}_TOTAL" for name in names)
 
 
 # ------------------------------------------------------------------------------------------------------------- schemes

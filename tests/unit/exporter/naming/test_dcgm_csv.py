@@ -178,6 +178,11 @@ def test_a_selection_says_which_groups_must_be_read_for_it() -> None:
     assert needed("DCGM_FI_DEV_GPU_TEMP") == {Group.CORE}
     assert needed("DCGM_FI_DEV_FAN_SPEED", "DCGM_FI_PROF_PIPE_INT_ACTIVE") == {Group.LIMITS, Group.PIPES}
     assert needed("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL") == {Group.NVLINK}
+    assert needed("DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL") == {Group.GPM}
+    assert needed("DCGM_FI_PROF_FP32_CYCLES_ACTIVE_TOTAL", "DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL") == {
+        Group.PIPES,
+        Group.PCIE,
+    }
     assert groups(Counters(())) == frozenset()
 
 

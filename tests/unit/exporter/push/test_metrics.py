@@ -165,9 +165,10 @@ def test_counters_are_monotonic_cumulative_sums_updowncounters_sums_and_the_rest
 
 
 def test_a_counter_of_ours_starts_when_the_process_began_to_count() -> None:
-    encode, busy = encoder(), Reading(m.BUSY, {"hw.id": "GPU-a"}, 4)
-    assert point(encode, busy, second(15)).start_time_unix_nano == START_NS
-    assert point(encode, busy, second(30)).start_time_unix_nano == START_NS
+    encode, hw = encoder(), {"hw.id": "GPU-a"}
+    for ours in (Reading(m.BUSY, hw, 4), Reading(m.ACTIVITY, {**hw, m.UNIT: "sm"}, 4)):
+        assert point(encode, ours, second(15)).start_time_unix_nano == START_NS
+        assert point(encode, ours, second(30)).start_time_unix_nano == START_NS
 
 
 def test_a_counter_that_the_driver_keeps_starts_with_its_first_point() -> None:
