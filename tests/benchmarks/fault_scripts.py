@@ -268,6 +268,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(name="a GPU is added", absent=(ALL[3],), act=_added, touched=(ALL[3],), appear=(ALL[3],)),
     Fault(name="a GPU is taken out and put back", lines=("gone 3",), lost=(ALL[3],)),
     Fault(name="the first GPU is taken out: indices shift", lines=("gone 0",), lost=(ALL[0],)),
+    Fault(
+        name="two GPUs are taken out while the reader dies",
+        lines=("gone 1", "gone 3"),
+        act=_signalled(signal.SIGKILL),
+        lost=(ALL[1], ALL[3]),
+    ),
     Fault(name="a GPU is cut into two and made whole", lines=("mig 1 2",), touched=_ONE, appear=_SLICES[:2]),
     Fault(
         name="a GPU's cut changes",

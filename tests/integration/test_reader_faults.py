@@ -14,6 +14,7 @@ CHOSEN = (
     "a call outlasts what made it hang",
     "the driver is replaced by another version",
     "the first GPU is taken out: indices shift",
+    "two GPUs are taken out while the reader dies",
     "a GPU's call crashes the reader",
     "garbage in the reader's pipe",
     "the GPUs are released twice",

@@ -46,8 +46,8 @@ class Intake:
         self.event_sinks: list[Callable[[Event], None]] = []
         #: The driver, once one has answered.
         self.driver: DriverFacts | None = None
-        #: The devices that are down because a call to them hangs: their reader cannot tell.
-        self.hanging: set[str] = set()
+        #: The devices that were found lost here, because their readers cannot report it.
+        self.lost: set[str] = set()
 
     def take(self, process: Process, message: Message) -> None:
         """Take one message of a reader in."""
@@ -71,12 +71,25 @@ class Intake:
                 process.stale_since = None
                 if process.only is None:
                     self.driver, self.problem = DriverFacts(*rest), ""
+                self._reconcile(process)
             case "problem":
                 process.stale_since = (process.stale_since or time.monotonic()) if rest[1] else None
                 self._no_driver_for(process, rest[0])
             case "events":
                 for row in rest[0]:
                     self._happened(Event(*row))
+
+    def _reconcile(self, process: Process) -> None:
+        """Take the devices that a reader should list and does not for removed: they went while no reader ran."""
+        for uuid, state in list(self.states.items()):
+            index = state.device.index
+            meant = index not in process.leave if process.only is None else index == process.only
+            if uuid in process.uuids or not meant:
+                continue
+            if state.device.kind is DeviceKind.MIG:
+                del self.states[uuid]
+            else:
+                self.lose(state, "the driver does not list it any more")
 
     def _no_driver_for(self, process: Process, reason: str) -> None:
         if process.only is None:
@@ -100,12 +113,14 @@ class Intake:
         """The GPU with this NVML index, and its MIG instances."""
         return [state for state in self.states.values() if state.device.index == index]
 
-    def hangs(self, state: Known) -> None:
-        """A call to this device hangs."""
-        self.down(state, "a call to it hangs in the driver")
-        if state.device.uuid not in self.hanging:
-            self.hanging.add(state.device.uuid)
-            self._happened(Event(state.device.uuid, self.clock.now_ns(), "lost", message=state.reason))
+    def lose(self, state: Known, reason: str) -> None:
+        """This device is lost, and no reader can report it."""
+        was_up = state.up
+        self.down(state, reason)
+        if was_up:
+            _log.warning("%s: %s", state.device.uuid, reason)
+            self.lost.add(state.device.uuid)
+            self._happened(Event(state.device.uuid, self.clock.now_ns(), "lost", message=reason))
 
     def down(self, state: Known, reason: str) -> None:
         """This device does not answer."""
@@ -130,11 +145,11 @@ class Intake:
             return
         if up and not state.up:
             _log.warning("%s answers again", uuid)
-            if uuid in self.hanging:
+            if uuid in self.lost:
                 self._happened(Event(uuid, self.clock.now_ns(), "back"))
         elif not up and state.up:
             _log.warning("%s: %s", uuid, reason)
-        self.hanging.discard(uuid)
+        self.lost.discard(uuid)
         state.up, state.reason = up, reason
         state.processes, state.processes_ns = tuple(ProcessUse(*use) for use in uses), processes_ns
 
@@ -162,8 +177,8 @@ class Intake:
             if state is None or not values:
                 continue
             rows = iter(values)
-            if uuid in self.hanging:
-                self.hanging.discard(uuid)
+            if uuid in self.lost:
+                self.lost.discard(uuid)
                 state.up, state.reason = True, ""
                 _log.warning("%s answers again", uuid)
                 self._happened(Event(uuid, self.clock.now_ns(), "back"))

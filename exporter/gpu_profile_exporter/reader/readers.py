@@ -198,7 +198,9 @@ class Readers(Intake):
     # ------------------------------------------------------------------ looking after them
 
     def _judge(self, process: Process, took: dict[str, int]) -> None:
-        """Give a GPU that answers slowly a reader of its own, and take back one that answers promptly."""
+        """Give a GPU that answers slowly a reader of its own, and take back one that answers promptly or is gone."""
+        if process.only is not None and not process.uuids:
+            self._prompt_since.setdefault(process.only, time.monotonic())
         for uuid, ns in took.items():
             state = self.states.get(uuid)
             if state is None or state.device.index is None:
@@ -298,9 +300,7 @@ class Readers(Intake):
             self._end(process, "hung")
             return
         for state in self.of_gpu(index):
-            if state.up or process.only is None:
-                _log.warning("%s: a call to it has been hanging for %.1f s", state.device.uuid, seconds)
-                self.hangs(state)
+            self.lose(state, "a call to it hangs in the driver")
         if process.only is None:
             # The others first: this one has all the time there is.
             self._again.setdefault(index, 0.0)

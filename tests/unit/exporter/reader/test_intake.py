@@ -145,9 +145,9 @@ def test_events_are_counted_kept_and_told_on(kept: Kept) -> None:
 def test_a_gpu_that_hung_is_lost_once_and_back_once_whatever_is_heard_of_it_first(
     kept: Kept, news: tuple[object, ...]
 ) -> None:
-    kept.hangs(kept.states["GPU-b"])
-    kept.hangs(kept.states["GPU-b"])
-    assert (kept.states["GPU-b"].up, kept.states["GPU-b"].reason) == (False, "a call to it hangs in the driver")
+    kept.lose(kept.states["GPU-b"], "a call to it hangs")
+    kept.lose(kept.states["GPU-b"], "a call to it hangs")
+    assert (kept.states["GPU-b"].up, kept.states["GPU-b"].reason) == (False, "a call to it hangs")
     kept.say(news, reader(only=1))
     kept.say(a_round({"GPU-b": energy(2, START_NS + 10**8)}), reader(only=1))
     assert kept.states["GPU-b"].up

@@ -1,12 +1,13 @@
 """The keeper of readers: who is killed, who is started anew, and who gets a reader of their own."""
 
+import os
 import signal
 from collections.abc import Iterator, Sequence
 
 import pytest
 from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
 
-from gpu_profile.catalogue.samples import Device
+from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.reader import readers as module
@@ -84,6 +85,9 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
     for process in made.started:
         if not process.closed:
             process.close()
+    made.readers._selector.close()
+    os.close(made.readers._poke)
+    os.close(made.readers._poked)
 
 
 def test_one_reader_reads_all_and_may_take_its_time_to_open_them(keeper: Keeper) -> None:
@@ -216,6 +220,41 @@ def test_a_gpu_whose_own_reader_died_is_down(keeper: Keeper) -> None:
     keeper.alive[-1].exit_code = -11
     keeper.turn()
     assert keeper.up() == {"GPU-0": True, "GPU-1": False}
+
+
+def test_gpus_that_went_while_no_reader_lived_are_lost_and_back_when_they_are_listed_again(keeper: Keeper) -> None:
+    keeper.meet(0, 1, 2)
+    keeper.hear(keeper.home, about(Device("MIG-1", parent="GPU-1", kind=DeviceKind.MIG, index=1), ENERGY))
+    keeper.home.exit_code = -signal.SIGKILL
+    keeper.turn(2, each_s=1.0)
+    keeper.meet(0)
+    assert keeper.up() == {"GPU-0": True, "GPU-1": False, "GPU-2": False}
+    assert keeper.readers.states["GPU-1"].reason == "the driver does not list it any more"
+    keeper.meet(1)
+    assert keeper.up() == {"GPU-0": True, "GPU-1": True, "GPU-2": False}
+    told = [(event.device, event.kind) for event in keeper.readers.events]
+    assert told == [("GPU-1", "lost"), ("GPU-2", "lost"), ("GPU-1", "back")]
+
+
+def test_a_reader_s_list_says_nothing_of_gpus_that_are_read_apart(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.turn(3)
+    keeper.meet(1, process=keeper.alive[-1])
+    keeper.meet(0)
+    assert keeper.up() == {"GPU-0": True, "GPU-1": True}
+
+
+def test_a_gpu_that_went_while_it_was_read_apart_is_lost_and_its_reader_is_not_kept(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.turn(3)
+    keeper.meet(process=keeper.alive[-1])
+    assert keeper.up() == {"GPU-0": True, "GPU-1": False}
+    assert keeper.readers.states["GPU-1"].reason == "the driver does not list it any more"
+    keeper.hear(keeper.alive[-1], a_round())
+    keeper.turn(3, each_s=PROMPT_FOR_S / 2)
+    assert (keeper.apart(), keeper.home.leave) == ([], frozenset())
 
 
 def test_a_reader_that_hung_up_is_taken_for_dead_and_not_looked_at_for_ever(keeper: Keeper) -> None:
