@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from gpu_profile.catalogue import DEFAULT_GROUPS, Group
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
@@ -33,19 +33,22 @@ def open_driver(
     clock: Clock = SYSTEM_CLOCK,
     groups: Collection[str] | None = None,
     enter: Callable[[int], bool] = lambda _: True,
+    events: bool = True,
 ) -> Driver:
     """The driver that `spec` names.
 
     `auto` is NVML, else nvidia-smi; a simulated GPU is only opened when asked for. `groups` are those whose signals
     NVML is asked for, the usual ones by default. `enter(index)` is called before NVML is asked for anything of a GPU
-    while it lists them; where it says no, that one is left alone. GpuBackendError if `spec` does not follow the grammar
-    or the driver cannot start, RecordingError or ScenarioError if DIR is not what it expects.
+    while it lists them; where it says no, that one is left alone. `events`: whether NVML is asked for XID errors.
+    GpuBackendError if `spec` does not follow the grammar or the driver cannot start, RecordingError or ScenarioError if
+    DIR is not what it expects.
     """
     word, argument = _parse(spec)
     chosen = DEFAULT_GROUPS if groups is None else frozenset(map(Group, groups))
-    nvml = partial(_nvml, groups=chosen, enter=enter)
+    settings: _Settings = {"groups": chosen, "enter": enter, "events": events}
+    nvml = partial(_nvml, settings=settings)
     if word == "simulated":
-        return _simulated(argument, clock, chosen, enter)
+        return _simulated(argument, clock, settings)
     if word == "nvml":
         return nvml(clock)
     if word == "auto":
@@ -99,10 +102,18 @@ def _auto(clock: Clock, nvml: Callable[[Clock], Driver]) -> Driver:
     )
 
 
-def _nvml(clock: Clock, *, groups: Collection[Group], enter: Callable[[int], bool]) -> Driver:
+class _Settings(TypedDict):
+    """What only NVML's driver is told."""
+
+    groups: Collection[Group]
+    enter: Callable[[int], bool]
+    events: bool
+
+
+def _nvml(clock: Clock, *, settings: _Settings) -> Driver:
     from gpu_profile.driver.nvml import NvmlDriver
 
-    return NvmlDriver(clock=clock, groups=groups, enter=enter)
+    return NvmlDriver(clock=clock, **settings)
 
 
 def _smi(clock: Clock) -> Driver:
@@ -119,7 +130,7 @@ def _replay(argument: str, clock: Clock) -> Driver:
     return ReplayDriver(Path(argument), clock=clock)
 
 
-def _simulated(argument: str | None, clock: Clock, groups: Collection[Group], enter: Callable[[int], bool]) -> Driver:
+def _simulated(argument: str | None, clock: Clock, settings: _Settings) -> Driver:
     import shutil
     import tempfile
 
@@ -148,7 +159,7 @@ def _simulated(argument: str | None, clock: Clock, groups: Collection[Group], en
         if argument is None:
             simulated.create(directory, clock=clock)
         library = simulated.install(directory, clock=clock)
-        return SimulatedDriver(clock=clock, name=f"simulated:{directory}", groups=groups, enter=enter)
+        return SimulatedDriver(clock=clock, name=f"simulated:{directory}", **settings)
     except BaseException:
         clean()
         raise

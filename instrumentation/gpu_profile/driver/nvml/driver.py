@@ -31,9 +31,9 @@ class NvmlDriver:
     """Reads NVIDIA GPUs and MIG instances through nvidia-ml-py.
 
     `devices` are the UUIDs to read, None for all. Signals of other `groups` than these (and the core, which is always
-    read) are never asked for. GpuBackendError if NVML cannot be started. After a fork the child
-    starts NVML for itself at its first call and never touches what its parent opened; after the driver was reloaded
-    the next call starts NVML anew. Not thread-safe, as the protocol says.
+    read) are never asked for. `events`: whether GPUs are watched for XID errors. GpuBackendError if NVML cannot be
+    started. After a fork the child starts NVML for itself at its first call and never touches what its parent opened;
+    after the driver was reloaded the next call starts NVML anew. Not thread-safe, as the protocol says.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class NvmlDriver:
         devices: Sequence[str] | None = None,
         groups: Collection[Group] = DEFAULT_GROUPS,
         enter: Callable[[int], bool] = lambda _: True,
+        events: bool = True,
     ) -> None:
         self._name = name
         self._clock = clock
@@ -58,6 +59,7 @@ class NvmlDriver:
         #: How long a device that loses a source again waits to be opened anew.
         self._pauses: dict[str, int] = {}
         self._events = XidEvents(self._library, clock)
+        self._listens = events
 
     @property
     def name(self) -> str:
@@ -111,6 +113,11 @@ class NvmlDriver:
     def events(self) -> Sequence[Event]:
         """XID errors since the last call, of the devices that `devices` found or that were read."""
         return self._run(self._events.poll)
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """UUIDs of the GPUs that are watched for XID errors, or that have none to report."""
+        return self._events.watched
 
     def processes(self, device: Device) -> Sequence[ProcessUse]:
         """Who computes or draws on the device, by pid. Pids are the host's, whatever namespace this process runs in.
@@ -203,7 +210,7 @@ class NvmlDriver:
         return [one.device for one in found.values() if self._wanted is None or one.device.uuid in self._wanted]
 
     def _watch(self, one: Found) -> None:
-        if one.device.kind is DeviceKind.GPU:
+        if self._listens and one.device.kind is DeviceKind.GPU:
             if one.device.index is not None:
                 self._enter(one.device.index)
             self._events.watch(one.device.uuid, one.handle)

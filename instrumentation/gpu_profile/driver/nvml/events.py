@@ -10,9 +10,13 @@ from gpu_profile.catalogue.samples import Event
 from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.errors import DeviceLost
+from gpu_profile.units import NS_PER_S
 
 #: Events handled in one poll; the rest wait for the next, so that a storm cannot hold the sampler up.
 _MOST: Final = 64
+#: A GPU whose events could not be registered is tried again after this long, then after twice as long each time.
+_PAUSE_NS: Final = NS_PER_S
+_LONGEST_PAUSE_NS: Final = 300 * NS_PER_S
 
 
 class XidEvents:
@@ -23,23 +27,34 @@ class XidEvents:
         self._clock = clock
         self._set: Any = None
         self._watched: dict[int, str] = {}
+        #: By UUID: when a GPU is tried again, in elapsed time, and the pause after that.
+        self._failed: dict[str, tuple[int, int]] = {}
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """UUIDs of the GPUs that need no further try: their events are registered, or they have none."""
+        return frozenset(self._watched.values())
 
     def watch(self, uuid: str, handle: Any) -> None:
-        """Ask for the XID events of a GPU; a GPU or platform that has none is left alone."""
-        api, errors = self._library.api, self._library.errors
+        """Ask for the XID events of a GPU, unless that failed a short while ago; one that has none is left alone."""
         address = _address(handle)
-        if self._watched.get(address) == uuid:
+        due_ns, pause_ns = self._failed.get(uuid, (0, _PAUSE_NS))
+        now_ns = self._clock.elapsed_ns()
+        if self._watched.get(address) == uuid or now_ns < due_ns:
             return
-        self._watched[address] = uuid
+        api, errors = self._library.api, self._library.errors
+        self._failed[uuid] = now_ns + pause_ns, min(2 * pause_ns, _LONGEST_PAUSE_NS)
         try:
-            if not api.nvmlDeviceGetSupportedEventTypes(handle) & api.nvmlEventTypeXidCriticalError:
-                return
-            if self._set is None:
-                self._set = api.nvmlEventSetCreate()
-            api.nvmlDeviceRegisterEvents(handle, api.nvmlEventTypeXidCriticalError, self._set)
+            if api.nvmlDeviceGetSupportedEventTypes(handle) & api.nvmlEventTypeXidCriticalError:
+                if self._set is None:
+                    self._set = api.nvmlEventSetCreate()
+                api.nvmlDeviceRegisterEvents(handle, api.nvmlEventTypeXidCriticalError, self._set)
         except errors.failures as failure:
             with suppress(DeviceLost):
                 errors.met(failure, "XID events", uuid)
+            return
+        self._watched[address] = uuid
+        del self._failed[uuid]
 
     def poll(self) -> list[Event]:
         """Events since the last poll, without waiting. A timeout is the normal end."""
@@ -65,6 +80,7 @@ class XidEvents:
         """Free the event set."""
         events, self._set = self._set, None
         self._watched.clear()
+        self._failed.clear()
         if events is not None:
             self._library.errors.release(self._library.api.nvmlEventSetFree, events)
 

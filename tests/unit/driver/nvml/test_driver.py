@@ -257,6 +257,33 @@ def test_events_are_xids_with_their_device_and_come_once(stub: Any, clock: FakeC
     assert driver.events() == []
 
 
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_NOT_SUPPORTED])
+@pytest.mark.parametrize("call", ["nvmlDeviceRegisterEvents", "nvmlDeviceGetSupportedEventTypes", "nvmlEventSetCreate"])
+def test_a_gpu_whose_events_could_not_be_registered_is_tried_again_ever_more_seldom(
+    stub: Any, clock: FakeClock, new_gpu: Any, driver: NvmlDriver, call: str, code: int
+) -> None:
+    stub.code[call] = code
+    for _ in range(300):
+        driver.devices()
+        clock.advance(1.0)
+    assert not driver.watched
+    assert 8 <= stub.count[call] <= 10
+    del stub.code[call]
+    clock.advance(300)
+    driver.devices()
+    driver.devices()
+    assert driver.watched == {"GPU-0"}
+    assert stub.count["nvmlDeviceRegisterEvents"] <= 11
+    stub.xids.append(("GPU-0", 31))
+    assert [event.code for event in driver.events()] == [31]
+
+
+def test_a_driver_without_events_registers_none(stub: Any, clock: FakeClock) -> None:
+    driver = NvmlDriver(clock=clock, events=False)
+    driver.read(driver.devices()[0], Tier.FAST)
+    assert (driver.events(), stub.count["nvmlEventSetCreate"], stub.count["nvmlEventSetWait_v2"]) == ([], 0, 0)
+
+
 def test_a_lost_gpu_can_still_tell_its_xid(stub: Any, driver: NvmlDriver) -> None:
     driver.devices()
     stub.gpus[0].code = pynvml.NVML_ERROR_GPU_IS_LOST
