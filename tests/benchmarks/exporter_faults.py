@@ -125,8 +125,8 @@ The driver is called in processes of their own, the readers; the exporter itself
 shared memory which GPU it is talking to and since when. A call that takes longer than half a second costs the reader
 its life: another one reads the other GPUs at once, and the GPU that hangs gets a reader of its own, which tries for as
 long as it takes. A GPU that answers slowly gets one too, and so does a GPU in whose call a reader crashed. Once it has
-answered promptly for 10 s it is read with the others again. Where it is the wait for events that hangs, GPUs are read
-without XID errors for a minute.
+answered promptly for 10 s it is read with the others again. XID errors are heard by a process of its own, which is
+restarted where the look for events hangs; the GPUs are read on meanwhile.
 
 A library of another version than the kernel's driver cannot be used by a process that has loaded it: its reader is
 replaced every 3 s until one can.

@@ -168,8 +168,8 @@ def _hour(minutes: tuple[int, ...] = (10, 20, 40, 70)) -> dict[int, float]:
     from gpu_profile.testing import START_NS, FakeClock
     from gpu_profile_exporter.exposition.exposition import Exposition
     from gpu_profile_exporter.reader.child import Reading as Reader
-    from gpu_profile_exporter.reader.child import Settings
     from gpu_profile_exporter.reader.readers import Readers
+    from gpu_profile_exporter.reader.settings import Settings
     from gpu_profile_exporter.reader.whereabouts import Whereabouts
     from gpu_profile_exporter.readings.readings import Identity, readings
     from gpu_profile_exporter.server.routes import GZIP_LEVEL

@@ -143,6 +143,12 @@ def _all_xids(watch: Watch) -> Sequence[str]:
     return [] if counted == 1000 else [f"{counted:.0f} of 1,000 XID errors were counted"]
 
 
+def _one_xid(watch: Watch) -> Sequence[str]:
+    device = f'{ALL[1]}",nvidia_gpu_xid="79"'
+    counted = watch.scrapes[-1].value("nvidia_gpu_xid_errors_total", device)
+    return [] if counted == 1 else [f"{counted or 0:.0f} XID errors were counted, not 1"]
+
+
 def _plausible(watch: Watch) -> Sequence[str]:
     worst = max(one.value("hw_power_watts", ALL[1]) or 0 for one in watch.scrapes)
     return [f"a power of {worst:g} W was told"] if worst > 1000 else []
@@ -185,6 +191,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(name="the driver knows a GPU no more", lines=_error("*", pynvml.NVML_ERROR_GPU_NOT_FOUND), lost=_ONE),
     # ------------------------------------------------------------------ hung
     Fault(name="a GPU hangs in its field values", lines=_hang(_FIELDS), lost=_ONE),
+    Fault(name="an XID comes while its GPU hangs", lines=("xid 1 79 1", *_hang("*")), lost=_ONE, holds=_one_xid),
     Fault(name="a GPU hangs in its sample buffers", lines=_hang("nvmlDeviceGetSamples"), lost=_ONE),
     Fault(name="a GPU hangs in its memory", lines=_hang("nvmlDeviceGetMemoryInfo_v2"), lost=_ONE, told_s=3.5),
     Fault(name="a GPU hangs in its GPM sample", lines=_hang("nvmlGpmSampleGet"), lost=_ONE),

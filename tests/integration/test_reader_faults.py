@@ -11,6 +11,7 @@ from support.nvml_stub.build import CannotBuildError, build
 CHOSEN = (
     "a GPU is lost, and comes back",
     "a GPU hangs in its field values",
+    "an XID comes while its GPU hangs",
     "a call outlasts what made it hang",
     "the driver is replaced by another version",
     "the first GPU is taken out: indices shift",

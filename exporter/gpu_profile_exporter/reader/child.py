@@ -7,7 +7,6 @@ gpu_profile_exporter.reader SETTINGS`, with three descriptors that it inherits.
 from __future__ import annotations
 
 import ctypes
-import json
 import logging
 import os
 import select
@@ -15,7 +14,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, Signal
@@ -27,7 +26,9 @@ from gpu_profile.errors import StaleLibraryError
 from gpu_profile.sampling.rounds import Rounds
 from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import nanoseconds
-from gpu_profile_exporter.reader.marked import LIST_S, OPEN_S, READ_S, START_S, Marked
+from gpu_profile_exporter.reader.listening import Listening
+from gpu_profile_exporter.reader.marked import LIST_S, READ_S, START_S, Marked
+from gpu_profile_exporter.reader.settings import Settings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
@@ -37,35 +38,6 @@ DEVICES_S: Final = 2.0
 SEND_S: Final = 0.25
 _PDEATHSIG: Final = 1
 _NUMBERS: Final = {signal: number for number, signal in enumerate(SIGNALS)}
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a reader is told: of the GPUs by NVML index, it reads `only` one, or all but those in `leave`."""
-
-    driver: str
-    interval_s: float
-    groups: tuple[str, ...]
-    processes: bool
-    out_fd: int
-    orders_fd: int
-    where_fd: int
-    only: int | None = None
-    leave: tuple[int, ...] = ()
-    #: What opening a GPU may take at the start.
-    open_s: float = OPEN_S
-    #: For how long from the start it asks for no events.
-    deaf_s: float = 0.0
-
-    def text(self) -> str:
-        """As an argument of the command line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of(cls, text: str) -> Settings:
-        """From an argument of the command line."""
-        found = json.loads(text)
-        return cls(**found | {"groups": tuple(found["groups"]), "leave": tuple(found["leave"])})
 
 
 class Outbox:
@@ -125,14 +97,14 @@ class Reading(Rounds[Tracked]):
         self._marked, self._stale = None, False
         try:
             settings = self._settings
-            driver = open_driver(settings.driver, clock=self.clock, groups=settings.groups, enter=self._enter)
+            driver = open_driver(
+                settings.driver, clock=self.clock, groups=settings.groups, enter=self._enter, events=False
+            )
         except StaleLibraryError:
             self._stale = True
             raise
         alone = settings.only is not None
-        self._marked = Marked(
-            driver, self._where, self.clock, open_s=settings.open_s, alone=alone, deaf_s=settings.deaf_s
-        )
+        self._marked = Marked(driver, self._where, self.clock, open_s=settings.open_s, alone=alone)
         return self._marked
 
     def _enter(self, index: int) -> bool:
@@ -144,6 +116,11 @@ class Reading(Rounds[Tracked]):
         limit = self._settings.open_s if marked is None else LIST_S if marked.listed else marked.open_s
         self._where.enter(index, limit)
         return True
+
+    def follow(self, order: Message) -> None:
+        """Do what the keeper orders; what is not known is left."""
+        if order[0] == "leave":
+            self.leave(frozenset(order[1]))
 
     def leave(self, indices: Collection[int]) -> None:
         """Leave these GPUs to others from now on."""
@@ -186,7 +163,8 @@ class Reading(Rounds[Tracked]):
             driver = self.driver
             origin = self._marked.driver if self._marked is not None else driver
             versions = dict(getattr(origin, "versions", {}))
-            yield "open", driver.name, driver.version, getattr(origin, "recorded_driver", driver.name), versions
+            recorded = getattr(origin, "recorded_driver", driver.name)
+            yield "open", driver.name, driver.version, recorded, versions, hasattr(origin, "watched")
 
     def _about_devices(self) -> Iterable[Message]:
         for uuid in [uuid for uuid in self._told if uuid not in self.states]:
@@ -221,7 +199,8 @@ def _plain(device: Device) -> dict[str, Any]:
 
 def run(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
     """Read until the keeper goes or says so."""
-    reading = Reading(settings, Whereabouts(settings.where_fd), clock)
+    where = Whereabouts(settings.where_fd)
+    reading = Listening(settings, where, clock) if settings.listen else Reading(settings, where, clock)
     orders = Incoming()
     try:
         while True:
@@ -235,8 +214,7 @@ def run(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
             if not data:
                 break
             for order in orders.feed(data):
-                if order[0] == "leave":
-                    reading.leave(frozenset(order[1]))
+                reading.follow(order)
     except BrokenPipeError:  # nobody reads any more
         pass
     reading.close()

@@ -17,6 +17,7 @@ from gpu_profile.history.ledger import Ledger
 from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
 from gpu_profile.sampling.tracked import Tracked, available
 from gpu_profile_exporter.reader.process import Process
+from gpu_profile_exporter.reader.settings import LISTENER
 from gpu_profile_exporter.reader.wire import Message
 from gpu_profile_exporter.readings.readings import DriverFacts
 
@@ -46,6 +47,8 @@ class Intake:
         self.event_sinks: list[Callable[[Event], None]] = []
         #: The driver, once one has answered.
         self.driver: DriverFacts | None = None
+        #: Whether the driver's events are for a process of their own to hear.
+        self.listens = False
         #: The devices that were found lost here, because their readers cannot report it.
         self.lost: set[str] = set()
 
@@ -69,18 +72,20 @@ class Intake:
                     del self.states[rest[0]]
             case "open":
                 process.stale_since = None
-                if process.only is None:
-                    self.driver, self.problem = DriverFacts(*rest), ""
-                self._reconcile(process)
+                if process.key != LISTENER:
+                    self._opened(process, *rest)
             case "problem":
                 process.stale_since = (process.stale_since or time.monotonic()) if rest[1] else None
-                self._no_driver_for(process, rest[0])
+                if process.key != LISTENER:
+                    self._no_driver_for(process, rest[0])
             case "events":
                 for row in rest[0]:
                     self._happened(Event(*row))
 
-    def _reconcile(self, process: Process) -> None:
-        """Take the devices that a reader should list and does not for removed: they went while no reader ran."""
+    def _opened(self, process: Process, name: str, version: str, origin: str, versions: Any, listens: bool) -> None:
+        """A driver was opened; take the devices that it should list and does not for removed."""
+        if process.only is None:
+            self.driver, self.problem, self.listens = DriverFacts(name, version, origin, versions), "", listens
         for uuid, state in list(self.states.items()):
             index = state.device.index
             meant = index not in process.leave if process.only is None else index == process.only

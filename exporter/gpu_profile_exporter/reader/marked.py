@@ -10,8 +10,7 @@ from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.clock import Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import GpuProfileError
-from gpu_profile.units import nanoseconds
-from gpu_profile_exporter.reader.whereabouts import DRIVER, ELSEWHERE, EVENTS, Whereabouts
+from gpu_profile_exporter.reader.whereabouts import DRIVER, ELSEWHERE, Whereabouts
 
 #: What one GPU's calls of a round may take; what opening one may while no other waits to be read: without persistence
 #: mode it is initialised first.
@@ -29,25 +28,16 @@ T = TypeVar("T")
 class Marked:
     """A driver whose every call of a device is told of in `where` while it lasts, and timed.
 
-    `open_s` is what opening a GPU may take before any is read; `alone`: afterwards too, for there is only one. Events
-    are not asked for in the first `deaf_s`.
+    `open_s` is what opening a GPU may take before any is read; `alone`: afterwards too, for there is only one.
     """
 
     def __init__(
-        self,
-        driver: Driver,
-        where: Whereabouts,
-        clock: Clock,
-        *,
-        open_s: float = OPEN_S,
-        alone: bool = False,
-        deaf_s: float = 0.0,
+        self, driver: Driver, where: Whereabouts, clock: Clock, *, open_s: float = OPEN_S, alone: bool = False
     ) -> None:
         self.driver = driver
         self._where = where
         self._now_ns = clock.now_ns
         self._open_s = open_s
-        self._deaf_until = clock.now_ns() + nanoseconds(deaf_s)
         self._alone = alone
         self._opened: set[str] = set()
         self._took: dict[str, int] = {}
@@ -124,13 +114,9 @@ class Marked:
         return self._call(device, self.driver.boundary)
 
     def events(self) -> Sequence[Event]:
-        """As the driver's; none while nothing is to be heard."""
-        if self._now_ns() < self._deaf_until:
-            return ()
-        self._where.enter(EVENTS, READ_S)
-        found = self.driver.events()
+        """As the driver's."""
         self._where.enter(DRIVER, READ_S)
-        return found
+        return self.driver.events()
 
     def processes(self, device: Device) -> Sequence[ProcessUse]:
         """As the driver's."""

@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from gpu_profile_exporter.reader.child import Settings
+from gpu_profile_exporter.reader.settings import Settings
 from gpu_profile_exporter.reader.whereabouts import Where, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
@@ -20,14 +20,20 @@ _CHUNK: Final = 1 << 16
 
 
 class Process:
-    """A reader that was started: what it says, where it is, and an end to it. `only`: the GPU that it is for."""
+    """A process that was started: what it says, where it is, and an end to it.
+
+    `key` is what it is for, `only` the one GPU that it reads, by NVML index.
+    """
 
     def __init__(self, settings: Settings) -> None:
+        self.key = settings.key
         self.only = settings.only
         self.leave = frozenset(settings.leave)
         self.started = self.heard = time.monotonic()
         #: Whether it has told that the driver's library is another version's than the driver.
         self.stale_since: float | None = None
+        #: The GPUs that it was ordered to listen to, by NVML index.
+        self.watches: Mapping[int, str] = {}
         #: The UUIDs that it has told of.
         self.uuids: set[str] = set()
         #: Whether it has closed its end of the pipe: it is about to end, if it has not.
@@ -87,8 +93,16 @@ class Process:
     def order_leave(self, indices: Collection[int]) -> None:
         """Have it leave these GPUs, by NVML index, to others."""
         self.leave = frozenset(indices)
+        self._order("leave", sorted(indices))
+
+    def order_watch(self, gpus: Mapping[int, str]) -> None:
+        """Have it listen for events of these GPUs, UUIDs by NVML index."""
+        self.watches = gpus
+        self._order("watch", dict(gpus))
+
+    def _order(self, *order: Any) -> None:
         with suppress(OSError):  # it is gone, or hangs and does not read
-            send(self._orders, ("leave", sorted(indices)))
+            send(self._orders, order)
 
     def kill(self) -> None:
         """End it at once. What hangs in the kernel goes when the kernel lets it."""

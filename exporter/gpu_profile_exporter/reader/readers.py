@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import logging
 import os
-import selectors
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER_RESTARTS
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile_exporter.reader.child import Settings
 from gpu_profile_exporter.reader.intake import Intake
 from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
 from gpu_profile_exporter.reader.process import Process
+from gpu_profile_exporter.reader.processes import REASONS, Processes
+from gpu_profile_exporter.reader.settings import HOME, LISTENER, Settings
 from gpu_profile_exporter.reader.usage import ended_cpu_s, total
-from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS
+from gpu_profile_exporter.reader.whereabouts import DRIVER
 from gpu_profile_exporter.reader.wire import WireError
 from gpu_profile_exporter.readings.readings import Reading
 
@@ -43,20 +45,16 @@ PROMPT_FOR_S: Final = 10.0
 PATIENCE_S: Final = 4.0
 #: A reader that says nothing for so long, and is not in the driver, has been stopped.
 SILENT_S: Final = 5.0
-#: Where waiting for events hangs, GPUs are read without for so long.
+#: A GPU whose events cannot be registered, as the call hangs or crashes, is listened to again after so long.
 DEAF_S: Final = 60.0
 #: A library that is not the driver's version is looked up anew this often, and after a while more rarely.
 STALE_S: Final = 3.0
 STALE_LATER_S: Final = 30.0
 _STALE_FOR_S: Final = 600.0
-#: The pause before a reader that died is started again, which doubles each time until it is the longest.
-_PAUSE_S: Final = 0.2
-LONGEST_PAUSE_S: Final = 4.0
-_ENOUGH_S: Final = 10.0
 #: An end of these kinds does not tell anything of the GPU that was being read.
 _FROM_OUTSIDE: Final = frozenset({None, 0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 _ALL: Final[dict[str, str]] = {}
-_REASONS: Final = {reason: {"reason": reason} for reason in ("died", "hung", "released", "stale_library")}
+_REASONS: Final = {reason: {"reason": reason} for reason in REASONS}
 
 
 class Readers(Intake):
@@ -77,25 +75,18 @@ class Readers(Intake):
         spawn: Callable[[Settings], Process] = Process,
     ) -> None:
         super().__init__(interval_s=interval_s, clock=clock)
-        #: How often readers were started again, by reason.
-        self.restarts: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         self._settings = Settings(driver, interval_s, tuple(groups), processes, -1, -1, -1)
-        self._spawn = spawn
-        self._home: Process | None = None
-        self._apart: dict[int, Process] = {}
-        #: Readers that were killed and are not gone yet, for a call may hold them in the kernel, and what is not read
-        #: again until they are: a GPU, or (None) all that are read together.
-        self._dying: list[tuple[Process, int | None]] = []
+        self._processes = Processes(spawn, self._settings_for)
+        #: How often readers were started again, by reason.
+        self.restarts = self._processes.restarts
         self._slow: Counter[str] = Counter()
         self._prompt_since: dict[int, float] = {}
-        self._again: dict[int | None, float] = {}
-        self._pause: dict[int | None, float] = {}
         self._stale_since: float | None = None
-        self._deaf_until = 0.0
+        #: Until when the GPUs of these NVML indices are not listened to.
+        self._deaf: dict[int, float] = {}
         self._released_until = 0.0
         #: Held while readers are started, so that none is after a release.
         self._starting = threading.Lock()
-        self._selector = selectors.DefaultSelector()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._poke, self._poked = os.pipe()
@@ -104,7 +95,8 @@ class Readers(Intake):
 
     def start(self) -> None:
         """Start a reader, and a thread that keeps it."""
-        self._selector.register(self._poke, selectors.EVENT_READ, None)
+        self._processes.watch(self._poke)
+        os.write(self._poked, b"x")
         self._thread = threading.Thread(target=self._run, name="gpu-profile-readers", daemon=True)
         self._thread.start()
 
@@ -116,7 +108,7 @@ class Readers(Intake):
     @property
     def pids(self) -> list[int]:
         """The readers' process ids, those included that are about to end."""
-        return [process.pid for process in (*self._all(), *(process for process, _ in self._dying))]
+        return self._processes.pids
 
     def stop(self, timeout_s: float = 1.0) -> None:
         """End the readers and the thread."""
@@ -125,8 +117,7 @@ class Readers(Intake):
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(timeout_s)
-        for process in self._all():
-            process.kill()
+        self._processes.kill()
 
     def readings(self, _: int) -> Iterator[Reading]:
         """What readers use of the machine, and how often they were started again."""
@@ -147,7 +138,7 @@ class Readers(Intake):
             return True
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if not self._all() and not self._dying:
+            if self._processes.gone:
                 return True
             time.sleep(0.01)
         return False
@@ -156,9 +147,6 @@ class Readers(Intake):
     def released_s(self) -> float:
         """For how long the GPUs are still let go of."""
         return max(0.0, self._released_until - time.monotonic())
-
-    def _all(self) -> list[Process]:
-        return [process for process in (self._home, *list(self._apart.values())) if process is not None]
 
     # ------------------------------------------------------------------ the thread
 
@@ -170,30 +158,34 @@ class Readers(Intake):
                 self.stats.errors["internal"] += 1
                 _log.exception("keeping the readers failed; it goes on")
                 self._stop.wait(1.0)
-        for process in self._all():
-            process.kill()
+        self._processes.kill()
+        for process in self._processes:
             process.wait(0.5)
 
     def _turn(self) -> None:
-        self._tend()
-        for key, _ in self._selector.select(TEND_S):
-            if key.data is None:
+        # Who is silent or late is judged after what it has said was heard: this process may have been stopped itself.
+        for process in self._processes.ready(TEND_S):
+            if process is None:
                 os.read(self._poke, 64)
             else:
-                self._hear(key.data)
+                self._hear(process)
+        self._tend()
 
     def _hear(self, process: Process) -> None:
         try:
-            for message in process.messages():
-                self.take(process, message)
-                if message[0] == "round":
-                    self._judge(process, message[6])
+            self._take_in(process)
         except (WireError, OSError) as error:
             _log.error("a reader cannot be understood (%s); it is started again", error)
-            self._end(process, "died")
+            self._processes.end(process, "died")
             return
         if process.hung_up:
             self._died(process)
+
+    def _take_in(self, process: Process) -> None:
+        for message in process.messages():
+            self.take(process, message)
+            if message[0] == "round":
+                self._judge(process, message[6])
 
     # ------------------------------------------------------------------ looking after them
 
@@ -212,7 +204,7 @@ class Readers(Intake):
                     _log.warning("%s answers slowly (%.2f s): it gets a reader of its own", uuid, ns / 1e9)
                     self._slow[uuid] = 0
                     process.order_leave(process.leave | {index})
-                    self._again.setdefault(index, 0.0)
+                    self._processes.want(index)
             elif ns > PROMPT_S * 1e9:
                 self._prompt_since.pop(index, None)
             else:
@@ -220,15 +212,18 @@ class Readers(Intake):
 
     def _tend(self) -> None:
         now = time.monotonic()
-        self._reap()
+        self._processes.reap()
         if self._stop.is_set():
             return
         with self._starting:
             if now < self._released_until:
                 self._let_go()
                 return
-            self._start_what_is_due(now)
-        for process in self._all():
+            self._processes.want(HOME, *((LISTENER,) if self.listens else ()))
+            problem = self._processes.start(now)
+        if problem and self._processes[HOME] is None:
+            self.no_driver(f"no process can be started to read the GPUs: {problem}", self.states)
+        for process in self._processes:
             where = process.where
             if process.exit_code is not None:
                 self._died(process)
@@ -236,137 +231,104 @@ class Readers(Intake):
                 self._hung(process, where.gpu, where.seconds)
             elif where is None and now - process.heard > (SILENT_S if process.heard > process.started else START_S):
                 _log.warning("a reader of the GPUs has said nothing for %.1f s", now - process.heard)
-                self._end(process, "hung", at_once=True)
+                self._processes.end(process, "hung", at_once=True)
             elif process.stale_since is not None and now - process.stale_since > self._stale_pause(now):
                 _log.warning("the driver's library is of another version than the driver: it is loaded anew")
-                self._end(process, "stale_library")
+                self._processes.end(process, "stale_library")
         for index, since in list(self._prompt_since.items()):
-            if now - since > PROMPT_FOR_S and index in self._apart and self._home is not None:
+            if now - since > PROMPT_FOR_S:
                 self._take_home(index)
+        self._listen(now)
+
+    def _listen(self, now: float) -> None:
+        """Have the GPUs that answer listened to: one that hangs could hold the listener up."""
+        listener = self._processes[LISTENER]
+        if listener is None:
+            return
+        gpus = {
+            state.device.index: uuid
+            for uuid, state in self.states.items()
+            if state.up and state.device.kind is DeviceKind.GPU and state.device.index is not None
+        }
+        gpus = {index: uuid for index, uuid in gpus.items() if now >= self._deaf.get(index, 0.0)}
+        if gpus != listener.watches:
+            listener.order_watch(gpus)
 
     def _stale_pause(self, now: float) -> float:
         if self._stale_since is None or self.driver is not None:
             self._stale_since = now
         return STALE_S if now - self._stale_since < _STALE_FOR_S else STALE_LATER_S
 
-    def _start_what_is_due(self, now: float) -> None:
-        for only in (None, *self._again):
-            running = self._home if only is None else self._apart.get(only)
-            held = any(index == only for _, index in self._dying)
-            if running is not None or held or now < self._again.get(only, 0.0):
-                continue
-            self._again.pop(only, None)
-            self._begin(only)
-            return  # the rest in the next turn: `_again` has changed
-
-    def _begin(self, only: int | None) -> None:
-        apart = {*self._apart, *(index for index in self._again if index is not None)}
-        leave = () if only is not None else tuple(sorted(apart))
+    def _settings_for(self, key: int) -> Settings:
+        settings = self._settings
+        self._prompt_since.pop(key, None)
+        if key == LISTENER:
+            name = self.driver.name if self.driver is not None and settings.driver == "auto" else settings.driver
+            return replace(settings, driver=name, listen=True)
         # One that has been read before opens promptly, or hangs too: then it gets a reader of its own.
-        open_s = PATIENCE_S if only is not None else REOPEN_S if self.states else OPEN_S
-        try:
-            deaf_s = max(0.0, self._deaf_until - time.monotonic())
-            settings = replace(self._settings, only=only, leave=leave, open_s=open_s, deaf_s=deaf_s)
-            process = self._spawn(settings)
-        except OSError as error:
-            _log.error("a reader cannot be started (%s); it is tried again", error)
-            self._again[only] = time.monotonic() + LONGEST_PAUSE_S
-            if only is None:
-                self.no_driver(f"no process can be started to read the GPUs: {error}", self.states)
-            return
-        self._selector.register(process.fd, selectors.EVENT_READ, process)
-        if only is None:
-            self._home = process
-        else:
-            self._apart[only] = process
+        if key == HOME:
+            leave = tuple(sorted(self._processes.apart))
+            return replace(settings, leave=leave, open_s=REOPEN_S if self.states else OPEN_S)
+        return replace(settings, only=key, open_s=PATIENCE_S)
 
     def _take_home(self, index: int) -> None:
-        _log.info("GPU %d answers promptly again: it is read with the others", index)
-        self._remove(self._apart[index])
-        if self._home is not None:
-            self._home.order_leave(self._home.leave - {index})
+        home, own = self._processes[HOME], self._processes[index]
+        if home is not None and own is not None:
+            _log.info("GPU %d answers promptly again: it is read with the others", index)
+            self._processes.remove(own)
+            home.order_leave(home.leave - {index})
 
     def _hung(self, process: Process, index: int, seconds: float) -> None:
-        if index == EVENTS:
-            _log.warning("waiting for events has been hanging for %.1f s; none are told for %.0f s", seconds, DEAF_S)
-            self._deaf_until = time.monotonic() + DEAF_S
-            self._end(process, "hung", at_once=True)
+        if process.key == LISTENER:
+            _log.warning("the listener for events has been hanging for %.1f s; it is started again", seconds)
+            self._deaf[index] = time.monotonic() + DEAF_S
+            self._processes.end(process, "hung")
             return
         if index == DRIVER:
             reason = f"the driver has not answered for {seconds:.0f} s"
             _log.warning("%s; its reader is started again", reason)
             if process.only is None:
                 self.no_driver(reason, process.uuids)
-            self._end(process, "hung")
+            self._processes.end(process, "hung")
             return
         for state in self.of_gpu(index):
             self.lose(state, "a call to it hangs in the driver")
         if process.only is None:
             # The others first: this one has all the time there is.
-            self._again.setdefault(index, 0.0)
-            self._end(process, "hung", at_once=True, held=index)
+            self._processes.want(index)
+            self._processes.end(process, "hung", at_once=True, held=index)
         elif seconds > PATIENCE_S:
-            self._end(process, "hung", at_once=True)
+            self._processes.end(process, "hung", at_once=True)
 
     def _died(self, process: Process) -> None:
         process.wait(0.1)  # it may have hung up a moment ago
+        with suppress(WireError, OSError):
+            self._take_in(process)
         code, where = process.exit_code, process.where
-        _log.warning("a reader of the GPUs ended (%s); it is started again", code)
         index = process.only
-        if index is None and where is not None and where.gpu >= 0 and code not in _FROM_OUTSIDE:
+        crashed = where is not None and where.gpu >= 0 and code not in _FROM_OUTSIDE
+        if process.key == LISTENER:
+            _log.warning("the listener for events ended (%s); it is started again", code)
+            if where is not None and crashed:
+                self._deaf[where.gpu] = time.monotonic() + DEAF_S
+            self._processes.end(process, "died")
+            return
+        _log.warning("a reader of the GPUs ended (%s); it is started again", code)
+        if index is None and where is not None and crashed:
             _log.warning("it ended in a call to GPU %d, which gets a reader of its own", where.gpu)
             index = where.gpu
-            self._again.setdefault(index, 0.0)
+            self._processes.want(index)
         if index is not None:
             for state in self.of_gpu(index):
                 self.down(state, "its reader ended in a call to it")
-        self._end(process, "died", at_once=index != process.only)
-
-    def _end(self, process: Process, why: str, *, at_once: bool = False, held: int | None = None) -> None:
-        """Kill a reader; another one takes its place, later if that did not last.
-
-        `held`: the GPU that may keep it from ending, if it read others too.
-        """
-        self.restarts[why] += 1
-        lasted = time.monotonic() - process.started
-        pause = (
-            0.0
-            if at_once or lasted > _ENOUGH_S
-            else min(LONGEST_PAUSE_S, max(_PAUSE_S, 2 * self._pause.get(process.only, 0.0)))
-        )
-        self._pause[process.only] = pause
-        self._again[process.only] = time.monotonic() + pause
-        self._remove(process, held)
-
-    def _remove(self, process: Process, held: int | None = None) -> None:
-        self._selector.unregister(process.fd)
-        process.kill()
-        # First of all, so that there is no moment at which it is nowhere.
-        self._dying.append((process, process.only if held is None else held))
-        if process is self._home:
-            self._home = None
-        else:
-            self._apart = {index: other for index, other in self._apart.items() if other is not process}
-            if process.only is not None:
-                self._prompt_since.pop(process.only, None)
-        process.wait(0.02)
-        self._reap()
-
-    def _reap(self) -> None:
-        left = []
-        for process, only in self._dying:
-            if process.exit_code is not None:
-                process.close()
-            else:
-                left.append((process, only))
-        self._dying = left
+        self._processes.end(process, "died", at_once=index != process.only)
 
     def _let_go(self) -> None:
         reason = "released on request, so that the GPUs can be reset or reconfigured"
-        for process in self._all():
+        for process in self._processes:
             self.restarts["released"] += 1
-            self._remove(process)
-        self._again.clear()
+            self._processes.remove(process)
+        self._processes.forget_due()
         self.stats.turned_ns = self.clock.now_ns()
         if self.problem != reason:
             _log.warning("the GPUs are released for %.0f s", self.released_s)

@@ -16,7 +16,7 @@ _SIZE: Final = 24
 _PLACE, _SINCE, _LIMIT = range(3)
 #: Not a GPU: the driver as a whole is being started or asked.
 DRIVER: Final = -1
-#: The wait for events of all GPUs.
+#: The look for events of all GPUs.
 EVENTS: Final = -3
 #: A device that has no index.
 ELSEWHERE: Final = -2

@@ -1,12 +1,12 @@
 """A reader process that is none, for the keeper's state machine, and what a reader would say."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 
 from gpu_profile.catalogue import SIGNALS, Signal
 from gpu_profile.catalogue.samples import Device
-from gpu_profile_exporter.reader.child import Settings
+from gpu_profile_exporter.reader.settings import Settings
 from gpu_profile_exporter.reader.whereabouts import Where
 from gpu_profile_exporter.reader.wire import Message
 
@@ -29,7 +29,9 @@ class FakeProcess:
 
     def __init__(self, settings: Settings, time: Time) -> None:
         self.settings = settings
+        self.key = settings.key
         self.only = settings.only
+        self.watches: Mapping[int, str] = {}
         self.leave = frozenset(settings.leave)
         self.started = self.heard = time.now
         self.stale_since: float | None = None
@@ -53,6 +55,9 @@ class FakeProcess:
 
     def order_leave(self, indices: Collection[int]) -> None:
         self.leave = frozenset(indices)
+
+    def order_watch(self, gpus: Mapping[int, str]) -> None:
+        self.watches = gpus
 
     def kill(self) -> None:
         self.killed = True

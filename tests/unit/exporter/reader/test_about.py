@@ -7,8 +7,9 @@ from typing import Any
 
 from gpu_profile.driver import simulated
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.reader.child import Reading, Settings
+from gpu_profile_exporter.reader.child import Reading
 from gpu_profile_exporter.reader.intake import Intake
+from gpu_profile_exporter.reader.settings import HOME, Settings
 from gpu_profile_exporter.reader.whereabouts import Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, send
 
@@ -18,7 +19,7 @@ def test_a_drivers_versions_and_its_devices_identity_arrive_as_they_were_said(tm
     settings = Settings(f"simulated:{node}", 0.1, ("core",), processes=False, out_fd=-1, orders_fd=-1, where_fd=-1)
     reading = Reading(settings, Whereabouts.create(), clock)
     intake = Intake(interval_s=0.1, clock=clock)
-    keeper: Any = SimpleNamespace(only=None, stale_since=None, uuids=set(), leave=())
+    keeper: Any = SimpleNamespace(key=HOME, only=None, stale_since=None, uuids=set(), leave=())
     try:
         reading.step()
         listed = [state.device for state in reading.states.values()]
@@ -27,6 +28,7 @@ def test_a_drivers_versions_and_its_devices_identity_arrive_as_they_were_said(tm
     finally:
         reading.close()
     assert intake.driver is not None
+    assert intake.listens
     assert intake.driver.name == intake.driver.origin == f"simulated:{node}"
     assert intake.driver.versions == {
         "hw.driver_version": intake.driver.version,

@@ -17,8 +17,9 @@ from gpu_profile.errors import GpuBackendError, StaleLibraryError
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader import child
-from gpu_profile_exporter.reader.child import SEND_S, Outbox, Reading, Settings, run
+from gpu_profile_exporter.reader.child import SEND_S, Outbox, Reading, run
 from gpu_profile_exporter.reader.marked import LIST_S, OPEN_S
+from gpu_profile_exporter.reader.settings import Settings
 from gpu_profile_exporter.reader.whereabouts import Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
@@ -209,7 +210,7 @@ def test_listing_a_gpu_may_take_long_once(made: Child, monkeypatch: pytest.Monke
 
 
 def test_settings_survive_their_way_over_the_command_line() -> None:
-    settings = Settings("simulated:/a b", 0.5, ("core", "links"), True, 3, 4, 5, only=2, leave=(0, 7), deaf_s=60)
+    settings = Settings("simulated:/a b", 0.5, ("core", "links"), True, 3, 4, 5, only=2, leave=(0, 7), listen=True)
     assert Settings.of(settings.text()) == settings
 
 

@@ -7,8 +7,8 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event
 from gpu_profile.catalogue.signals import ENERGY, POWER
 from gpu_profile.testing import START_NS, FakeClock
-from gpu_profile_exporter.reader.child import Settings
 from gpu_profile_exporter.reader.intake import Intake
+from gpu_profile_exporter.reader.settings import Settings
 
 A, B = Device("GPU-a", index=0, name="A"), Device("GPU-b", index=1)
 SLICE = Device("MIG-b", parent="GPU-b", kind=DeviceKind.MIG, index=1)
@@ -29,7 +29,7 @@ class Kept(Intake):
         for device in (A, B, SLICE):
             self.say(about(device, ENERGY, POWER))
             self.say(state(device.uuid))
-        self.say(("open", "nvml", "570", "nvml", {}))
+        self.say(("open", "nvml", "570", "nvml", {}, False))
 
     def say(self, message: tuple[object, ...], process: FakeProcess | None = None) -> None:
         self.take(process or self.home, message)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_without_a_driver_every_device_of_that_reader_is_down_until_it_is_told_o
     kept.say(("problem", "not loaded", False))
     assert (kept.driver, kept.problem) == (None, "not loaded")
     assert {(found.up, found.reason) for found in kept.states.values()} == {(False, "not loaded")}
-    kept.say(("open", "nvml", "575", "nvml", {}))
+    kept.say(("open", "nvml", "575", "nvml", {}, False))
     kept.say(state("GPU-a"))
     assert (kept.driver and kept.driver.version, kept.problem) == ("575", "")
     assert [found.up for found in kept.states.values()] == [True, False, False]
@@ -130,7 +130,7 @@ def test_a_stale_library_is_remembered_from_its_first_mention_until_the_driver_o
     kept.say(("problem", "another version", True))
     assert since is not None
     assert kept.home.stale_since == since
-    kept.say(("open", "nvml", "575", "nvml", {}))
+    kept.say(("open", "nvml", "575", "nvml", {}, False))
     assert kept.home.stale_since is None
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpu_profile_exporter.reader import process
-from gpu_profile_exporter.reader.child import Settings
 from gpu_profile_exporter.reader.process import Process
+from gpu_profile_exporter.reader.settings import Settings
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.reader import readers as module
-from gpu_profile_exporter.reader.child import Settings
+from gpu_profile_exporter.reader import processes, readers
 from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
+from gpu_profile_exporter.reader.processes import LONGEST_PAUSE_S
 from gpu_profile_exporter.reader.readers import (
     DEAF_S,
-    LONGEST_PAUSE_S,
     PATIENCE_S,
     PROMPT_FOR_S,
     SILENT_S,
@@ -23,6 +22,7 @@ from gpu_profile_exporter.reader.readers import (
     STALE_S,
     Readers,
 )
+from gpu_profile_exporter.reader.settings import HOME, LISTENER, Settings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Where
 from gpu_profile_exporter.reader.wire import WireError
 
@@ -34,9 +34,12 @@ class Keeper:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = Time()
-        monkeypatch.setattr(module, "time", self.time)
+        for module in (processes, readers):
+            monkeypatch.setattr(module, "time", self.time)
         self.started: list[FakeProcess] = []
         self.refuse: OSError | None = None
+        #: Whether the driver's events are heard by a process of their own.
+        self.listens = False
         self.readers = Readers("nvml", clock=FakeClock(), spawn=self._spawn)  # type: ignore[arg-type]
         self.turn()
 
@@ -63,7 +66,12 @@ class Keeper:
 
     @property
     def home(self) -> FakeProcess:
-        (found,) = [process for process in self.alive if process.only is None]
+        (found,) = [process for process in self.alive if process.key == HOME]
+        return found
+
+    @property
+    def listener(self) -> FakeProcess:
+        (found,) = [process for process in self.alive if process.key == LISTENER]
         return found
 
     def apart(self) -> Sequence[int | None]:
@@ -72,7 +80,7 @@ class Keeper:
     def meet(self, *indices: int, process: FakeProcess | None = None) -> None:
         for index in indices:
             self.hear(process or self.home, about(Device(f"GPU-{index}", index=index), ENERGY), state(f"GPU-{index}"))
-        self.hear(process or self.home, ("open", "nvml", "570", "nvml", {}))
+        self.hear(process or self.home, ("open", "nvml", "570", "nvml", {}, self.listens))
 
     def up(self) -> dict[str, bool]:
         return {uuid: found.up for uuid, found in self.readers.states.items()}
@@ -85,7 +93,7 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
     for process in made.started:
         if not process.closed:
             process.close()
-    made.readers._selector.close()
+    made.readers._processes.close()
     os.close(made.readers._poke)
     os.close(made.readers._poked)
 
@@ -325,16 +333,98 @@ def test_a_driver_that_hangs_as_a_whole_takes_all_down_and_none_apart(keeper: Ke
     assert (keeper.home.leave, keeper.apart()) == (frozenset(), [])
 
 
-def test_where_waiting_for_events_hangs_the_gpus_are_read_without(keeper: Keeper) -> None:
+@pytest.fixture
+def heard(keeper: Keeper) -> Keeper:
+    """A driver that has events, and three GPUs that are listened to."""
+    keeper.listens = True
+    keeper.meet(0, 1, 2)
+    keeper.turn()
+    return keeper
+
+
+def events(*codes: int, uuid: str = "GPU-1") -> tuple[object, ...]:
+    return "events", [(uuid, 5, "xid", code, "") for code in codes]
+
+
+def test_events_are_heard_by_a_process_that_outlives_the_readers(heard: Keeper) -> None:
+    listener = heard.listener
+    heard.home.where = Where(1, 0.6, late=True)
+    heard.turn(3)
+    heard.hear(listener, events(31))
+    heard.home.exit_code = -signal.SIGKILL
+    heard.turn(3, each_s=1.0)
+    heard.hear(listener, events(31, 79))
+    assert heard.listener is listener
+    assert heard.readers.states["GPU-1"].xids == {31: 2, 79: 1}
+
+
+def test_only_gpus_that_answer_are_listened_to_for_the_first_time(heard: Keeper) -> None:
+    assert heard.listener.watches == {0: "GPU-0", 1: "GPU-1", 2: "GPU-2"}
+    heard.home.where = Where(1, 0.6, late=True)
+    heard.turn(3)
+    assert heard.listener.watches == {0: "GPU-0", 2: "GPU-2"}
+    heard.meet(1, process=next(process for process in heard.alive if process.only == 1))
+    heard.turn()
+    assert heard.listener.watches == {0: "GPU-0", 1: "GPU-1", 2: "GPU-2"}
+
+
+def test_a_driver_without_events_of_its_own_has_no_listener(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    keeper.turn(4, each_s=1.0)
+    assert [process.key for process in keeper.alive] == [HOME]
+
+
+@pytest.mark.parametrize(("where", "code"), [(Where(1, 0.6, late=True), None), (Where(1, 0.1, late=False), -11)])
+def test_a_gpu_that_cannot_be_registered_costs_no_other_its_events(
+    heard: Keeper, where: Where, code: int | None
+) -> None:
+    first = heard.listener
+    first.where, first.exit_code = where, code
+    heard.turn(3, each_s=0.2)
+    assert heard.up() == {"GPU-0": True, "GPU-1": True, "GPU-2": True}
+    assert heard.listener is not first
+    assert heard.listener.watches == {0: "GPU-0", 2: "GPU-2"}
+    heard.turn(1, each_s=DEAF_S)
+    assert heard.listener.watches == {0: "GPU-0", 1: "GPU-1", 2: "GPU-2"}
+
+
+def test_where_looking_for_events_hangs_it_is_tried_ever_more_seldom_and_gpus_are_read_meanwhile(heard: Keeper) -> None:
+    home, started = heard.home, len(heard.started)
+    for _ in range(200):
+        for process in heard.alive:
+            if process.key == LISTENER:
+                process.where = Where(EVENTS, 0.6, late=True)
+        heard.turn(each_s=0.5)
+    assert 20 <= len(heard.started) - started <= 30
+    assert heard.home is home
+    assert heard.up() == {"GPU-0": True, "GPU-1": True, "GPU-2": True}
+    assert heard.readers.driver is not None
+
+
+def test_a_listener_without_a_driver_says_nothing_of_the_gpus(heard: Keeper) -> None:
+    heard.hear(heard.listener, ("problem", "another version", True))
+    assert heard.up() == {"GPU-0": True, "GPU-1": True, "GPU-2": True}
+    assert heard.readers.driver is not None
+    first = heard.listener
+    first.stale_since = heard.time.now
+    heard.turn(3, each_s=STALE_S)
+    assert first.killed
+
+
+def test_a_release_ends_the_listener_too_and_it_comes_back(heard: Keeper) -> None:
+    heard.time.sleep = lambda seconds: heard.turn(each_s=seconds)  # type: ignore[method-assign]
+    assert heard.readers.release(60)
+    assert heard.alive == []
+    heard.turn(61, each_s=1.0)
+    assert {process.key for process in heard.alive} == {HOME, LISTENER}
+
+
+def test_what_a_reader_said_before_it_ended_is_taken_in(keeper: Keeper) -> None:
     keeper.meet(0)
-    keeper.home.where = Where(EVENTS, 0.6, late=True)
-    keeper.turn(2)
-    assert keeper.up() == {"GPU-0": True}
-    assert keeper.home.settings.deaf_s == pytest.approx(DEAF_S)
-    keeper.turn(each_s=DEAF_S)
-    keeper.home.exit_code = -9
-    keeper.turn(2, each_s=5.0)
-    assert keeper.home.settings.deaf_s == 0
+    keeper.home.waiting.append(events(31, uuid="GPU-0"))
+    keeper.home.exit_code = -signal.SIGKILL
+    keeper.readers._tend()
+    assert keeper.readers.states["GPU-0"].xids == {31: 1}
 
 
 def test_a_reader_that_does_not_die_keeps_its_gpu_waiting_and_no_other(keeper: Keeper) -> None:

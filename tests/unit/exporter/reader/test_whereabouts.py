@@ -14,7 +14,7 @@ from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import DeviceLost
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.reader.marked import LIST_S, OPEN_S, READ_S, REOPEN_S, START_S, Marked
-from gpu_profile_exporter.reader.whereabouts import DRIVER, ELSEWHERE, EVENTS, Whereabouts
+from gpu_profile_exporter.reader.whereabouts import DRIVER, ELSEWHERE, Whereabouts
 
 DEVICES = [Device("GPU-a", index=0), Device("GPU-b", index=1), Device("GPU-c")]
 
@@ -191,13 +191,3 @@ def test_all_else_is_the_drivers_own(spy: Spy) -> None:
     assert driver.processes(DEVICES[0]) == ()
     assert driver.boundary(DEVICES[0]) == []
     driver.close()
-
-
-def test_a_wait_for_events_is_told_as_such_and_none_is_made_while_it_is_to_be_deaf(spy: Spy) -> None:
-    fake = Slow(FakeClock(), DEVICES, {ENERGY: 1})
-    driver = Marked(fake, spy, fake.clock, deaf_s=60)
-    assert driver.events() == ()
-    assert spy.places == []
-    fake.clock.advance(60)
-    assert [event.code for event in driver.events()] == [31]
-    assert spy.places == [(EVENTS, READ_S), (DRIVER, READ_S)]

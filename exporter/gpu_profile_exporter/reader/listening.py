@@ -1,0 +1,106 @@
+"""The process that hears what happens to GPUs. It outlives the processes that read them.
+
+A driver reports an XID error once, to those that had registered for it. Readers end whenever a GPU hangs, which is when
+XIDs come; so another process registers. It talks to a GPU only to register, and only to those that the keeper names:
+those that answer. Afterwards it looks into its event set, which no GPU can hold up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gpu_profile.catalogue.samples import Event
+from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.driver import Driver
+from gpu_profile.driver.grammar import open_driver
+from gpu_profile.errors import GpuProfileError, StaleLibraryError
+from gpu_profile.units import nanoseconds
+from gpu_profile_exporter.reader.marked import LIST_S, READ_S, START_S
+from gpu_profile_exporter.reader.settings import Settings
+from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Whereabouts
+from gpu_profile_exporter.reader.wire import Message
+
+#: How often it looks for events: what it has not seen when it is killed is lost.
+LISTEN_S: Final = 0.25
+#: How often it tries to open a driver, and to register what is not registered yet; the driver has pauses of its own.
+RETRY_S: Final = 1.0
+#: It says something this often at least.
+SIGN_S: Final = 1.0
+
+
+class Listening:
+    """Events of the GPUs that it was ordered to watch. It is driven as `child.Reading` is."""
+
+    def __init__(self, settings: Settings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._settings = settings
+        self._where = where
+        self._clock = clock
+        self._driver: Driver | None = None
+        #: The UUIDs of the GPUs to watch, by NVML index.
+        self._wanted: Mapping[int, str] = {}
+        self._missing: frozenset[int] = frozenset()
+        self._retry_ns = self._sent_ns = 0
+        self._happened: list[Event] = []
+        self._problem: tuple[str, bool] = "", False
+        self._told: tuple[str, bool] | None = None
+
+    def follow(self, order: Message) -> None:
+        """Do what the keeper orders; what is not known is left."""
+        if order[0] == "watch":
+            self._wanted, self._retry_ns = order[1], 0
+
+    def step(self) -> float:
+        """Register what is to be registered, look for events, and return the seconds until that is due again."""
+        now_ns = self._clock.elapsed_ns()
+        due = now_ns >= self._retry_ns
+        try:
+            if due:
+                self._retry_ns = now_ns + nanoseconds(RETRY_S)
+                self._register()
+            if self._driver is not None and (due or not self._problem[0]):
+                self._where.enter(EVENTS, READ_S)
+                self._happened += self._driver.events()
+                self._problem = "", False
+        except GpuProfileError as error:
+            self._problem = str(error), isinstance(error, StaleLibraryError)
+        self._where.leave()
+        return LISTEN_S
+
+    def _register(self) -> None:
+        if self._driver is None:
+            self._where.enter(DRIVER, START_S)
+            self._driver = open_driver(self._settings.driver, clock=self._clock, groups=(), enter=self._enter)
+        watched: frozenset[str] = getattr(self._driver, "watched", frozenset())
+        self._missing = frozenset(index for index, uuid in self._wanted.items() if uuid not in watched)
+        if self._missing:
+            self._where.enter(DRIVER, LIST_S)
+            self._driver.devices()
+
+    def _enter(self, index: int) -> bool:
+        """Whether the driver may talk to this GPU; called just before it does."""
+        if index in self._missing:
+            self._where.enter(index, LIST_S)
+        return index in self._missing
+
+    def news(self, _: int) -> list[Message]:
+        """What the keeper does not know yet, or a sign of life."""
+        found: list[Message] = []
+        if self._problem != self._told:
+            self._told = self._problem
+            found.append(("problem", *self._problem) if self._problem[0] else ("open",))
+        if self._happened:
+            events, self._happened = self._happened, []
+            found.append(("events", [(e.device, e.t_ns, e.kind, e.code, e.message) for e in events]))
+        now_ns = self._clock.elapsed_ns()
+        if not found and now_ns - self._sent_ns >= nanoseconds(SIGN_S):
+            found.append(("alive",))
+        if found:
+            self._sent_ns = now_ns
+        return found
+
+    def close(self) -> None:
+        """Close the driver."""
+        self._where.enter(DRIVER, LIST_S)
+        if self._driver is not None:
+            self._driver.close()

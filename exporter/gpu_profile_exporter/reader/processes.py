@@ -1,0 +1,151 @@
+"""The keeper's processes by what they are for: started when they are due, killed, waited for, started again.
+
+One that is killed may be held in the kernel by a call. Its GPU, or the driver, is then left alone until it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from gpu_profile_exporter.reader.process import Process
+from gpu_profile_exporter.reader.settings import HOME, LISTENER, Settings
+
+_log = logging.getLogger("gpu_profile_exporter")
+
+#: The pause before a process that ended is started again, which doubles each time until it is the longest.
+_PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 4.0
+_ENOUGH_S: Final = 10.0
+#: Why processes were ended.
+REASONS: Final = ("died", "hung", "released", "stale_library")
+
+
+class Processes:
+    """At most one process for each purpose: `HOME`, `LISTENER`, or the NVML index of a GPU that is read apart."""
+
+    def __init__(self, spawn: Callable[[Settings], Process], settings: Callable[[int], Settings]) -> None:
+        #: How often processes were started again, by reason.
+        self.restarts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        self._spawn = spawn
+        self._settings = settings
+        self._running: dict[int, Process] = {}
+        #: Processes that were killed and are not gone yet, and what is not started again until they are.
+        self._dying: list[tuple[Process, int]] = []
+        self._due: dict[int, float] = {}
+        self._pause: dict[int, float] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def __iter__(self) -> Iterator[Process]:
+        """Those that run. Any thread may ask."""
+        return iter(list(self._running.values()))
+
+    def __getitem__(self, key: int) -> Process | None:
+        """The process for a purpose; None while there is none."""
+        return self._running.get(key)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids, those included that are about to end."""
+        return [process.pid for process in (*self, *(process for process, _ in self._dying))]
+
+    @property
+    def apart(self) -> set[int]:
+        """The GPUs that have a process of their own, or are to get one."""
+        return {key for key in (*self._running, *self._due) if key >= 0}
+
+    @property
+    def gone(self) -> bool:
+        """Whether there is none any more."""
+        return not self._running and not self._dying
+
+    def watch(self, fd: int) -> None:
+        """Let `ready` tell of this descriptor too."""
+        self._selector.register(fd, selectors.EVENT_READ, None)
+
+    def ready(self, timeout_s: float) -> list[Process | None]:
+        """The processes that have said something within `timeout_s`, and None for other descriptors."""
+        return [key.data for key, _ in self._selector.select(timeout_s)]
+
+    def close(self) -> None:
+        """Free the selector."""
+        self._selector.close()
+
+    # ------------------------------------------------------------------ starting
+
+    def want(self, *keys: int) -> None:
+        """Have these started as soon as may be."""
+        for key in keys:
+            if key not in self._running:
+                self._due.setdefault(key, 0.0)
+
+    def forget_due(self) -> None:
+        """Start nothing that was due."""
+        self._due.clear()
+
+    def start(self, now: float) -> str:
+        """Start what is due, first what reads all GPUs. Why not, if a process cannot be started."""
+        for key in sorted(self._due, key=lambda key: (key != HOME, key == LISTENER, key)):
+            held = any(index == key for _, index in self._dying)
+            if not held and now >= self._due[key] and (problem := self._start(key)):
+                return problem
+        return ""
+
+    def _start(self, key: int) -> str:
+        try:
+            process = self._spawn(self._settings(key))
+        except OSError as error:
+            _log.error("a reader cannot be started (%s); it is tried again", error)
+            self._due[key] = time.monotonic() + LONGEST_PAUSE_S
+            return str(error)
+        del self._due[key]
+        self._selector.register(process.fd, selectors.EVENT_READ, process)
+        self._running[key] = process
+        return ""
+
+    # ------------------------------------------------------------------ ending
+
+    def end(self, process: Process, why: str, *, at_once: bool = False, held: int | None = None) -> None:
+        """Kill a process; another one takes its place, later if that did not last.
+
+        `held`: the GPU that may keep it from ending, if it read others too.
+        """
+        self.restarts[why] += 1
+        lasted = time.monotonic() - process.started
+        pause = (
+            0.0
+            if at_once or lasted > _ENOUGH_S
+            else min(LONGEST_PAUSE_S, max(_PAUSE_S, 2 * self._pause.get(process.key, 0.0)))
+        )
+        self._pause[process.key] = pause
+        self._due[process.key] = time.monotonic() + pause
+        self.remove(process, held)
+
+    def remove(self, process: Process, held: int | None = None) -> None:
+        """Kill a process for good."""
+        self._selector.unregister(process.fd)
+        process.kill()
+        # First of all, so that there is no moment at which it is nowhere.
+        self._dying.append((process, process.key if held is None else held))
+        self._running.pop(process.key, None)
+        process.wait(0.02)
+        self.reap()
+
+    def reap(self) -> None:
+        """Let go of those that have ended."""
+        left = []
+        for process, key in self._dying:
+            if process.exit_code is not None:
+                process.close()
+            else:
+                left.append((process, key))
+        self._dying = left
+
+    def kill(self) -> None:
+        """Kill all that run; they are not removed."""
+        for process in self:
+            process.kill()

@@ -1,0 +1,47 @@
+"""What a reader process is started with: an argument of its command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from gpu_profile_exporter.reader.marked import OPEN_S
+
+#: Instead of a GPU's NVML index: all GPUs that have no reader of their own, and the events of all GPUs.
+HOME: Final = -1
+LISTENER: Final = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a reader is told: of the GPUs by NVML index, it reads `only` one, or all but those in `leave`."""
+
+    driver: str
+    interval_s: float
+    groups: tuple[str, ...]
+    processes: bool
+    out_fd: int
+    orders_fd: int
+    where_fd: int
+    only: int | None = None
+    leave: tuple[int, ...] = ()
+    #: Whether it reads nothing, and reports the events of GPUs.
+    listen: bool = False
+    #: What opening a GPU may take at the start.
+    open_s: float = OPEN_S
+
+    @property
+    def key(self) -> int:
+        """What it is for: a GPU by its NVML index, `HOME` or `LISTENER`."""
+        return LISTENER if self.listen else HOME if self.only is None else self.only
+
+    def text(self) -> str:
+        """As an argument of the command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> Settings:
+        """From an argument of the command line."""
+        found = json.loads(text)
+        return cls(**found | {"groups": tuple(found["groups"]), "leave": tuple(found["leave"])})
