@@ -163,7 +163,6 @@ class Readers(Intake):
             process.wait(0.5)
 
     def _turn(self) -> None:
-        # Who is silent or late is judged after what it has said was heard: this process may have been stopped itself.
         for process in self._processes.ready(TEND_S):
             if process is None:
                 os.read(self._poke, 64)
@@ -229,7 +228,7 @@ class Readers(Intake):
                 self._died(process)
             elif where is not None and where.late:
                 self._hung(process, where.gpu, where.seconds)
-            elif where is None and now - process.heard > (SILENT_S if process.heard > process.started else START_S):
+            elif where is None and self._silent(process, now):
                 _log.warning("a reader of the GPUs has said nothing for %.1f s", now - process.heard)
                 self._processes.end(process, "hung", at_once=True)
             elif process.stale_since is not None and now - process.stale_since > self._stale_pause(now):
@@ -239,6 +238,13 @@ class Readers(Intake):
             if now - since > PROMPT_FOR_S:
                 self._take_home(index)
         self._listen(now)
+
+    def _silent(self, process: Process, now: float) -> bool:
+        limit = SILENT_S if process.heard > process.started else START_S
+        if now - process.heard > limit:
+            # It may have been this process that was stopped: what was said meanwhile waits in the pipe.
+            self._hear(process)
+        return now - process.heard > limit and self._processes[process.key] is process
 
     def _listen(self, now: float) -> None:
         """Have the GPUs that answer listened to: one that hangs could hold the listener up."""

@@ -33,6 +33,7 @@ class FakeProcess:
         self.only = settings.only
         self.watches: Mapping[int, str] = {}
         self.leave = frozenset(settings.leave)
+        self.time = time
         self.started = self.heard = time.now
         self.stale_since: float | None = None
         self.uuids: set[str] = set()
@@ -49,6 +50,8 @@ class FakeProcess:
 
     def messages(self) -> Iterator[Message]:
         waiting, self.waiting = self.waiting, []
+        if waiting:
+            self.heard = self.time.now
         yield from waiting
         if self.error is not None:
             raise self.error

@@ -292,6 +292,16 @@ def test_a_reader_that_says_nothing_outside_of_the_driver_was_stopped_and_is_rep
     assert len(keeper.started) == 2
 
 
+def test_after_the_exporter_itself_was_stopped_a_reader_is_heard_before_it_is_judged(keeper: Keeper) -> None:
+    keeper.turn(each_s=0.1)
+    home = keeper.home
+    keeper.time.now += 20
+    home.waiting.append(a_round())
+    keeper.readers._tend()
+    assert not home.killed
+    assert keeper.readers.stats.rounds == 1
+
+
 def test_a_reader_may_take_its_time_to_say_its_first_word(keeper: Keeper) -> None:
     keeper.time.now += START_S - 0.1
     keeper.readers._tend()
