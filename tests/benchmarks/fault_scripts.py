@@ -274,6 +274,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     # ------------------------------------------------------------------ which GPUs there are
     Fault(name="a GPU is added", absent=(ALL[3],), act=_added, touched=(ALL[3],), appear=(ALL[3],)),
     Fault(name="a GPU is taken out and put back", lines=("gone 3",), lost=(ALL[3],)),
+    Fault(name="a GPU is put back that only a new start of NVML lists", lines=("late 3",), lost=(ALL[3],)),
     Fault(name="the first GPU is taken out: indices shift", lines=("gone 0",), lost=(ALL[0],)),
     Fault(
         name="two GPUs are taken out while the reader dies",

@@ -3,7 +3,8 @@ nobody.
 
 In a reader process: `settings` is what it is started with; `child` is its loop; `marked` wraps the driver so that
 `whereabouts` shows, in shared memory, which call is under way; `wire` is how samples and events are written to the
-pipe. `listening` is the loop of the one process that reads nothing and hears the events of all GPUs.
+pipe. Two processes read nothing: `listening` hears the events of all GPUs; `counting` counts GPUs where `presence`, the
+kernel's list, cannot be seen.
 
 In the exporter: `process` is one such process; `processes` starts, ends and restarts them; `intake` takes in what they
 send, with a ledger for each device; `readers` judges which of them hangs and which GPU needs one of its own, and has

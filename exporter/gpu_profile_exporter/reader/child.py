@@ -26,9 +26,10 @@ from gpu_profile.errors import StaleLibraryError
 from gpu_profile.sampling.rounds import Rounds
 from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import nanoseconds
+from gpu_profile_exporter.reader.counting import Counting
 from gpu_profile_exporter.reader.listening import Listening
-from gpu_profile_exporter.reader.marked import LIST_S, READ_S, START_S, Marked
-from gpu_profile_exporter.reader.settings import Settings
+from gpu_profile_exporter.reader.marked import LIST_S, READ_S, REOPEN_S, START_S, Marked
+from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, Settings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
@@ -36,6 +37,8 @@ from gpu_profile_exporter.reader.wire import Incoming, Message, send
 DEVICES_S: Final = 2.0
 #: Samples are sent on this often, at most; to wake the keeper up costs more than they do.
 SEND_S: Final = 0.25
+#: Who has nothing to say says so this often, for who is silent is taken for dead.
+SIGN_S: Final = 1.0
 _PDEATHSIG: Final = 1
 _NUMBERS: Final = {signal: number for number, signal in enumerate(SIGNALS)}
 
@@ -104,7 +107,9 @@ class Reading(Rounds[Tracked]):
             self._stale = True
             raise
         alone = settings.only is not None
-        self._marked = Marked(driver, self._where, self.clock, open_s=settings.open_s, alone=alone)
+        # What was read before opens promptly, or hangs too.
+        open_s = settings.open_s if alone or not self.states else min(settings.open_s, REOPEN_S)
+        self._marked = Marked(driver, self._where, self.clock, open_s=open_s, alone=alone)
         return self._marked
 
     def _enter(self, index: int) -> bool:
@@ -121,6 +126,11 @@ class Reading(Rounds[Tracked]):
         """Do what the keeper orders; what is not known is left."""
         if order[0] == "leave":
             self.leave(frozenset(order[1]))
+        elif order[0] == "reopen":
+            # The keeper is to hear what is listed then, as if the driver had been away.
+            self._told_problem = None
+            self.close()
+            self._where.leave()
 
     def leave(self, indices: Collection[int]) -> None:
         """Leave these GPUs to others from now on."""
@@ -199,14 +209,17 @@ def _plain(device: Device) -> dict[str, Any]:
 
 def run(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
     """Read until the keeper goes or says so."""
-    where = Whereabouts(settings.where_fd)
-    reading = Listening(settings, where, clock) if settings.listen else Reading(settings, where, clock)
-    orders = Incoming()
+    loop = _loop(settings, Whereabouts(settings.where_fd), clock)
+    orders, spoken_ns = Incoming(), 0
     try:
         while True:
-            delay = reading.step()
-            for message in reading.news(clock.now_ns()):
+            delay = loop.step()
+            news, now_ns = loop.news(clock.now_ns()), clock.elapsed_ns()
+            if not news and now_ns - spoken_ns > nanoseconds(SIGN_S):
+                news = [("alive",)]
+            for message in news:
                 send(settings.out_fd, message)
+                spoken_ns = now_ns
             ready, _, _ = select.select([settings.orders_fd], [], [], delay)
             if not ready:
                 continue
@@ -214,10 +227,16 @@ def run(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
             if not data:
                 break
             for order in orders.feed(data):
-                reading.follow(order)
+                loop.follow(order)
     except BrokenPipeError:  # nobody reads any more
         pass
-    reading.close()
+    loop.close()
+
+
+def _loop(settings: Settings, where: Whereabouts, clock: Clock) -> Reading | Listening | Counting:
+    if settings.key == LISTENER:
+        return Listening(settings, where, clock)
+    return Counting(where, clock) if settings.key == COUNTER else Reading(settings, where, clock)
 
 
 def main() -> None:

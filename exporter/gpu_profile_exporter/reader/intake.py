@@ -17,7 +17,7 @@ from gpu_profile.history.ledger import Ledger
 from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
 from gpu_profile.sampling.tracked import Tracked, available
 from gpu_profile_exporter.reader.process import Process
-from gpu_profile_exporter.reader.settings import LISTENER
+from gpu_profile_exporter.reader.settings import HOME
 from gpu_profile_exporter.reader.wire import Message
 from gpu_profile_exporter.readings.readings import DriverFacts
 
@@ -72,11 +72,11 @@ class Intake:
                     del self.states[rest[0]]
             case "open":
                 process.stale_since = None
-                if process.key != LISTENER:
+                if process.key >= HOME:
                     self._opened(process, *rest)
             case "problem":
                 process.stale_since = (process.stale_since or time.monotonic()) if rest[1] else None
-                if process.key != LISTENER:
+                if process.key >= HOME:
                     self._no_driver_for(process, rest[0])
             case "events":
                 for row in rest[0]:

@@ -25,8 +25,6 @@ from gpu_profile_exporter.reader.wire import Message
 LISTEN_S: Final = 0.25
 #: How often it tries to open a driver, and to register what is not registered yet; the driver has pauses of its own.
 RETRY_S: Final = 1.0
-#: It says something this often at least.
-SIGN_S: Final = 1.0
 
 
 class Listening:
@@ -40,7 +38,7 @@ class Listening:
         #: The UUIDs of the GPUs to watch, by NVML index.
         self._wanted: Mapping[int, str] = {}
         self._missing: frozenset[int] = frozenset()
-        self._retry_ns = self._sent_ns = 0
+        self._retry_ns = 0
         self._happened: list[Event] = []
         self._problem: tuple[str, bool] = "", False
         self._told: tuple[str, bool] | None = None
@@ -49,6 +47,10 @@ class Listening:
         """Do what the keeper orders; what is not known is left."""
         if order[0] == "watch":
             self._wanted, self._retry_ns = order[1], 0
+        elif order[0] == "reopen":
+            self.close()
+            self._where.leave()
+            self._driver, self._retry_ns = None, 0
 
     def step(self) -> float:
         """Register what is to be registered, look for events, and return the seconds until that is due again."""
@@ -84,7 +86,7 @@ class Listening:
         return index in self._missing
 
     def news(self, _: int) -> list[Message]:
-        """What the keeper does not know yet, or a sign of life."""
+        """What the keeper does not know yet."""
         found: list[Message] = []
         if self._problem != self._told:
             self._told = self._problem
@@ -92,11 +94,6 @@ class Listening:
         if self._happened:
             events, self._happened = self._happened, []
             found.append(("events", [(e.device, e.t_ns, e.kind, e.code, e.message) for e in events]))
-        now_ns = self._clock.elapsed_ns()
-        if not found and now_ns - self._sent_ns >= nanoseconds(SIGN_S):
-            found.append(("alive",))
-        if found:
-            self._sent_ns = now_ns
         return found
 
     def close(self) -> None:

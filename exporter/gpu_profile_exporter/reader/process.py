@@ -100,6 +100,10 @@ class Process:
         self.watches = gpus
         self._order("watch", dict(gpus))
 
+    def order_reopen(self) -> None:
+        """Have it start NVML anew."""
+        self._order("reopen")
+
     def _order(self, *order: Any) -> None:
         with suppress(OSError):  # it is gone, or hangs and does not read
             send(self._orders, order)

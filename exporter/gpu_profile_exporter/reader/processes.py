@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from gpu_profile_exporter.reader.process import Process
-from gpu_profile_exporter.reader.settings import HOME, LISTENER, Settings
+from gpu_profile_exporter.reader.settings import HOME, Settings
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -26,7 +26,7 @@ REASONS: Final = ("died", "hung", "released", "stale_library")
 
 
 class Processes:
-    """At most one process for each purpose: `HOME`, `LISTENER`, or the NVML index of a GPU that is read apart."""
+    """At most one process for each key: `HOME`, `LISTENER`, `COUNTER`, or a GPU that is read apart, by NVML index."""
 
     def __init__(self, spawn: Callable[[Settings], Process], settings: Callable[[int], Settings]) -> None:
         #: How often processes were started again, by reason.
@@ -45,7 +45,7 @@ class Processes:
         return iter(list(self._running.values()))
 
     def __getitem__(self, key: int) -> Process | None:
-        """The process for a purpose; None while there is none."""
+        """The process of this key; None while there is none."""
         return self._running.get(key)
 
     @property
@@ -89,7 +89,7 @@ class Processes:
 
     def start(self, now: float) -> str:
         """Start what is due, first what reads all GPUs. Why not, if a process cannot be started."""
-        for key in sorted(self._due, key=lambda key: (key != HOME, key == LISTENER, key)):
+        for key in sorted(self._due, key=lambda key: (key != HOME, key < HOME, key)):
             held = any(index == key for _, index in self._dying)
             if not held and now >= self._due[key] and (problem := self._start(key)):
                 return problem

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -23,9 +23,10 @@ from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile_exporter.reader.intake import Intake
 from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
+from gpu_profile_exporter.reader.presence import Presence
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.processes import REASONS, Processes
-from gpu_profile_exporter.reader.settings import HOME, LISTENER, Settings
+from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, Settings
 from gpu_profile_exporter.reader.usage import ended_cpu_s, total
 from gpu_profile_exporter.reader.whereabouts import DRIVER
 from gpu_profile_exporter.reader.wire import WireError
@@ -51,8 +52,11 @@ DEAF_S: Final = 60.0
 STALE_S: Final = 3.0
 STALE_LATER_S: Final = 30.0
 _STALE_FOR_S: Final = 600.0
+#: The kernel's list of GPUs is looked at this often.
+LOOK_S: Final = 1.0
 #: An end of these kinds does not tell anything of the GPU that was being read.
 _FROM_OUTSIDE: Final = frozenset({None, 0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
+_OTHERS: Final = {LISTENER: "the listener for events", COUNTER: "the process that counts GPUs"}
 _ALL: Final[dict[str, str]] = {}
 _REASONS: Final = {reason: {"reason": reason} for reason in REASONS}
 
@@ -82,6 +86,8 @@ class Readers(Intake):
         self._slow: Counter[str] = Counter()
         self._prompt_since: dict[int, float] = {}
         self._stale_since: float | None = None
+        self._presence = Presence()
+        self._look_due = 0.0
         #: Until when the GPUs of these NVML indices are not listened to.
         self._deaf: dict[int, float] = {}
         self._released_until = 0.0
@@ -185,6 +191,9 @@ class Readers(Intake):
             self.take(process, message)
             if message[0] == "round":
                 self._judge(process, message[6])
+            elif message[0] == "count":
+                known = sum(state.device.kind is DeviceKind.GPU for state in self.states.values())
+                self._meet(self._presence.counted(message[1], known))
 
     # ------------------------------------------------------------------ looking after them
 
@@ -218,7 +227,7 @@ class Readers(Intake):
             if now < self._released_until:
                 self._let_go()
                 return
-            self._processes.want(HOME, *((LISTENER,) if self.listens else ()))
+            self._processes.want(*self._wanted())
             problem = self._processes.start(now)
         if problem and self._processes[HOME] is None:
             self.no_driver(f"no process can be started to read the GPUs: {problem}", self.states)
@@ -238,6 +247,23 @@ class Readers(Intake):
             if now - since > PROMPT_FOR_S:
                 self._take_home(index)
         self._listen(now)
+        if now >= self._look_due:
+            self._look_due = now + LOOK_S
+            self._meet(self._presence.look())
+
+    def _wanted(self) -> Iterator[int]:
+        yield HOME
+        if self.listens:
+            yield LISTENER
+        if not self._presence.visible and self.driver is not None and self.driver.name == "nvml":
+            yield COUNTER
+
+    def _meet(self, new: Collection[str]) -> None:
+        """Have NVML started anew where GPUs have come: it lists none that came after its start."""
+        if new:
+            _log.info("NVML is started anew: GPUs were added (%s)", ", ".join(sorted(new)))
+            for process in self._processes:
+                process.order_reopen()
 
     def _silent(self, process: Process, now: float) -> bool:
         limit = SILENT_S if process.heard > process.started else START_S
@@ -270,7 +296,9 @@ class Readers(Intake):
         self._prompt_since.pop(key, None)
         if key == LISTENER:
             name = self.driver.name if self.driver is not None and settings.driver == "auto" else settings.driver
-            return replace(settings, driver=name, listen=True)
+            return replace(settings, driver=name, other=key)
+        if key == COUNTER:
+            return replace(settings, other=key)
         # One that has been read before opens promptly, or hangs too: then it gets a reader of its own.
         if key == HOME:
             leave = tuple(sorted(self._processes.apart))
@@ -285,8 +313,8 @@ class Readers(Intake):
             home.order_leave(home.leave - {index})
 
     def _hung(self, process: Process, index: int, seconds: float) -> None:
-        if process.key == LISTENER:
-            _log.warning("the listener for events has been hanging for %.1f s; it is started again", seconds)
+        if process.key < HOME:
+            _log.warning("%s has been hanging for %.1f s; it is started again", _OTHERS[process.key], seconds)
             self._deaf[index] = time.monotonic() + DEAF_S
             self._processes.end(process, "hung")
             return
@@ -313,8 +341,8 @@ class Readers(Intake):
         code, where = process.exit_code, process.where
         index = process.only
         crashed = where is not None and where.gpu >= 0 and code not in _FROM_OUTSIDE
-        if process.key == LISTENER:
-            _log.warning("the listener for events ended (%s); it is started again", code)
+        if process.key < HOME:
+            _log.warning("%s ended (%s); it is started again", _OTHERS[process.key], code)
             if where is not None and crashed:
                 self._deaf[where.gpu] = time.monotonic() + DEAF_S
             self._processes.end(process, "died")

@@ -8,9 +8,10 @@ from typing import Final
 
 from gpu_profile_exporter.reader.marked import OPEN_S
 
-#: Instead of a GPU's NVML index: all GPUs that have no reader of their own, and the events of all GPUs.
+#: Instead of a GPU's NVML index: all GPUs that have no reader of their own, the events of all, and how many there are.
 HOME: Final = -1
 LISTENER: Final = -2
+COUNTER: Final = -3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,15 @@ class Settings:
     where_fd: int
     only: int | None = None
     leave: tuple[int, ...] = ()
-    #: Whether it reads nothing, and reports the events of GPUs.
-    listen: bool = False
+    #: What it does instead of reading: `LISTENER` or `COUNTER`.
+    other: int | None = None
     #: What opening a GPU may take at the start.
     open_s: float = OPEN_S
 
     @property
     def key(self) -> int:
-        """What it is for: a GPU by its NVML index, `HOME` or `LISTENER`."""
-        return LISTENER if self.listen else HOME if self.only is None else self.only
+        """What it is for: a GPU by its NVML index, or `HOME`, `LISTENER`, `COUNTER`."""
+        return next((key for key in (self.other, self.only) if key is not None), HOME)
 
     def text(self) -> str:
         """As an argument of the command line."""

@@ -19,6 +19,7 @@
  *                         crash GPU FUNCTION  the process that calls it gets SIGSEGV
  *                         xid GPU CODE TIMES  that many events (1) for whoever watches
  *                         gone GPU            it was taken out: those after it move up by an index
+ *                         late GPU            the same; once the line is gone, only an NVML that is started then lists it
  *                         mig GPU SLICES      it is cut into so many instances
  *                         version NUMBER      of the kernel's driver (0): a process whose library was loaded under another
  *                                             one has NVML stopped under it, and cannot start it again
@@ -79,6 +80,8 @@ const struct fault *met(const char *kind, int gpu, const char *function);
 const struct fault *met_field(const char *kind, int gpu, unsigned field);
 int64_t epoch(const struct gpu *gpu);
 int64_t stamp_us(const struct gpu *gpu, const char *function, int64_t at_us);
+int gone(int gpu);
+void list_gpus(void);
 int present(void);
 const struct gpu *at(unsigned index);
 int index_of(const struct gpu *gpu);

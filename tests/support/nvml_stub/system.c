@@ -3,7 +3,7 @@
 
 nvml_return nvmlInitWithFlags(unsigned flags) {
     BEGIN(NULL, 0);
-    started++;
+    if (!started++) list_gpus();
     return NVML_SUCCESS;
 }
 
@@ -62,7 +62,7 @@ nvml_return nvmlDeviceGetHandleByUUID(const char *uuid, const struct gpu **out) 
         slice <= MOST_SLICES)
         found = &slices[gpu * MOST_SLICES + slice - 1];
     const struct fault *cut = found && found->slice ? met("mig", found->index, "*") : NULL;
-    if (!found || met("gone", found->index, "*") || (found->slice && !(cut && found->slice <= cut->number)))
+    if (!found || gone(found->index) || (found->slice && !(cut && found->slice <= cut->number)))
         return NVML_ERROR_NOT_FOUND;
     return hand_out(found, __func__, out);
 }

@@ -55,6 +55,9 @@ ull memory_used(const struct gpu *gpu) { return (4ULL + (ull)gpu->index) << 30; 
 
 /* ------------------------------------------------------------------ faults, and what every call does first */
 
+/* Of the GPUs that were put back since NVML was started: it does not list them. */
+static char missed[MOST_GPUS];
+
 static void read_control(void) {
     struct stat found;
     if (stat(control, &found)) {
@@ -85,6 +88,7 @@ static void read_control(void) {
     }
     fclose(file);
     fault_count = n;
+    for (int i = 0; i < MOST_GPUS; i++) missed[i] |= met("late", i, "*") != NULL;
     generation++;
     control_seen = found;
 }
@@ -118,7 +122,11 @@ int64_t stamp_us(const struct gpu *gpu, const char *function, int64_t at_us) {
 
 /* ------------------------------------------------------------------ which GPUs are there */
 
-static int gone(int gpu) { return fault_count && met("gone", gpu, "*"); }
+int gone(int gpu) { return missed[gpu] || (fault_count && (met("gone", gpu, "*") || met("late", gpu, "*"))); }
+
+void list_gpus(void) {
+    for (int i = 0; i < MOST_GPUS; i++) missed[i] = fault_count && met("late", i, "*");
+}
 
 int index_of(const struct gpu *gpu) {
     int index = 0;

@@ -41,6 +41,19 @@ class Found(NamedTuple):
     cut: bool = False
 
 
+def count_gpus(library: Library) -> int:
+    """How many GPUs there were when NVML was started; GpuBackendError if the driver cannot count them."""
+    errors = library.errors
+    try:
+        return int(library.api.nvmlDeviceGetCount())
+    except errors.failures as failure:
+        with suppress(DeviceLost):
+            errors.met(failure, "nvmlDeviceGetCount")
+        raise GpuBackendError(
+            f"NVML: the GPUs could not be counted ({errors.name(failure)}); check them with nvidia-smi"
+        ) from failure
+
+
 def find_devices(library: Library, known: Mapping[str, Found], enter: Callable[[int], bool]) -> list[Found]:
     """Every device that answers, parents before their instances. What never changes is taken from those `known`.
 
@@ -49,17 +62,8 @@ def find_devices(library: Library, known: Mapping[str, Found], enter: Callable[[
     A GPU that is lost or may not be opened is left out, so that it never hides the others. GpuBackendError if the
     driver cannot even count its GPUs.
     """
-    api, errors = library.api, library.errors
-    try:
-        count = api.nvmlDeviceGetCount()
-    except errors.failures as failure:
-        with suppress(DeviceLost):
-            errors.met(failure, "nvmlDeviceGetCount")
-        raise GpuBackendError(
-            f"NVML: the GPUs could not be counted ({errors.name(failure)}); check them with nvidia-smi"
-        ) from failure
     found: list[Found] = []
-    for index in range(count):
+    for index in range(count_gpus(library)):
         if not enter(index):
             continue
         gpu = _attempt(library, f"GPU {index}", partial(_gpu, library, index, known))

@@ -20,7 +20,7 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.simulated import nvml_device, nvml_events, nvml_fields, nvml_gpm
 from gpu_profile.driver.simulated.node import Node
 from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, needs, number, put, text
-from gpu_profile.driver.simulated.scenario import FILE, Unit
+from gpu_profile.driver.simulated.scenario import FILE, Fault, Unit
 from gpu_profile.errors import ScenarioError
 
 _CUDA_VERSION: Final = 12_080
@@ -39,6 +39,7 @@ class SimulatedNvml(Library):
         self._opened_ns = self._first_opened_ns = 0
         self._faults = sorted(self.node.scenario.faults, key=lambda fault: fault.from_s)
         self._reloads = [fault for fault in self._faults if fault.kind == "driver_reload"]
+        self._removals = [fault for fault in self._faults if fault.kind == "gpu_removed"]
         self._check_names(set(_DEVICE))
         for name, body in _DEVICE.items():
             setattr(self, name, _function(partial(self._on_device, name, body)))
@@ -108,11 +109,26 @@ class SimulatedNvml(Library):
                 self.generation += 1
         return now
 
+    @property
+    def gpus(self) -> list[Unit]:
+        """The GPUs that were there when NVML was started, by their indices now."""
+        gone = {fault.device for fault in self._removals if self._within(fault, self._opened_ns)}
+        return [unit for unit in self.node.scenario.gpus if unit.index not in gone]
+
+    def _within(self, fault: Fault, t_ns: int) -> bool:
+        return self.node.at(fault.from_s) <= t_ns < self.node.at(fault.to_s)
+
     def _check_device(self, unit: Unit, name: str, now: int) -> None:
         gpu = self.gpu(unit).index
+        for removal in self._removals:
+            if (
+                removal.device == gpu
+                and self._opened_ns < self.node.at(removal.to_s)
+                and self.node.at(removal.from_s) <= now
+            ):
+                raise Done(nv.NVML_ERROR_GPU_IS_LOST)
         for fault in self._faults:
-            active = self.node.at(fault.from_s) <= now < self.node.at(fault.to_s)
-            if fault.kind in ("gpu_lost", "hang") and fault.device == gpu and active:
+            if fault.kind in ("gpu_lost", "hang") and fault.device == gpu and self._within(fault, now):
                 if fault.kind == "gpu_lost":
                     raise Done(nv.NVML_ERROR_GPU_IS_LOST)
                 if fault.function in ("*", name):
@@ -144,11 +160,11 @@ def _of_gpus(body: Callable[..., None], call: Call, *arguments: Any) -> None:
 
 
 def _count(library: SimulatedNvml, out: Any) -> None:
-    put(out, len(library.node.scenario.gpus))
+    put(out, len(library.gpus))
 
 
 def _by_index(library: SimulatedNvml, index: Any, out: Any) -> None:
-    gpus = library.node.scenario.gpus
+    gpus = library.gpus
     if number(index) >= len(gpus):
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
     library.hand_out(out, gpus[number(index)])
@@ -156,8 +172,9 @@ def _by_index(library: SimulatedNvml, index: Any, out: Any) -> None:
 
 def _by_uuid(library: SimulatedNvml, uuid: Any, out: Any) -> None:
     wanted = (uuid.value if isinstance(uuid, ctypes.c_char_p) else uuid) or b""
+    there = library.gpus
     for unit in library.node.scenario.units:
-        if unit.uuid.encode() == wanted:
+        if unit.uuid.encode() == wanted and library.gpu(unit) in there:
             return library.hand_out(out, unit)
     raise Done(nv.NVML_ERROR_NOT_FOUND)
 

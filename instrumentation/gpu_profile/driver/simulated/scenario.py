@@ -15,7 +15,7 @@ from gpu_profile.driver.simulated.script import MOST_LAUNCHES, Phase, step
 from gpu_profile.errors import ScenarioError
 
 FILE: Final = "scenario.toml"
-FaultKind = Literal["gpu_lost", "driver_reload", "xid", "hang"]
+FaultKind = Literal["gpu_lost", "gpu_removed", "driver_reload", "xid", "hang"]
 _NAMESPACE: Final = uuid.UUID("6f0f2a1e-6c0b-5d3e-9d53-6b1c9f0d7a11")
 _FOREVER: Final = float("inf")
 
@@ -23,6 +23,8 @@ _FOREVER: Final = float("inf")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """Something that goes wrong from `from_s` to `to_s`, in seconds after the node's start.
+
+    A GPU that was removed is listed again by those who start NVML after `to_s`, and by nobody else.
 
     `device` is the index of the GPU (a driver reload has none). `xid` is the number of an XID error, sent at `from_s`.
     During a hang each call of `function` ("*": any) on the device takes `hang_s` longer. `mismatch`: after the reload,

@@ -27,6 +27,38 @@ def test_lost_gpu_fails_every_call_and_the_other_stays(install: Callable[..., Pa
     assert nv.nvmlDeviceGetPowerUsage(lost)
 
 
+def test_a_removed_gpu_is_listed_again_only_by_an_nvml_that_is_started_afterwards(
+    install: Callable[..., Path], clock: FakeClock
+) -> None:
+    install(NODE + '[[fault]]\nkind = "gpu_removed"\ndevice = 0\nfrom_s = 1\nto_s = 3\n')
+    uuid = nv.nvmlDeviceGetUUID(first := nv.nvmlDeviceGetHandleByIndex(0))
+    assert nv.nvmlDeviceGetCount() == 2
+    for _ in range(3):
+        clock.advance(1.0)
+        assert nv.nvmlDeviceGetCount() == 2
+        for call, argument in ((nv.nvmlDeviceGetHandleByIndex, 0), (nv.nvmlDeviceGetName, first)):
+            with pytest.raises(nv.NVMLError_GpuIsLost):
+                call(argument)
+    nv.nvmlShutdown()
+    nv.nvmlInit()
+    assert nv.nvmlDeviceGetUUID(nv.nvmlDeviceGetHandleByIndex(0)) == uuid
+
+
+def test_who_starts_nvml_while_a_gpu_is_removed_counts_the_others(
+    install: Callable[..., Path], clock: FakeClock
+) -> None:
+    install(NODE + '[[fault]]\nkind = "gpu_removed"\ndevice = 0\nfrom_s = 1\nto_s = 3\n')
+    first, second = (nv.nvmlDeviceGetUUID(nv.nvmlDeviceGetHandleByIndex(index)) for index in range(2))
+    clock.advance(2.0)
+    nv.nvmlShutdown()
+    nv.nvmlInit()
+    clock.advance(2.0)
+    assert nv.nvmlDeviceGetCount() == 1
+    assert nv.nvmlDeviceGetUUID(nv.nvmlDeviceGetHandleByIndex(0)) == second
+    with pytest.raises(nv.NVMLError_NotFound):
+        nv.nvmlDeviceGetHandleByUUID(first)
+
+
 def test_reload_needs_new_init_and_handles_and_restarts_energy(install: Callable[..., Path], clock: FakeClock) -> None:
     directory = install(NODE + '[[fault]]\nkind = "driver_reload"\nfrom_s = 100\nto_s = 101\n')
     queue = SimulatedQueue(directory, clock=clock)

@@ -42,6 +42,7 @@ class FakeProcess:
         self.exit_code: int | None = None
         self.where: Where | None = None
         self.hung_up = False
+        self.reopened = 0
         self.killed = self.closed = False
         #: Whether a kill ends it: not while a call holds it in the kernel.
         self.mortal = True
@@ -61,6 +62,9 @@ class FakeProcess:
 
     def order_watch(self, gpus: Mapping[int, str]) -> None:
         self.watches = gpus
+
+    def order_reopen(self) -> None:
+        self.reopened += 1
 
     def kill(self) -> None:
         self.killed = True

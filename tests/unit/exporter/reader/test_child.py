@@ -19,7 +19,7 @@ from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader import child
 from gpu_profile_exporter.reader.child import SEND_S, Outbox, Reading, run
 from gpu_profile_exporter.reader.marked import LIST_S, OPEN_S
-from gpu_profile_exporter.reader.settings import Settings
+from gpu_profile_exporter.reader.settings import LISTENER, Settings
 from gpu_profile_exporter.reader.whereabouts import Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
@@ -176,6 +176,19 @@ def test_gpus_that_are_left_to_others_are_never_talked_to_and_told_as_gone(made:
     assert "GPU-b" in [message[1]["uuid"] for message in made.run(3) if message[0] == "device"]
 
 
+def test_a_driver_that_is_to_be_opened_anew_is_and_what_it_lists_is_told(made: Child) -> None:
+    made.run(1)
+    first, made.driver = made.driver, Scripted(made.clock, [*GPUS, Device("GPU-c", index=2)], {ENERGY: 7})
+    made.reading.follow(("reopen",))
+    assert made.where.now() is None
+    found = made.turn()
+    calls = first.calls
+    assert [message[1]["uuid"] for message in found if message[0] == "device"] == ["GPU-a", "GPU-b", "GPU-c"]
+    assert [message[0] for message in found][-2:] == ["open", "round"]
+    made.run(1)
+    assert first.calls == calls
+
+
 @pytest.mark.parametrize(("settings", "talked"), [({"only": 1}, {1}), ({"leave": (1,)}, {0}), ({}, {0, 1})])
 def test_a_reader_talks_only_to_its_gpus(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], talked: set[int]
@@ -210,17 +223,17 @@ def test_listing_a_gpu_may_take_long_once(made: Child, monkeypatch: pytest.Monke
 
 
 def test_settings_survive_their_way_over_the_command_line() -> None:
-    settings = Settings("simulated:/a b", 0.5, ("core", "links"), True, 3, 4, 5, only=2, leave=(0, 7), listen=True)
+    settings = Settings("simulated:/a b", 0.5, ("core", "links"), True, 3, 4, 5, only=2, leave=(0, 7), other=LISTENER)
     assert Settings.of(settings.text()) == settings
 
 
 class Wires:
     """A reader in a thread, and its keeper's ends."""
 
-    def __init__(self, where: Whereabouts) -> None:
+    def __init__(self, where: Whereabouts, other: int | None = None) -> None:
         self.fd, out = os.pipe()
         orders, self.orders = os.pipe()
-        settings = Settings("none", 0.1, ("core",), False, out, orders, os.dup(where.fd))
+        settings = Settings("none", 0.1, ("core",), False, out, orders, os.dup(where.fd), other=other)
         self.thread = threading.Thread(target=run, args=(settings,), daemon=True)
         self.ends = [self.fd, self.orders, out, orders]
         self.thread.start()
@@ -234,10 +247,10 @@ class Wires:
         os.close(fd)
 
 
-@pytest.fixture
-def wires() -> Iterator[Wires]:
+@pytest.fixture(params=[None])
+def wires(request: pytest.FixtureRequest) -> Iterator[Wires]:
     where = Whereabouts.create()
-    made = Wires(where)
+    made = Wires(where, request.param)
     yield made
     with suppress(ValueError):
         made.close(made.orders)
@@ -267,6 +280,11 @@ def test_orders_are_followed_and_unknown_ones_left(wires: Wires) -> None:
     send(wires.orders, ("leave", [0]))
     assert wires.first()[0] == "round"
     assert wires.thread.is_alive()
+
+
+@pytest.mark.parametrize("wires", [LISTENER], indirect=True)
+def test_who_has_nothing_to_say_shows_that_it_lives(wires: Wires) -> None:
+    assert [wires.first()[0] for _ in range(3)] == ["open", "alive", "alive"]
 
 
 def test_power_is_not_told_where_the_driver_has_none(made: Child) -> None:

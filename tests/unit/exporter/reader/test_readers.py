@@ -10,11 +10,12 @@ from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.reader import processes, readers
+from gpu_profile_exporter.reader import presence, processes, readers
 from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
 from gpu_profile_exporter.reader.processes import LONGEST_PAUSE_S
 from gpu_profile_exporter.reader.readers import (
     DEAF_S,
+    LOOK_S,
     PATIENCE_S,
     PROMPT_FOR_S,
     SILENT_S,
@@ -22,7 +23,7 @@ from gpu_profile_exporter.reader.readers import (
     STALE_S,
     Readers,
 )
-from gpu_profile_exporter.reader.settings import HOME, LISTENER, Settings
+from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, Settings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Where
 from gpu_profile_exporter.reader.wire import WireError
 
@@ -40,6 +41,9 @@ class Keeper:
         self.refuse: OSError | None = None
         #: Whether the driver's events are heard by a process of their own.
         self.listens = False
+        #: What the kernel lists; None where that cannot be seen.
+        self.there: frozenset[str] | None = frozenset()
+        monkeypatch.setattr(presence, "listed", lambda: self.there)
         self.readers = Readers("nvml", clock=FakeClock(), spawn=self._spawn)  # type: ignore[arg-type]
         self.turn()
 
@@ -427,6 +431,57 @@ def test_a_release_ends_the_listener_too_and_it_comes_back(heard: Keeper) -> Non
     assert heard.alive == []
     heard.turn(61, each_s=1.0)
     assert {process.key for process in heard.alive} == {HOME, LISTENER}
+
+
+def test_nvml_is_started_anew_everywhere_when_the_kernel_lists_a_gpu_that_it_did_not(heard: Keeper) -> None:
+    heard.home.where = Where(1, 0.6, late=True)
+    heard.turn(3)
+    for there, reopened in (("ab", 1), ("ab", 1), ("a", 1), ("ab", 2), ("cb", 3), ("", 3)):
+        heard.there = frozenset(there)
+        heard.turn(each_s=LOOK_S)
+        assert [process.reopened for process in heard.alive] == [reopened] * 3
+
+
+@pytest.fixture
+def unseen(heard: Keeper) -> Keeper:
+    """Where the kernel's list cannot be seen, with three GPUs."""
+    heard.there = None
+    heard.turn(3, each_s=LOOK_S)
+    return heard
+
+
+def test_where_the_kernel_s_list_cannot_be_seen_a_process_counts_and_nvml_is_started_anew_for_more(
+    unseen: Keeper,
+) -> None:
+    (counter,) = [process for process in unseen.alive if process.key == COUNTER]
+    for count, reopened in ((3, 0), (2, 0), (2, 0), (3, 1), (3, 1), (4, 2)):
+        unseen.hear(counter, ("count", count))
+        assert unseen.home.reopened == unseen.listener.reopened == reopened
+
+
+def test_a_gpu_that_came_before_the_first_count_is_met_too(unseen: Keeper) -> None:
+    (counter,) = [process for process in unseen.alive if process.key == COUNTER]
+    unseen.hear(counter, ("count", 4))
+    assert unseen.home.reopened == 1
+
+
+def test_a_counter_that_hangs_or_dies_concerns_no_gpu(unseen: Keeper) -> None:
+    home = unseen.home
+    for where, code in ((Where(DRIVER, 31.0, late=True), None), (None, -11)):
+        (counter,) = [process for process in unseen.alive if process.key == COUNTER]
+        counter.where, counter.exit_code = where, code
+        unseen.turn(3, each_s=LONGEST_PAUSE_S)
+        assert [process.key for process in unseen.alive].count(COUNTER) == 1
+    assert unseen.home is home
+    assert unseen.up() == {"GPU-0": True, "GPU-1": True, "GPU-2": True}
+    assert unseen.readers.driver is not None
+
+
+def test_only_nvml_is_counted(keeper: Keeper) -> None:
+    keeper.there = None
+    keeper.hear(keeper.home, ("open", "smi", "570", "smi", {}, False))
+    keeper.turn(5, each_s=LOOK_S)
+    assert [process.key for process in keeper.alive] == [HOME]
 
 
 def test_what_a_reader_said_before_it_ended_is_taken_in(keeper: Keeper) -> None:

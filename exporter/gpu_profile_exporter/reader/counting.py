@@ -1,0 +1,70 @@
+"""How many GPUs an NVML lists that is started now: in a process of its own, where the kernel's list cannot be seen."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from time import process_time_ns
+from typing import Final
+
+from gpu_profile.clock import SYSTEM_CLOCK, Clock
+from gpu_profile.driver.nvml.enumeration import count_gpus
+from gpu_profile.driver.nvml.errors import UninitializedError
+from gpu_profile.driver.nvml.library import Library
+from gpu_profile.errors import GpuProfileError
+from gpu_profile.units import NS_PER_S, nanoseconds
+from gpu_profile_exporter.reader.marked import START_S
+from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
+from gpu_profile_exporter.reader.wire import Message
+
+#: How often GPUs are counted, at most, and the share of a core that this may cost: NVML may take 0.1 s to start.
+COUNT_S: Final = 2.0
+SHARE: Final = 0.002
+_LONGEST_STEP_S: Final = 1.0
+
+
+class Counting:
+    """Starts NVML, counts its GPUs and stops it, every now and then. It is driven as `child.Reading` is."""
+
+    def __init__(self, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._where = where
+        self._clock = clock
+        self._library: Library | None = None
+        self._due_ns = 0
+        self._count: int | None = None
+
+    def follow(self, order: Message) -> None:
+        """There is nothing that it could be ordered."""
+
+    def step(self) -> float:
+        """Count if it is time to, and return the seconds until it wants to be called again."""
+        now_ns = self._clock.elapsed_ns()
+        if now_ns >= self._due_ns:
+            self._where.enter(DRIVER, START_S)
+            cost_ns = 0
+            with suppress(GpuProfileError, UninitializedError):
+                library = self._opened()
+                cost_ns = -process_time_ns()
+                try:
+                    library.start()
+                    self._count = count_gpus(library)
+                finally:
+                    library.stop()
+                    cost_ns += process_time_ns()
+            self._where.leave()
+            self._due_ns = now_ns + max(nanoseconds(COUNT_S), round(cost_ns / SHARE))
+        return min(_LONGEST_STEP_S, max(0.0, (self._due_ns - self._clock.elapsed_ns()) / NS_PER_S))
+
+    def _opened(self) -> Library:
+        """The library, stopped. To load it costs more than to start it, and is done once."""
+        if self._library is None:
+            self._library = Library()
+        self._library.stop()
+        return self._library
+
+    def news(self, _: int) -> list[Message]:
+        """The newest count, once."""
+        count, self._count = self._count, None
+        return [] if count is None else [("count", count)]
+
+    def close(self) -> None:
+        """NVML is stopped already."""
