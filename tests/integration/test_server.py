@@ -207,25 +207,43 @@ def test_a_slow_handshake_is_ended(folder: Path) -> None:
         until_counted(server, "handshake")
 
 
-def test_above_the_limit_a_client_is_told_so_and_room_is_made_by_those_who_wait() -> None:
-    with serving(limits=Limits(connections=3)) as server:
-        asking = [connect(server) for _ in range(3)]
+def test_above_the_limit_room_is_made_and_who_comes_while_all_are_being_answered_is_told_so() -> None:
+    gate = Gate()
+    with serving(gate, limits=Limits(connections=3)) as server:
+        crowd = [connect(server) for _ in range(6)]
         try:
-            for connection in asking:
-                connection.sendall(GET[:5])
-            while value(server, "gpu_profile.http.connections") < 3:
+            assert [closed(silent) for silent in crowd[:3]] == [True] * 3, "the longest silent make room"
+            assert rejected(server, "evicted") == 3
+            for connection in crowd[3:]:
+                connection.sendall(GET)
+            while value(server, "gpu_profile.http.active") < 3:
                 time.sleep(0.01)
             status, headers, body = ask(server)
             assert (status, headers["connection"], body) == (503, "close", b"too many open connections\n")
             assert rejected(server, "connections") == 1
-            asking[1].sendall(GET[5:])
-            assert answer(asking[1])[0] == 200
-            assert ask(server)[0] == 200, "the one that waits for its next request makes room"
-            assert closed(asking[1])
-            asking[0].sendall(GET[5:])
-            assert answer(asking[0])[0] == 200
+            gate.opened.set()
+            assert [answer(connection)[0] for connection in crowd[3:]] == [200] * 3
+            assert ask(server)[0] == 200
+            assert closed(crowd[3]), "the one that has been waiting longest for its next request"
         finally:
-            for connection in asking:
+            gate.opened.set()
+            for connection in crowd:
+                connection.close()
+
+
+def test_those_that_do_not_shake_hands_make_room_too(folder: Path) -> None:
+    with serving(limits=Limits(connections=3), web_config=config(folder, TLS)) as server:
+        crowd = [connect(server) for _ in range(6)]
+        try:
+            assert [closed(silent) for silent in crowd[:3]] == [True] * 3
+            with connect(server, trusting()) as scraper:
+                for _ in range(9):
+                    scraper.sendall(GET)
+                    assert answer(scraper)[0] == 200
+                    crowd.append(connect(server))
+            until_counted(server, "evicted", 3 + 1 + 9)
+        finally:
+            for connection in crowd:
                 connection.close()
 
 
@@ -306,18 +324,16 @@ def test_a_user_who_is_taken_out_is_refused_on_an_open_connection(folder: Path) 
 
 
 def test_headers_of_the_file_go_with_every_answer(folder: Path) -> None:
-    text = (
-        "http_server_config: {headers: {Strict-Transport-Security: max-age=60, Content-Security-Policy: default-src}}"
-    )
+    headers = "{Strict-Transport-Security: ' max-age=60', Content-Security-Policy: default-src}"
 
     def respond(request: Request) -> Response:
         return Response(200, b"", headers=(("Content-Security-Policy", "ours"),))
 
-    with serving(respond, web_config=config(folder, text)) as server:
+    with serving(respond, web_config=config(folder, f"http_server_config: {{headers: {headers}}}")) as server:
         for request in (GET, b"PUT / HTTP/1.1\r\nHost: x\r\n\r\n"):
-            headers = ask(server, request)[1]
-            assert headers["strict-transport-security"] == "max-age=60"
-            assert headers["content-security-policy"] == "default-src"
+            found = ask(server, request)[1]
+            assert found["strict-transport-security"] == "max-age=60"
+            assert found["content-security-policy"] == "default-src"
 
 
 def test_more_than_the_rate_is_told_to_come_later(folder: Path) -> None:

@@ -11,14 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server import Limits, Server
+from gpu_profile_exporter.server.admission import Admission
 from gpu_profile_exporter.server.answers import Answers
+from gpu_profile_exporter.server.connection import Connection
 from gpu_profile_exporter.server.counts import Counts
-from gpu_profile_exporter.server.guard import Guard
 from gpu_profile_exporter.server.routes import Request, Response
 from gpu_profile_exporter.server.settings import Web
 
@@ -219,36 +217,31 @@ class _Inline:
 
 
 class Line:
-    """A guarded connection in memory. What the protocol raises, or the loop has to report, is a failure."""
+    """A connection in memory. What the protocol raises, or the loop has to report, is a failure."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.loop = MovedLoop()
         self.limits = limits or Limits()
         self.counts = Counts()
-        self.idle: dict[Guard, None] = {}
         self.reports: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.reports.append(context))
-        config = Config(
+        self.admission: Admission[Connection] = Admission(self.limits.connections, self.counts)
+        self.connection = Connection(
             InlineAnswers(self.loop, self.limits, self.counts),
-            http=Guard,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            h11_max_incomplete_event_size=self.limits.header_bytes,
+            peer="192.0.2.1",
+            loop=self.loop,
+            limits=self.limits,
+            counts=self.counts,
+            admission=self.admission,
         )
-        self.guard = Guard(
-            config, ServerState(), loop=self.loop, limits=self.limits, counts=self.counts, idle=self.idle
-        )
+        self.admission.add(self.connection)
         self.wire = Wire(self.loop)
-        self.wire.protocol = self.guard
-        self.guard.connection_made(self.wire)
+        self.wire.protocol = self.connection
+        self.connection.connection_made(self.wire)
 
     def send(self, data: bytes) -> None:
         if self.wire.open:
-            self.guard.data_received(data)
+            self.connection.data_received(data)
         self.loop.turn()
 
     @property

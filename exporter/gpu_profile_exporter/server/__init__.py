@@ -1,9 +1,10 @@
-"""The listener: uvicorn's protocol under deadlines, in a thread of its own.
+"""The listener: HTTP/1.1 by h11 over asyncio, under deadlines, in a thread of its own.
 
 Read in this order:
 
 - `listener`: the server's life. `settings` and `web_config` are what it was given; `limits` its bounds.
-- `guard`: connections that are slow, silent or too many; `tls`, `auth`: who may ask.
+- `admission`: which connection is closed where there are too many; `connection`: one that may be slow or silent.
+- `tls`, `auth`: who may ask.
 - `answers`: requests one by one: deadlines, one rendering for all that wait (`worker`), what is counted (`counts`).
 - `routes`: paths and what they answer; `page/`: the landing page and the JSON that keeps it fresh.
 

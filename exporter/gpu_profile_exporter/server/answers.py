@@ -1,4 +1,4 @@
-"""The ASGI application before `respond`: who may ask, how long it may take, one rendering for all that wait."""
+"""What stands before `respond`: who may ask, how long it may take, one rendering for all that wait."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from urllib.parse import unquote
+
+import h11
 
 from gpu_profile_exporter.server.auth import Busy
 from gpu_profile_exporter.server.counts import Counts
@@ -16,9 +20,6 @@ from gpu_profile_exporter.server.limits import Limits
 from gpu_profile_exporter.server.routes import ROUTES, Request, Response, line
 from gpu_profile_exporter.server.settings import Settings, Web
 from gpu_profile_exporter.server.worker import Worker
-
-if TYPE_CHECKING:
-    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -57,49 +58,40 @@ class Answers:
         if self._doorkeeper is not None:
             self._doorkeeper.stop()
 
-    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:  # noqa: ARG002
-        """ASGI's entrance. The request's body is never received."""
-        if scope["type"] != "http":
-            return
+    async def __call__(self, request: h11.Request, peer: str) -> Response:  # noqa: ARG002
+        """The whole answer but its framing. A request's body is never received."""
         started_s = time.perf_counter()
         settings = self._web.current()
+        method, target = request.method.decode("ascii"), request.target.decode("ascii")
+        path = unquote(target.partition("?")[0])
         self._counts.active += 1
         try:
-            response = await self._answer(scope, settings)
+            response = await self._answer(method, path, request, settings)
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the others
-            response = _failure(scope["method"], scope["path"], error)
+            response = _failure(method, path, error)
         finally:
             self._counts.active -= 1
-        route = scope["path"] if scope["path"] in ROUTES else "other"
+        route = path if path in ROUTES else "other"
         self._counts.answered(route, response.status, time.perf_counter() - started_s)
-        headers: MutableMapping[str, str] = {
-            "Date": formatdate(usegmt=True),
-            "Content-Type": response.content_type,
-            "Content-Length": str(len(response.body)),
-        }
         # What the web configuration sets goes before what an answer comes with.
-        headers.update((*_FIXED, *response.headers, *settings.headers))
-        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": response.status, "headers": encoded, "trailers": False})
-        await send({"type": "http.response.body", "body": response.body, "more_body": False})
+        headers = {"Date": formatdate(usegmt=True), **dict((*_FIXED, *response.headers, *settings.headers))}
+        return replace(response, headers=tuple(headers.items()))
 
-    async def _answer(self, scope: HTTPScope, settings: Settings) -> Response:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    async def _answer(self, method: str, path: str, request: h11.Request, settings: Settings) -> Response:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
         if settings.bucket is not None and not settings.bucket.take():
             return self._reject("rate", 429, "too many requests", ("Retry-After", "1"))
-        if len(list(scope["headers"])) > self._limits.headers:
+        if len(request.headers) > self._limits.headers:
             return self._reject("header_count", 431, f"more than {self._limits.headers} headers", _CLOSE)
         if settings.users is not None:
             refusal = await self._doorkeep(settings, headers.get("authorization", ""))
             if refusal is not None:
                 return refusal
-        if scope["method"] not in ("GET", "HEAD"):
-            return self._reject(
-                "method", 405, f"{scope['method']} is not possible here", _CLOSE, ("Allow", "GET, HEAD")
-            )
+        if method not in ("GET", "HEAD"):
+            return self._reject("method", 405, f"{method} is not possible here", _CLOSE, ("Allow", "GET, HEAD"))
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return self._reject("body", 413, "no request here has a body", _CLOSE)
-        return await self._rendered(scope, headers)
+        return await self._rendered(method, path, headers)
 
     async def _doorkeep(self, settings: Settings, header: str) -> Response | None:
         if self._doorkeeper is None:
@@ -112,9 +104,9 @@ class Answers:
         self._counts.auth_failures += 1
         return line(401, "name and password, please", ("WWW-Authenticate", 'Basic realm="gpu-profile-exporter"'))
 
-    async def _rendered(self, scope: HTTPScope, headers: Mapping[str, str]) -> Response:
+    async def _rendered(self, method: str, path: str, headers: Mapping[str, str]) -> Response:
         telling = {name: headers[name] for name in _TELLING if name in headers}
-        request = Request(scope["method"], scope["path"], telling)
+        request = Request(method, path, telling)
         key = (request.method, request.path, telling.get("accept", ""), telling.get("accept-encoding", ""))
         wait_s = self._patience_s(headers.get(_TIMEOUT))
         rendering = self._waiting.get(key)

@@ -16,6 +16,7 @@ REASONS: Final = (
     "busy",
     "client_certificate",
     "connections",
+    "evicted",
     "handshake",
     "header_count",
     "header_size",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Limits:
     """What the server grants to its clients. Times are in seconds.
 
-    `connections`: open at once. Above that, the one that has long waited for a next request is closed, or the new one
-    refused.
+    `connections`: open at once. Above that one is closed for each that comes, as `admission` says; while all are being
+    answered, the new one is refused.
     `request_s`: from the first byte of a request, or from the connection, until its head is there; TLS as well.
     `idle_s`: between two requests of one connection; longer than most scrape intervals, so that one handshake serves.
     `write_s`: until the client's side has taken in an answer.

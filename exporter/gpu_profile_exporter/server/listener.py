@@ -12,21 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.server.admission import Admission, peer_of
 from gpu_profile_exporter.server.answers import Answers, Respond
+from gpu_profile_exporter.server.connection import Connection
 from gpu_profile_exporter.server.counts import Counts
-from gpu_profile_exporter.server.guard import Guard
 from gpu_profile_exporter.server.limits import Limits
 from gpu_profile_exporter.server.settings import Settings, Web
 
 _log = logging.getLogger("gpu_profile_exporter")
 
 _BACKLOG: Final = 512
+#: How long nothing is accepted after a failure.
+_PAUSE_S: Final = 0.1
 #: What is being answered at the end gets this long.
 _GRACE_S: Final = 0.8
 _JOIN_S: Final = 1.5
@@ -109,18 +109,15 @@ class Server:
         assert self._stopping is not None  # noqa: S101
         loop = asyncio.get_running_loop()
         answers = Answers(self._respond, self._web, self.limits, self._counts, loop=loop)
-        door = Door(self._socket, answers, self._web, self.limits, self._counts, loop=loop)
-        accepting = loop.create_task(door.accept())
+        acceptor = Acceptor(self._socket, answers, self._web, self.limits, self._counts, loop=loop)
+        acceptor.open()
         await self._stopping.wait()
-        accepting.cancel()
-        await asyncio.wait((accepting,))
-        self._socket.close()
-        await door.close(_GRACE_S)
+        await acceptor.close(_GRACE_S)
         answers.stop()
 
 
-class Door:
-    """Lets connections in, up to the limit, each behind a `Guard`."""
+class Acceptor:
+    """Lets connections in, and closes others for them where `limits` leave no room."""
 
     def __init__(
         self,
@@ -133,104 +130,110 @@ class Door:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._socket = listening
+        self._answers = answers
         self._web = web
         self._limits = limits
         self._counts = counts
         self._loop = loop
-        self._state = ServerState()
-        self._idle: dict[Guard, None] = {}
-        self._entering: dict[Guard, asyncio.Task[None]] = {}
+        self._open: Admission[Connection] = Admission(limits.connections, counts)
+        #: Those whose TLS handshake is not over.
+        self._entering: dict[Connection, asyncio.Task[None]] = {}
+        self._pause: asyncio.TimerHandle | None = None
         self._refused: set[socket.socket] = set()
-        # Everything that uvicorn would log is counted by the guard; a line for each would let clients fill the log.
-        self._config = Config(
-            answers,
-            http=Guard,
-            ws="none",
-            lifespan="off",
-            loop="none",
-            interface="asgi3",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            h11_max_incomplete_event_size=limits.header_bytes,
-        )
-        self._config.load()
 
-    async def accept(self) -> None:
-        """Take connections until cancelled."""
-        while True:
-            try:
-                connection, _ = await self._loop.sock_accept(self._socket)
-            except OSError as error:
-                # No descriptor or no memory is left: those that are open will end.
-                self._counts.rejected["no_descriptor"] += 1
-                _log.debug("cannot accept: %s", error)
-                await asyncio.sleep(0.1)
-                continue
-            if self._full() and not self._make_room():
-                self._refuse(connection)
-            else:
-                settings = self._web.current()
-                guard = self._guard(settings)
-                self._entering[guard] = self._loop.create_task(self._enter(connection, guard, settings))
-            await asyncio.sleep(0)
+    def open(self) -> None:
+        """Take connections from now on."""
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        """Take one connection, so that those that are open have their turn in between."""
+        try:
+            accepted, address = self._socket.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # it has gone away again
+            return
+        except OSError as error:
+            # No descriptor or no memory is left.
+            self._counts.rejected["no_descriptor"] += 1
+            _log.debug("cannot accept: %s", error)
+            self._make_room()
+            self._loop.remove_reader(self._socket)
+            self._pause = self._loop.call_later(_PAUSE_S, self.open)
+            return
+        accepted.setblocking(False)
+        if self._open.full and not self._make_room():
+            self._refuse(accepted)
+        else:
+            self._admit(accepted, peer_of(address[0]))
 
     async def close(self, grace_s: float) -> None:
-        """End all connections: at once those that ask nothing, in `grace_s` seconds the others."""
-        for task in self._entering.values():
-            task.cancel()
+        """Take no more, and end all: at once those that ask nothing, in `grace_s` seconds the others."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        if self._pause is not None:
+            self._pause.cancel()
+        # A task that is cancelled before its first step would never close its socket.
+        await asyncio.sleep(0)
         for refused in tuple(self._refused):
             self._let_go(refused)
-        for guard in tuple(self._state.connections):
-            guard.shutdown()
+        for connection in self._open:
+            if connection in self._entering:
+                self._end(connection)
+            else:
+                connection.stop()
         end_s = self._loop.time() + grace_s
-        while self._state.connections and self._loop.time() < end_s:
+        while self._counts.connections and self._loop.time() < end_s:
             await asyncio.sleep(0.01)
-        for guard in tuple(self._state.connections):
-            guard.transport.abort()
+        for connection in self._open:
+            self._end(connection)
         await asyncio.sleep(0)
 
-    def _guard(self, settings: Settings) -> Guard:
-        return Guard(
-            self._config,
-            self._state,
+    def _admit(self, accepted: socket.socket, peer: str) -> None:
+        settings = self._web.current()
+        connection = Connection(
+            self._answers,
+            peer=peer,
             loop=self._loop,
             limits=self._limits,
             counts=self._counts,
-            idle=self._idle,
+            admission=self._open,
             allowed_names=settings.allowed_names,
         )
+        self._open.add(connection)
+        self._entering[connection] = self._loop.create_task(self._enter(accepted, connection, settings))
 
-    async def _enter(self, connection: socket.socket, guard: Guard, settings: Settings) -> None:
+    async def _enter(self, accepted: socket.socket, connection: Connection, settings: Settings) -> None:
         timeout_s = None if settings.tls is None else self._limits.request_s
         try:
             await self._loop.connect_accepted_socket(
-                lambda: guard,
-                connection,
+                lambda: connection,
+                accepted,
                 ssl=settings.tls,
                 ssl_handshake_timeout=timeout_s,
                 ssl_shutdown_timeout=timeout_s,
             )
-        except OSError as error:  # as are those of TLS, and of time
+        except BaseException as error:
+            self._open.remove(connection)
+            if not isinstance(error, OSError):  # as are those of TLS, and of time
+                raise
             self._counts.rejected["handshake"] += 1
             _log.debug("no TLS connection: %s", error)
         finally:
-            del self._entering[guard]
-
-    def _full(self) -> bool:
-        # A guard can be in both for a moment.
-        return len(self._state.connections.union(self._entering)) >= self._limits.connections
+            del self._entering[connection]
 
     def _make_room(self) -> bool:
-        """Close the connection that has been waiting longest for a next request; clients open another when needed."""
-        if not self._idle:
+        connection = self._open.make_room()
+        if connection is None:
             return False
-        guard = next(iter(self._idle))
-        guard.end()
+        self._counts.rejected["evicted"] += 1
+        self._end(connection)
         return True
+
+    def _end(self, connection: Connection) -> None:
+        entering = self._entering.get(connection)
+        if entering is not None:
+            entering.cancel()
+        else:
+            connection.abort()
 
     def _refuse(self, connection: socket.socket) -> None:
         self._counts.rejected["connections"] += 1

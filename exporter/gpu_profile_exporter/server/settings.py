@@ -13,8 +13,8 @@ from pathlib import Path
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.server import web_config
 from gpu_profile_exporter.server.auth import Users
+from gpu_profile_exporter.server.connection import address
 from gpu_profile_exporter.server.counts import Counts
-from gpu_profile_exporter.server.guard import address
 from gpu_profile_exporter.server.tls import context
 from gpu_profile_exporter.server.web_config import Files
 

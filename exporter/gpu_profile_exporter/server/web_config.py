@@ -218,7 +218,7 @@ class _Reader:
         headers = []
         if "headers" in parts:
             for name, value in self._mapping(parts["headers"], "headers", _HEADERS).items():
-                text = self._text(value, name)
+                text = self._text(value, name).strip()
                 if _HEADERS[name] and text not in ("", *_HEADERS[name]):
                     self._fail(value, f"{name} can be {' or '.join(_HEADERS[name])}, not {text!r}")
                 if not text.isascii() or not text.isprintable():

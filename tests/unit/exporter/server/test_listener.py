@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.servers import GET, Line
 
 from gpu_profile_exporter.server import Limits
-from gpu_profile_exporter.server.guard import address
+from gpu_profile_exporter.server.connection import address
 from gpu_profile_exporter.server.settings import Bucket
 
 PARTS = st.sampled_from(
@@ -54,8 +54,7 @@ def test_whatever_bytes_come_a_connection_answers_or_ends_and_never_raises(parts
         line.loop.advance(line.limits.idle_s)
         line.loop.advance(line.limits.write_s)
         assert line.gone
-        assert not line.guard.connections
-        assert not line.idle
+        assert not line.counts.connections
 
 
 def test_a_client_that_says_nothing_is_dropped(line: Line) -> None:
