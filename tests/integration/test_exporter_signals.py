@@ -2,26 +2,11 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
 from pathlib import Path
 
 import pytest
-from support.programs import Exporter, command, environment, exporter, fails
-
-
-def said(running: Exporter, word: str) -> list[str]:
-    """The lines on standard error up to the first that has `word` in it."""
-    assert running.process.stderr is not None
-    lines: list[str] = []
-    watchdog = threading.Timer(20, running.process.kill)
-    watchdog.start()
-    for line in running.process.stderr:
-        lines.append(line)
-        if word in line:
-            break
-    watchdog.cancel()
-    return lines
+from support.programs import command, environment, exporter, fails, said
 
 
 def test_sighup_has_it_read_its_file_again(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from gpu_profile_exporter.server.routes import Request, Response, Routes
 
 # "secret"
 ALICE = "$2b$04$hYSuf45icwxDc2Jg/62M2O6cL2mn6SHs3.8WmUC/0z5Zo0U9GDdv2"
+#: The same at a cost at which a check takes about a quarter of a second.
+SLOW_ALICE = "$2b$12$GEv9M9851ti.WHwq9uimg.dz/Mx6EgIpwrf1KiWRbTfQw3yNUbh9G"
 AUTHORITY = trustme.CA()
 STRANGER = trustme.CA()
 SERVER = AUTHORITY.issue_cert("localhost", "127.0.0.1")
@@ -321,6 +323,27 @@ def test_a_user_who_is_taken_out_is_refused_on_an_open_connection(folder: Path) 
         config(folder, f"basic_auth_users: {{bob: {ALICE}}}")
         connection.sendall(request)
         assert answer(connection)[0] == 401
+
+
+def test_those_whose_passwords_wait_for_their_check_make_room(folder: Path) -> None:
+    def request(password: str) -> bytes:
+        return GET[:-2] + f"Authorization: {basic('alice', password)}\r\n\r\n".encode()
+
+    web_config = config(folder, f"basic_auth_users: {{alice: {SLOW_ALICE}}}")
+    with serving(web_config=web_config, limits=Limits(connections=9)) as server, connect(server) as scraper:
+        scraper.sendall(request("secret"))
+        assert answer(scraper)[0] == 200
+        guessers = [connect(server) for _ in range(8)]
+        try:
+            for n, guesser in enumerate(guessers):
+                guesser.sendall(request(str(n)))
+            while value(server, "gpu_profile.http.active") + value(server, "gpu_profile.http.requests") < 1 + 8:
+                time.sleep(0.01)
+            assert ask(server, request("secret"))[0] == 200
+            assert rejected(server, "evicted") == 1
+        finally:
+            for guesser in guessers:
+                guesser.close()
 
 
 def test_headers_of_the_file_go_with_every_answer(folder: Path) -> None:

@@ -1,11 +1,18 @@
 """Crowds of bad clients against a running exporter, and the scrapers that it has to answer all the same."""
 
+import base64
+import signal
 import socket
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
 
+import bcrypt
 import pytest
-from support.programs import Exporter, exporter
+from support.programs import Exporter, exporter, said, until
 from support.servers import GET, answer
 
 CROWD = 600
@@ -85,3 +92,73 @@ def test_a_host_that_takes_all_connections_takes_none_from_another(running: Expo
         newcomer = scraper(port, stack)
         crowd.grow(CROWD)
         assert (scrape(steady), scrape(newcomer)) == (200, 200)
+
+
+# ------------------------------------------------------------------ guesses of passwords
+
+#: "secret", at the usual cost.
+HASHED = "$2b$10$xvEMM/41FLsdbK3yRaVotOKd77S4VWwfd8Dp0h2WO13dmNN/i7d5e"
+
+
+def with_password(password: str) -> bytes:
+    coded = base64.b64encode(f"prometheus:{password}".encode())
+    return GET[:-2] + b"Authorization: Basic " + coded + b"\r\n\r\n"
+
+
+class Guessers:
+    """Threads that guess, each on one connection, as fast as they are answered."""
+
+    def __init__(self, port: int, n: int) -> None:
+        self._port = port
+        self._ended = threading.Event()
+        self.statuses: Counter[int] = Counter()
+        self._threads = [threading.Thread(target=self._guess, args=(i,)) for i in range(n)]
+
+    def _guess(self, i: int) -> None:
+        n = 0
+        while not self._ended.is_set():
+            with suppress(OSError), ExitStack() as stack:
+                connection = scraper(self._port, stack)
+                while not self._ended.is_set():
+                    n += 1
+                    connection.sendall(with_password(f"{i}.{n}"))
+                    self.statuses[answer(connection)[0]] += 1
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_guessers_of_its_own_host_cost_a_scraper_no_answer(tmp_path: Path) -> None:
+    config = tmp_path / "web.yml"
+    config.write_text(f"basic_auth_users: {{prometheus: {HASHED}}}")
+    with exporter("--driver", "none", "--config", "/dev/null", "--web-config-file", str(config)) as running:
+        port = int(running.url.rpartition(":")[2])
+
+        def scraped() -> int:
+            with ExitStack() as stack:
+                connection = scraper(port, stack)
+                connection.sendall(with_password("secret"))
+                return answer(connection)[0]
+
+        assert scraped() == 200
+        with Guessers(port, 30) as guessers:
+            until(lambda: guessers.statuses[401] >= 3, "guesses are checked")
+            for _ in range(3):
+                running.process.send_signal(signal.SIGHUP)
+                assert "was read again" in said(running, "was read again")[-1]
+                before = guessers.statuses.total()
+                until(lambda: guessers.statuses.total() > before, "guesses come after the reload")  # noqa: B023
+                assert [scraped() for _ in range(5)] == [200] * 5
+            # The same password under another hash: it has to be checked among the guesses.
+            config.write_text(
+                f"basic_auth_users: {{prometheus: {bcrypt.hashpw(b'secret', bcrypt.gensalt(10)).decode()}}}"
+            )
+            until(lambda: scraped() == 200, "the scraper is let in anew")
+            assert not guessers.statuses[200]

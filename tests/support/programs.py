@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -101,6 +102,20 @@ def exporter(*arguments: str, **env: str) -> Iterator[Exporter]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def said(running: Exporter, word: str) -> list[str]:
+    """The lines on standard error up to the first that has `word` in it."""
+    assert running.process.stderr is not None
+    lines: list[str] = []
+    watchdog = threading.Timer(20, running.process.kill)
+    watchdog.start()
+    for line in running.process.stderr:
+        lines.append(line)
+        if word in line:
+            break
+    watchdog.cancel()
+    return lines
 
 
 def fails(*arguments: str, **env: str) -> tuple[int, str, str]:

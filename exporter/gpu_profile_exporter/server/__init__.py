@@ -4,7 +4,7 @@ Read in this order:
 
 - `listener`: the server's life. `settings` and `web_config` are what it was given; `limits` its bounds.
 - `admission`: which connection is closed where there are too many; `connection`: one that may be slow or silent.
-- `tls`, `auth`: who may ask.
+- `tls`, `auth`: who may ask, and what it may cost to find out.
 - `answers`: requests one by one: deadlines, one rendering for all that wait (`worker`), what is counted (`counts`).
 - `routes`: paths and what they answer; `page/`: the landing page and the JSON that keeps it fresh.
 

@@ -78,13 +78,14 @@ class Admission(Generic[C]):
             del self._peers[connection.peer]
 
     def serve(self, connection: C) -> None:
-        """An answer is being made for it: until it waits again, it is not closed."""
+        """An answer is being made for it: until `wait` it is not closed."""
         peer = self._peers.get(connection.peer)
         for queue in peer.waiting if peer is not None else ():
             queue.pop(connection, None)
 
     def wait(self, connection: C) -> None:
-        """It has to ask, or to take its answer."""
+        """It has to ask, to say who it is, or to take its answer; from now on, as far as its turn to be closed goes."""
+        self.serve(connection)
         peer = self._peers.get(connection.peer)
         if peer is not None and connection in peer.connections:
             peer.waiting[min(connection.requests, _REGULAR)][connection] = None

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import h11
 
-from gpu_profile_exporter.server.auth import Busy
+from gpu_profile_exporter.server.auth import Busy, Hashes, Passwords
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
 from gpu_profile_exporter.server.routes import ROUTES, Request, Response, line
@@ -49,24 +49,37 @@ class Answers:
         self._counts = counts
         self._loop = loop
         self._renderer: Worker[Response] = Worker("gpu-profile-render", loop)
-        self._doorkeeper: Worker[bool] | None = None
+        self._passwords = Passwords(loop)
         self._waiting: dict[Key, asyncio.Future[Response]] = {}
 
     def stop(self) -> None:
         """Let the threads end."""
         self._renderer.stop()
-        if self._doorkeeper is not None:
-            self._doorkeeper.stop()
+        self._passwords.stop()
 
-    async def __call__(self, request: h11.Request, peer: str) -> Response:  # noqa: ARG002
-        """The whole answer but its framing. A request's body is never received."""
+    async def __call__(self, request: h11.Request, peer: str, admitted: Callable[[], None]) -> Response:
+        """The whole answer but its framing. A request's body is never received.
+
+        `admitted` is called once it is known that the peer may ask.
+        """
         started_s = time.perf_counter()
         settings = self._web.current()
         method, target = request.method.decode("ascii"), request.target.decode("ascii")
         path = unquote(target.partition("?")[0])
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+        patience_s = self._patience_s(headers.get(_TIMEOUT))
+        ends_s = self._loop.time() + patience_s
         self._counts.active += 1
         try:
-            response = await self._answer(method, path, request, settings)
+            refusal = None
+            if len(request.headers) > self._limits.headers:
+                refusal = self._reject("header_count", 431, f"more than {self._limits.headers} headers", _CLOSE)
+            elif settings.users is not None:
+                refusal = await self._authenticate(settings.users, headers, peer, patience_s)
+            admitted()
+            response = refusal or self._unfair(settings, method, headers)
+            response = response or await self._rendered(method, path, headers, ends_s)
+            response = response or self._reject("timeout", 503, f"no answer was ready within {patience_s:g} s")
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the others
             response = _failure(method, path, error)
         finally:
@@ -74,41 +87,37 @@ class Answers:
         route = path if path in ROUTES else "other"
         self._counts.answered(route, response.status, time.perf_counter() - started_s)
         # What the web configuration sets goes before what an answer comes with.
-        headers = {"Date": formatdate(usegmt=True), **dict((*_FIXED, *response.headers, *settings.headers))}
-        return replace(response, headers=tuple(headers.items()))
+        named = {"Date": formatdate(usegmt=True), **dict((*_FIXED, *response.headers, *settings.headers))}
+        return replace(response, headers=tuple(named.items()))
 
-    async def _answer(self, method: str, path: str, request: h11.Request, settings: Settings) -> Response:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
-        if settings.bucket is not None and not settings.bucket.take():
-            return self._reject("rate", 429, "too many requests", ("Retry-After", "1"))
-        if len(request.headers) > self._limits.headers:
-            return self._reject("header_count", 431, f"more than {self._limits.headers} headers", _CLOSE)
-        if settings.users is not None:
-            refusal = await self._doorkeep(settings, headers.get("authorization", ""))
-            if refusal is not None:
-                return refusal
-        if method not in ("GET", "HEAD"):
-            return self._reject("method", 405, f"{method} is not possible here", _CLOSE, ("Allow", "GET, HEAD"))
-        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return self._reject("body", 413, "no request here has a body", _CLOSE)
-        return await self._rendered(method, path, headers)
-
-    async def _doorkeep(self, settings: Settings, header: str) -> Response | None:
-        if self._doorkeeper is None:
-            self._doorkeeper = Worker("gpu-profile-passwords", self._loop)
+    async def _authenticate(
+        self, users: Hashes, headers: Mapping[str, str], peer: str, patience_s: float
+    ) -> Response | None:
+        """The refusal of a request that is not a user's, or cannot be said to be in time."""
+        header = headers.get("authorization", "")
         try:
-            if settings.users is None or await settings.users.allow(header, self._doorkeeper):
+            if await self._passwords.allow(header, users, peer=peer, patience_s=patience_s):
                 return None
         except Busy:
             return self._reject("busy", 503, "too many passwords are being checked", ("Retry-After", "1"))
         self._counts.auth_failures += 1
         return line(401, "name and password, please", ("WWW-Authenticate", 'Basic realm="gpu-profile-exporter"'))
 
-    async def _rendered(self, method: str, path: str, headers: Mapping[str, str]) -> Response:
+    def _unfair(self, settings: Settings, method: str, headers: Mapping[str, str]) -> Response | None:
+        """The refusal of what nobody may ask. Guesses of passwords do not use up the rate of those who may."""
+        if settings.bucket is not None and not settings.bucket.take():
+            return self._reject("rate", 429, "too many requests", ("Retry-After", "1"))
+        if method not in ("GET", "HEAD"):
+            return self._reject("method", 405, f"{method} is not possible here", _CLOSE, ("Allow", "GET, HEAD"))
+        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            return self._reject("body", 413, "no request here has a body", _CLOSE)
+        return None
+
+    async def _rendered(self, method: str, path: str, headers: Mapping[str, str], ends_s: float) -> Response | None:
+        """The answer; None if there is none by `ends_s`, in the loop's time."""
         telling = {name: headers[name] for name in _TELLING if name in headers}
         request = Request(method, path, telling)
         key = (request.method, request.path, telling.get("accept", ""), telling.get("accept-encoding", ""))
-        wait_s = self._patience_s(headers.get(_TIMEOUT))
         rendering = self._waiting.get(key)
         if rendering is not None:
             self._counts.coalesced += 1
@@ -117,10 +126,8 @@ class Answers:
         else:
             rendering = self._renderer.do(lambda: self._render(key, request))
             self._waiting[key] = rendering
-        done, _ = await asyncio.wait((rendering,), timeout=wait_s)
-        if not done:
-            return self._reject("timeout", 503, f"no answer was ready within {wait_s:g} s")
-        return rendering.result()
+        done, _ = await asyncio.wait((rendering,), timeout=max(0.0, ends_s - self._loop.time()))
+        return rendering.result() if done else None
 
     def _render(self, key: Key, request: Request) -> Response:
         # From here on nobody joins: an answer is never older than the question.

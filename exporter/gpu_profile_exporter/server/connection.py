@@ -9,6 +9,7 @@ import socket
 import struct
 import termios
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -23,8 +24,8 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 _CLOSE: Final = ("Connection", "close")
 
-#: Answers a request of a peer; it is never cancelled.
-Answer = Callable[[h11.Request, str], Awaitable[Response]]
+#: Answers a request of a peer; the function is called once the peer is found to be one that may ask.
+Answer = Callable[[h11.Request, str, Callable[[], None]], Awaitable[Response]]
 
 
 class Connection(asyncio.Protocol):
@@ -84,6 +85,8 @@ class Connection(asyncio.Protocol):
         self._admission.remove(self)
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
@@ -123,13 +126,14 @@ class Connection(asyncio.Protocol):
         self.requests += 1
         if self._deadline is not None:
             self._deadline.cancel()
-        self._admission.serve(self)
+        # Until it is found to be somebody's who may ask, it may still have to make room.
+        self._admission.wait(self)
         self._transport.pause_reading()
         self._task = self._loop.create_task(self._serve(event))
 
     async def _serve(self, request: h11.Request) -> None:
         try:
-            response = await self._answer(request, self.peer)
+            response = await self._answer(request, self.peer, partial(self._admission.serve, self))
             if not self._transport.is_closing():
                 self._send(response, head_only=request.method == b"HEAD")
         except Exception as error:  # noqa: BLE001 - no defect may leave a connection without a deadline

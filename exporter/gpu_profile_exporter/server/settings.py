@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.server import web_config
-from gpu_profile_exporter.server.auth import Users
+from gpu_profile_exporter.server.auth import Hashes, bcrypt_check
 from gpu_profile_exporter.server.connection import address
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.tls import context
@@ -48,7 +48,7 @@ class Settings:
     tls: ssl.SSLContext | None = None
     certificate_ends_s: float | None = None
     allowed_names: frozenset[str] = frozenset()
-    users: Users | None = None
+    users: Hashes | None = None
     headers: tuple[tuple[str, str], ...] = ()
     bucket: Bucket | None = None
 
@@ -96,12 +96,14 @@ class Web:
         if self._path is None:
             return Settings()
         config = web_config.read(self._path, files)
+        if config.users:
+            bcrypt_check()
         tls, ends_s = context(config.tls) if config.tls is not None else (None, None)
         settings = Settings(
             tls=tls,
             certificate_ends_s=ends_s,
             allowed_names=frozenset(map(address, config.tls.allowed_names)) if config.tls is not None else frozenset(),
-            users=Users(config.users) if config.users else None,
+            users=config.users or None,
             headers=config.headers,
             bucket=Bucket(*config.rate) if config.rate is not None else None,
         )
