@@ -104,7 +104,9 @@ class Outcome:
             return None
         try:
             found = self.recording
-            return self._analysis if found is not None and found.spans else None
+            if found is not None and found.spans:
+                return self._analysis
+            self.problems += found.problems if found is not None else ()  # else the notes of the analysis tell them
         except GpuProfileError as error:
             self.problems.append(f"regions are not shown: {error}")
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a recording, the summary stands
@@ -176,7 +178,7 @@ class Outcome:
             "devices": devices,
             "regions": [] if regions is None else [of_region(use) for use in regions.regions],
             "ranks": [] if regions is None else [of_ranks(each) for each in regions.ranks],
-            "problems": list(self.problems),
+            "problems": [*self.problems, *(self.recording.problems if regions and self.recording else ())],
         }
         return to_json(found, one_line=True).encode() + b"\n"
 

@@ -106,6 +106,8 @@ def hold(backend: str, interval_s: float) -> Hold:
         return Hold(None, interval_s, reason="sampling is off (backend none)")
     mine = _is_own(backend, own)
     with _lock:
+        if not process.may_sample():
+            return Hold(None, interval_s, reason=_NOT_HERE)
         if mine:
             session = process.session()
             if session.ignoring:
@@ -113,8 +115,6 @@ def hold(backend: str, interval_s: float) -> Hold:
             session.holds += 1
             session.sampler.ask(interval_s)
             return Hold(session.sampler, interval_s, session=session)
-        if not process.may_sample():
-            return Hold(None, interval_s, reason=_NOT_HERE)
         other = _others.get(backend)
         if other is None:
             _check_beside(backend, own)

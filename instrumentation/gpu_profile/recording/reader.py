@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -26,6 +26,9 @@ _T = TypeVar("_T")
 
 #: A process that took no sample of a signal for this long was not sampling it.
 _PAUSE_NS: Final = 10 * NS_PER_S
+
+#: How many process numbers a line lists.
+_NAMED: Final = 8
 
 #: What decoding a record can raise whose checksum is right but whose content is not: another program wrote it.
 _MALFORMED: Final = (
@@ -102,7 +105,7 @@ def read_recording(directory: str | os.PathLike[str], *, since_ns: int = 0) -> R
         tuple(found.events),
         tuple(found.notes),
         found.lost_bytes,
-        tuple(dict.fromkeys(found.problems)),
+        tuple(dict.fromkeys([*found.problems, *found.unended()])),
     )
 
 
@@ -217,6 +220,19 @@ class _Found:
     notes: list[Mapping[str, Any]] = field(default_factory=list)
     lost_bytes: int = 0
     problems: list[str] = field(default_factory=list)
+    #: Process numbers of files without an end mark: of those that still write, and of those that are gone.
+    writing: list[int] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+
+    def unended(self) -> Iterator[str]:
+        """A line for the processes that did not hand in all that they saw, and one for those that will."""
+        if self.gone:
+            yield (
+                f"{_processes(self.gone)} ended without handing in the last regions and samples: "
+                "killed by SIGKILL or a crash, or left by os._exit"
+            )
+        if self.writing:
+            yield f"{_processes(self.writing)} still recorded when the files were read"
 
     def file(self, path: Path, data: bytes) -> None:
         """Add a file. RecordingError if it is not one of ours."""
@@ -251,8 +267,8 @@ class _Found:
                 self.spans[first_span:] = [span._replace(rank=rank) for span in self.spans[first_span:]]
         else:
             self.problems.append(f"{path}: byte {HEADER_SIZE}: no record of the process that wrote the file")
-        if end_ns is None:
-            self.problems.append(f"{path}: byte {len(data)}: no end mark: the process was killed or still records")
+        if end_ns is None and process is not None:
+            (self.writing if _is_written(path) else self.gone).append(process.pid)
 
     def _gap(self, path: Path, start: int, end: int, why: str = "damaged") -> None:
         if end > start:
@@ -312,6 +328,23 @@ def _rescaled(value: Column, old: float, new: float) -> Column:
     ratio = Fraction(str(old)) / Fraction(str(new))
     doubled = [2 * number * ratio.numerator + ratio.denominator for number in value.tolist()]
     return np.array([number // (2 * ratio.denominator) for number in doubled], dtype=np.int64)
+
+
+def _is_written(path: Path) -> bool:
+    """Whether its writer still holds the lock on it. A process that is gone holds none, even before it was reaped."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # some network file systems have no locks
+        return False
+    return False
+
+
+def _processes(pids: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, sorted(pids)[:_NAMED])) + (", …" if len(pids) > _NAMED else "")
+    return f"{len(pids)} process{'es' if len(pids) > 1 else ''} (pid {numbers})"
 
 
 def _object(record: Record) -> dict[str, Any]:

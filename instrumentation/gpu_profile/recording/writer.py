@@ -11,6 +11,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -56,7 +57,7 @@ class RecordingWriter:
         self._unwritten = 0, 0, ""
         self._flushed_ns = now_ns()
         place = rank(os.environ) or Rank(None, None, None)
-        process = ProcessInfo(
+        self._process = ProcessInfo(
             _version(),
             socket.gethostname(),
             self._pid,
@@ -67,8 +68,8 @@ class RecordingWriter:
             local_rank=place.local_rank,
             world_size=place.size,
         )
-        host = re.sub(r"[^A-Za-z0-9.-]", "_", process.host)[:64] or "host"
-        self.path: Final = directory / f"{host}-{self._pid}-{process.start_ns}{SUFFIX}"
+        host = re.sub(r"[^A-Za-z0-9.-]", "_", self._process.host)[:64] or "host"
+        self.path: Final = directory / f"{host}-{self._pid}-{self._process.start_ns}{SUFFIX}"
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -79,12 +80,27 @@ class RecordingWriter:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._size = 0
         try:
-            self._append(header() + frame(RecordType.PROCESS, to_json(to_fields(process)).encode()))
+            self._append(header() + self._described())
         except RecordingError:
             os.close(self._fd)
             with suppress(OSError):
                 self.path.unlink()
             raise
+
+    def _described(self) -> bytes:
+        return frame(RecordType.PROCESS, to_json(to_fields(self._process)).encode())
+
+    @property
+    def driver(self) -> str:
+        """The driver's name; empty as long as it is not known."""
+        return self._process.driver
+
+    def set_driver(self, name: str, version: str) -> None:
+        """Note which driver it is, where that was not known when the file was made."""
+        self._check_owner()
+        with self._lock:
+            self._process = replace(self._process, driver=name, driver_version=version)
+            self._append(self._described())
 
     def device(self, device: Device) -> None:
         """Note that `device` exists; the same one is written once."""

@@ -194,7 +194,7 @@ def test_a_recording_that_never_ended_and_lost_its_tail_is_analysed_and_says_so(
     out, err = capsys.readouterr()
     assert err == ""
     assert re.search(rf"{path}: byte \d+: \d+ bytes lost: the file is cut off or damaged there", out)
-    assert "no end mark: the process was killed or still records" in out
+    assert "ended without handing in the last regions and samples" in out
     assert re.search(r"^forward +0 ", out, re.MULTILINE)
 
 

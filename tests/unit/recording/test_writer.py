@@ -71,7 +71,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert done.returncode == -9
     assert recording.notes == ({"n": 1},)
     assert recording.processes[0].end_ns is None
-    assert "no end mark" in recording.problems[0]
+    assert "ended without handing in the last regions and samples" in recording.problems[0]
 
 
 def test_maybe_flush_writes_once_a_second_and_after_the_clock_was_set_back(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ Read in this order:
 - `joiner`: pools of executions and samples, their backlog and verdicts, behind one lock.
 - `session`: the life of it all: a thread of its own beside the sampler, from start to stop.
 - `process`: the one session of this process, its settings, `configure`, forks and the exit.
+- `exits`: the ways out of a process that skip `atexit`.
 - `recorder`: writes what a session sees into a recording.
 
 Nothing here imports OpenTelemetry: `telemetry/` asks a session and its joiner. A new figure of a region is a method of

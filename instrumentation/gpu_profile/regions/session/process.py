@@ -21,6 +21,7 @@ from gpu_profile.driver.visible import Spec
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.regions import frameworks
+from gpu_profile.regions.session import exits
 from gpu_profile.regions.session.entrance import StreamSetting
 from gpu_profile.regions.session.session import Session
 
@@ -157,16 +158,17 @@ def _start() -> Session:
         if current is None:
             current = _make()
         if not current.active:
-            if may_sample():
-                current.start()
-            else:
+            if _exiting:
                 current.ignore()
+            else:
+                current.start()
+                exits.watch(_finish)
         return current
 
 
 def _make() -> Session:
     made = Session(
-        _settings.open_driver,
+        _settings.open_driver if may_sample() else _open_nothing,
         interval_s=_settings.interval_s,
         retention_s=_settings.retention_s,
         devices=_settings.devices,
@@ -206,9 +208,10 @@ def off_start(hook: Callable[[Session], None]) -> None:
 def require_driver() -> None:
     """Raise GpuBackendError if no driver can be used, with what was looked for; what `strict=True` asks for.
 
-    Waits for the driver's first answer. A driver that is lost later is no error here: a run that has begun goes on.
+    Waits for the driver's first answer. A driver that is lost later is no error here: a run that has begun goes on. A
+    DataLoader worker leaves the driver to its parent.
     """
-    reason = session().missing_driver()
+    reason = session().missing_driver() if may_sample() else ""
     if reason:
         raise GpuBackendError(reason)
 
@@ -231,13 +234,36 @@ def _stop_for_good() -> None:
     stop()
 
 
+#: What else is to be handed in where `atexit` is skipped, after the session has ended.
+_at_finish: list[Callable[[], object]] = []
+
+
+def at_finish(flush: Callable[[], object]) -> Callable[[], object]:
+    """Have `flush` called where this process ends without `atexit`; a decorator for a module's own function."""
+    _at_finish.append(flush)
+    return flush
+
+
+def _finish() -> None:
+    _stop_for_good()
+    for flush in _at_finish:
+        try:
+            flush()
+        except Exception:  # noqa: BLE001 - the others are to be flushed too
+            _log.exception("gpu-profile: a process could not hand in everything at its end")
+
+
+def _open_nothing() -> Driver:
+    return open_driver("none", clock=_settings.clock, groups=LIBRARY_GROUPS)
+
+
 def may_sample() -> bool:
-    """Whether this process samples at all: not while it ends, and not as a worker of another."""
+    """Whether this process reads GPUs at all: not while it ends, and not as a DataLoader's worker."""
     return not (_exiting or _in_dataloader_worker())
 
 
 def _in_dataloader_worker() -> bool:
-    """Whether this is a PyTorch DataLoader's worker: its regions are the parent's business."""
+    """Whether this is a PyTorch DataLoader's worker: the GPUs are its parent's business, its regions are its own."""
     worker_info = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
     return worker_info is not None and worker_info() is not None
 
@@ -259,6 +285,7 @@ def in_child(forget: Callable[[], None]) -> Callable[[], None]:
 def _after_fork() -> None:
     """In the child neither threads nor NVML's handles live on: forget them without touching them."""
     global current, _lock  # noqa: PLW0603 - as above
+    exits.forget()
     frameworks.forget()
     if current is not None:
         current.forked = True
@@ -271,5 +298,5 @@ def _after_fork() -> None:
             _log.exception("gpu-profile: a forked child could not forget what is its parent's")
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=exits.hold, after_in_parent=exits.release, after_in_child=_after_fork)
 atexit.register(_stop_for_good)

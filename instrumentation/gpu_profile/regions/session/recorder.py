@@ -71,6 +71,8 @@ class Recorder:
                         self.directory, now_ns=self._now_ns, driver=name, driver_version=version
                     )
                     self.path = self._writer.path
+                elif not self._writer.driver and (known := self._driver())[0]:
+                    self._writer.set_driver(*known)
                 action(self._writer)
                 self._writer.maybe_flush()
             except RecordingError as error:
@@ -218,6 +220,7 @@ def record_session(session: Session, directory: Path) -> Recorder:
     session.joiner.on_settled.append(recorder.take_settled)
     session.on_step.append(step)
     session.on_stop.append(recorder.close)
+    recorder.open()  # a process that is killed before its first record is named all the same
     return recorder
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import metrics, trace
 
 from gpu_profile.regions.session import process
+from gpu_profile.regions.session.exits import FINISH_S
 from gpu_profile.regions.session.session import Session
 
 if TYPE_CHECKING:
@@ -236,6 +237,15 @@ def _await_provider() -> None:
 
     setattr(set_and_join, _ORIGINAL, known)
     trace._set_tracer_provider = set_and_join
+
+
+@process.at_finish
+def _flush() -> None:
+    """The spans that a provider without processors of ours keeps, and the last values of region metrics."""
+    kinds = _sdks("trace", "TracerProvider") + _sdks("metrics", "MeterProvider")
+    for provider in (_provider(), metrics.get_meter_provider()):
+        if isinstance(provider, kinds):
+            provider.force_flush(int(FINISH_S * 1000))
 
 
 _failed = False

@@ -249,3 +249,10 @@ _processors: Final[WeakSet[GpuSpanProcessor]] = WeakSet()
 def _forget() -> None:
     for processor in list(_processors):
         processor.forget()
+
+
+@process.at_finish
+def _flush() -> None:
+    """Children of `multiprocessing` inherit no `atexit` of the SDK's: what its processors keep would be lost."""
+    for processor in list(_processors):
+        processor.inner.force_flush(int(FLUSH_S * 1000))

@@ -139,7 +139,10 @@ def test_stop_takes_a_last_sample_and_what_is_left(stage: Stage) -> None:
 
 
 @pytest.mark.usefixtures("clean")
-def test_dataloader_worker_leaves_sampling_to_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dataloader_worker_leaves_sampling_to_its_parent_and_counts_its_regions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(backend=f"simulated:{simulated.create(tmp_path / 'node')}")
     data = types.ModuleType("torch.utils.data")
     data.get_worker_info = object  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.data", data)
@@ -147,10 +150,9 @@ def test_dataloader_worker_leaves_sampling_to_its_parent(monkeypatch: pytest.Mon
         with region("augment", span=False, strict=True):
             pass
     found = process.session()
-    assert found.ignoring
-    assert len(found.began) == 0
     process.stop()
-    assert found.sampler.driver is None
+    assert found.joiner.verdicts.durations["augment"].calls == 100
+    assert found.sampler.driver is None or found.sampler.driver.name == "none"
 
 
 def test_half_imported_torch_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:

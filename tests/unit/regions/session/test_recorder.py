@@ -353,7 +353,7 @@ def test_samples_are_left_to_a_parent_that_records_the_same_driver_into_the_same
         clock.advance(0.1)
     session.on_stop[-1]()
     session.sampler.stop()
-    assert any(tmp_path.glob("*.gpr")) is kept
+    assert bool(intact(tmp_path).samples) is kept
 
 
 def test_a_session_writes_what_waits_for_a_window_in_the_step_after_it_was_read(tmp_path: Path) -> None:
