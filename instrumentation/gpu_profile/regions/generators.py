@@ -1,9 +1,9 @@
-"""Generators whose bodies are regions: `start` begins an execution that is nobody's parent yet."""
+"""Generators whose bodies are regions: `start` begins an execution that is nobody's parent yet. Coroutines by steps."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any
 
 from opentelemetry import context as otel_context
@@ -12,6 +12,7 @@ from opentelemetry.context import Context
 
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.running import Running, begun
+from gpu_profile.regions.session.session import Session
 
 
 class _Body:
@@ -20,11 +21,12 @@ class _Body:
     A context variable that a generator sets stays set while it is suspended, so both sides' values are kept apart.
     """
 
-    __slots__ = ("_inside", "_outside", "_outside_spans", "_spans", "region")
+    __slots__ = ("_inside", "_outside", "_outside_spans", "_session", "_spans", "region")
 
     def __init__(self, region: Running) -> None:
         self.region = region
         self._inside: Execution | None = self.region
+        self._session: Session | None = region.session if region.start_ns else None  # else regions are disabled
         span = self.region.span if self.region.span_id else None
         self._spans: Context | None = None if span is None else trace.set_span_in_context(span)
 
@@ -33,13 +35,45 @@ class _Body:
         begun.set(self._inside)
         if self._spans is not None:
             otel_context.attach(self._spans)
+        if self._session is not None and self._session.make_range is not None:
+            self.region.enter_range(self._session)
 
     def __exit__(self, *_: object) -> None:
+        if self.region._range is not None:
+            self.region.leave_range()
         self._inside = begun.get()
         begun.set(self._outside)
         if self._spans is not None:
             self._spans = otel_context.get_current()
             otel_context.attach(self._outside_spans)
+
+
+class Steps:
+    """Awaited in place of a coroutine, which is in its region's range in each step, and not while it is suspended."""
+
+    def __init__(self, region: Running, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._region = region
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        region, inner = self._region, self._coroutine
+        step: Callable[[Any], Any] = inner.send
+        value: Any = None
+        while True:
+            region.enter_range(region.session)
+            try:
+                item = step(value)
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                region.leave_range()
+            try:
+                step, value = inner.send, (yield item)
+            except GeneratorExit:
+                inner.close()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - it is the coroutine's to handle
+                step, value = inner.throw, thrown
 
 
 def generator(start: Callable[[], Running], function: Callable[..., Generator[Any, Any, Any]]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
 from gpu_profile.regions.execution import Execution
-from gpu_profile.regions.generators import async_generator, generator
+from gpu_profile.regions.generators import Steps, async_generator, generator
 from gpu_profile.regions.running import Running, amount, begun, innermost
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import Session
@@ -62,7 +62,7 @@ class Region(Running):
         """Another that has begun, and is nobody's parent yet."""
         fresh = self._fresh()
         if not process.disabled:
-            fresh.begin(nested=False, span=self.wants_span)
+            fresh.begin(nested=False, span=self.wants_span, in_steps=True)
         return fresh
 
     def __enter__(self) -> Region:
@@ -237,10 +237,12 @@ def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., An
         execution.start_ns = start_ns = now()
         session.began.append(execution)
         shown = span or session.shows
+        ranged = session.make_range is not None
         if shown:
+            execution.in_steps = ranged
             execution.show(session, nested=True, span=span)
         try:
-            result = await function(*args, **kwargs)
+            result = await (Steps(execution, function(*args, **kwargs)) if ranged else function(*args, **kwargs))
         except BaseException as error:
             execution.session = session
             execution.end(error)

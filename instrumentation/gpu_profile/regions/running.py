@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from math import inf
 from numbers import Real
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -62,6 +63,10 @@ class Running(Execution):
     _stopped_ns: int = 0
     #: Who was told of its beginning, and is to be told of its end.
     _watchers: tuple[Watcher, ...] = ()
+    #: Its range in the trace of PyTorch's profiler, while it is in it.
+    _range: AbstractContextManager[Any] | None = None
+    #: Whether it is in a range for each step of its body only: others run between two steps.
+    in_steps: bool = False
 
     session: Session
 
@@ -77,8 +82,10 @@ class Running(Execution):
         """This execution did `items` more units of work than it was started with."""
         self.items = (self.items or 0.0) + amount(items)
 
-    def begin(self, *, nested: bool, span: bool) -> None:
+    def begin(self, *, nested: bool, span: bool, in_steps: bool = False) -> None:
         """Start; `nested`: what starts in this thread or task before the end is inside it. `span`: it is one.
+
+        `in_steps`: whoever runs it enters its range for each step of its body.
 
         The decorator and the block do the same in their own frames, for a call would be a tenth of what they cost.
         """
@@ -93,6 +100,8 @@ class Running(Execution):
         self.start_ns = now()
         session.began.append(self)
         if span or session.shows:
+            if in_steps:
+                self.in_steps = True
             self.show(session, nested=nested, span=span)
 
     def show(self, session: Session, *, nested: bool, span: bool) -> None:
@@ -116,6 +125,28 @@ class Running(Execution):
                 report(session, "span errors", error)
         if session.watchers:
             self._tell_begin(session, nested=nested)
+        if session.make_range is not None and not self.in_steps:
+            self.enter_range(session)
+
+    def enter_range(self, session: Session) -> None:
+        """What follows in this thread is in its range, if a profiler of PyTorch's runs."""
+        make = session.make_range
+        try:
+            if make is not None:
+                self._range = make(self.name)
+                self._range.__enter__()
+        except Exception as error:  # noqa: BLE001 - nor may PyTorch's profiler fail the user's region
+            self._range = None
+            report(session, "range errors", error)
+
+    def leave_range(self) -> None:
+        """And what follows from here on is not."""
+        left, self._range = self._range, None
+        try:
+            if left is not None:
+                left.__exit__(None, None, None)
+        except Exception as error:  # noqa: BLE001 - as at the start
+            report(self.session, "range errors", error)
 
     def _tell_begin(self, session: Session, *, nested: bool) -> None:
         watchers = self._watchers = session.watchers
@@ -148,6 +179,8 @@ class Running(Execution):
         """Its work is over: note the time and mark the stream. `end` follows, when all is known that goes with it."""
         if self.end_ns or not self.start_ns or self._stopped_ns:
             return
+        if self._range is not None:
+            self.leave_range()
         if self.stream is not None:
             try:
                 self.end_mark = self.stream.record()

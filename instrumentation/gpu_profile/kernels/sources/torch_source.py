@@ -24,6 +24,7 @@ from gpu_profile.kernels.records import Allocation, Call, Operation, Operator, R
 from gpu_profile.kernels.sources.source import ENDERS, WrongThreadError, has_driver
 from gpu_profile.kernels.trace import Trace
 from gpu_profile.regions.frameworks import libcuda
+from gpu_profile.regions.frameworks.torch_profiler import without_ranges
 
 #: Newer releases of Kineto write a line on stderr at every start and stop; only this variable's highest level ends it.
 LOG_VARIABLE: Final = "KINETO_LOG_LEVEL"
@@ -92,7 +93,7 @@ class TorchSource:
             activities=list(self._api.supported_activities()), profile_memory=True, experimental_config=self._config
         )
         try:
-            with _quiet():
+            with _quiet(), without_ranges():
                 profiler.start()
         except Exception as error:
             raise GpuBackendError(f"PyTorch's profiler did not start: {first_line(error)}") from error

@@ -7,6 +7,7 @@ Read in this order:
 
 - this module: the current stream of a thread, and how to wait for it, as regions ask for them.
 - `libraries`: what each framework says of itself, one class for each.
+- `torch_profiler`: regions as ranges in the traces of PyTorch's profiler.
 - `events`: a stream whose moments are CUDA events. `libcuda`: the functions of the CUDA driver that this takes.
 
 Imports the streams' interface, and no session. A new framework is a class in `libraries` and a row of its `LIBRARIES`.

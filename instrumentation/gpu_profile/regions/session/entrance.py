@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.regions.execution import Execution
-from gpu_profile.regions.frameworks import find_stream
+from gpu_profile.regions.frameworks import find_stream, torch_profiler
 from gpu_profile.regions.streams import Stream
 
 #: Where device intervals come from: see `Entrance.use_stream`.
@@ -33,12 +33,14 @@ class Entrance:
     """What a region meets of a session, in slots: it is looked at for every one."""
 
     __slots__ = (
+        "__weakref__",
         "_seeks_stream",
         "_showing",
         "_watches_spans",
         "active",
         "began",
         "clock",
+        "make_range",
         "now_ns",
         "shows",
         "stream",
@@ -57,6 +59,8 @@ class Entrance:
     shows: bool
     #: Who is told of executions: nobody but while a profiler's window is open, or about to be.
     watchers: tuple[Watcher, ...]
+    #: Makes a region's range in the trace of PyTorch's profiler; None while none runs.
+    make_range: torch_profiler.MakeRange | None
 
     def __init__(self, clock: Clock, stream: StreamSetting) -> None:
         self.clock = clock
@@ -66,6 +70,7 @@ class Entrance:
         self._watches_spans = False
         self._showing = threading.RLock()  # a signal's handler may run a region meanwhile
         self.watchers = ()
+        self.make_range = None
         self.use_stream(stream)
 
     def use_stream(self, stream: StreamSetting) -> None:
@@ -83,6 +88,16 @@ class Entrance:
         found = find_stream(clock=self.clock) if self._seeks_stream else None
         if found is not None:
             self.use_stream(found)
+
+    def seek_profiler(self) -> None:
+        """Look whether the program has PyTorch by now, whose profiler may run."""
+        torch_profiler.follow(self)
+
+    def make_ranges(self, make: torch_profiler.MakeRange | None) -> None:
+        """Regions are ranges that this function makes from now on; None: they are none."""
+        with self._showing:
+            self.make_range = make
+            self._look()
 
     def watch_spans(self) -> None:
         """Regions look which spans are around them from now on."""
@@ -103,4 +118,5 @@ class Entrance:
             self._look()
 
     def _look(self) -> None:
-        self.shows = self._watches_spans or self.stream is not None or bool(self.watchers)
+        more = self.stream is not None or bool(self.watchers) or self.make_range is not None
+        self.shows = self._watches_spans or more

@@ -89,6 +89,7 @@ class Session(Entrance):
     def start(self) -> None:
         """Sample and join in threads of their own from now on; returns at once. Where there can be none, ignore."""
         self.active = True
+        self.seek_profiler()
         if self._thread is not None:
             self._wake.set()
             return
@@ -210,6 +211,7 @@ class Session(Entrance):
 
     def settle(self, *, final: bool = False) -> None:
         """Join what samples cover, and pass the step on to whoever waits for it."""
+        self.seek_profiler()
         driver = self.sampler.driver
         if driver is not None and driver.name in _REAL:
             self.seek_stream()
