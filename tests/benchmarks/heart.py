@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchmarks import joins, regimes, unmixing
+from benchmarks import comparison, joins, regimes, unmixing
 from benchmarks.rows import Row
 
 
@@ -12,3 +12,4 @@ def rows() -> Iterator[Row]:
     yield from unmixing.rows()
     yield from regimes.rows()
     yield from regimes.real_traces()
+    yield from comparison.rows()

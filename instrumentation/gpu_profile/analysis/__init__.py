@@ -8,8 +8,8 @@ Read in this order:
 - `devices`: the history of each device, and what it did in all.
 - `account`: the heart: `analyse` joins, pools and judges them, and gives an `Analysis`. `ranks` sets the same region on
   several ranks side by side.
-- `comparison`: two analyses, region by region, with intervals. `gate`: the conditions of `--fail-on`. `rules`:
-  thresholds from a file.
+- `comparison`: two analyses, region by region, with intervals. `quantities`: what is compared of a region. `chance`:
+  how far chance may put a value from the truth. `gate`: the conditions of `--fail-on`. `rules`: thresholds from a file.
 - Views of an `Analysis`: `text`, `data` (JSON), `tables` (CSV), `page` (HTML), `perfetto` (a trace), `figure`
   (matplotlib). The last three draw executions on `lanes`; `drawing` is the page's timeline.
 

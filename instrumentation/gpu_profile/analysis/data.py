@@ -199,6 +199,8 @@ def of_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Differenc
     return {
         "schema_version": SCHEMA_VERSION,
         "differences": [_difference(found) for found in comparison.differences],
+        "intervals": comparison.intervals,
+        "run_to_run": comparison.run_to_run,
         "only_a": list(comparison.only_a),
         "only_b": list(comparison.only_b),
         "fail_on": [

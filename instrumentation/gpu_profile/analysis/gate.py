@@ -15,7 +15,8 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final
 
-from gpu_profile.analysis.comparison import QUANTITIES, Comparison, Difference
+from gpu_profile.analysis.comparison import Comparison, Difference
+from gpu_profile.analysis.quantities import QUANTITIES
 from gpu_profile.errors import UsageError
 
 _PREFIXES: Final = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6}

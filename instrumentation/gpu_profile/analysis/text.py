@@ -292,7 +292,7 @@ def _judged(verdict: Verdict) -> tuple[str, str]:
 
 def render_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Difference, Outcome]]) -> str:
     """Every difference, what stands on one side only, and what became of the conditions."""
-    columns = ("region", "per call", "A", "B", "change", "95 % interval", "")
+    columns = ("region", "per call", "A", "B", "change", "interval", "")
     # Failures are told where there are any.
     differences = [found for found in comparison.differences if found.unit != "1" or found.a or found.b]
     parts = [text_table(columns, map(_difference_row, differences), left=2)]
@@ -300,10 +300,20 @@ def render_comparison(comparison: Comparison, judged: Sequence[tuple[Gate, Diffe
     lines = [f"only in A: {region}" for region in comparison.only_a]
     lines += [f"only in B: {region}" for region in comparison.only_b]
     parts += ["\n".join(lines)] if lines else []
+    parts += [certainty(comparison)] if comparison.intervals else []
     parts += _section("What could not be told", [*comparison.notes, *gaps])
     if judged:
         parts.append("\n".join(judgement(*each) for each in judged))
     return "\n\n".join(parts)
+
+
+def certainty(comparison: Comparison) -> str:
+    """How often the intervals are right, and what that assumes."""
+    shown = "The interval holds" if comparison.intervals == 1 else f"All {comparison.intervals} intervals hold"
+    return (
+        f"{shown} in 95 of 100 comparisons, if runs of one program differ by {percent(comparison.run_to_run)} "
+        "(standard deviation, --run-to-run)"
+    )
 
 
 def judgement(gate: Gate, found: Difference, outcome: Outcome) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from gpu_profile.cli.options import Finite
 from gpu_profile.cli.output import Output
 from gpu_profile.errors import UsageError
 
@@ -105,12 +106,22 @@ def classify(recording: Path, *, rules: Path, as_json: bool, devices: tuple[str,
 @click.argument("a", type=_RECORDING)
 @click.argument("b", type=_RECORDING)
 @click.option("--fail-on", "conditions", multiple=True, metavar="CONDITION", help="Such as 'decode.energy > +5%'.")
+@click.option(
+    "--run-to-run",
+    type=Finite(0, 100),
+    default=2.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="By how much runs of one program differ as a whole: a standard deviation.",
+)
 @_json
 @_device
-def compare(a: Path, b: Path, *, conditions: tuple[str, ...], as_json: bool, devices: tuple[str, ...]) -> int:
+def compare(
+    a: Path, b: Path, *, conditions: tuple[str, ...], run_to_run: float, as_json: bool, devices: tuple[str, ...]
+) -> int:
     """Print how the regions of recording B differ from those of A.
 
-    Exits with 1 if a --fail-on condition holds beyond the change's 95 % interval, else with 3 if one cannot be judged.
+    Exits with 1 if a --fail-on condition holds in the change's whole interval, else with 3 if one cannot be judged.
     """
     from gpu_profile.analysis import Outcome, parse_gate
     from gpu_profile.analysis import compare as compare_analyses
@@ -127,7 +138,7 @@ def compare(a: Path, b: Path, *, conditions: tuple[str, ...], as_json: bool, dev
         raise UsageError(f"neither recording has samples of {', '.join(unknown)}")
     both = [_analysis(recording, tuple(d for d in devices if d in recording.samples)) for recording in recordings]
     with no_collection():
-        comparison = compare_analyses(*both)
+        comparison = compare_analyses(*both, run_to_run=run_to_run / 100)
     judged = [(gate, found, gate.judge(found)) for gate in gates for found in [gate.find(comparison)]]
     click.echo(to_json(of_comparison(comparison, judged)) if as_json else render_comparison(comparison, judged))
     for each in judged:

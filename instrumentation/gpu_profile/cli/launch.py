@@ -23,7 +23,7 @@ from gpu_profile.cli.options import (
     BACKEND_VARIABLE,
     RECORD_VARIABLE,
     SAMPLED_VARIABLE,
-    Seconds,
+    Finite,
     backend_option,
     device_option,
     interval_option,
@@ -50,7 +50,7 @@ _STDOUT: Final = "standard output"
 @device_option
 @interval_option(0.2)
 @backend_option("--backend", "--driver", default=None)
-@click.option("--warmup", type=Seconds(min=0), default=0.0, metavar="SECONDS", help="Leave this much out at the start.")
+@click.option("--warmup", type=Finite(min=0), default=0.0, metavar="SECONDS", help="Leave this much out at the start.")
 @click.option("--strict", is_flag=True, help="Start nothing if no GPU can be read.")
 @click.option("--json", "as_json", is_flag=True, help="The result as the last line on standard output, not as text.")
 @click.option("--json-file", metavar=f"{_FILE}|fd:N", help="The result as JSON into a file or an open descriptor.")

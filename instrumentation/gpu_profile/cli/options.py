@@ -19,14 +19,14 @@ SAMPLED_VARIABLE: Final = "GPU_PROFILE_SAMPLED"
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class Seconds(click.FloatRange):
+class Finite(click.FloatRange):
     """A finite number of at least `min`; click's own range lets NaN through."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number, or click's own error."""
         number = float(super().convert(value, param, ctx))
         if not isfinite(number):
-            self.fail(f"{value} is not a number of seconds.", param, ctx)
+            self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
 
@@ -46,7 +46,7 @@ def backend_option(
 
 def interval_option(default: float) -> Option:
     """How often to read."""
-    kind, about = Seconds(min=0.001), "How often counters are read."
+    kind, about = Finite(min=0.001), "How often counters are read."
     return click.option("--interval", type=kind, default=default, show_default=True, metavar="SECONDS", help=about)
 
 

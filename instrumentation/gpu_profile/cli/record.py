@@ -11,7 +11,7 @@ import click
 
 from gpu_profile.cli.devices import chooser
 from gpu_profile.cli.ending import end_signals
-from gpu_profile.cli.options import Seconds, backend_option, device_option, interval_option
+from gpu_profile.cli.options import Finite, backend_option, device_option, interval_option
 from gpu_profile.cli.watch import Watch
 from gpu_profile.errors import RecordingError, UsageError
 from gpu_profile.units import si
@@ -30,7 +30,7 @@ _SLOW_S: Final = 2.0
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @backend_option("--driver", "--backend", "driver_spec")
 @interval_option(0.1)
-@click.option("--seconds", type=Seconds(min=0.1), metavar="SECONDS", help="End after this long; without it, on Ctrl-C.")
+@click.option("--seconds", type=Finite(min=0.1), metavar="SECONDS", help="End after this long; without it, on Ctrl-C.")
 @device_option
 @click.option(
     "--collect",

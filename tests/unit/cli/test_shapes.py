@@ -79,7 +79,7 @@ def test_what_is_not_run_is_not_run(words: str, ran: Found, capsys: pytest.Captu
         ("--bogus x", "No such option '--bogus'"),
         ("--interval -1 x", "'--interval': -1.0 is not in the range"),
         ("--interval 0 x", "'--interval': 0.0 is not in the range"),
-        ("--interval nan x", "'--interval': nan is not a number of seconds"),
+        ("--interval nan x", "'--interval': nan is not a finite number"),
         ("--warmup -1 x", "'--warmup': -1.0 is not in the range"),
         ("--json-file", "Option '--json-file' requires an argument"),
         ("op matmull", "unknown operation 'matmull': there are cos"),
