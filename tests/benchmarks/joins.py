@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
 from benchmarks.rows import Row, best
 from gpu_profile.catalogue import Kind, Signal
-from gpu_profile.catalogue.samples import Device, Sample
+from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import (
     CLOCK_SM,
     DRAM,
@@ -31,6 +31,7 @@ from gpu_profile.catalogue.signals import (
     UTILIZATION,
 )
 from gpu_profile.history.timeline import HOT_ROWS, Column, Ints, Timeline
+from gpu_profile.join.reading import read
 from gpu_profile.units import NS_PER_S
 
 _MS: Final = 1_000_000
@@ -56,6 +57,7 @@ def rows() -> Iterator[Row]:
     """The rows of storage and joins."""
     yield from memory()
     yield from exact()
+    yield _reading()
 
 
 # ---------------------------------------------------------------------- a device that is hard to compress
@@ -200,6 +202,29 @@ def _interleaved(ours: Any, theirs: Any, rounds: int = 3) -> tuple[float, float]
     return min(pair[0] for pair in found), min(pair[1] for pair in found)
 
 
+def _reading(spans: int = 200) -> Row:
+    """What the join asks for each region's execution, of every signal."""
+    stamps, values = _load(30_000)
+    timeline = Timeline(Device("GPU-bench"), _SIGNALS, capacity=len(stamps))
+    _feed(timeline, stamps, values)
+    ends = np.linspace(stamps[-1] - NS_PER_S, stamps[-1], spans).astype(np.int64).tolist()
+
+    def each(length_ns: int) -> float:
+        intervals = [Interval(end - length_ns, end) for end in ends]
+        return best(lambda: [[read(column, one) for column in timeline.columns.values()] for one in intervals]) / spans
+
+    pairs = [(each(5 * _MS), each(10 * NS_PER_S)) for _ in range(3)]
+    short, long = (min(side) for side in zip(*pairs, strict=True))
+    return Row(
+        "reading of 12 signals over a span of 10 s",
+        f"{long * 1e6:.0f} us",
+        f"of 5 ms {short * 1e6:.0f} us",
+        f"{long / short:.2f}x",
+        "<=1.3x",
+        long <= 1.3 * short,
+    )
+
+
 class _Duck:
     """The same join in DuckDB: two ASOF joins on the sums before every row. Masses pass through DOUBLE."""
 
@@ -250,7 +275,5 @@ def _error(ends: Ints, values: Ints, a: Ints, b: Ints, masses: Ints) -> int:
 
 
 if __name__ == "__main__":
-    for part in (memory, exact):
-        if part.__name__ in (sys.argv[1:] or [part.__name__]):
-            for row in part():
-                print(row, flush=True)
+    for row in rows():
+        print(row, flush=True)

@@ -82,8 +82,9 @@ class AnchoredColumn(Column):
         anchors: Mapping[int, int],
         older: int | None = None,
         retention_ns: int | None = None,
+        small: int = 0,
     ) -> None:
-        super().__init__(signal, capacity, memory, older=older, retention_ns=retention_ns)
+        super().__init__(signal, capacity, memory, older=older, retention_ns=retention_ns, small=small)
         self._anchors = anchors
         self._absorbed: dict[int, Absorbed] = {}
         self._next = self._absorbed

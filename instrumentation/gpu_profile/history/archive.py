@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.history.rows import Cumulative, Extent, Floats, Ints, Table
+from gpu_profile.history.rows import Cumulative, Extent, Floats, Ints, Table, joined
 
 _PACKED: Final = struct.Struct("<qQQ")
 _LINE: Final = struct.Struct("<qQd")
@@ -176,8 +176,13 @@ class History:
         peaks = np.zeros(0, np.float64 if counter else np.int64)
         return cls((), _Edges(none, none, none, none, none, none, peaks), Cumulative(0, 0), counter=counter)
 
-    def with_block(self, table: Table, shared: Shared) -> History:
-        """This history and a newer table of at least one row."""
+    def with_block(self, table: Table, shared: Shared, small: int = 0) -> History:
+        """This history and a newer table of at least one row, in one block with a last one of fewer than `small`."""
+        if self._blocks and self._edges.counts[-1] < small:
+            last = len(self._blocks) - 1
+            edges = _Edges(*(part[:last] for part in self._edges))
+            history = History(self._blocks[:last], edges, self._before, counter=self._counter)
+            return history.with_block(joined((self.table(last), table)), shared)
         peak, readings = table.peak(slice(0, len(table.ends)))
         row = (
             table.starts[0],

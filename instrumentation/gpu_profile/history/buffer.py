@@ -40,7 +40,9 @@ class Buffer:
 
     The newest `capacity` rows can be read. There is room for twice as many, so that rows are moved only now and then.
     With `older`, all rows that are there can be read, and rows that have to leave go on in a history: of at least
-    `older` rows, and of none that ended more than `retention_ns` before the newest. `name` is for messages.
+    `older` rows, and of none that ended more than `retention_ns` before the newest. A buffer of few rows leaves small
+    blocks, each of which costs as much as hundreds of rows: one of fewer than `small` rows takes in the next. `name` is
+    for messages.
     """
 
     # A sampler comes by ten times a second; by then the processor has forgotten where everything is, and what lies
@@ -55,6 +57,7 @@ class Buffer:
         "_older",
         "_retention_ns",
         "_rows",
+        "_small",
         "_words",
         "capacity",
         "name",
@@ -72,6 +75,7 @@ class Buffer:
         counter: bool,
         older: int | None = None,
         retention_ns: int | None = None,
+        small: int = 0,
     ) -> None:
         if capacity < 2:
             raise ValueError(f"{name}: a column needs room for at least 2 rows, not {capacity}")
@@ -89,6 +93,7 @@ class Buffer:
         self._counter = counter
         self._older = older
         self._retention_ns = retention_ns
+        self._small = small
         self._history = History.empty(counter=counter)
         #: Called when the buffer is full, with the moment up to which rows should leave it.
         self.when_full: Callable[[int], None] = self.seal
@@ -156,7 +161,7 @@ class Buffer:
             # Rows that leave before the buffer is full, for another column's sake, are still among the newest.
             wanted = self._older + self.capacity - (len(hot.ends) - leaving)
             if wanted > 0:
-                history = history.with_block(out, [] if shared is None else shared)
+                history = history.with_block(out, [] if shared is None else shared, self._small)
                 since = None if self._retention_ns is None else int(hot.ends[-1]) - self._retention_ns
                 surplus = history.surplus(wanted, since)
             else:

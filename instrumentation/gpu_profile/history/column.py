@@ -48,9 +48,12 @@ class Column(Buffer, Account):
         *,
         older: int | None = None,
         retention_ns: int | None = None,
+        small: int = 0,
     ) -> None:
         counter = signal.kind is Kind.COUNTER
-        super().__init__(signal.key, capacity, memory, counter=counter, older=older, retention_ns=retention_ns)
+        super().__init__(
+            signal.key, capacity, memory, counter=counter, older=older, retention_ns=retention_ns, small=small
+        )
         self._open(signal)
         self._longest_ns = signal.longest_exact_ns
 

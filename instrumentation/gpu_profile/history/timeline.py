@@ -58,7 +58,13 @@ class Timeline(Signals[AnchoredColumn]):
         hot = self._hot if signal.tier in (Tier.FAST, Tier.GPM) else min(self._hot, SLOW_ROWS)
         buffer = self._allocate(signal, Column.size(hot)) if self._allocate else None
         column = AnchoredColumn(
-            signal, hot, buffer, anchors=self._anchors, older=self.capacity - hot, retention_ns=self._retention_ns
+            signal,
+            hot,
+            buffer,
+            anchors=self._anchors,
+            older=self.capacity - hot,
+            retention_ns=self._retention_ns,
+            small=self._hot // 2,
         )
         column.when_full = self._seal
         return column
@@ -66,12 +72,12 @@ class Timeline(Signals[AnchoredColumn]):
     def _seal(self, until_ns: int) -> None:
         """Move old rows of all columns out of their buffers, up to the same moment, so that they share its stamps.
 
-        A slow signal waits until it is worth a block.
+        A column with fewer waits until it is full itself: a small block costs more than stamps of its own.
         """
         shared: Shared = []
         for column in self._columns.values():
             ready = column.ready(until_ns)
-            if column.full or ready >= max(1, column.capacity // 4):
+            if column.full or ready >= max(1, 3 * column.capacity // 4):
                 column.seal(until_ns, shared)
 
     @property

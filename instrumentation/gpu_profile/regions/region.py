@@ -188,7 +188,8 @@ def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
         if shown:
             execution.show(session, nested=True, span=span)
         try:
-            result = function(*args, **kwargs)
+            # An empty `**kwargs` is copied too.
+            result = function(*args, **kwargs) if kwargs else function(*args)  # type: ignore[call-arg]
         except BaseException as error:
             execution.session = session
             execution.end(error)
@@ -242,7 +243,8 @@ def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., An
             execution.in_steps = ranged
             execution.show(session, nested=True, span=span)
         try:
-            result = await (Steps(execution, function(*args, **kwargs)) if ranged else function(*args, **kwargs))
+            calling = function(*args, **kwargs) if kwargs else function(*args)
+            result = await (Steps(execution, calling) if ranged else calling)
         except BaseException as error:
             execution.session = session
             execution.end(error)

@@ -142,6 +142,20 @@ def test_columns_with_the_same_stamps_share_them_and_a_missed_sample_unshares_on
     assert shared.count(1) == len(shared) - 1
 
 
+def test_a_slow_signal_that_is_fed_often_neither_cuts_the_others_blocks_short_nor_its_own() -> None:
+    timeline = Timeline(DEVICE, [GRAPHICS, CLOCK_SM], capacity=40 * SLOW_ROWS, hot=8 * SLOW_ROWS)
+    for i in range(40 * SLOW_ROWS):
+        a, b = T0 + i * STEP, T0 + (i + 1) * STEP
+        timeline.append([window(a, b, i % 97, GRAPHICS), Sample(CLOCK_SM, b, b, i % 89)])
+    for held in timeline.columns.values():
+        sizes = held._history._edges.counts.tolist()
+        assert len(held) == 40 * SLOW_ROWS
+        assert min(sizes[:-1]) >= 4 * SLOW_ROWS
+        assert held.rows(0, 1 << 61).values.tolist() == [
+            i % (97 if held.signal is GRAPHICS else 89) for i in range(len(held))
+        ]
+
+
 def test_the_best_source_is_the_first_that_the_device_has() -> None:
     timeline = Timeline(DEVICE, [POWER, UTILIZATION], capacity=8)
     best = timeline.best([ENERGY, UTILIZATION, POWER])
