@@ -1,12 +1,22 @@
-"""What holds for every test: those for a real GPU skip where there is none; `--no-skips` lets no other test skip."""
+"""What holds for every test: those for a real GPU skip where there is none; `--no-skips` lets no other test skip.
+
+Property tests take the same examples in every run, so that a commit fails by its own fault alone, and as long as they
+need; `--hypothesis-profile=explore` looks for new examples.
+"""
 
 import signal
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from gpu_profile.testing import FakeClock
+
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+settings.register_profile("explore", _PATIENT, max_examples=1000)
+settings.register_profile("same", _PATIENT, derandomize=True, database=None)
+settings.load_profile("same")
 
 #: A module that skips whole in here has not come as far as its own marks.
 GPU_TESTS = Path(__file__).parent / "gpu"

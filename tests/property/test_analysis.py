@@ -54,7 +54,7 @@ def test_thresholds_are_read_or_refused_with_one_line(text: str) -> None:
         assert isinstance(parse_thresholds(text), Thresholds)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(SPANS, max_size=12), st.booleans())
 def test_whatever_spans_a_recording_holds_it_is_analysed_and_shown(spans: list[SpanRecord], sampled: bool) -> None:
     samples = SAMPLES if sampled else {}

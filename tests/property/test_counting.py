@@ -15,8 +15,7 @@ torch = pytest.importorskip("torch")
 from gpu_profile.roofline.counting.counter import Counting  # noqa: E402
 from gpu_profile.roofline.counting.dry_run import count_without_running  # noqa: E402
 
-settings.register_profile("counting", max_examples=40, deadline=None)
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=40)
 size = st.integers(1, 7)
 
 

@@ -35,7 +35,7 @@ def summed_up(timeline: Timeline, a_ns: int, b_ns: int, warmup_s: float = 0.0) -
 
 
 @given(shares, lengths, st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_busy_time_is_the_mean_of_the_run_after_its_warmup_where_samples_cover_it(
     percents: list[int], length_ns: int, one: float, other: float, warm: float
 ) -> None:
@@ -54,7 +54,7 @@ def test_busy_time_is_the_mean_of_the_run_after_its_warmup_where_samples_cover_i
 @given(
     shares, lengths, st.frozensets(st.integers(0, 59)), st.integers(-NS_PER_S, 70 * NS_PER_S), st.integers(1, 1 << 36)
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_summary_is_in_order_and_valid_json(
     percents: list[int], length_ns: int, gaps: frozenset[int], a: int, length: int
 ) -> None:
@@ -83,7 +83,7 @@ def test_every_summary_is_in_order_and_valid_json(
 
 
 @given(shares, lengths)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_samples_are_in_order_and_each_is_a_value_of_the_driver(percents: list[int], length_ns: int) -> None:
     timeline = made(percents, length_ns)
     found = samples_of(timeline, Interval(T0, T0 + len(percents) * length_ns))
@@ -95,7 +95,7 @@ def test_samples_are_in_order_and_each_is_a_value_of_the_driver(percents: list[i
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 400), st.integers(0, 100)), min_size=1, max_size=80),
     st.integers(0, 50),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_trace_that_was_kept_aside_shows_what_the_rows_show(stretches: list[tuple[int, int, int]], cut: int) -> None:
     timeline, trace, at = Timeline(Device("GPU-A")), Trace(T0), T0 - 50 * MS
     for gap, length, percent in stretches:

@@ -15,7 +15,7 @@ from gpu_profile.join.unmixing.activities import Activity
 from gpu_profile.join.unmixing.mixture import Shares
 from gpu_profile.join.unmixing.pooling import Pool
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=25)
 
 targets = st.lists(st.floats(0, 1e6) | st.just(0.0), min_size=1, max_size=6)
 steps = st.lists(

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import SIGNALS
@@ -91,7 +91,6 @@ def written(entries: Entries, kind: str) -> list[Any]:
 
 
 @given(entries)
-@settings(deadline=None)
 def test_what_is_recorded_is_what_is_read(entries: Entries) -> None:
     with recorded(entries) as (directory, _):
         recording = read_recording(directory)
@@ -124,7 +123,6 @@ def differs(recording: Recording, whole: Recording) -> bool:
 
 
 @given(entries, places)
-@settings(deadline=None)
 def test_any_truncation_loses_only_the_tail_and_says_so(entries: Entries, length: int) -> None:
     with recorded(entries) as (directory, path):
         whole, content = read_recording(directory), path.read_bytes()
@@ -143,7 +141,6 @@ def test_any_truncation_loses_only_the_tail_and_says_so(entries: Entries, length
 
 
 @given(entries, places, st.integers(1, 255))
-@settings(deadline=None)
 def test_any_flipped_bits_lose_only_the_records_they_hit_and_say_so(entries: Entries, place: int, bits: int) -> None:
     with recorded(entries) as (directory, path):
         whole, content = read_recording(directory), bytearray(path.read_bytes())
@@ -166,7 +163,6 @@ def test_any_flipped_bits_lose_only_the_records_they_hit_and_say_so(entries: Ent
 
 
 @given(entries, st.binary(max_size=60), places)
-@settings(deadline=None)
 def test_foreign_bytes_anywhere_are_counted_and_cost_no_record_beside_them(
     entries: Entries, foreign: bytes, place: int
 ) -> None:
@@ -180,7 +176,6 @@ def test_foreign_bytes_anywhere_are_counted_and_cost_no_record_beside_them(
 
 
 @given(st.binary(max_size=200))
-@settings(deadline=None)
 def test_a_file_of_any_bytes_is_read_or_refused_with_place_and_reason(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "any.gpr").write_bytes(content)

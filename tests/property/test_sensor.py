@@ -15,7 +15,7 @@ from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, STEP_NS, Sensor, lag
 from gpu_profile.join.unmixing.timing_search import Windows, design_of
 
 MS = 1_000_000
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 
 
 def sensor_of(**fields: Any) -> Sensor:

@@ -79,7 +79,6 @@ def brute_force(work: Records, start_ns: int, end_ns: int) -> np.ndarray[tuple[i
     return total
 
 
-@settings(deadline=None)
 @given(work=lists_of_work, cuts=st.lists(st.integers(0, 25), max_size=4), window=st.tuples(*[st.integers(0, 45)] * 2))
 def test_any_window_of_logged_work_is_the_brute_force_integral(
     work: list[tuple[int, int, int, float]], cuts: list[int], window: tuple[int, int]
@@ -97,7 +96,7 @@ def test_any_window_of_logged_work_is_the_brute_force_integral(
 
 
 @given(phases=phases, loop=st.booleans(), end_ns=st.integers(1, 5 * S))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_script_is_the_sum_of_the_work_of_its_steps(phases: list[Phase], loop: bool, end_ns: int) -> None:
     flops, t, number = 0.0, 0, 0
     while t < end_ns and (loop or number < len(phases)):
@@ -114,7 +113,7 @@ def test_script_is_the_sum_of_the_work_of_its_steps(phases: list[Phase], loop: b
 
 
 @given(phases=phases, steps=st.lists(st.integers(1, 400_000_000), min_size=2, max_size=30))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_counters_never_decrease(phases: list[Phase], steps: list[int]) -> None:
     sensors = Sensors(H200, Shifted(script(phases, H200, loop=True), START_NS), START_NS)
     moments = [START_NS + int(moment) for moment in np.cumsum(steps)]
@@ -128,7 +127,7 @@ def test_counters_never_decrease(phases: list[Phase], steps: list[int]) -> None:
 
 
 @given(phases=phases, steps=st.lists(st.integers(100_000_000, 900_000_000), min_size=2, max_size=12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_consecutive_gpm_windows_add_up_to_the_exact_total(phases: list[Phase], steps: list[int]) -> None:
     clock = FakeClock()
     with tempfile.TemporaryDirectory() as directory, installed(node_of(phases, directory, clock), clock=clock):
@@ -146,7 +145,7 @@ def test_consecutive_gpm_windows_add_up_to_the_exact_total(phases: list[Phase], 
 
 
 @given(phases=phases, t=st.integers(0, 60 * S))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_sample_buffer_holds_what_utilisation_reported_then(phases: list[Phase], t: int) -> None:
     sensors = Sensors(H200, Shifted(script(phases, H200, loop=True), START_NS), START_NS)
     ends, busy, memory = sensors.utilization_samples(START_NS + t, 0)
@@ -159,7 +158,7 @@ def test_sample_buffer_holds_what_utilisation_reported_then(phases: list[Phase],
         st.tuples(st.integers(0, 2), st.floats(0, 2e13), st.integers(0, 50), st.booleans()), min_size=1, max_size=40
     )
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_readers_agree_with_each_other_and_with_the_truth(launches: list[tuple[int, float, int, bool]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         clock = FakeClock()
@@ -190,7 +189,7 @@ def test_readers_agree_with_each_other_and_with_the_truth(launches: list[tuple[i
 @given(
     sizes=st.lists(st.integers(1, 200), min_size=1, max_size=12), starts=st.lists(st.integers(0, 1 << 40), max_size=8)
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_log_that_arrives_in_any_pieces_is_read_whole(sizes: list[int], starts: list[int]) -> None:
     whole = np.array([(t, t + 1, 0, 0, 0, 0, 1, 1, 0, 0, 1, 0.5) for t in starts], RECORD).tobytes()
     with tempfile.TemporaryDirectory() as name:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.traces import US, Program, write
 
@@ -72,7 +72,7 @@ def test_a_trace_cut_anywhere_gives_what_came_before_or_says_why_not(packed: boo
     assert len(set(counts)) > 5 or packed
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(max_examples=300)
 @given(
     packed=st.booleans(), flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=4)
 )
@@ -94,7 +94,6 @@ def test_flipped_bytes_give_records_or_say_why_not(
 
 
 @given(data=st.binary(max_size=200))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_give_records_or_say_why_not(data: bytes, target: Path) -> None:
     target.write_bytes(data)
     readable(target)
@@ -111,7 +110,6 @@ fields = st.sampled_from(["ph", "cat", "name", "pid", "tid", "ts", "dur", "args"
 
 
 @given(field=fields, value=json_values)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_value_in_any_field_gives_a_record_or_is_left_out(field: str, value: object, target: Path) -> None:
     event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1, "args": {}}
     target.write_text(json.dumps({"traceEvents": [event | {field: value}]}))
@@ -143,7 +141,7 @@ def loose_events(draw: st.DrawFn) -> dict[str, object]:
 
 
 @given(events=st.lists(loose_events(), max_size=8), others=st.lists(json_values.filter(lambda v: type(v) is not dict)))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=500)
+@settings(max_examples=500)
 def test_every_event_is_a_record_or_counted_as_left_out(
     events: list[object], others: list[object], target: Path
 ) -> None:
@@ -156,7 +154,6 @@ def test_every_event_is_a_record_or_counted_as_left_out(
 
 
 @given(value=loose, inner=arguments)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_header_is_read_or_does_not_tell(value: object, inner: dict[str, object], target: Path) -> None:
     for content in (value, inner, [inner, value]):
         target.write_text(json.dumps({"baseTimeNanoseconds": content, "traceEvents": []}))
@@ -198,7 +195,6 @@ def written(draw: st.DrawFn) -> Record:
 
 
 @given(found=st.lists(written(), max_size=12), packed=st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_written_is_read_again(found: list[Record], packed: bool, target: Path) -> None:
     source = Trace(write(target.with_suffix(".json.gz" if packed else ".json"), found))
     assert list(source) == found
@@ -210,7 +206,6 @@ def test_what_is_written_is_read_again(found: list[Record], packed: bool, target
     form=st.sampled_from([(None, (",", ":")), (None, (", ", ": ")), (0, None), (2, None)]),
     sizes=st.tuples(st.integers(1, 200), st.integers(1, 200)),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_list_read_in_parts_is_the_list(
     values: list[object], form: tuple[int | None, tuple[str, str] | None], sizes: tuple[int, int], target: Path
 ) -> None:

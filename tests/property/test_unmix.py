@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.unmix import Fit, Unmixer
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 
 
 class Load(NamedTuple):

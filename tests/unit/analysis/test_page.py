@@ -223,7 +223,7 @@ SPANS = st.builds(
 SAMPLES = Run(calls=8).recording().samples
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(SPANS, max_size=8), st.booleans())
 def test_whatever_a_recording_holds_its_page_trace_and_tables_are_valid(spans: list[SpanRecord], sampled: bool) -> None:
     recording = Recording((), (GPU,), SAMPLES if sampled else {}, tuple(spans), (), ())

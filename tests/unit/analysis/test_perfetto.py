@@ -148,7 +148,7 @@ SPANS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SPANS)
 def test_whatever_overlaps_each_execution_has_a_slice_with_its_own_times(rows: list[Any]) -> None:
     spans = tuple(

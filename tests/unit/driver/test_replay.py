@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import Tier
@@ -193,7 +193,6 @@ def test_a_directory_without_a_recording_is_refused(tmp_path: Path) -> None:
     steps=st.lists(st.integers(1, 700), max_size=10),
     loop=st.booleans(),
 )
-@settings(deadline=None)
 def test_however_often_it_is_drained_each_sample_comes_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, ends: list[int], steps: list[int], loop: bool
 ) -> None:

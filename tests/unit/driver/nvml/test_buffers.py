@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pynvml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import Group, Tier, signal
@@ -141,7 +141,7 @@ def test_the_buffer_of_another_type_is_not_asked_for(stub: Any, driver: NvmlDriv
     assert {one.signal.key for one in driver.drain(driver.devices()[0])} == {"utilization", "memory_controller"}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(steps=st.lists(st.integers(1, 900_000), min_size=1, max_size=12), cuts=st.sets(st.integers(0, 11)))
 def test_however_often_it_is_drained_the_coverage_is_seamless(stub: Any, steps: list[int], cuts: set[int]) -> None:
     clock = FakeClock(START_NS)

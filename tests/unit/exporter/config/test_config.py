@@ -167,7 +167,7 @@ def test_without_anything_it_serves_the_defaults() -> None:
 
 
 @pytest.mark.parametrize("name", [row.dotted for row in SETTINGS])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_every_setting_can_be_made_in_all_three_ways(name: str, tmp_path_factory: Any, data: st.DataObject) -> None:
     row = BY_NAME[name]
@@ -191,7 +191,7 @@ layers = st.fixed_dictionaries(
 ).map(lambda found: {key: value for key, value in found.items() if key not in PAIR})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(layers)
 def test_flags_win_over_variables_and_variables_over_the_file(tmp_path_factory: Any, found: dict[str, Any]) -> None:
     """Each setting is made in any of the three ways (the bits of a number), each with a value of its own."""

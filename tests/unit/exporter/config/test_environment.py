@@ -295,7 +295,7 @@ texts = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(names, texts, max_size=5))
 def test_any_environment_is_a_configuration_or_refused_in_one_line(environ: dict[str, str]) -> None:
     ran = run([], environ)

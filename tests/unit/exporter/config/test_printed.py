@@ -38,7 +38,7 @@ some_of_each = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(some_of_each)
 def test_what_is_printed_is_a_file_that_gives_the_same_settings_but_for_secrets(
     tmp_path_factory: Any, found: dict[str, Any]

@@ -179,7 +179,7 @@ def accepted_or_refused_in_a_line(text: str) -> None:
             row.type.read(written.values[row.name])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.one_of(fragments, st.text(max_size=40)))
 @example("interval = 1\x00")
 @example("'' = 1")
@@ -197,14 +197,14 @@ scalars = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(SETTINGS), scalars)
 def test_any_value_of_any_setting_is_taken_or_refused_in_one_line(row: Any, value: str) -> None:
     header = f"[{row.topic}]\n" if row.topic else ""
     accepted_or_refused_in_a_line(f"{header}{row.key} = {value}\n")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_configuration_or_refused_in_one_line(tmp_path_factory: Any, content: bytes) -> None:
     file = tmp_path_factory.getbasetemp() / "bytes.toml"
@@ -215,7 +215,7 @@ def test_any_bytes_are_a_configuration_or_refused_in_one_line(tmp_path_factory: 
         assert "\n" not in str(error)  # noqa: PT017 - no error is fine too
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_the_line_that_is_told_is_the_line_of_the_key(data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.sampled_from(SETTINGS), min_size=1, unique_by=lambda row: row.dotted))

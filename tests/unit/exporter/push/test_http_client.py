@@ -193,7 +193,7 @@ def test_an_answer_that_breaks_off_or_is_no_http_is_tried_again(
     assert (failed.reason, failed.retry) == (reason, True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 429 No\r\nRetry-After: ", b"HTTP/1.1 "]),
     st.binary(max_size=80),

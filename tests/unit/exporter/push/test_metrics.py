@@ -120,7 +120,7 @@ def any_readings(draw: st.DrawFn) -> list[Reading]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(any_readings())
 def test_what_is_pushed_is_after_the_collectors_translation_what_is_scraped(readings: list[Reading]) -> None:
     assert translated_series(pushed(encoder(), readings, second(1))) == scraped_series(readings)

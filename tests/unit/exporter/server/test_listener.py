@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.servers import GET, Line
 
@@ -42,7 +42,6 @@ def line() -> Iterator[Line]:
         yield made
 
 
-@settings(deadline=None)
 @given(st.lists(PARTS | st.binary(min_size=1, max_size=40), max_size=8), st.booleans())
 def test_whatever_bytes_come_a_connection_answers_or_ends_and_never_raises(parts: list[bytes], stuck: bool) -> None:
     with closing(Line()) as line:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.errors import UsageError
@@ -246,7 +246,6 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         read(tmp_path, Files())
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.binary(max_size=200)
     | st.text(max_size=100).map(str.encode)

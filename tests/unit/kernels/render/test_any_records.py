@@ -1,7 +1,7 @@
 import json
 from math import isfinite
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.analysis import drawn, parsed, unpacked
 
@@ -46,7 +46,7 @@ def records(draw: st.DrawFn) -> Record:
             return Counted(name, 0, {"x.sum": draw(st.floats(0, 1e300)), "y.pct": draw(st.floats(-1e3, 1e3))})
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.lists(records(), max_size=25))
 def test_whatever_was_recorded_every_view_of_it_is_sound(found: list[Record]) -> None:
     report = report_of(found, source="x", notes={"odd": 2})

@@ -78,7 +78,7 @@ def test_names_hold_no_control_characters() -> None:
 _spans = st.lists(st.tuples(st.integers(-40, 40), st.integers(0, 30), st.integers(0, 2), st.booleans()), max_size=40)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(_spans)
 def test_whatever_overlaps_slices_lie_inside_one_another_and_none_is_lost(
     spans: list[tuple[int, int, int, bool]],

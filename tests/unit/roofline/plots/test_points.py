@@ -40,7 +40,7 @@ def test_only_points_that_touch_are_together_and_a_chain_of_them_is() -> None:
     assert together(names, places, apart=1) == [[0], [1], [2], [3], [4]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from(["a.0", "a.1", "b.1", "b"]), st.floats(0, 200), st.floats(0, 50)), max_size=12)
 )

@@ -153,7 +153,7 @@ def test_layers_alike_that_lie_apart_have_names_of_their_own() -> None:
     assert all(point.name in words(figure) for point in far)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(0, 500), max_size=9).map(lambda places: sorted(places, reverse=True)), st.floats(1, 40))
 def test_spread_places_keep_their_order_and_a_gap(wanted: list[float], gap: float) -> None:
     found = spread(wanted, gap=gap)
