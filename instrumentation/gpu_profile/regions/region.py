@@ -238,13 +238,12 @@ def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., An
         execution.start_ns = start_ns = now()
         session.began.append(execution)
         shown = span or session.shows
-        ranged = session.make_range is not None
         if shown:
-            execution.in_steps = ranged
+            execution.in_steps = session.make_range is not None
             execution.show(session, nested=True, span=span)
         try:
             calling = function(*args, **kwargs) if kwargs else function(*args)
-            result = await (Steps(execution, calling) if ranged else calling)
+            result = await (Steps(execution, calling) if shown and execution.in_steps else calling)
         except BaseException as error:
             execution.session = session
             execution.end(error)
