@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import socket
-import tempfile
 import time
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -33,6 +30,7 @@ from gpu_profile_exporter.server.page import PageData, describe
 from gpu_profile_exporter.server.routes import Routes
 
 if TYPE_CHECKING:
+    from gpu_profile.driver.simulated.temporary import TemporaryFolder
     from gpu_profile_exporter.attribution import Attribution
     from gpu_profile_exporter.push import Pusher
 
@@ -53,7 +51,7 @@ class Node:
     def __init__(self, config: Config, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.config = config
         self.clock = clock
-        self._temporary = ""
+        self._temporary: TemporaryFolder | None = None
         try:
             check_spec(config.driver)
         except GpuBackendError as error:
@@ -84,9 +82,10 @@ class Node:
         if self.config.driver.strip() != "simulated":
             return self.config.driver
         from gpu_profile.driver import simulated
+        from gpu_profile.driver.simulated.temporary import TemporaryFolder
 
-        self._temporary = tempfile.mkdtemp(prefix="gpu-profile-simulated-")
-        return f"simulated:{simulated.create(Path(self._temporary) / 'node', clock=self.clock)}"
+        self._temporary = TemporaryFolder()
+        return f"simulated:{simulated.create(self._temporary.path, clock=self.clock)}"
 
     def _attribute(self) -> Attribution | None:
         config = self.config.attribution
@@ -157,8 +156,8 @@ class Node:
         self.readers.stop(timeout_s=0.5)
         if self._attribution is not None:
             self._attribution.stop(0.2)
-        if self._temporary:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.remove()
 
     def __enter__(self) -> Self:
         self.start()

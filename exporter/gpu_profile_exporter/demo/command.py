@@ -11,14 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -30,6 +28,9 @@ from gpu_profile.report import REGION_COLUMNS, text_table
 from gpu_profile.report.table import fitted_table
 from gpu_profile.units import percent, si
 from gpu_profile_exporter.demo.comparison import MOST_EXECUTIONS
+
+if TYPE_CHECKING:
+    from gpu_profile.driver.simulated.temporary import TemporaryFolder
 
 #: Ports that the demonstration likes; free ones are taken where they are not.
 EXPORTER_PORT, SERVICE_PORT = 9400, 9464
@@ -54,24 +55,25 @@ def demo(seconds: float | None, *, simulated: bool) -> int:
     """Watch the GPUs of this machine, or simulated ones, and a small service that uses them."""
     started = time.monotonic()
     screen = _Screen()
-    directory = None
+    folder = None
     try:
         if simulated or not (found := _real_gpus()):
             from gpu_profile.driver import simulated as simulation
+            from gpu_profile.driver.simulated.temporary import TemporaryFolder
 
-            directory = tempfile.mkdtemp(prefix="gpu-profile-demo-")
-            simulation.create(Path(directory))
+            folder = TemporaryFolder("gpu-profile-demo-")
+            simulation.create(folder.path)
             mark = click.style("SIMULATED GPUs", bold=True)
             screen.say(f"{mark}: an H200, an A10G and an H100 with two MIG slices; no real GPU is used.")
         else:
             screen.say(f"{click.style('Real GPUs', bold=True)}: {', '.join(found)}.")
-        with end_signals() as ended, _processes(directory) as (exporter, service, ports):
-            _run(_Watch(screen, exporter, service, ports, directory is not None, started, ended), seconds)
+        with end_signals() as ended, _processes(folder) as (exporter, service, ports):
+            _run(_Watch(screen, exporter, service, ports, folder is not None, started, ended), seconds)
     except BrokenPipeError:  # whoever read it has gone: nothing is left to be told
         return 1
     finally:
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
+        if folder is not None:
+            folder.remove()
     return 0
 
 
@@ -127,22 +129,28 @@ def _free(port: int) -> int:
 
 
 @contextmanager
-def _processes(directory: str | None) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str], tuple[int, int]]]:
+def _processes(
+    folder: TemporaryFolder | None,
+) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str], tuple[int, int]]]:
     """The exporter and the service, in sessions of their own so that Ctrl-C reaches only this process."""
     ports = _free(EXPORTER_PORT), _free(SERVICE_PORT)
     python = [sys.executable, "-m"]
-    driver = f"simulated:{directory}" if directory else "auto"
+    driver = f"simulated:{folder.path}" if folder is not None else "auto"
     exporter = [*python, "gpu_profile_exporter", "--listen", f"127.0.0.1:{ports[0]}", "--driver", driver]
     service = [*python, "gpu_profile_exporter.demo.service", "--metrics", str(ports[1])]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if directory:
-        service += ["--directory", directory]
+    kept: tuple[int, ...] = ()
+    if folder is not None:
+        service += ["--directory", str(folder.path)]
         # Whatever an exporter that is killed leaves behind goes with the demonstration's own files.
-        environment["RUNTIME_DIRECTORY"] = directory
+        environment["RUNTIME_DIRECTORY"] = str(folder.path)
+        kept = (folder.fd,)
     started: list[subprocess.Popen[str]] = []
     try:
         for command, out in ((exporter, subprocess.DEVNULL), (service, subprocess.PIPE)):
-            started.append(subprocess.Popen(command, stdout=out, text=True, start_new_session=True, env=environment))
+            started.append(
+                subprocess.Popen(command, stdout=out, text=True, start_new_session=True, env=environment, pass_fds=kept)
+            )
         yield started[0], started[1], ports
     finally:
         for process in started:

@@ -165,8 +165,11 @@ def _backend(backend: str | None, stack: ExitStack) -> str:
         check_spec(backend)
     word, _, place = (backend or usual_backend()).strip().partition(":")
     if word == "simulated" and not place:
-        place = tempfile.mkdtemp(prefix="gpu-profile-simulated-")
-        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        from gpu_profile.driver.simulated.temporary import TemporaryFolder
+
+        temporary = TemporaryFolder()
+        stack.callback(temporary.remove)
+        place = str(temporary.path)
     if word in ("simulated", "replay") and place:
         place = str(Path(place).absolute())  # wherever the command goes
     return f"{word}:{place}" if place else word

@@ -131,13 +131,11 @@ def _replay(argument: str, clock: Clock) -> Driver:
 
 
 def _simulated(argument: str | None, clock: Clock, settings: _Settings) -> Driver:
-    import shutil
-    import tempfile
-
     import pynvml
 
     from gpu_profile.driver import simulated
     from gpu_profile.driver.nvml import NvmlDriver
+    from gpu_profile.driver.simulated.temporary import TemporaryFolder
 
     class SimulatedDriver(NvmlDriver):
         """The NVML driver over simulated NVML, which goes when the driver is closed."""
@@ -146,17 +144,18 @@ def _simulated(argument: str | None, clock: Clock, settings: _Settings) -> Drive
             super().close()
             clean()
 
-    directory = Path(argument or tempfile.mkdtemp(prefix="gpu-profile-simulated-"))
+    temporary = None if argument else TemporaryFolder()
+    directory = Path(argument or "") if temporary is None else temporary.path
     library = None
 
     def clean() -> None:
         if pynvml.nvmlLib is library:  # not another one that was installed since
             simulated.remove()
-        if argument is None:
-            shutil.rmtree(directory, ignore_errors=True)
+        if temporary is not None:
+            temporary.remove()
 
     try:
-        if argument is None:
+        if temporary is not None:
             simulated.create(directory, clock=clock)
         library = simulated.install(directory, clock=clock)
         return SimulatedDriver(clock=clock, name=f"simulated:{directory}", **settings)

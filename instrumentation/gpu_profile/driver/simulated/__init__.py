@@ -9,7 +9,7 @@ Read in this order:
 - `worklog` and `queue`: what programs launch. `activity`: exact totals of it. `sensors`: what sensors show of them.
 - `node`: all of that for one process. `nvml` answers NVML's functions from it, with those of a device in
   `nvml_device`, `nvml_board`, `nvml_fields`, `nvml_gpm`, `nvml_events` and `nvml_processes`; `nvml_call` is shared.
-- `truth`: what really happened, for tests and the demonstration.
+- `truth`: what really happened, for tests and the demonstration. `temporary`: folders for nodes that nobody keeps.
 
 Imports the catalogue, the clock and `own_process`, never the driver that reads it. A new GPU is a row of
 `models.MODELS`; a new reading is a function in the `nvml_*` of its kind.

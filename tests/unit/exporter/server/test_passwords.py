@@ -62,6 +62,9 @@ class Bench:
 def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
+    for task in asyncio.all_tasks(made.loop):
+        task.cancel()
+    made.loop.turn()
     made.loop.close()
 
 
