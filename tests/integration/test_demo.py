@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from support.programs import command, environment, until
+from support.programs import command, environment, printed, until
 
 REGIONS = ["request", "data_loading", "tokenize", "prefill", "decode", "postprocess"]
 
@@ -191,6 +191,14 @@ def test_device_intervals_are_near_the_truth_and_host_intervals_are_not(seen: Se
         assert energy < 15, rows[region]
         assert host_busy > 50, rows[region]
         assert host_energy > 50, rows[region]
+
+
+def test_a_module_in_the_working_directory_is_not_executed(tmp_path: Path) -> None:
+    for name in ("json", "struct", "sitecustomize", "gpu_profile"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write({name!r})\n")
+    words = ("-P", "-m", "gpu_profile_exporter", "demo", "--simulated", "--seconds", "1")
+    assert "GPUs: an H200" in printed(*words, cwd=tmp_path)
+    assert not (tmp_path / "executed").exists()
 
 
 # ---------------------------------------------------------------------- disturbed

@@ -28,6 +28,7 @@ from gpu_profile.report import REGION_COLUMNS, text_table
 from gpu_profile.report.table import fitted_table
 from gpu_profile.units import percent, si
 from gpu_profile_exporter.demo.comparison import MOST_EXECUTIONS
+from gpu_profile_exporter.reader.process import module_paths
 
 if TYPE_CHECKING:
     from gpu_profile.driver.simulated.temporary import TemporaryFolder
@@ -134,11 +135,12 @@ def _processes(
 ) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str], tuple[int, int]]]:
     """The exporter and the service, in sessions of their own so that Ctrl-C reaches only this process."""
     ports = _free(EXPORTER_PORT), _free(SERVICE_PORT)
-    python = [sys.executable, "-m"]
+    # As readers are started: nothing is imported from the working directory.
+    python = [sys.executable, "-P", "-m"]
     driver = f"simulated:{folder.path}" if folder is not None else "auto"
     exporter = [*python, "gpu_profile_exporter", "--listen", f"127.0.0.1:{ports[0]}", "--driver", driver]
     service = [*python, "gpu_profile_exporter.demo.service", "--metrics", str(ports[1])]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(module_paths())}
     kept: tuple[int, ...] = ()
     if folder is not None:
         service += ["--directory", str(folder.path)]

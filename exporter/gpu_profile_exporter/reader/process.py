@@ -53,7 +53,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(out_fd, orders_fd, self._whereabouts.fd),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(_module_paths())},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(module_paths())},
             )
             held.pop_all()
         os.close(out_fd)
@@ -135,7 +135,7 @@ def _pipe(held: ExitStack) -> tuple[int, int]:
     return ends
 
 
-def _module_paths() -> list[str]:
+def module_paths() -> list[str]:
     """Where this process finds modules, without the working directory that `python -m` puts first."""
     paths = [path for path in sys.path if path]
     here = os.getcwd()  # noqa: PTH109 - as Python itself writes it

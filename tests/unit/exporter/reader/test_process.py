@@ -35,6 +35,6 @@ def test_a_module_in_the_working_directory_is_not_executed(elsewhere: Path) -> N
 
 def test_the_directory_that_python_m_puts_first_is_left_out(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [str(elsewhere), "/a", "", "/b"])
-    assert process._module_paths() == ["/a", "/b"]
+    assert process.module_paths() == ["/a", "/b"]
     (elsewhere / "gpu_profile_exporter").mkdir()
-    assert process._module_paths() == [str(elsewhere), "/a", "/b"]
+    assert process.module_paths() == [str(elsewhere), "/a", "/b"]
