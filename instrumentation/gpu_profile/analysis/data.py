@@ -134,6 +134,7 @@ def _operations(operations: Operations) -> Value:
     return {
         "n": operations.n,
         "flops": operations.flops,
+        "flops_at_least": operations.at_least,
         "bytes": operations.bytes,
         "flops_per_s": operations.flops_per_s,
         "bytes_per_s": operations.bytes_per_s,

@@ -47,6 +47,7 @@ _REGIONS: Final[Mapping[str, Callable[[_Row], Cell]]] = {
     **_same("busy_source", "busy_s", "power_w", "power_half_width_w"),
     **_same("energy_source", "energy_j", "call_energy_j", "memory_max_bytes"),
     "flops": _of("flops", "operations"),
+    "flops_at_least": _of("flops_at_least", "operations"),
     "traffic_bytes": _of("bytes", "operations"),
     "flops_per_s": _of("flops_per_s", "operations"),
     "traffic_bytes_per_s": _of("bytes_per_s", "operations"),

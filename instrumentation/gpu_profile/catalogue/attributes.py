@@ -88,12 +88,19 @@ UNJOINED: Final = _span("gpu_profile.unjoined", "string", "Why the span went out
 OPERATION_FLOPS: Final = _span(
     "gpu_profile.operation.flops", "int", "Floating-point operations that this execution did"
 )
+OPERATION_AT_LEAST: Final = _span(
+    "gpu_profile.operation.flops.at_least",
+    "int",
+    "Floating-point operations that this execution did at least: some of its operations have no formula",
+)
 OPERATION_BYTES: Final = _span("gpu_profile.operation.bytes", "int", "Bytes that this execution read and wrote", "By")
 OPERATION_PRECISION: Final = _span(
     "gpu_profile.operation.precision", "string", "Format of the arithmetic: fp32, tf32, bf16, …"
 )
 OPERATION_COMPUTE: Final = _span(
-    "gpu_profile.operation.compute.ratio", "double", "FLOPs per second over the machine's ceiling for the precision"
+    "gpu_profile.operation.compute.ratio",
+    "double",
+    "FLOPs per second over the machine's ceiling for the precision; a lower bound beside `flops.at_least`",
 )
 OPERATION_MEMORY: Final = _span(
     "gpu_profile.operation.memory.ratio", "double", "Bytes per second over the machine's ceiling"

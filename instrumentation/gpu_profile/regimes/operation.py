@@ -25,6 +25,7 @@ _UNMEASURED: Final = "the operation's launch overhead was not measured"
 #: Fields of an operation and the attributes that publish them; `intensity` follows from two others.
 _ATTRIBUTES: Final[Mapping[str, names.Attribute]] = {
     "flops": names.OPERATION_FLOPS,
+    "at_least": names.OPERATION_AT_LEAST,
     "bytes": names.OPERATION_BYTES,
     "precision": names.OPERATION_PRECISION,
     "compute": names.OPERATION_COMPUTE,
@@ -41,7 +42,8 @@ _ATTRIBUTES: Final[Mapping[str, names.Attribute]] = {
 class Operation:
     """One operation, as it ran within one execution of a region. None: not known; `reason` says why.
 
-    `flops` and `bytes` are what the whole execution did, however often it ran the operation. `precision` names the
+    `flops` and `bytes` are what the whole execution did, however often it ran the operation; `at_least` the FLOPs of
+    the part that could be counted, where `flops` is None. `compute` is then a lower bound. `precision` names the
     format of the arithmetic as data sheets do, empty if it is not known. `compute` and `memory` are shares of the
     ceilings that were reached over the whole time, overhead included. `overhead` is the share of the time that went
     into launching. `growth` is how much longer twice the size takes, as a share of the time of once. `n` timed runs
@@ -57,6 +59,7 @@ class Operation:
     growth: float | None = None
     n: int = 1
     reason: str = ""
+    at_least: int | None = None
 
     @property
     def intensity(self) -> float | None:
@@ -99,10 +102,12 @@ class Operations:
     time of all the region's executions, with an operation or without.
     """
 
-    __slots__ = ("_precisions", "_sums", "bytes", "flops", "n", "reason", "whole_ns")
+    __slots__ = ("_partial", "_precisions", "_sums", "bytes", "counted", "n", "reason", "whole_ns")
 
     def __init__(self) -> None:
-        self.flops: int | None = None
+        #: FLOPs that were counted, and whether one of the executions could only be counted in part.
+        self.counted: int | None = None
+        self._partial = False
         self.bytes: int | None = None
         self.n = 0
         self.reason = ""
@@ -119,8 +124,11 @@ class Operations:
         self.reason = operation.reason or self.reason
         if operation.precision and len(self._precisions) < 2:
             self._precisions.add(operation.precision)
+        counted = operation.at_least if operation.flops is None else operation.flops
+        if counted is not None:
+            self.counted = (self.counted or 0) + counted
+            self._partial = self._partial or operation.flops is None
         if operation.flops is not None:
-            self.flops = (self.flops or 0) + operation.flops
             self._sum("flops", operation.flops, ns)
         if operation.bytes is not None:
             self.bytes = (self.bytes or 0) + operation.bytes
@@ -134,6 +142,16 @@ class Operations:
     def _sum(self, key: str, value: float, ns: int) -> None:
         total, time_ns = self._sums.get(key, (0.0, 0))
         self._sums[key] = total + value, time_ns + ns
+
+    @property
+    def flops(self) -> int | None:
+        """FLOPs of the executions that tell them; None if one of them could only be counted in part."""
+        return None if self._partial else self.counted
+
+    @property
+    def at_least(self) -> int | None:
+        """FLOPs that were counted, where one of the executions could only be counted in part."""
+        return self.counted if self._partial else None
 
     @property
     def precision(self) -> str:

@@ -170,7 +170,8 @@ class _Series(Generic[T]):
         if self._runs.passes == 1 or self._later is not None or "torch" not in sys.modules:
             return
         work = self._known_work()
-        if work.flops is None or work.bytes is None:
+        # What has no formula has none in another run either.
+        if (work.flops is None and not work.unknown) or work.bytes is None:
             with (counter := counting(share=inf)):
                 self._machine.run(self._call)
             self._work = _completed(work, _counted(counter))
@@ -207,7 +208,7 @@ def _counted(counter: Counting) -> Work:
 def _completed(work: Work, counted: Work) -> Work:
     """What was known of the work already, and what a run of its own has found besides."""
     if work.flops is not None:
-        counted = replace(counted, flops=work.flops, by_precision=work.by_precision, method=work.method)
+        counted = replace(counted, flops=work.flops, at_least=None, by_precision=work.by_precision, method=work.method)
     if work.bytes is not None:
         counted = replace(counted, bytes=work.bytes, working_set=work.working_set, largest=work.largest)
     missing = {"flops": counted.flops is None, "bytes": counted.bytes is None}

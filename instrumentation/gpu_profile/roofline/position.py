@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from gpu_profile.regimes import Thresholds, Verdict, classify
+from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds, Verdict, classify
 from gpu_profile.regimes.operation import Operation
 from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings
 from gpu_profile.roofline.machines.machine import Timing
@@ -38,9 +38,10 @@ class Position:
     """One operation's work and times against its machine's ceilings. None: not known, and `reasons` says why.
 
     Four shares tell what bounds it. `compute` and `memory` are the shares of the time that its FLOPs and bytes would
-    take at the ceilings; `first_touch` is the part of `memory` that goes to pages of memory which the process touches
-    for the first time. `overhead` is the share that its launches take at most. `growth` is how much longer twice the
-    work takes, as a share of the time of once.
+    take at the ceilings. Of work whose FLOPs are known in part, `compute` is a lower bound, and only known where that
+    is clearly more than `memory`. `first_touch` is the part of `memory` that goes to pages of memory which the process
+    touches for the first time. `overhead` is the share that its launches take at most. `growth` is how much longer
+    twice the work takes, as a share of the time of once.
 
     `flops_per_s` and `bytes_per_s` are what it reached. `roof` is the ceiling of the memory or cache that its bytes
     come from, by the name `residency`. `ridge` (FLOP/B) and `attainable` (FLOP/s) are of that roof and the operation's
@@ -74,6 +75,7 @@ class Position:
         left = max(0.0, 1.0 - max(self.compute or 0.0, self.memory or 0.0))
         return Operation(
             flops=self.work.flops,
+            at_least=self.work.at_least,
             bytes=self.work.bytes,
             precision=str(self.work.precision or ""),
             compute=self.compute,
@@ -119,6 +121,8 @@ def place(
     memory_s = _memory_s(work, roof, ceilings, reasons)
     overhead_s = _overhead_s(work, ceilings, caches, reasons)
     compute, memory = _share(compute_s, device_s), _share(memory_s, device_s)
+    if work.flops is None and not _decides(compute, memory):
+        compute_s = compute = None
     for name, share in (("compute", compute), ("memory", memory)):
         if share is not None and share > _WRONG:
             reasons[f"{name} ceiling"] = (
@@ -137,7 +141,9 @@ def place(
         compute=compute,
         memory=memory if memory is None or first_touch is None else memory + first_touch,
         first_touch=first_touch,
-        overhead=None if overhead_s is None else _overhead(overhead_s, compute_s, memory_s, device_s),
+        overhead=None
+        if overhead_s is None
+        else _overhead(overhead_s, None if work.flops is None else compute_s, memory_s, device_s),
         growth=growth,
         flops_per_s=None if work.flops is None else work.flops / device_s,
         bytes_per_s=None if work.bytes is None else work.bytes / device_s,
@@ -147,6 +153,11 @@ def place(
         attainable=attainable,
         reasons=reasons,
     )
+
+
+def _decides(at_least: float | None, memory: float | None) -> bool:
+    """Whether the FLOPs of a part say enough: those of the rest can only put compute further ahead."""
+    return at_least is not None and memory is not None and at_least - memory > DEFAULT_THRESHOLDS.balanced
 
 
 def _share(part_s: float | None, device_s: float) -> float | None:
@@ -193,10 +204,11 @@ def _memory_s(work: Work, roof: Ceiling | None, ceilings: Ceilings, reasons: dic
 
 def _compute_s(work: Work, ceilings: Ceilings, reasons: dict[str, str]) -> float | None:
     """How long the FLOPs take at their precisions' ceilings. Arithmetic without one of its own is taken at fp32's."""
-    if work.flops is None:
+    flops = work.at_least if work.flops is None else work.flops
+    if flops is None:
         return None
     parts: dict[Precision, int] = dict(work.by_precision)
-    rest = work.flops - sum(parts.values())
+    rest = flops - sum(parts.values())
     if rest > 0:
         parts[Precision.FP32] = parts.get(Precision.FP32, 0) + rest
     missing = [precision for precision, flops in parts.items() if flops and precision not in ceilings.compute]

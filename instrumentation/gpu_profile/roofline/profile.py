@@ -58,6 +58,7 @@ def judged(position: Position, verdict: Verdict) -> dict[str, Any]:
         "reason": verdict.rule,
         "advice": advice(verdict, position) or None,
         "flops": work.flops,
+        "flops_at_least": work.at_least,
         "bytes": work.bytes,
         "precision": None if work.precision is None else str(work.precision),
         "counted": {

@@ -21,11 +21,13 @@ Method = Literal["given", "meta", "counted", "formula"]
 class Work:
     """What one call of an operation does. What is not known is None, and `reasons` says why.
 
-    `flops`: floating-point operations, a multiplication and an addition being two. `bytes`: each input read once and
-    each output written once, per operation; what stays in registers or caches between two operations counts as moved.
-    `by_precision` parts `flops` by the format of the arithmetic; what has no ceiling of its own is in none of them.
+    `flops`: floating-point operations, a multiplication and an addition being two. `at_least`: those of the part that
+    has formulas, where `flops` is None because another part has none. `bytes`: each input read once and each output
+    written once, per operation; what stays in registers or caches between two operations counts as moved.
+    `by_precision` parts them by the format of the arithmetic; what has no ceiling of its own is in none of them.
     `operations`: how many were counted, views left out; each is at least one launch on a GPU.
     `unknown`: operations without a formula and how often each ran: their bytes are counted, their FLOPs are not.
+    `unknown_bytes`: how many these are.
     `working_set`: bytes of all distinct memory that is touched. `largest`: the most that one operation touches.
     `counting_s`: what counting cost within the call; 0 if it was done beside it.
     """
@@ -40,11 +42,15 @@ class Work:
     method: Method | None = None
     counting_s: float = 0.0
     reasons: Mapping[str, str] = field(default_factory=dict)
+    at_least: int | None = None
+    unknown_bytes: int = 0
 
     @property
     def coverage(self) -> float | None:
-        """Share of the operations that have a formula for FLOPs; None if none was counted."""
-        return 1.0 - sum(self.unknown.values()) / self.operations if self.operations else None
+        """Share of the bytes that is moved by operations with a formula for FLOPs; None if nothing was counted."""
+        if not self.operations or self.bytes is None:
+            return None
+        return 1.0 - self.unknown_bytes / self.bytes if self.bytes else float(not self.unknown)
 
     @property
     def intensity(self) -> float | None:
@@ -53,8 +59,12 @@ class Work:
 
     @property
     def precision(self) -> Precision | None:
-        """The format that most FLOPs are in; None if no FLOPs are known."""
-        return max(self.by_precision, key=lambda each: self.by_precision[each], default=None)
+        """The format that most FLOPs are in; None if no FLOPs are known, or only those of a part."""
+        return (
+            None
+            if self.flops is None
+            else max(self.by_precision, key=lambda each: self.by_precision[each], default=None)
+        )
 
 
 def unknown_work(reason: str, *, method: Method | None = None) -> Work:
@@ -82,12 +92,15 @@ def added(works: Iterable[tuple[Work, int]]) -> Work:
         precisions.update({name: flops * times for name, flops in work.by_precision.items()})
         unknown.update({name: count * times for name, count in work.unknown.items()})
     flops = _sum([None if work.flops is None else work.flops * times for work, times in each])
+    known = sum(((work.at_least if work.flops is None else work.flops) or 0) * times for work, times in each)
     return Work(
         flops=flops,
+        at_least=known if flops is None and known else None,
         bytes=_sum([None if work.bytes is None else work.bytes * times for work, times in each]),
-        by_precision={} if flops is None else dict(precisions),
+        by_precision=dict(precisions),
         operations=sum(work.operations * times for work, times in each),
         unknown=dict(unknown),
+        unknown_bytes=sum(work.unknown_bytes * times for work, times in each),
         largest=max((work.largest for work, _ in each if work.largest is not None), default=None),
         method=next((work.method for work, _ in each if work.method is not None), None),
         counting_s=sum(work.counting_s * times for work, times in each),

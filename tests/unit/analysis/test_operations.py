@@ -128,6 +128,7 @@ def test_json_has_the_operations_and_null_where_there_are_none() -> None:
     assert in_json(found, "matmul")["operations"] == {
         "n": 2,
         "flops": 4_800_000_000,
+        "flops_at_least": None,
         "bytes": 40_000_000,
         "flops_per_s": 2.4e11,
         "bytes_per_s": 2e9,

@@ -46,7 +46,7 @@ def _errors(joiner: Joiner) -> Series:
 
 def _flops(joiner: Joiner) -> Series:
     # OTLP's whole numbers end at 9e18, which a long run passes.
-    return {(region,): float(o.flops) for region, o in joiner.verdicts.operations.items() if o.flops is not None}
+    return {(region,): float(o.counted) for region, o in joiner.verdicts.operations.items() if o.counted is not None}
 
 
 def _traffic(joiner: Joiner) -> Series:

@@ -12,6 +12,7 @@ from gpu_profile.roofline.counting.registry import Registered, asked, checked, f
 from gpu_profile.roofline.counting.traffic import traffic
 from gpu_profile.roofline.precision import Precision, precision_of
 from gpu_profile.roofline.work import Method, Work
+from gpu_profile.units import si
 
 NOTHING_SEEN: Final = "no operation of PyTorch was seen: give flops= and bytes=, or register a formula for the callable"
 
@@ -38,6 +39,7 @@ class Totals:
         self._opaque: Counter[str] = Counter()
         self._operations = 0
         self._largest = 0
+        self._unknown_bytes = 0
 
     def add(self, call: Call, count: int) -> None:
         """Add an operation that ran `count` times."""
@@ -57,6 +59,7 @@ class Totals:
             self._opaque[call.name] += count
         else:
             self._bytes += moved * count
+            self._unknown_bytes += moved * count if flops is None else 0
             self._largest = max(self._largest, moved)
 
     def add_opaque(self, name: str, count: int) -> None:
@@ -70,16 +73,19 @@ class Totals:
         why: dict[str, str] = {}
         if not self._operations and method == "counted":
             why = dict.fromkeys(("flops", "bytes"), NOTHING_SEEN)
-        if self._unknown and not self._flops:
-            why.setdefault("flops", f"no formula for {_names(self._unknown)}")
+        if self._unknown:
+            known = f"; at least {si(self._flops, 'FLOP')} without it" if self._flops else ""
+            why.setdefault("flops", f"no formula for {_names(self._unknown)}{known}")
         if self._opaque:
             why.setdefault("bytes", f"tensors without plain memory (sparse, nested, …) in {_names(self._opaque)}")
         return Work(
             flops=None if "flops" in why else self._flops,
+            at_least=self._flops if "flops" in why and self._flops else None,
             bytes=None if "bytes" in why else self._bytes,
-            by_precision={} if "flops" in why else dict(self._by_precision),
+            by_precision=dict(self._by_precision),
             operations=self._operations,
             unknown=dict(self._unknown),
+            unknown_bytes=self._unknown_bytes,
             working_set=None if "bytes" in why else working_set,
             largest=None if "bytes" in why else self._largest,
             method=method,

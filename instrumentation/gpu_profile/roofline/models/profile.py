@@ -312,9 +312,9 @@ def _cells(row: ModuleRow) -> tuple[str, ...]:
         si(row.own_s, "s"),
         percent(row.share),
         si(row.total_s, "s"),
-        _known(row.flops),
+        _known(row.flops) if row.work.at_least is None else f"≥ {_known(row.work.at_least)}",
         _known(row.flops_per_s),
-        _share(position.compute),
+        _share(position.compute) if row.work.at_least is None else _at_least(position.compute),
         _known(row.bytes_per_s),
         _share(position.bandwidth),
         UNKNOWN if row.intensity is None else f"{row.intensity:.3g}",
@@ -322,6 +322,10 @@ def _cells(row: ModuleRow) -> tuple[str, ...]:
         row.regime,
         UNKNOWN if row.confidence is None else percent(row.confidence, 0),
     )
+
+
+def _at_least(value: float | None) -> str:
+    return UNKNOWN if value is None else f"≥ {_share(value)}"
 
 
 def _known(value: float | None) -> str:

@@ -142,8 +142,10 @@ class ModelRun:
         )
 
     def _whole(self, timings: Sequence[Timing], modules: Sequence[tuple[float, Work]]) -> ModuleRow:
-        """As one operation. A little that is not counted is left out: it can move no score by more than its share of
-        the time, and scores that are as close as `balanced` count as one. `modules`: seconds of each, and its work.
+        """As one operation. `modules`: seconds of each, and its work.
+
+        The verdict leaves a little out that is not counted: it can move no score by more than its share of the time,
+        and scores that are as close as `balanced` count as one. FLOPs and bytes are only told if all are counted.
         """
         work, spent = added((each, 1) for _, each in modules), sum(own_s for own_s, _ in modules)
         counted: dict[str, Any] = {}
@@ -153,15 +155,20 @@ class ModelRun:
             missing = sum(own_s for own_s, _ in unknown)
             if modules and (not unknown or missing < self._profiler.thresholds.balanced * spent):
                 counted[what] = sum(getattr(each, what) or 0 for _, each in modules)
+            if modules and not unknown:
                 continue
-            counted[what] = None
             share = percent(missing / spent if spent else 1.0, 0)
             largest = max(unknown, key=lambda each: each[0], default=(0.0, unknown_work(NEEDS)))[1]
             reasons[what] = f"modules that take {share} of the time are not counted: {largest.reasons.get(what, NEEDS)}"
-        known = [] if counted["flops"] is None else [(each, 1) for _, each in modules if each.flops is not None]
-        work = replace(work, reasons=reasons, by_precision=added(known).by_precision, **counted)
-        position = self._position(work, timings)
+        told = replace(work, reasons=reasons)
+        position = self._position(replace(told, **{"at_least": None, **counted}), timings)
         verdict = position.verdict(self._profiler.thresholds)
+        if told.flops is None or told.bytes is None:
+            position = replace(
+                position, work=told, attainable=None,
+                flops_per_s=None if told.flops is None else position.flops_per_s,
+                bytes_per_s=None if told.bytes is None else position.bytes_per_s,
+            )  # fmt: skip
         return ModuleRow(self._name, "", 1, 1.0, position.times.median_s, position, verdict)
 
     def _position(self, work: Work, timings: Sequence[Timing]) -> Position:

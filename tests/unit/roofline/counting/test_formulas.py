@@ -260,7 +260,7 @@ def test_operations_without_a_formula_are_named_and_their_bytes_counted() -> Non
     x = r(8, 8)
     work = counted(lambda: torch.linalg.svd(x @ x))
     assert work.unknown == {"aten._linalg_svd": 1}
-    assert (work.flops, work.coverage) == (2 * 8**3, 0.5)
+    assert (work.flops, work.at_least) == (None, 2 * 8**3)
     assert work.bytes is not None
     assert work.bytes >= 4 * (2 * 64 + 64 + 2 * 64 + 8)
     alone = counted(torch.linalg.svd, x)
