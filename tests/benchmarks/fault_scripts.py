@@ -178,6 +178,8 @@ _ALL_TOLD_S: Final = 8.0
 
 _RESET: Final = ("hw_energy_joules_total", "nvidia_gpu_nvlink_io_bytes_total", "nvidia_gpu_throttle_time_seconds_total")
 _OTHERS: Final = (ALL[0], *ALL[2:])
+_TAKEN: Final = (ALL[1], ALL[3])
+_GONE: Final = ("gone 1", "gone 3")
 _SLICES: Final = tuple(slice_uuid(1, number) for number in (1, 2, 3))
 
 FAULTS: Final[tuple[Fault, ...]] = (
@@ -277,10 +279,13 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(name="a GPU is put back that only a new start of NVML lists", lines=("late 3",), lost=(ALL[3],)),
     Fault(name="the first GPU is taken out: indices shift", lines=("gone 0",), lost=(ALL[0],)),
     Fault(
-        name="two GPUs are taken out while the reader dies",
-        lines=("gone 1", "gone 3"),
+        name="two GPUs are taken out for good while the reader dies",
+        lines=_GONE,
+        kept=_GONE,
         act=_signalled(signal.SIGKILL),
-        lost=(ALL[1], ALL[3]),
+        touched=_TAKEN,
+        after=tuple(sorted({*ALL} - {*_TAKEN})),
+        holds=lambda watch: [f"{gpu} is told to be up" for gpu in _TAKEN if watch.scrapes[-1].up(gpu)],
     ),
     Fault(name="a GPU is cut into two and made whole", lines=("mig 1 2",), touched=_ONE, appear=_SLICES[:2]),
     Fault(

@@ -15,7 +15,7 @@ CHOSEN = (
     "a call outlasts what made it hang",
     "the driver is replaced by another version",
     "the first GPU is taken out: indices shift",
-    "two GPUs are taken out while the reader dies",
+    "two GPUs are taken out for good while the reader dies",
     "a GPU is put back that only a new start of NVML lists",
     "a GPU's call crashes the reader",
     "garbage in the reader's pipe",
