@@ -203,15 +203,11 @@ class InlineAnswers(Answers):
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, counts: Counts) -> None:
         super().__init__(echo, Web(None, counts), limits, counts, loop=loop)
         self.stop()
-        self._renderer = _Inline(loop)  # type: ignore[assignment]
+        self._renderer = _Inline()  # type: ignore[assignment]
 
 
 class _Inline:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def do(self, action: Callable[[], Response]) -> asyncio.Future[Response]:
-        future: asyncio.Future[Response] = self._loop.create_future()
+    def do(self, action: Callable[[], Response], future: asyncio.Future[Response]) -> asyncio.Future[Response]:
         future.set_result(action())
         return future
 

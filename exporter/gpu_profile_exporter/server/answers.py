@@ -124,8 +124,9 @@ class Answers:
         elif len(self._waiting) >= self._limits.renderings:
             return self._reject("busy", 503, "too many different answers are being rendered", ("Retry-After", "1"))
         else:
-            rendering = self._renderer.do(lambda: self._render(key, request))
-            self._waiting[key] = rendering
+            # First of all: the thread may have rendered it, and taken it out again, before this one goes on.
+            rendering = self._waiting[key] = self._loop.create_future()
+            self._renderer.do(lambda: self._render(key, request), rendering)
         done, _ = await asyncio.wait((rendering,), timeout=max(0.0, ends_s - self._loop.time()))
         return rendering.result() if done else None
 

@@ -19,9 +19,12 @@ class Worker(Generic[T]):
         self._queue: SimpleQueue[tuple[asyncio.Future[T], Callable[[], T]] | None] = SimpleQueue()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def do(self, action: Callable[[], T]) -> asyncio.Future[T]:
-        """The result of `action`, once its turn has come. Only from the loop's thread."""
-        future: asyncio.Future[T] = self._loop.create_future()
+    def do(self, action: Callable[[], T], future: asyncio.Future[T] | None = None) -> asyncio.Future[T]:
+        """The result of `action`, once its turn has come. Only from the loop's thread.
+
+        `future`: where the result goes, for who must have it at hand before `action` may begin.
+        """
+        future = self._loop.create_future() if future is None else future
         self._queue.put((future, action))
         return future
 
