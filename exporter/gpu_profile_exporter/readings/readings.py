@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpu_profile.catalogue import BUSY_SOURCES, Metric, Signal, metric_of
+from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Metric, Signal, metric_of
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue import self_metrics as own
 from gpu_profile.catalogue.samples import Device, DeviceKind
-from gpu_profile.catalogue.signals import INTEGRATED, MEMORY_USED
+from gpu_profile.catalogue.signals import ENERGY, INTEGRATED, MEMORY_USED, POWER_AVERAGE
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.readings.health import (
     STATES,
@@ -115,9 +115,9 @@ def _device(state: State, sampler: Sampling, identity: Identity, now_ns: int) ->
     device, timeline = state.device, state.timeline
     hw_id = _labelled("hw.id", device.uuid)
     busy = timeline.busy
-    yield Reading(
-        m.DEVICE_INFO, _about(device, identity.driver_version, busy.signal.key if busy.signal is not None else ""), 1
-    )
+    busy_source = busy.signal.key if busy.signal is not None else ""
+    energy_source = next((row.key for row in ENERGY_SOURCES if timeline.column(row) is not None), "")
+    yield Reading(m.DEVICE_INFO, _about(device, identity.driver_version, busy_source, energy_source), 1)
     if state.up and not sampler.stats.rounds:
         return  # nothing is known yet, not even whether it answers
     if identity.driver not in _NO_EVENTS:
@@ -161,6 +161,9 @@ def _signals(state: State, interval_s: float, now_ns: int) -> Iterator[Reading]:
         # A counter that starts again at 0 every few seconds is of no use at a scrape's distance: its growth is.
         value = (column.total_mass if row.wraps_at else quanta) * times / over
         yield Reading(metric, attributes, value)
+        if row is POWER_AVERAGE and ENERGY not in columns:
+            energy = _published(ENERGY, uuid, interval_s)
+            yield Reading(energy.metric, energy.attributes, column.total_mass * times / (over * NS_PER_S))
         if unit is not None:
             # From the rows of the windows: what no window saw is in neither.
             yield Reading(m.ACTIVITY, unit, column.total_mass * times / (over * NS_PER_S))
@@ -218,8 +221,12 @@ def _labelled(*names_and_values: str) -> Attributes:
 
 
 @lru_cache(maxsize=1024)
-def _about(device: Device, driver_version: str, busy_source: str) -> Attributes:
-    found = device.identity | {"hw.driver_version": driver_version, "busy.source": busy_source}
+def _about(device: Device, driver_version: str, busy_source: str, energy_source: str) -> Attributes:
+    found = device.identity | {
+        "hw.driver_version": driver_version,
+        "busy.source": busy_source,
+        "energy.source": energy_source,
+    }
     return {name: found[name] for name in m.DEVICE_INFO.labels if found.get(name)}
 
 

@@ -109,7 +109,7 @@ ENERGY: Final = counter(
     "energy",
     "hw.energy",
     "field TOTAL_ENERGY_CONSUMPTION",
-    "Energy consumed since the driver was loaded",
+    "Energy consumed since the driver was loaded; the integral of power where the device does not count energy",
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
     unit="J",
     quantum=1e-3,

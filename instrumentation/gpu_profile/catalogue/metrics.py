@@ -110,6 +110,7 @@ DEVICE_INFO: Final = _NODE.gauge(
     "mig.profile",
     "mig.instance",
     "busy.source",
+    "energy.source",
 )
 DRIVER_INFO: Final = _NODE.gauge(
     "gpu_profile.driver.info",

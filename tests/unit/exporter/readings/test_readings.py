@@ -31,9 +31,9 @@ MIG = Device("MIG-c", parent="GPU-a", kind=DeviceKind.MIG, index=0, name="NVIDIA
 VALUES: dict[Signal, int] = {rows.POWER: 100_000, rows.UTILIZATION: 50, rows.ENERGY: 1, rows.MEMORY_USED: 2}
 
 
-def node(*devices: Device) -> tuple[Sampler, FakeClock, FakeDriver]:
+def node(*devices: Device, values: dict[Signal, int] = VALUES) -> tuple[Sampler, FakeClock, FakeDriver]:
     clock = FakeClock()
-    driver = FakeDriver(clock, devices or (A,), dict(VALUES))
+    driver = FakeDriver(clock, devices or (A,), dict(values))
     sampler = Sampler(lambda: driver, clock=clock, retention_s=60)
     step_for(sampler, clock, 2)
     return sampler, clock, driver
@@ -52,13 +52,49 @@ def test_a_device_is_told_with_all_that_is_known_of_it_and_nothing_else() -> Non
     gpu = replace(A, vbios_version="96.00", part_number="692-2G", pci_bus_id="00000000:18:00.0", minor=0)
     sampler, clock, _ = node(gpu, mig)
     first, second = (r.attributes for r in read_all(sampler, clock) if r.metric is DEVICE_INFO)
-    busy = {"hw.driver_version": "1.2.3", "busy.source": "utilization"}
-    assert first == gpu.identity | busy
-    assert second == mig.identity | busy
+    sources = {"hw.driver_version": "1.2.3", "busy.source": "utilization", "energy.source": "energy"}
+    assert first == gpu.identity | sources
+    assert second == mig.identity | sources
     assert (second["mig.profile"], second["mig.instance"], second["index"]) == ("1g.10gb", "7", "0")
     assert (first["hw.firmware_version"], first["board.part_number"]) == ("96.00", "692-2G")
     assert "mig.instance" not in first
     assert set(first) | set(second) <= set(DEVICE_INFO.labels)
+
+
+def energies(sampler: Sampler, clock: FakeClock) -> tuple[list[float], set[str | None]]:
+    """The devices' joules, and where they come from."""
+    found = read_all(sampler, clock)
+    sources = {r.attributes.get("energy.source") for r in found if r.metric is DEVICE_INFO}
+    return [r.value for r in found if r.metric.otel == "hw.energy"], sources
+
+
+def test_energy_that_the_device_does_not_count_is_the_integral_of_its_power_and_says_so() -> None:
+    sampler, clock, driver = node(values={rows.POWER_AVERAGE: 100_000, rows.POWER: 300_000})
+    step_for(sampler, clock, 8)
+    (first,), sources = energies(sampler, clock)
+    assert sources == {"power_average"}
+    assert first == pytest.approx(1000, abs=21)
+    driver.lost = {"GPU-a"}
+    step_for(sampler, clock, 10)
+    assert energies(sampler, clock) == ([], {"power_average"})
+    driver.lost = set()
+    driver.last.clear()  # the first window after a loss is short
+    driver.values[rows.POWER_AVERAGE] = 200_000
+    step_for(sampler, clock, 12)
+    (second,), _ = energies(sampler, clock)
+    assert first < second == pytest.approx(first + 2200, abs=250)
+    driver.frozen = {rows.POWER_AVERAGE}
+    step_for(sampler, clock, 4)
+    assert energies(sampler, clock)[0] == []
+
+
+def test_energy_is_never_integrated_where_the_device_counts_it_nor_made_up_where_it_has_no_power() -> None:
+    sampler, clock, driver = node(values={rows.POWER_AVERAGE: 100_000, rows.ENERGY: 7_000})
+    assert energies(sampler, clock) == ([7.0], {"energy"})
+    driver.frozen = {rows.ENERGY}
+    step_for(sampler, clock, 4)
+    assert energies(sampler, clock) == ([], {"energy"})
+    assert energies(*node(values={rows.UTILIZATION: 50})[:2]) == ([], {None})
 
 
 def test_versions_are_told_while_the_driver_tells_them() -> None:
