@@ -21,7 +21,7 @@ from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.series import Naming
 from gpu_profile_exporter.naming.sums import totals
-from gpu_profile_exporter.operating.release import Door
+from gpu_profile_exporter.operating.release import ReleaseSocket
 from gpu_profile_exporter.reader.readers import Readers
 from gpu_profile_exporter.readings.health import Health, health
 from gpu_profile_exporter.readings.node_readings import NodeReadings
@@ -75,7 +75,7 @@ class Node:
             read if config.names == "semconv" else lambda: totals(read()), naming, budget=config.series_budget
         )
         self._server: Server | None = None
-        self._door: Door | None = None
+        self._release_socket: ReleaseSocket | None = None
 
     def _driver(self) -> str:
         """The driver's name for readers: several of them must meet the same simulated node."""
@@ -143,12 +143,12 @@ class Node:
             self._attribution.start()
         if self._pusher is not None:
             self._pusher.start()
-        self._door = Door.open(self._server.address.port, self.release)
+        self._release_socket = ReleaseSocket.open(self._server.address.port, self.release)
 
     def stop(self) -> None:
         """Stop it all; takes less than 2 s even if the driver hangs."""
-        if self._door is not None:
-            self._door.close()
+        if self._release_socket is not None:
+            self._release_socket.close()
         if self._pusher is not None:
             self._pusher.stop(1.0)
         if self._server is not None:

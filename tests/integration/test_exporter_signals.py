@@ -2,6 +2,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -97,3 +98,21 @@ def test_a_configuration_that_cannot_be_is_one_line_and_exit_code_2(tmp_path: Pa
         "",
         f"gpu-profile-exporter: {file}:2: there is no such setting as 'otlp.endpont'; did you mean 'otlp.endpoint'?\n",
     )
+
+
+def test_what_an_exporter_that_was_killed_left_is_swept_by_the_next_which_release_reaches() -> None:
+    # A short name: a socket's path has 107 characters at most.
+    with tempfile.TemporaryDirectory(prefix="gp-", dir="/tmp") as directory:
+        env = {"XDG_RUNTIME_DIR": directory, "TMPDIR": directory}
+        arguments = ("--driver", "simulated", "--config", "/dev/null")
+        with exporter(*arguments, **env) as killed:
+            assert killed.end(signal.SIGKILL)[0] == -signal.SIGKILL
+        left = {*Path(directory).iterdir()}
+        assert len(left) == 2, "a socket and a simulated node"
+        with exporter(*arguments, **env) as running:
+            found = {*Path(directory).iterdir()}
+            assert (len(found), found & left) == (2, set())
+            port = running.url.rpartition(":")[2]
+            assert fails("release", "--port", port, **env) == (0, "released for 60 s\n", "")
+            assert running.end()[0] == 0
+        assert not [*Path(directory).iterdir()]

@@ -5,7 +5,7 @@ Read in this order:
 - `control`: signals, and what the main loop does of them.
 - `systemd`: readiness and the watchdog. `logs`: one line a record, as text or JSON.
 - `healthcheck`: the command that asks a running exporter how it is.
-- `release`: lets go of the GPUs for a while, asked for over a socket or by a signal.
+- `release`: lets go of the GPUs for a while, asked for over a socket or by a signal. `runtime`: where that socket lies.
 
 Each stands alone and imports at most the configuration; `node` and `cli` put them to use. A new command is a module
 here, with a row in `cli._COMMANDS`.

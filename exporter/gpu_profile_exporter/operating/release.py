@@ -1,4 +1,4 @@
-"""How a running exporter is told to let go of the GPUs: a socket of its own, which only its user may open."""
+"""How a running exporter is told to let go of the GPUs: a socket that only its own user and root may use."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import contextlib
 import logging
 import os
 import socket
-import stat
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,8 @@ from typing import Final
 import click
 
 from gpu_profile.errors import UsageError
+from gpu_profile_exporter.operating import runtime
+from gpu_profile_exporter.operating.logs import one_line
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -24,21 +24,10 @@ LONGEST_S: Final = 3600.0
 _ANSWER_S: Final = 10.0
 _LINE: Final = 64
 _ANSWER: Final = 256
-#: The systemd unit's runtime directory.
-SERVICE_DIRECTORY: Final = "/run/gpu-profile-exporter"
+_NAME: Final = "gpu-profile-exporter-{}.sock"
 
 
-def socket_paths(port: int) -> list[Path]:
-    """Where the exporter that serves on `port` may listen: in a runtime directory, or the temporary one. Best first."""
-    name = f"gpu-profile-exporter-{port}.sock"
-    given = [os.environ.get(variable, "").partition(":")[0] for variable in ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR")]
-    paths = [Path(found) / name for found in (*given, SERVICE_DIRECTORY) if found and Path(found).is_dir()]
-    with contextlib.suppress(OSError):  # a read-only root may have none
-        paths.append(Path(tempfile.gettempdir()) / f"gpu-profile-exporter-{os.getuid()}-{port}.sock")
-    return paths
-
-
-class Door:
+class ReleaseSocket:
     """Listens for `release SECONDS`, and answers once that has been done. Without a place for it, there is none."""
 
     def __init__(self, listening: socket.socket, path: Path, release: Callable[[float], bool]) -> None:
@@ -49,29 +38,29 @@ class Door:
         self._thread.start()
 
     @classmethod
-    def open(cls, port: int, release: Callable[[float], bool]) -> Door | None:
-        """Listen; None, with a line in the log, where no socket can be made."""
-        paths = socket_paths(port)
-        if not paths:
-            _log.info("the command release cannot reach this exporter: no directory for its socket; SIGUSR1 can")
-            return None
-        path = paths[0]
+    def open(cls, port: int, release: Callable[[float], bool]) -> ReleaseSocket | None:
+        """Listen; None, with a line in the log, where no socket can be made.
+
+        Sockets in the same directory that exporters of this user left, which were killed, are removed.
+        """
         listening = socket.socket(socket.AF_UNIX)
+        path = Path()
         try:
-            # What an exporter that was killed left behind; nobody else's is ever taken away.
-            with contextlib.suppress(FileNotFoundError):
-                found = path.lstat()
-                if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.getuid():
-                    path.unlink()
-            before = os.umask(0o177)
-            try:
-                listening.bind(os.fspath(path))
-            finally:
-                os.umask(before)
+            path = runtime.usable() / _NAME.format(port)
+            runtime.sweep(path.parent, _NAME.format("*"))
+            if os.path.lexists(path):
+                raise FileExistsError(0, "there is something already")
+            # Under another name until it listens: else another exporter's sweep could take it for a dead one.
+            draft = path.with_name(f".{path.name}.{os.getpid()}")
+            # On Linux the socket's file gets this mode, whatever other threads do to the umask.
+            os.fchmod(listening.fileno(), 0o600)
+            listening.bind(os.fspath(draft))
             listening.listen(4)
+            draft.rename(path)
         except OSError as error:
             listening.close()
-            _log.info("the command release cannot reach this exporter (%s: %s); SIGUSR1 can", path, error)
+            problem = runtime.told(path, error) if path.name else error
+            _log.info("the command release cannot reach this exporter (%s); SIGUSR1 can", problem)
             return None
         return cls(listening, path, release)
 
@@ -83,6 +72,10 @@ class Door:
                 return
             with connection:
                 try:
+                    uid = runtime.peer_uid(connection)
+                    if uid not in (0, os.geteuid()):
+                        _log.warning("user %d asked for a release, and is neither this exporter's nor root", uid)
+                        continue
                     connection.settimeout(_ANSWER_S)
                     connection.sendall(self._answer(connection.recv(_LINE)))
                 except OSError as error:
@@ -98,7 +91,7 @@ class Door:
             return f"write release SECONDS, at most {LONGEST_S:.0f}\n".encode()
         try:
             return b"released\n" if self._release(seconds) else b"held: a call still hangs in the driver\n"
-        except Exception as error:  # noqa: BLE001 - one defect must not shut the door
+        except Exception as error:  # noqa: BLE001 - one defect must not end the others' turn
             _log.exception("letting go of the GPUs failed")
             return f"failed: {error}\n".encode()[:_ANSWER]
 
@@ -113,19 +106,34 @@ class Door:
 
 def ask(port: int, seconds: float) -> str:
     """Have the exporter on `port` let go of the GPUs for so long; its answer. UsageError if none can be reached."""
-    problem = "no directory for its socket"
-    for path in socket_paths(port):
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_ANSWER_S)
-            try:
-                connection.connect(os.fspath(path))
-                connection.sendall(f"release {seconds:g}\n".encode())
-                return connection.recv(_ANSWER).decode("utf-8", "replace").strip()
-            except OSError as error:
-                problem = f"{path}: {error.strerror or error}"
+    problems = []
+    me = os.geteuid()
+    for directory in (*runtime.given(), *runtime.own(), runtime.SERVICE_DIRECTORY):
+        path = directory / _NAME.format(port)
+        try:
+            # Root also asks a service, which may run as any user: only root can make a directory in /run.
+            service = me == 0 and directory == runtime.SERVICE_DIRECTORY
+            owner = runtime.owner(directory, None if service else (me, 0))
+            return _ask(path, seconds, (me, 0, owner))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problems.append(runtime.told(path, error))
+    problem = "; ".join(problems) or "there is no socket of one"
     raise UsageError(
         f"no exporter of this user answers on port {port} ({problem}): name its port with --port, or send it SIGUSR1"
     )
+
+
+def _ask(path: Path, seconds: float, trusted: tuple[int, ...]) -> str:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_ANSWER_S)
+        connection.connect(os.fspath(path))
+        uid = runtime.peer_uid(connection)
+        if uid not in trusted:
+            raise PermissionError(0, f"user {uid} listens there")
+        connection.sendall(f"release {seconds:g}\n".encode())
+        return one_line(connection.recv(_ANSWER).decode("utf-8", "replace").strip())
 
 
 def _seconds(_: click.Context, __: click.Parameter, value: str) -> float:

@@ -1,0 +1,93 @@
+"""Directories for sockets in which no other user can put a socket in place of the real one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+#: The systemd unit's runtime directory, for commands that do not run in its environment.
+SERVICE_DIRECTORY: Final = Path("/run/gpu-profile-exporter")
+#: Root's own; only root can make one there.
+ROOT_DIRECTORY: Final = Path("/run/gpu-profile")
+
+
+def given() -> list[Path]:
+    """What systemd gives a service (RUNTIME_DIRECTORY) or a session (XDG_RUNTIME_DIR)."""
+    variables = ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR")
+    found = [os.environ.get(variable, "").partition(":")[0] for variable in variables]
+    return [Path(path) for path in found if path]
+
+
+def own() -> list[Path]:
+    """This user's own, which are made when needed: below /run for root, else in the temporary directory."""
+    paths = [ROOT_DIRECTORY] if os.geteuid() == 0 else []
+    with suppress(OSError):  # a read-only root may have no temporary directory
+        paths.append(Path(tempfile.gettempdir()) / f"gpu-profile-{os.geteuid()}")
+    return paths
+
+
+def usable() -> Path:
+    """The first of `given` and `own` that is this user's alone; OSError with the reasons if none is."""
+    problems = []
+    for path in (*given(), *own()):
+        try:
+            if path in own():
+                with suppress(FileExistsError):
+                    path.mkdir(mode=0o700)
+            owner(path, (os.geteuid(),))
+        except OSError as error:
+            problems.append(told(path, error))
+        else:
+            return path
+    raise OSError("; ".join(problems) or "no directory for its socket")
+
+
+def owner(path: Path, allowed: tuple[int, ...] | None) -> int:
+    """The user that a directory belongs to; OSError if that is none of `allowed`, or others may write to it."""
+    # A link in the temporary directory could be anybody's; systemd's own directories may be links.
+    status = path.stat() if path in (*given(), SERVICE_DIRECTORY) else path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(0, "this is no directory")
+    if allowed is not None and status.st_uid not in allowed:
+        raise PermissionError(0, f"the directory belongs to user {status.st_uid}")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(0, "other users may write to the directory")
+    return status.st_uid
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user at the other end of a Unix socket, as the kernel knows it (SO_PEERCRED, unix(7))."""
+    _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
+
+
+def sweep(directory: Path, pattern: str) -> None:
+    """Remove this user's sockets on which nobody listens any more."""
+    for path in directory.glob(pattern):
+        with suppress(OSError):
+            found = path.lstat()
+            if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid() and not _listens(path):
+                path.unlink()
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return False
+        except BlockingIOError:  # its queue is full
+            return True
+    return True
+
+
+def told(path: Path, error: OSError) -> str:
+    """What is wrong with a path."""
+    return f"{path}: {error.strerror or error}"
