@@ -113,8 +113,13 @@ OPERATION_GROWTH: Final = _span(
     "gpu_profile.operation.growth", "double", "How much longer twice the size takes, as a share of the time of once"
 )
 OPERATION_N: Final = _span("gpu_profile.operation.n", "int", "Timed runs behind the operation's values")
+OPERATION_CERTAINTY: Final = _span(
+    "gpu_profile.operation.certainty",
+    "double",
+    "Part of the ceilings' calibration in which nobody else used the processor, where that was too small a part",
+)
 OPERATION_REASON: Final = _span(
-    "gpu_profile.operation.reason", "string", "Why some of the operation's values are not known"
+    "gpu_profile.operation.reason", "string", "Why some of the operation's values are not known, or are uncertain"
 )
 KERNELS_N: Final = _span("gpu_profile.kernels.n", "int", "GPU operations behind the values of this execution's kernels")
 KERNELS_COUNT: Final = _span("gpu_profile.kernels.count", "int", "Kernels that this execution launched")

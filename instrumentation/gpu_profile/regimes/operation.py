@@ -34,6 +34,7 @@ _ATTRIBUTES: Final[Mapping[str, names.Attribute]] = {
     "intensity": names.OPERATION_INTENSITY,
     "growth": names.OPERATION_GROWTH,
     "n": names.OPERATION_N,
+    "certainty": names.OPERATION_CERTAINTY,
     "reason": names.OPERATION_REASON,
 }
 
@@ -47,7 +48,7 @@ class Operation:
     format of the arithmetic as data sheets do, empty if it is not known. `compute` and `memory` are shares of the
     ceilings that were reached over the whole time, overhead included. `overhead` is the share of the time that went
     into launching. `growth` is how much longer twice the size takes, as a share of the time of once. `n` timed runs
-    stand behind all of it.
+    stand behind all of it. `certainty` cuts the confidence of a verdict where the ceilings are uncertain.
     """
 
     flops: int | None = None
@@ -60,6 +61,7 @@ class Operation:
     n: int = 1
     reason: str = ""
     at_least: int | None = None
+    certainty: float | None = None
 
     @property
     def intensity(self) -> float | None:
@@ -72,7 +74,7 @@ class Operation:
         values = {"busy": busy, "compute": self.compute, "memory": self.memory, "growth": self.growth}
         known = {key: value for key, value in values.items() if value is not None}
         reason = self.reason or ("" if "busy" in known else _UNMEASURED)
-        return Evidence("operation", known, self.n, 1.0, reason=reason)
+        return Evidence("operation", known, self.n, 1.0 if self.certainty is None else self.certainty, reason=reason)
 
     def attributes(self) -> dict[str, AttributeValue]:
         """As attributes of a span; what is not known is absent."""
@@ -136,7 +138,8 @@ class Operations:
         if operation.intensity is not None:
             self._sum("both", 0.0, ns)
         if operation.overhead is not None:
-            for key, value in operation.evidence().values.items():
+            evidence = operation.evidence()
+            for key, value in {**evidence.values, "certainty": evidence.coverage}.items():
                 self._sum(key, value * ns, ns)
 
     def _sum(self, key: str, value: float, ns: int) -> None:
@@ -191,4 +194,5 @@ class Operations:
             return Evidence("operation", {}, self.n, share, reason=reason)
         keys = ("busy", "compute", "memory", "growth")
         means = {key: total / known for key in keys for total, known in [self._sums.get(key, (0.0, 0))] if known}
-        return Evidence("operation", means, self.n, share, reason=self.reason)
+        certainty = self._sums["certainty"][0] / ns
+        return Evidence("operation", means, self.n, share * certainty, reason=self.reason)

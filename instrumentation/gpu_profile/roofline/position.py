@@ -45,7 +45,8 @@ class Position:
 
     `flops_per_s` and `bytes_per_s` are what it reached. `roof` is the ceiling of the memory or cache that its bytes
     come from, by the name `residency`. `ridge` (FLOP/B) and `attainable` (FLOP/s) are of that roof and the operation's
-    own mixture of precisions.
+    own mixture of precisions. `certainty` is below 1 where the ceilings are uncertain: the part of their calibration in
+    which nobody else used the processor.
     """
 
     work: Work
@@ -61,6 +62,7 @@ class Position:
     roof: Ceiling | None = None
     ridge: float | None = None
     attainable: float | None = None
+    certainty: float = 1.0
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -84,6 +86,7 @@ class Position:
             # Timings that differ by chance can make twice the work look shorter: that is as short as can be.
             growth=None if self.growth is None else max(0.0, self.growth),
             n=self.times.n,
+            certainty=None if self.certainty == 1.0 else self.certainty,
             reason=next(iter(self.reasons.values()), ""),
         )
 
@@ -130,6 +133,8 @@ def place(
                 " work is counted too high"
             )
     faults = sorted(timing.faults for timing in timings)[len(timings) // 2]
+    if ceilings.doubt:
+        reasons["ceilings"] = ceilings.doubt
     first_touch = _first_touch(memory, faults, device_s, ceilings)
     rate = work.flops / compute_s if compute_s and work.flops else _ceiling_of(work, ceilings)
     attainable = None
@@ -151,6 +156,7 @@ def place(
         roof=roof,
         ridge=rate / roof.value if rate is not None and roof is not None else None,
         attainable=attainable,
+        certainty=1.0 - ceilings.waited if ceilings.doubt else 1.0,
         reasons=reasons,
     )
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.roofline import CEILINGS
 
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime
+from gpu_profile.regimes.operation import Operations
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.machines.machine import Timing
 from gpu_profile.roofline.position import Caches, Position, place
@@ -88,6 +89,25 @@ def test_launches_that_ran_beside_the_work_take_nothing_from_it() -> None:
     found = placed(many, 0.1, CEILINGS)
     assert found.overhead == pytest.approx(1.0)
     assert found.operation.overhead == pytest.approx(0.5)
+
+
+def test_uncertain_ceilings_cut_the_confidence_and_are_told_everywhere() -> None:
+    sure = placed(work(10**6, 10**9), 0.1, CEILINGS)
+    unsure = placed(work(10**6, 10**9), 0.1, replace(CEILINGS, waited=0.48))
+    assert sure.certainty == 1.0
+    assert "ceilings" not in sure.reasons
+    assert unsure.reasons["ceilings"].startswith("the ceilings are uncertain: others had the processor for 48 %")
+    confident, careful = (each.verdict(DEFAULT_THRESHOLDS) for each in (sure, unsure))
+    assert careful.regime is confident.regime is not Regime.UNKNOWN
+    assert careful.confidence == pytest.approx(0.52 * confident.confidence)
+    said = unsure.operation.attributes()
+    assert said["gpu_profile.operation.certainty"] == pytest.approx(0.52)
+    assert said["gpu_profile.operation.reason"] == unsure.reasons["ceilings"]
+    region = Operations()
+    for each in (sure, unsure):
+        region.add(each.operation, 1)
+    region.whole_ns = 2
+    assert region.evidence().coverage == pytest.approx(0.76)
 
 
 def test_what_is_not_known_stays_unknown_with_its_reason() -> None:

@@ -206,7 +206,7 @@ def test_a_folder_that_nothing_can_be_kept_in_costs_a_remark(
         monkeypatch.setattr(Path, "mkdir", _refuse)
     names = {"a file": "file", "under a file": "file/below", "read-only": "read-only", "too long": "x" * 5000}
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / names[place]))
-    monkeypatch.setattr(cache, "MOST_WAITED", 1.0)
+    monkeypatch.setattr("gpu_profile.roofline.ceilings.ceilings.MOST_WAITED", 1.0)
     assert GPUProfiler("cpu").ceilings.compute
     assert "Calibration Complete! (measured now; not kept: " in capsys.readouterr().out
 

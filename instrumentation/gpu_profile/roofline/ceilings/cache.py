@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,7 @@ from gpu_profile.roofline.ceilings.calibration import BUDGET_S, HOSTS, NO_MEMORY
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.ceilings.contention import Contention
 from gpu_profile.roofline.machines.machine import Machine
-from gpu_profile.units import NS_PER_S, percent
+from gpu_profile.units import NS_PER_S
 
 _log = logging.getLogger("gpu_profile")
 
@@ -38,8 +39,8 @@ MOST_BYTES: Final = 1 << 20
 #: Ceilings older than this are measured again. The key holds what is known to change them; what it cannot hold (dust,
 #: cooling, firmware, who else is on the machine) changes over weeks, and a calibration costs seconds.
 MOST_AGE_S: Final = 30 * 86_400
-#: A thread of a calibration that had to wait for a processor for more than this share found no ceiling of it.
-MOST_WAITED: Final = 0.2
+#: The same of ceilings that others may have kept low: more often, as every further calibration can only raise them.
+MOST_DOUBTED_S: Final = 86_400
 #: Calibrations of a processor that others use: what can be reached only shows when they pause.
 ATTEMPTS: Final = 3
 
@@ -59,40 +60,47 @@ def ceilings_for(
     """The machine's ceilings, and whether they were kept from when, or measured now and why they could not be kept.
 
     `recalibrate` measures them whatever is kept; `say` and `budget_s` are `calibrate`'s. Ceilings that lack something
-    because memory was short, or are a processor's that others used at the same time, are not kept: the next time may be
-    better.
+    because memory was short are not kept: the next time may be better. Those of a processor that others used meanwhile
+    are kept and say so (`Ceilings.doubt`). A ceiling is a maximum, so those of further calibrations on a busy machine
+    are added to them: the highest counts.
     """
     with _one_at_a_time:
-        kept = None if recalibrate else load(machine.key)
-        if kept is not None and 0 <= clock.now_ns() - kept.calibrated_ns <= MOST_AGE_S * NS_PER_S:
-            return kept, f"kept from {datetime.fromtimestamp(kept.calibrated_ns / NS_PER_S, UTC).date().isoformat()}"
-        ceilings, waited = _calibrated(machine, budget_s, say, clock)
+        kept = _recent(load(machine.key), clock)
+        if kept is not None and not recalibrate and not (kept.doubt and _age_s(kept, clock) > MOST_DOUBTED_S):
+            made = f"kept from {datetime.fromtimestamp(kept.calibrated_ns / NS_PER_S, UTC).date().isoformat()}"
+            return kept, "; ".join(filter(None, (made, kept.doubt)))
+        ceilings = _calibrated(machine, budget_s, say, clock)
         if not ceilings.calibrated_ns:
             return ceilings, "nothing could be measured"
-        if _short_of_memory(ceilings):
-            reason = f"{NO_MEMORY} for all of it"
-        elif waited > MOST_WAITED:
-            reason = f"too low, as other threads had the processor for {percent(waited, 0)} of the time"
-        else:
-            reason = store(ceilings)
-        return ceilings, f"measured now; not kept: {reason}" if reason else "measured now"
+        if kept is not None and ceilings.doubt:
+            ceilings = kept.best(ceilings)
+        reason = f"{NO_MEMORY} for all of it" if _short_of_memory(ceilings) else store(ceilings)
+        remarks = ("measured now", f"not kept: {reason}" if reason else "", ceilings.doubt)
+        return ceilings, "; ".join(filter(None, remarks))
 
 
-def _calibrated(machine: Machine, budget_s: float, say: Callable[[str], None], clock: Clock) -> tuple[Ceilings, float]:
-    """The best of up to `ATTEMPTS` calibrations, and how much its threads had to wait in the least disturbed."""
+def _recent(kept: Ceilings | None, clock: Clock) -> Ceilings | None:
+    return kept if kept is not None and 0 <= _age_s(kept, clock) <= MOST_AGE_S else None
+
+
+def _age_s(kept: Ceilings, clock: Clock) -> float:
+    return (clock.now_ns() - kept.calibrated_ns) / NS_PER_S
+
+
+def _calibrated(machine: Machine, budget_s: float, say: Callable[[str], None], clock: Clock) -> Ceilings:
+    """The best of up to `ATTEMPTS` calibrations; further ones only where others disturbed those before."""
     found: Ceilings | None = None
-    least = 1.0
     for attempt in range(ATTEMPTS):
         if attempt:
             say("others use the processor: measuring again")
         contention = Contention()
         measured = calibrate(machine, budget_s=budget_s, say=say, clock=clock)
-        least = min(least, contention.share() if machine.kind in HOSTS else 0.0)
+        measured = replace(measured, waited=contention.share() if machine.kind in HOSTS else 0.0)
         found = measured if found is None else found.best(measured)
-        if least <= MOST_WAITED or not measured.calibrated_ns:
+        if not found.doubt or not measured.calibrated_ns:
             break
     assert found is not None  # noqa: S101 - there is at least one attempt
-    return found, least
+    return found
 
 
 def _short_of_memory(ceilings: Ceilings) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from gpu_profile.roofline.precision import Precision
+from gpu_profile.units import percent
 
 #: `measured` on this machine; `datasheet`: the vendor's figure; `formula`: worked out from clocks and widths.
 Source = Literal["measured", "datasheet", "formula"]
@@ -17,6 +18,8 @@ Source = Literal["measured", "datasheet", "formula"]
 #: Of what data sheets promise, more than this cannot be: the measurement is wrong. Clocks above the sheet's boost clock
 #: give some per cent.
 IMPOSSIBLE: Final = 1.15
+#: A thread of a calibration that had to wait for a processor for more than this share may have missed its ceiling.
+MOST_WAITED: Final = 0.2
 
 
 class Ceiling(NamedTuple):
@@ -44,7 +47,8 @@ class Ceilings:
     `cold_launch_s` for one on a few elements when the caches hold other things, code among them. `fault_s`: how long a
     page of the host's memory takes that is touched for the first time, beyond what is written. `missing`: why a ceiling
     is not known, by its name. `machine`: its name; `key`: what they hold for, as in `Machine.key`. `calibrated_ns`:
-    when they were measured, ns since the epoch, 0 if they were not.
+    when they were measured, ns since the epoch, 0 if they were not. `waited`: how much of its time the least disturbed
+    of their calibrations waited for a processor that others used.
     """
 
     machine: str
@@ -56,6 +60,15 @@ class Ceilings:
     fault_s: float | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
     calibrated_ns: int = 0
+    waited: float = 0.0
+
+    @property
+    def doubt(self) -> str:
+        """Why they may be too low; empty if nothing says so."""
+        if self.waited <= MOST_WAITED:
+            return ""
+        others = f"others had the processor for {percent(self.waited, 0)} of the time while they were measured"
+        return f"the ceilings are uncertain: {others}: recalibrate when the machine is idle"
 
     @property
     def memory(self) -> Ceiling | None:
@@ -91,6 +104,7 @@ class Ceilings:
             launch_s=_least(self.launch_s, other.launch_s),
             cold_launch_s=_least(self.cold_launch_s, other.cold_launch_s),
             fault_s=_least(self.fault_s, other.fault_s),
+            waited=min(self.waited, other.waited),
             missing={name: why for name, why in {**self.missing, **other.missing}.items() if name not in known},
         )
 
@@ -106,6 +120,7 @@ class Ceilings:
             "fault_s": self.fault_s,
             "missing": dict(self.missing),
             "calibrated_ns": self.calibrated_ns,
+            "waited": self.waited,
         }
 
     @staticmethod
@@ -121,6 +136,7 @@ class Ceilings:
             fault_s=_maybe(found["fault_s"]),
             missing={_text(name): _text(value) for name, value in found["missing"].items()},
             calibrated_ns=int(found["calibrated_ns"]),
+            waited=_share(found.get("waited", 0.0)),  # files of before it was kept are of an idle machine
         )
 
 
@@ -139,6 +155,13 @@ def _positive(value: Any) -> float:
     number = float(value)
     if not 0 < number < float("inf"):
         raise ValueError(f"{value!r} is no positive number")
+    return number
+
+
+def _share(value: Any) -> float:
+    number = float(value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{value!r} is no share")
     return number
 
 

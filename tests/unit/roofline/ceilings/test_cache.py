@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from unit.roofline.ceilings.calibration import SlowDevice, use
 
-from gpu_profile.roofline.ceilings.cache import MOST_AGE_S, ceilings_for, folder, load, path_of, store
+from gpu_profile.roofline.ceilings.cache import MOST_AGE_S, MOST_DOUBTED_S, ceilings_for, folder, load, path_of, store
 from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings, Level
 from gpu_profile.roofline.ceilings.contention import Contention
 from gpu_profile.roofline.precision import Precision
@@ -48,8 +48,10 @@ def written(key: dict[str, str] = KEY) -> Path:
 
 def test_what_is_stored_is_what_is_loaded() -> None:
     assert load(KEY) is None
-    assert store(CEILINGS) == ""
-    assert load(KEY) == CEILINGS
+    for waited in (0.0, 0.48):
+        kept = replace(CEILINGS, waited=waited)
+        assert store(kept) == ""
+        assert load(KEY) == kept
 
 
 def test_ceilings_hold_for_one_key_only() -> None:
@@ -214,14 +216,37 @@ def test_where_nothing_can_be_measured_nothing_is_kept(home: Path, monkeypatch: 
     assert not (home / "ceilings").exists()
 
 
-def test_a_processor_that_others_used_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = use(SlowDevice(), monkeypatch)
+def test_ceilings_of_a_busy_processor_are_kept_flagged_and_only_ever_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, clock = use(SlowDevice(), monkeypatch), FakeClock(1_800_000_000 * 10**9)
     monkeypatch.setattr(Contention, "share", lambda _: 0.48)
     # A GPU's own times say nothing of the host's processor.
-    assert ceilings_for(device)[1] == "measured now"
-    device.kind = "cpu"
-    remark = ceilings_for(device, recalibrate=True)[1]
-    assert remark == "measured now; not kept: too low, as other threads had the processor for 48 % of the time"
+    assert ceilings_for(device, clock=clock)[1] == "measured now"
+    device.kind, device.key = "cpu", {"processor": "of a test"}
+    doubt = (
+        "the ceilings are uncertain: others had the processor for 48 % of the time while they were measured: "
+        "recalibrate when the machine is idle"
+    )
+    first, remark = ceilings_for(device, clock=clock)
+    assert (first.doubt, remark) == (doubt, f"measured now; {doubt}")
+    runs = device.runs
+    clock.advance(MOST_DOUBTED_S)
+    assert ceilings_for(device, clock=clock) == (first, f"kept from 2027-01-15; {doubt}")
+    assert device.runs == runs, "a warm start measures nothing"
+    # Slower, as others take more of it now: what was reached once can be reached.
+    device.rates = {precision: rate / 2 for precision, rate in device.rates.items()}
+    clock.advance(1)
+    second, _ = ceilings_for(device, clock=clock)
+    assert device.runs > runs
+    assert (second.compute, second.doubt) == (first.compute, doubt)
+    # What was measured undisturbed stands by itself, and a busy hour later changes nothing of it.
+    monkeypatch.setattr(Contention, "share", lambda _: 0.01)
+    third, remark = ceilings_for(device, recalibrate=True, clock=clock)
+    assert (third.doubt, remark) == ("", "measured now")
+    assert third.compute[Precision.FP32] < first.compute[Precision.FP32]
+    monkeypatch.setattr(Contention, "share", lambda _: 0.9)
+    device.rates = {precision: rate / 2 for precision, rate in device.rates.items()}
+    fourth, _ = ceilings_for(device, recalibrate=True, clock=clock)
+    assert (fourth.compute, fourth.doubt) == (third.compute, "")
 
 
 def test_contention_is_the_wait_of_the_thread_that_waited_most(tmp_path: Path) -> None:
