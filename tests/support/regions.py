@@ -183,7 +183,7 @@ HUNGRY = KernelWork(
     evidence=Evidence(
         "kernels",
         {"busy": 0.35, "work": 0.3, "communication": 0.0, "transfer": 0.05, "host_wait": 0.6, "launch": 0.01}
-        | {"other_wait": 0.05, "kernel_s": 0.001},
+        | {"other_wait": 0.05, "kernel_s": 0.001, "others": 2 / 12},
         4,
         1.0,
     ),
@@ -210,7 +210,7 @@ TALKING = KernelWork(
     evidence=Evidence(
         "kernels",
         {"busy": 0.9, "work": 0.1, "communication": 0.8, "transfer": 0.0, "host_wait": 0.05, "launch": 0.05}
-        | {"other_wait": 0.05, "kernel_s": 0.003},
+        | {"other_wait": 0.05, "kernel_s": 0.003, "others": 0.0},
         9,
         0.9,
     ),

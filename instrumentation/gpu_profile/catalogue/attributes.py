@@ -189,6 +189,9 @@ KERNELS_LAUNCH_SHARE: Final = _share("gpu_profile.kernels.launch.ratio", "that l
 KERNELS_OTHER_WAIT_SHARE: Final = _share(
     "gpu_profile.kernels.other_wait.ratio", "in which something was launched, and waited"
 )
+KERNELS_OTHERS_SHARE: Final = _span(
+    "gpu_profile.kernels.others.ratio", "double", "Share of the span in which only operations of others ran"
+)
 KERNELS_COVERAGE: Final = _share("gpu_profile.kernels.coverage", "that the profiler's records explain")
 KERNELS_REASON: Final = _span("gpu_profile.kernels.reason", "string", "Why some of the kernels' values are not known")
 

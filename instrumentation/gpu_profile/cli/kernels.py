@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,13 +55,15 @@ def kernels(
     with no_collection():
         counted = None if counters is None else _counted(counters)
         report = report_of(_until_problem(source, problems), source=str(trace), counted=counted)
+        if problems:
+            report = replace(report, cut=str(problems[0]))
     if report.activity is None and not report.on_host:
         raise problems[0] if problems else UsageError(f"{trace}: {_nothing(report, source)}")
     if region is not None:
         report.region(region)  # before anything is written
     wrote = _files(report, source, html=html, csv=csv, perfetto=perfetto, region=region)
     if as_json:
-        click.echo(_json(report, source, problems, region, top))
+        click.echo(_json(report, source, region, top))
     elif not wrote:
         from gpu_profile.kernels.render.text import render
 
@@ -100,14 +103,11 @@ def _files(
     return any(target is not None for target in asked.values())
 
 
-def _json(report: KernelReport, source: Trace, problems: list[UsageError], region: str | None, top: int) -> str:
+def _json(report: KernelReport, source: Trace, region: str | None, top: int) -> str:
     from gpu_profile.kernels.render.document import document
     from gpu_profile.report.as_json import to_json
 
-    found = document(report, region=region, top=top) | {"skipped": dict(source.skipped)}
-    if problems:
-        found["problem"] = str(problems[0])
-    return to_json(found)
+    return to_json(document(report, region=region, top=top) | {"skipped": dict(source.skipped)})
 
 
 def _until_problem(trace: Trace, problems: list[UsageError]) -> Iterator[Record]:

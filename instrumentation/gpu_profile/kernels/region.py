@@ -6,7 +6,7 @@ Sums of two recordings of the same region add up; every ratio is made of sums, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpu_profile.kernels.counters.sums import CounterSums
@@ -134,7 +134,7 @@ class RegionKernels(TimeSums):
         return longest_first(self.kernels)[:most]
 
     def evidence(self) -> Evidence:
-        """What the regimes judge, as shares of the span less the time in which only others' operations ran."""
+        """What the regimes judge: shares of the span less the time in which only others' ran, and that time's share."""
         whole = self.span_ns - self.others_ns
         if self.on_host:
             return Evidence("kernels", {}, self.operations, 0.0, reason="a CPU's operators tell nothing about a GPU")
@@ -142,7 +142,8 @@ class RegionKernels(TimeSums):
             return Evidence("kernels", {}, 0, 0.0, reason="it launched nothing on a GPU")
         if not whole:
             return Evidence("kernels", {}, self.operations, 0.0, reason="its GPU operations take no time")
-        return self.evidence_over(whole, self.mean_kernel_ns)
+        own = self.evidence_over(whole, self.mean_kernel_ns)
+        return replace(own, values={**own.values, "others": self.others_ns / self.span_ns})
 
     def verdict(self) -> Verdict:
         """What bounds it, on the basis `kernels`."""

@@ -33,7 +33,8 @@ class ReportData:
     `outside` is what was launched in no region, named "". `notes` counts, by reason, what could not be used or told
     apart. `dropped` is how many records the profiler lost; None: it does not tell. `on_host`: there was no GPU
     operation, and `regions` and `outside` are made of the CPU's operators instead. `counted` tells how many of the
-    counters' records found a kernel or region; None: there were none.
+    counters' records found a kernel or region; None: there were none. `cut` says why the records end early; empty if
+    they do not.
     """
 
     source: str
@@ -48,6 +49,7 @@ class ReportData:
     columns: Columns
     _adder: Adder
     _outermost: Mapping[str, Sequence[int]]
+    cut: str = ""
 
     @classmethod
     def of(

@@ -39,6 +39,7 @@ _EVIDENCE: Final[Mapping[str, Attribute]] = {
     "host_wait": names.KERNELS_HOST_WAIT_SHARE,
     "launch": names.KERNELS_LAUNCH_SHARE,
     "other_wait": names.KERNELS_OTHER_WAIT_SHARE,
+    "others": names.KERNELS_OTHERS_SHARE,
     "kernel_s": names.KERNELS_MEAN,
 }
 
@@ -126,7 +127,8 @@ class KernelWork(KernelSums):
     """The GPU operations that one execution launched. It is not changed once it is made.
 
     `occupancy` is estimated, 0-1, a mean over `kernel_ns`. `top` are the kernels that took longest: name, count, and ns
-    in all. `evidence`, of the basis `kernels`, is what a verdict on it rests on; its shares are of `whole_ns`.
+    in all. `evidence`, of the basis `kernels`, is what a verdict on it rests on; its shares are of `whole_ns`,
+    `others` of `span_ns`.
     """
 
     evidence: Evidence
@@ -221,9 +223,10 @@ class KernelWorks(KernelSums):
         # What launched nothing has no span, and nothing to say of the others.
         known = bool(evidence.values)
         self._mean("coverage", evidence.coverage if known else 0.0, max(int(known), work.whole_ns))
+        # The mean duration is of the kernels, shares are of time.
+        weights = {"kernel_s": work.kernels, "others": work.span_ns}
         for key, value in evidence.values.items():
-            # The mean duration is of the kernels, shares are of time.
-            self._mean(key, value, max(1, work.kernels if key == "kernel_s" else work.whole_ns))
+            self._mean(key, value, max(1, weights.get(key, work.whole_ns)))
 
     def _mean(self, key: str, value: float, weight: int) -> None:
         total, weights = self._means.get(key, (0.0, 0))

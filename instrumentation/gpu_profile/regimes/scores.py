@@ -34,15 +34,17 @@ def _possible(key: str, value: float) -> bool:
 
 
 #: Where work is less than `well_fed`, the longest wait takes more than this share: less is no cause, nor the next one.
-_SLIGHT: Final = 0.05
+SLIGHT: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How a trace's time divides: `work`, `communication` and `transfer` that nothing hides, and idle time.
+    """How a trace's time, or a region's span, divides; the parts add up to 1 with what is `unknown`.
 
-    `host`: there was nothing launched; `launch` is its part in launching calls and the framework's work around them.
-    `other`: something was launched, and waited. None: the trace does not hold it. `kernel_s`: the mean kernel.
+    `work`, `communication` and `transfer` that nothing hides; `others`: only operations of others ran on the device;
+    and idle time. `host`: there was nothing launched; `launch` is its part in launching calls and the framework's work
+    around them. `gaps`: the way from one kernel to the next; `other`: something was launched, and waited for longer.
+    None: the trace does not hold it. `kernel_s`: the mean kernel.
     """
 
     work: float | None
@@ -50,17 +52,31 @@ class Waits:
     transfer: float | None
     host: float | None
     launch: float | None
+    gaps: float
     other: float | None
+    others: float
+    idle: float
     kernel_s: float | None
 
     @staticmethod
-    def of(evidence: Evidence) -> Waits | None:
-        """What the basis `kernels` knows."""
+    def of(evidence: Evidence, limits: Thresholds) -> Waits | None:
+        """What the basis `kernels` knows, whose shares are of the time without that of others.
+
+        Waits of operations that had been launched are gaps between kernels if the mean one is short.
+        """
         if evidence.basis != "kernels":
             return None
-        keys = ("work", "communication", "transfer", "host_wait", "launch", "other_wait", "kernel_s")
-        values = (evidence.get(key) for key in keys)
-        return Waits(*values)
+        others = min(1.0, evidence.get("others") or 0.0)
+        own = 1.0 - others
+        keys = ("work", "communication", "transfer", "host_wait", "launch", "other_wait")
+        work, communication, transfer, host, launch, other = (
+            None if (share := evidence.get(key)) is None else share * own for key in keys
+        )
+        kernel_s, ran, gaps = evidence.get("kernel_s"), (work or 0.0) + (communication or 0.0), 0.0
+        if other and kernel_s is not None and other * kernel_s < limits.short_kernel * ran:
+            gaps, other = other, 0.0
+        idle = max(0.0, 1.0 - evidence.values["busy"]) * own
+        return Waits(work, communication, transfer, host, launch, gaps, other, others, idle, kernel_s)
 
     def hungry(self, limits: Thresholds) -> float | None:
         """How far work is below what a well-fed GPU does; None if the trace does not hold what it waits for."""
@@ -69,14 +85,17 @@ class Waits:
     @property
     def unknown(self) -> float:
         """The share that nothing accounts for: the GPU was idle, and the trace does not hold why."""
-        known = (self.work, self.communication, self.transfer, self.host, self.other)
+        known = (self.work, self.communication, self.transfer, self.host, self.gaps, self.other, self.others)
         return max(0.0, 1.0 - sum(share or 0.0 for share in known))
 
-    def longest(self, wait: float | None, *others: float | None) -> float | None:
-        """How far a wait is ahead of others, and of what is unknown; None if it is next to nothing, and no cause."""
-        if wait is None or wait < _SLIGHT:
+    def longest(self, wait: float | None, *rivals: float | None) -> float | None:
+        """How far a wait is ahead of others, of others' operations, and of what is unknown.
+
+        None if it is next to nothing, and no cause.
+        """
+        if wait is None or wait < SLIGHT:
             return None
-        return wait - max(self.unknown, *(other or 0.0 for other in others))
+        return wait - max(self.unknown, self.others, *(rival or 0.0 for rival in rivals))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +183,7 @@ class Scores:
             growth=evidence.get("growth"),
             clock=evidence.get("clock"),
             throttled=evidence.get("throttled"),
-            trace=Waits.of(evidence),
+            trace=Waits.of(evidence, limits),
         )
 
 

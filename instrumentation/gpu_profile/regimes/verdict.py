@@ -11,13 +11,15 @@ from gpu_profile.regimes.rule import Regime, Rule
 from gpu_profile.regimes.scores import Scores, sound
 from gpu_profile.regimes.sensor_rules import SENSOR_RULES
 from gpu_profile.regimes.thresholds import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, Thresholds
-from gpu_profile.regimes.trace_rules import TRACE_RULES
+from gpu_profile.regimes.trace_rules import TRACE_RULES, unfit
 from gpu_profile.units import percent
 
 #: What rests on sensors, whose gains and rates are a little off.
 _SENSORS: Final[frozenset[Basis]] = frozenset({"counters", "coarse"})
 #: From so many times `least_n` GPU operations on, a trace's verdict is no less sure because of their number; ours.
 _MANY: Final = 10
+#: At such a margin no other answer is near: no share of the time is as far from another.
+_FAR: Final = -1.0
 #: THE table: the first rule that fires gives the verdict.
 RULES: Final[tuple[Rule, ...]] = (*SENSOR_RULES, *TRACE_RULES, *OPERATION_RULES)
 
@@ -61,7 +63,8 @@ def classify(evidence: Evidence, thresholds: Thresholds = DEFAULT_THRESHOLDS) ->
     margins = [(rule, rule.margin(scores, thresholds)) for rule in RULES if evidence.basis in rule.bases]
     first = next((i for i, (_, margin) in enumerate(margins) if margin is not None and margin >= 0), None)
     if first is None:
-        nearest = max(((m, r.regime) for r, m in margins if m is not None), key=lambda near: near[0], default=None)
+        near = ((margin, rule.regime) for rule, margin in margins if margin is not None and margin > _FAR)
+        nearest = max(near, key=lambda each: each[0], default=None)
         return _unknown(evidence, _unfit(scores, evidence, thresholds), scores, nearest[1] if nearest else None)
     rule, own = margins[first]
     # A rule further up that nearly fired is as near a threshold as the rule's own.
@@ -120,11 +123,7 @@ def _unfit(scores: Scores, evidence: Evidence, limits: Thresholds) -> str:
             return evidence.reason or f"not known of it: {' and '.join(unknown)}"
         return "neither FLOPs nor bytes explain the time: a run of twice the size tells whether launching does"
     if scores.trace is not None:
-        if scores.trace.host is None:
-            return "the trace holds no calls of the host: record its activities as well"
-        if (scores.trace.hungry(limits) or -1.0) >= 0:
-            return "the calls are missing in the trace that tell what the GPU waited for longest"
-        return "kernel times alone do not tell what bounds this: activity counters would"
+        return unfit(scores.trace, limits)
     missing = [field.name for field in fields(scores) if getattr(scores, field.name) is None and field.name != "trace"]
     return "no rule fits the evidence" + (f" (unknown: {', '.join(missing)})" if missing else "")
 

@@ -242,7 +242,7 @@ def test_kernels_that_fill_the_span_do_not_tell_memory_from_compute(kernel_us: i
         program.launch(kernel_us * US)
     verdict = judged(program)
     assert verdict.regime is Regime.UNKNOWN
-    assert verdict.rule == "kernel times alone do not tell what bounds this: activity counters would"
+    assert verdict.rule.endswith("kernel times alone do not tell what bounds it: activity counters would")
 
 
 def test_a_handful_of_operations_is_not_judged(program: Program) -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,23 @@ def test_of_a_truncated_trace_what_can_be_read_is_shown_and_the_exit_code_says_s
     assert err.startswith(f"gpu-profile: {path}: byte ")
     assert err.endswith("; what is shown is what came before\n")
     assert err.count("\n") == 1
+
+
+def test_a_trace_that_was_cut_before_its_gpu_operations_says_so_everywhere(
+    program: Program, tmp_path: Path, capsys: Capture
+) -> None:
+    path = write(tmp_path / "trace.json", [*on_cpu(), *program.records])
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b'"cat": "kernel"') - 30])
+    assert run(["kernels", str(path)]) == 2
+    text = capsys.readouterr().out
+    assert text.startswith(f"CUT SHORT: {path}: byte ")
+    assert "truncated?; all that is shown is what came before" in text
+    assert "record it with" not in text
+    page = tmp_path / "page.html"
+    assert run(["kernels", str(path), "--html", str(page)]) == 2
+    assert re.search(r'<p role="alert"><strong>CUT SHORT: .*truncated\?', page.read_text())
+    assert "record it with" not in page.read_text()
 
 
 def test_events_that_cannot_be_used_are_told(tmp_path: Path, capsys: Capture) -> None:

@@ -54,6 +54,26 @@ def test_the_regime_is_what_is_known_of_the_program(name: str, regime: Regime) -
     assert verdict.advice
 
 
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_region_s_sentence_has_the_share_that_its_bar_shows(name: str) -> None:
+    for region in report_of(recorded(name)).regions:
+        verdict, idle = region.verdict(), region.idle
+        shown = {
+            Regime.COMMUNICATION_BOUND: region.exposed_communication_ns,
+            Regime.TRANSFER_BOUND: region.exposed_transfer_ns,
+            Regime.OVERHEAD_BOUND: idle.launch_ns,
+            Regime.IDLE: idle.total_ns,
+            Regime.HOST_BOUND: idle.host_wait_ns,
+        }
+        if verdict.regime is Regime.UNKNOWN:
+            own = (region.work_ns, region.exposed_communication_ns, idle.total_ns)
+            assert ("only others' operations run" in verdict.rule) == (region.others_ns > max(0, *own)), region.name
+            continue
+        gaps = idle.kernel_wait_ns + idle.other_ns if "gaps between kernels" in verdict.advice else 0
+        assert f"{(shown[verdict.regime] + gaps) / region.span_ns:.0%}".replace("%", " %") in verdict.advice
+        assert shown[verdict.regime] + gaps > region.others_ns
+
+
 @pytest.mark.parametrize("factor", [0.8, 1.2])
 @pytest.mark.parametrize("threshold", ["well_fed", "short_kernel", "idle_busy"])
 def test_no_verdict_hangs_on_the_exact_value_of_a_threshold(threshold: str, factor: float) -> None:

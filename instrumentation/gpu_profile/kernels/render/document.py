@@ -38,6 +38,7 @@ def document(report: ReportData, *, region: str | None = None, top: int = 10) ->
         "counted": None if report.counted is None else _counted(report.counted),
         "notes": dict(report.notes),
         "dropped": report.dropped,
+        **({"problem": report.cut} if report.cut else {}),
     }
 
 

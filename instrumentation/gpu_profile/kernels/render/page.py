@@ -43,6 +43,7 @@ def render_page(report: ReportData, *, title: str, notes: Mapping[str, int] | No
     by = "regime" if len(regimes - {"UNKNOWN"}) > 1 else "region"
     causes = report.causes
     body = [
+        *(f'<p role="alert"><strong>{escape(line)}</strong></p>' for line in text.cut(report)),
         f"<p>{escape(_headline(report))}</p>",
         *_tiles(report, causes=causes),
         *_timeline(drawn, by, regimes),
@@ -81,7 +82,7 @@ def _everything(report: ReportData) -> list[RegionKernels]:
 
 def _headline(report: ReportData) -> str:
     if report.activity is None:
-        return f"{printable(report.source)}: {text.ON_HOST}"
+        return text.on_host(report)
     verdict = classify(evidence(report.activity))
     return f"{verdict.regime}: {verdict.advice or verdict.rule}"
 

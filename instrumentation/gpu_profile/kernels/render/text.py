@@ -30,9 +30,11 @@ from gpu_profile.report import text_table
 from gpu_profile.report.table import printable
 from gpu_profile.units import percent
 
-ON_HOST: Final = (
+_ON_HOST: Final = (
     "no GPU operation in it: what follows are operators that the CPU ran (record it with the GPU's activities)"
 )
+#: GPU operations stand behind the host's, so a trace that was cut tells nothing of how it was recorded.
+_CUT_ON_HOST: Final = "no GPU operation before its end: what follows are operators that the CPU ran"
 #: Places of columns that a narrow terminal goes without, the first first: of regions, and of kernels.
 _SPARE: Final = ((10,), (9,), (3,), (2,), (12,), (6, 7), (1,), (8,))
 _SPARE_OF_KERNELS: Final = ((5,), (4,))
@@ -50,7 +52,17 @@ def render(report: ReportData, *, region: str | None = None, top: int = 10, widt
         parts = _detail(report, report.region(region), causes=causes, top=top, width=width)
     else:
         parts = _all(report, causes=causes, top=top, width=width)
-    return "\n".join([*parts, *notes(report)])
+    return "\n".join([*cut(report), *parts, *notes(report)])
+
+
+def cut(report: ReportData) -> list[str]:
+    """That the records end early, where they do: all sums are of a part then."""
+    return [f"CUT SHORT: {printable(report.cut)}; all that is shown is what came before"] if report.cut else []
+
+
+def on_host(report: ReportData) -> str:
+    """Whose operators are shown instead of GPU operations."""
+    return f"{printable(report.source)}: {_CUT_ON_HOST if report.cut else _ON_HOST}"
 
 
 def notes(report: ReportData) -> list[str]:
@@ -77,7 +89,7 @@ def _all(report: ReportData, *, causes: bool, top: int, width: int | None) -> It
     if report.activity is not None:
         yield from _whole(source, report.activity, causes=causes)
     elif report.on_host:
-        yield f"{source}: {ON_HOST}"
+        yield on_host(report)
     if report.regions:
         yield ""
         yield from _regions(report, causes=causes, width=width)
@@ -176,7 +188,7 @@ def _detail(report: ReportData, r: RegionKernels, *, causes: bool, top: int, wid
     yield f"{printable(r.name)}: {many(r.executions, 'execution')}, {time(r.host_ns)} on the host; {where}"
     what = "operator" if r.on_host else "kernel"
     if report.on_host:
-        yield f"{printable(report.source)}: {ON_HOST}"
+        yield on_host(report)
     else:
         yield ""
         devices = 1 if report.activity is None else len(report.activity.devices)
