@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from random import Random
 from typing import Self
 
 import bcrypt
@@ -16,6 +17,16 @@ from support.programs import Exporter, exporter, said, until
 from support.servers import GET, answer
 
 CROWD = 600
+#: What a bad client says at once, and what now and then.
+KINDS = {
+    "silent": (b"", b""),
+    "a byte now and then": (b"GET /", b"x"),
+    "half a request": (GET[:-2], b""),
+    "one request whose answer is not read": (GET, b""),
+    "many requests whose answers are not read": (GET * 20, GET),
+    "no HTTP": (b"\x16\x03\x01\x02\x00\x01", b"\r\n\r\n"),
+    "a body without end": (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n", b"x" * 1000),
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,29 +66,31 @@ def scrape(connection: socket.socket) -> int:
     return answer(connection)[0]
 
 
-@pytest.mark.parametrize(
-    ("says", "more"),
-    [
-        pytest.param(b"", b"", id="silent"),
-        pytest.param(b"GET /", b"x", id="a-byte-now-and-then"),
-        pytest.param(GET[:-2], b"", id="half-a-request"),
-        pytest.param(GET, b"", id="one-request-whose-answer-is-not-read"),
-        pytest.param(GET * 20, GET, id="many-requests-whose-answers-are-not-read"),
-    ],
-)
-def test_scrapers_are_answered_beside_600_bad_clients_of_their_own_host(
-    running: Exporter, says: bytes, more: bytes
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_scrapers_are_answered_beside_600_bad_clients_of_their_own_host(running: Exporter, kind: str) -> None:
     port = int(running.url.rpartition(":")[2])
     with ExitStack() as stack:
         steady = scraper(port, stack)
         assert [scrape(steady) for _ in range(3)] == [200] * 3
-        crowd = Crowd(port, stack, says, more, "127.0.0.1")
+        crowd = Crowd(port, stack, *KINDS[kind], "127.0.0.1")
         crowd.grow(CROWD)
         for _ in range(10):
             assert scrape(steady) == 200, "on the connection that it has had from the start"
             assert scrape(scraper(port, stack)) == 200, "on a new connection"
             crowd.grow(30)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_scrapers_are_answered_beside_any_mix_of_bad_clients(running: Exporter, seed: int) -> None:
+    port = int(running.url.rpartition(":")[2])
+    random = Random(seed)  # noqa: S311 - nothing is kept secret by it
+    with ExitStack() as stack:
+        hosts = [f"127.0.0.{n}" for n in range(1, 4)]
+        crowds = [Crowd(port, stack, *random.choice([*KINDS.values()]), random.choice(hosts)) for _ in range(5)]
+        for _ in range(20):
+            random.choice(crowds).grow(random.randint(1, 150))
+            assert scrape(scraper(port, stack)) == 200
+    assert running.process.poll() is None
 
 
 def test_a_host_that_takes_all_connections_takes_none_from_another(running: Exporter) -> None:
@@ -148,7 +161,7 @@ def test_guessers_of_its_own_host_cost_a_scraper_no_answer(tmp_path: Path) -> No
                 return answer(connection)[0]
 
         assert scraped() == 200
-        with Guessers(port, 30) as guessers:
+        with Guessers(port, 20) as guessers:
             until(lambda: guessers.statuses[401] >= 3, "guesses are checked")
             for _ in range(3):
                 running.process.send_signal(signal.SIGHUP)

@@ -11,6 +11,7 @@ class Limits:
 
     `connections`: open at once. Above that one is closed for each that comes, as `admission` says; while all are being
     answered, the new one is refused.
+    `tls_connections`: the same with TLS, as asyncio keeps a third of a MiB for each of them.
     `request_s`: from the first byte of a request, or from the connection, until its head is there; TLS as well.
     `idle_s`: between two requests of one connection; longer than most scrape intervals, so that one handshake serves.
     `write_s`: until the client's side has taken in an answer.
@@ -20,6 +21,7 @@ class Limits:
     """
 
     connections: int = 512
+    tls_connections: int = 128
     request_s: float = 5.0
     idle_s: float = 90.0
     write_s: float = 10.0

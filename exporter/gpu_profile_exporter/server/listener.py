@@ -135,7 +135,8 @@ class Acceptor:
         self._limits = limits
         self._counts = counts
         self._loop = loop
-        self._open: Admission[Connection] = Admission(limits.connections, counts)
+        most = limits.connections if web.current().tls is None else limits.tls_connections
+        self._open: Admission[Connection] = Admission(most, counts)
         #: Those whose TLS handshake is not over.
         self._entering: dict[Connection, asyncio.Task[None]] = {}
         self._pause: asyncio.TimerHandle | None = None
