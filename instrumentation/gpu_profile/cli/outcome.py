@@ -137,11 +137,19 @@ class Outcome:
     def _devices(self) -> str:
         if not self.summaries:
             return f"gpu-profile: {si(seconds(self.run.end_ns - self.run.start_ns), 's')}; {self._unwatched()}"
-        used = [summary for _, summary in self.summaries if not _idle(summary)]
-        idle = [summary for _, summary in self.summaries if _idle(summary)]
-        if not used or len(self.summaries) == 1:
-            used, idle = [*used, *idle][:1], [*used, *idle][1:]
-        return "\n".join([*(summary.format() for summary in used), *(_one_line(summary) for summary in idle)])
+        read = [summary for _, summary in self.summaries if not _unread(summary)]
+        used = [summary for summary in read if not _idle(summary)]
+        idle = [summary for summary in read if _idle(summary)]
+        if not used:
+            used, idle = idle[:1], idle[1:]
+        unread = [summary for _, summary in self.summaries if _unread(summary)]
+        return "\n".join(
+            [
+                *(summary.format() for summary in used),
+                *(_one_line(summary) for summary in idle),
+                *(_no_line(summary) for summary in unread),
+            ]
+        )
 
     def _unwatched(self) -> str:
         return f"no GPU was read: {self._watch.problem}"
@@ -199,6 +207,11 @@ class Outcome:
         return b"" if recording is None else perfetto_trace(recording, analysis)
 
 
+def _unread(summary: GpuSummary) -> bool:
+    """Whether no reading fell into the run; the energy of a device may still be that of a reading that looks back."""
+    return summary.n_samples == 0 and summary.mem_used_max_mb is None and summary.temp_max_c is None
+
+
 def _idle(summary: GpuSummary) -> bool:
     return summary.util_gpu_max is not None and summary.util_gpu_max <= _IDLE
 
@@ -207,3 +220,8 @@ def _one_line(summary: GpuSummary) -> str:
     watts = "" if summary.power_mean_w is None else f" | power: mean {summary.power_mean_w:.1f} W"
     joules = "" if summary.energy_j is None else f" | energy: {summary.energy_j:.1f} J"
     return f"[GPU {summary.device}] {summary.name}: idle{watts}{joules}"
+
+
+def _no_line(summary: GpuSummary) -> str:
+    length = si(summary.duration_s, "s")
+    return f"[GPU {summary.device}] {summary.name}: nothing measured, {length} are too short for readings"

@@ -253,7 +253,10 @@ def _by_tiles(column: Column, interval: Interval, reading: Reading | None) -> Bu
     if every is None:
         return _contradictory(column.signal, reading, interval)
     low, high = max(0.0, every.low_ns - doubt), min(float(b - a), every.high_ns + doubt)
-    bounds = Bounds(min(max(every.value_ns, low), high), low, high)
+    # Around an interval without any work, or full of it, what rounding leaves room for is no guess.
+    around = shares[(ends > a - period) & (starts < b + period)]
+    value = low if (around <= 0).all() else high if (around >= 1).all() else every.value_ns
+    bounds = Bounds(min(max(value, low), high), low, high)
     reason = f"too short for a counter that renews itself every {period / 1e6:.0f} ms"
     if int(ends[-1]) < b:
         reason = "no reading covers its end yet"

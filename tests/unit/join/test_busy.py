@@ -164,6 +164,15 @@ def test_an_activity_counter_is_too_slow_for_a_tenth_of_a_second() -> None:
     assert found.reason == "too short for a counter that renews itself every 100 ms"
 
 
+@pytest.mark.parametrize("length_ms", [0.01, 1, 50])
+def test_an_activity_counter_that_reads_nothing_around_a_moment_leaves_nothing_to_guess(length_ms: float) -> None:
+    history = tiles(Load.steps((0, 1000)), period_ms=105, phase_ms=30, until_ms=8900)
+    found = judged(history, Interval(at(5010), at(5010 + length_ms)))
+    assert found.value_s == 0.0
+    full = judged(history, Interval(at(510), at(510 + length_ms)))
+    assert full.value_s == pytest.approx(length_ms / 1000)
+
+
 def test_stamped_readings_are_settled_by_the_first_one_after_the_end() -> None:
     history = stamped(LOAD, window_ms=1000, refresh_ms=100, until_ms=8501)
     assert settled(history, at(8500))
