@@ -1,3 +1,4 @@
+import gc
 import os
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def test_a_process_tells_its_own_cpu_memory_start_and_files() -> None:
 
 
 def test_open_files_are_counted_exactly() -> None:
+    gc.collect()  # what other tests left open is not closed in between
     before = of_exposition(Exposition(list))["process_open_fds"]
     files = [os.open(os.devnull, os.O_RDONLY) for _ in range(5)]
     after = of_exposition(Exposition(list))["process_open_fds"]
