@@ -11,15 +11,20 @@ import numpy as np
 from gpu_profile.analysis.runs import LATEST_NS
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Kind, signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Sample
-from gpu_profile.history.timeline import Timeline
+from gpu_profile.history.timeline import Column, Timeline
 from gpu_profile.join.summary import RegionSummary
 from gpu_profile.recording import Columns, Recording
 from gpu_profile.report.table import printable
 from gpu_profile.units import NS_PER_S, percent
 
 UNSAMPLED: Final = "the device was not sampled while it ran"
-#: Where samples cover less of the time, the energy that they tell is not the energy of that time.
+#: Where samples cover less of the time, the energy that they tell is not the energy of that time,
 LEAST_COVERED: Final = 0.95
+#: but for samples of at least this share whose gaps are shorter than the sensor's window: a power that is polled a
+#: little less often than it is renewed. Ours.
+LEAST_SAMPLED: Final = 0.5
+#: So far, in ns, one source may look back further than another, or end later: the longest window of a sensor.
+_LOOKS_BACK_NS: Final = NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +32,9 @@ class DeviceUse:
     """What a device did between its first and its last sample, `start_ns` and `end_ns`.
 
     `utilization` and `power_w` are means over the time that samples cover, `coverage` and `energy_coverage` that time's
-    share of the whole. `energy_j` is what was measured, where that is nearly all of it, `unattributed_j` the part of it
-    that no region has. None: not known, with the reason in `reasons`.
+    share of the whole. `energy_j` is the mean power times the whole time, where samples cover nearly all of it, or
+    leave out short gaps only; `unattributed_j` is the part of it that no region has, where they cover nearly all.
+    None: not known, with the reason in `reasons`.
     """
 
     device: Device
@@ -94,16 +100,16 @@ _LEFT_OUT: Final = {
     "late": "are older than what came before them",
     "implausible": "have values that the device cannot have",
     "reset": "begin a counter anew: its growth in between is not known",
-    "clock set back": "are from before the clock was set back",
+    "clock set back": "tell that the clock was set back: all before is left out",
 }
 
 
 def device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUse:
     """What a device did, whose `regions` used a part of its energy."""
-    start_ns, end_ns = sampled(timeline) or (0, 0)
     reasons = []
     busy, energy = timeline.best(BUSY_SOURCES), timeline.best(ENERGY_SOURCES)
-    utilization, coverage, joules, watts, energy_coverage = None, 0.0, None, None, 0.0
+    start_ns, end_ns = _together(sampled(timeline) or (0, 0), [each for each in (busy, energy) if each is not None])
+    utilization, coverage, joules, watts, energy_coverage, whole = None, 0.0, None, None, 0.0, False
     if busy is None:
         reasons.append("GPU busy: the device told no utilisation")
     else:
@@ -118,11 +124,16 @@ def device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUs
     else:
         mass, covered = energy.integral(start_ns, end_ns)
         if covered > 0:
-            joules = energy.signal.base(mass) / (1 if energy.signal.kind is Kind.COUNTER else NS_PER_S)
-            watts, energy_coverage = joules * NS_PER_S / covered, min(1.0, covered / (end_ns - start_ns))
-            if energy_coverage < LEAST_COVERED:
-                joules = None
-                reasons.append(f"energy: {energy.signal.key} covers {percent(energy_coverage)} of the time")
+            watts = energy.signal.base(mass) * (NS_PER_S if energy.signal.kind is Kind.COUNTER else 1) / covered
+            energy_coverage = min(1.0, covered / (end_ns - start_ns))
+            whole = energy_coverage >= LEAST_COVERED
+            evenly = not whole and energy_coverage >= LEAST_SAMPLED
+            evenly = evenly and _longest_gap_ns(energy, start_ns, end_ns) < _LOOKS_BACK_NS
+            if whole or evenly:
+                joules = watts * (end_ns - start_ns) / NS_PER_S
+            if not whole:
+                estimate = ", evenly: its mean is taken for the rest" if evenly else ""
+                reasons.append(f"energy: {energy.signal.key} covers {percent(energy_coverage)} of the time{estimate}")
         else:
             reasons.append(f"energy: {len(energy)} samples of {energy.signal.key} cover no time")
     reasons += [
@@ -145,9 +156,30 @@ def device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUs
         energy_source=energy.signal.key if energy else "",
         energy_coverage=energy_coverage,
         power_w=watts,
-        unattributed_j=None if joules is None or len(known) < len(shares) else _rest(joules, sum(known)),
+        unattributed_j=None if joules is None or not whole or len(known) < len(shares) else _rest(joules, sum(known)),
         reasons=tuple(reasons),
     )
+
+
+def _together(known: tuple[int, int], columns: Sequence[Column]) -> tuple[int, int]:
+    """From when to when all sources tell something, unless one begins or ends much later: then from the first on.
+
+    A sensor's first window looks back to before the first reading of a counter.
+    """
+    starts = [start for column in columns if (start := column.oldest_ns) is not None]
+    ends = [end for column in columns if (end := column.watermark_ns) is not None]
+    start_ns, end_ns = max(starts, default=known[0]), min(ends, default=known[1])
+    start_ns = start_ns if start_ns - known[0] <= _LOOKS_BACK_NS else known[0]
+    end_ns = end_ns if known[1] - end_ns <= _LOOKS_BACK_NS else known[1]
+    return (start_ns, end_ns) if start_ns < end_ns else known
+
+
+def _longest_gap_ns(column: Column, start_ns: int, end_ns: int) -> int:
+    """The longest time that no row covers."""
+    starts, ends, _ = column.edges(start_ns, end_ns)
+    if not len(starts):
+        return end_ns - start_ns
+    return int(np.max(np.append(starts, end_ns) - np.concatenate(([start_ns], ends)), initial=0))
 
 
 def _rest(whole: float, parts: float) -> float:
