@@ -52,7 +52,7 @@ class Outbox:
     def add(self, signals: Iterable[Signal]) -> None:
         """The keeper learns of signals from capabilities."""
 
-    def append(self, samples: Iterable[Sample]) -> int:
+    def append(self, samples: Iterable[Sample], now_ns: int) -> int:  # noqa: ARG002 - the round's message has it
         """Take samples in."""
         values, before = self.values, len(self.values)
         for row, start, end, value in samples:

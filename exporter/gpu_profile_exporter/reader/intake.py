@@ -188,8 +188,11 @@ class Intake:
                 _log.warning("%s answers again", uuid)
                 self._happened(Event(uuid, self.clock.now_ns(), "back"))
             taken = state.timeline.append(
-                Sample(SIGNALS[number], start, end, value)
-                for number, start, end, value in zip(*[rows] * 4, strict=True)
+                (
+                    Sample(SIGNALS[number], start, end, value)
+                    for number, start, end, value in zip(*[rows] * 4, strict=True)
+                ),
+                turned_ns,
             )
             state.samples += taken
             stats.samples += taken

@@ -287,14 +287,21 @@ class Signals(Generic[_A]):
             if signal not in self._columns:
                 self._columns[signal] = self._opened(signal)
 
-    def append(self, samples: Iterable[Sample]) -> int:
-        """Take samples in, in any order of signals; returns how many were new."""
-        taken = 0
+    def append(self, samples: Iterable[Sample], now_ns: int = -FARTHEST) -> int:
+        """Take samples in, in any order of signals; returns how many were new.
+
+        `now_ns`: when they were read, where that is known. A driver that is opened anew tells once more what it has in
+        its buffers: samples that are old by this clock do not tell that it was set back.
+        """
+        taken, old_ns = 0, now_ns - CLOCK_STEP_NS
         for sample in samples:
             column = self._columns.get(sample.signal)
             if column is None:
                 column = self._columns[sample.signal] = self._opened(sample.signal)
-            taken += column.append(sample)
+            if sample.t_end_ns < old_ns and sample.t_end_ns <= (column.watermark_ns or -FARTHEST):
+                column.dropped["late"] += 1
+            else:
+                taken += column.append(sample)
         return taken
 
     @property

@@ -281,7 +281,7 @@ class Rounds(Generic[T]):
         if not state.up:
             self._find(driver, state, now)
         if samples:
-            taken = state.timeline.append(samples)
+            taken = state.timeline.append(samples, now)
             state.samples += taken
             self.stats.samples += taken
         if self.sinks:

@@ -19,8 +19,8 @@ class Keeper(Protocol):
         """The device has these signals too."""
         ...
 
-    def append(self, samples: Iterable[Sample]) -> int:
-        """Take samples in, in any order of signals; returns how many were new."""
+    def append(self, samples: Iterable[Sample], now_ns: int) -> int:
+        """Take samples in, in any order of signals, that were read by `now_ns`; returns how many were new."""
         ...
 
     def count_dropped(self, totals: Counter[str]) -> None:

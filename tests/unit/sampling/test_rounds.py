@@ -26,7 +26,7 @@ class Kept:
     def add(self, signals: Iterable[Signal]) -> None:
         self.signals |= set(signals)
 
-    def append(self, samples: Iterable[Sample]) -> int:
+    def append(self, samples: Iterable[Sample], now_ns: int) -> int:
         before = len(self.samples)
         self.samples += samples
         return len(self.samples) - before

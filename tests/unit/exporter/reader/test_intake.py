@@ -5,8 +5,9 @@ from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event
-from gpu_profile.catalogue.signals import ENERGY, POWER
+from gpu_profile.catalogue.signals import ENERGY, POWER, UTILIZATION
 from gpu_profile.testing import START_NS, FakeClock
+from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.reader.intake import Intake
 from gpu_profile_exporter.reader.settings import Settings
 
@@ -70,6 +71,26 @@ def test_a_round_s_samples_and_costs_are_added_up(kept: Kept) -> None:
     assert column.last.value == 6
     assert (kept.stats.rounds, kept.stats.turned_ns, kept.stats.samples) == (2, 88, 3)
     assert (kept.stats.busy_ns["fast"], kept.stats.errors["device lost"]) == (20, 2)
+
+
+@pytest.mark.parametrize("step_s", [0, -3600], ids=["the clock goes on", "the clock was set back meanwhile"])
+def test_what_a_new_reader_finds_in_the_drivers_buffer_is_not_counted_twice(kept: Kept, step_s: int) -> None:
+    kept.say(about(A, UTILIZATION))
+
+    def buffered(since_s: int, until_s: int) -> list[tuple[Signal, int, int, int]]:
+        ends = range(START_NS + (since_s + 1) * NS_PER_S, START_NS + (until_s + 1) * NS_PER_S, NS_PER_S)
+        return [(UTILIZATION, end - NS_PER_S, end, 50) for end in ends]
+
+    for s in range(20):
+        kept.say(a_round({"GPU-a": buffered(s, s + 1)}, t_ns=START_NS + (s + 1) * NS_PER_S))
+    # The driver keeps the stamps that it gave by the clock of then; what is ahead of the clock, no reader reports.
+    late = buffered(4, 22) if step_s == 0 else []
+    kept.say(a_round({"GPU-a": late + buffered(22 + step_s, 23 + step_s)}, t_ns=START_NS + (23 + step_s) * NS_PER_S))
+    for s in range(23, 30):
+        kept.say(a_round({"GPU-a": buffered(s + step_s, s + 1 + step_s)}, t_ns=START_NS + (s + 1 + step_s) * NS_PER_S))
+    busy = kept.states["GPU-a"].timeline.busy
+    assert busy.covered_ns == (30 if step_s == 0 else 20 + 8 - 2) * NS_PER_S
+    assert busy.masses == {UTILIZATION: busy.covered_ns * 50}
 
 
 def test_a_gpu_s_own_reader_adds_samples_and_costs_but_is_no_round_of_all(kept: Kept) -> None:
