@@ -53,8 +53,10 @@ def stuck():
 
 def main(way, method):
     context = multiprocessing.get_context(method)
-    if way in ("process", "vanish"):
-        child = context.Process(target=work if way == "process" else vanish)
+    if way in ("process", "vanish", "while opening"):
+        if way == "while opening":
+            work()
+        child = context.Process(target=vanish if way == "vanish" else work)
         child.start()
         child.join()
         print(child.exitcode)
@@ -128,6 +130,15 @@ def test_children_hand_in_their_regions_and_spans(place: Place, way: str, said: 
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, said, "")
     assert place.spans() == {"work": calls}
     assert place.recorded() == {"work": calls}
+    assert place.recording().problems == ()
+
+
+def test_a_child_that_is_forked_while_the_driver_is_being_opened_hands_in_everything(place: Place) -> None:
+    """In another thread; a module that is half imported at the fork stays so in the child."""
+    place.environment["GPU_PROFILE_BACKEND"] = "simulated"
+    done = ran(place.words("while opening", "fork"), **place.environment)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "0", "")
+    assert place.spans() == place.recorded() == {"work": 2}
     assert place.recording().problems == ()
 
 

@@ -56,7 +56,8 @@ class Settings:
 
     def open_driver(self) -> Driver:
         """Open the driver that these settings name."""
-        return open_driver(self.spec, clock=self.clock, groups=LIBRARY_GROUPS)
+        with _opening:
+            return open_driver(self.spec, clock=self.clock, groups=LIBRARY_GROUPS)
 
 
 #: The session in force, for those who cannot afford a call; `session()` for all others.
@@ -72,6 +73,10 @@ disabled: bool = _disabled()
 
 _settings = Settings()
 _lock = threading.RLock()  # a signal's handler may run a region while one is being started
+#: Held while a driver's modules are imported: a child that is forked meanwhile could never import them.
+_opening = threading.RLock()
+#: A fork waits for that at most so long.
+_OPENING_S: Final = 1.0
 _exiting = False
 
 
@@ -282,9 +287,21 @@ def in_child(forget: Callable[[], None]) -> Callable[[], None]:
     return forget
 
 
+def _before_fork() -> None:
+    exits.hold()
+    _forking.opening = _opening.acquire(timeout=_OPENING_S)
+
+
+def _after_fork_in_parent() -> None:
+    if _forking.opening:
+        _opening.release()
+    exits.release()
+
+
 def _after_fork() -> None:
     """In the child neither threads nor NVML's handles live on: forget them without touching them."""
-    global current, _lock  # noqa: PLW0603 - as above
+    global current, _lock, _opening  # noqa: PLW0603 - as above
+    _opening = threading.RLock()
     exits.forget()
     frameworks.forget()
     if current is not None:
@@ -298,5 +315,6 @@ def _after_fork() -> None:
             _log.exception("gpu-profile: a forked child could not forget what is its parent's")
 
 
-os.register_at_fork(before=exits.hold, after_in_parent=exits.release, after_in_child=_after_fork)
+_forking = threading.local()
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
 atexit.register(_stop_for_good)
