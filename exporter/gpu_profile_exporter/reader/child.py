@@ -127,8 +127,10 @@ class Reading(Rounds[Tracked]):
         if order[0] == "leave":
             self.leave(frozenset(order[1]))
         elif order[0] == "reopen":
-            # The keeper is to hear what is listed then, as if the driver had been away.
+            # The keeper has forgotten what was told, for GPUs may have other indices then.
             self._told_problem = None
+            self._told.clear()
+            self._told_state.clear()
             self.close()
             self._where.leave()
 

@@ -68,8 +68,7 @@ class Intake:
                 # A GPU's own reader takes its MIG instances along.
                 apart = state is not None and state.device.index in process.leave
                 if state is not None and state.device.kind is DeviceKind.MIG and not apart:
-                    state.timeline.count_dropped(self.stats.dropped)
-                    del self.states[rest[0]]
+                    self.gone(state, "")
             case "open":
                 process.stale_since = None
                 if process.key >= HOME:
@@ -83,25 +82,16 @@ class Intake:
                     self._happened(Event(*row))
 
     def _opened(self, process: Process, name: str, version: str, origin: str, versions: Any, listens: bool) -> None:
-        """A driver was opened; take the devices that it should list and does not for removed."""
         if process.only is None:
             self.driver, self.problem, self.listens = DriverFacts(name, version, origin, versions), "", listens
-        for uuid, state in list(self.states.items()):
-            index = state.device.index
-            meant = index not in process.leave if process.only is None else index == process.only
-            if uuid in process.uuids or not meant:
-                continue
-            if state.device.kind is DeviceKind.MIG:
-                del self.states[uuid]
-            else:
-                self.lose(state, "the driver does not list it any more")
 
     def _no_driver_for(self, process: Process, reason: str) -> None:
         if process.only is None:
             self.no_driver(reason, process.uuids)
             return
-        for state in self.of_gpu(process.only):
-            self.down(state, reason)
+        for state in self.states.values():
+            if state.device.index == process.only:
+                self.down(state, reason)
 
     def no_driver(self, reason: str, uuids: Collection[str]) -> None:
         """There is no driver, for these devices at least."""
@@ -114,10 +104,6 @@ class Intake:
             if uuid in self.states:
                 self.down(self.states[uuid], reason)
 
-    def of_gpu(self, index: int) -> list[Known]:
-        """The GPU with this NVML index, and its MIG instances."""
-        return [state for state in self.states.values() if state.device.index == index]
-
     def lose(self, state: Known, reason: str) -> None:
         """This device is lost, and no reader can report it."""
         was_up = state.up
@@ -126,6 +112,14 @@ class Intake:
             _log.warning("%s: %s", state.device.uuid, reason)
             self.lost.add(state.device.uuid)
             self._happened(Event(state.device.uuid, self.clock.now_ns(), "lost", message=reason))
+
+    def gone(self, state: Known, reason: str) -> None:
+        """This device is not there: a MIG instance for good, a GPU may come back."""
+        if state.device.kind is DeviceKind.GPU:
+            self.lose(state, reason)
+        else:
+            state.timeline.count_dropped(self.stats.dropped)
+            del self.states[state.device.uuid]
 
     def down(self, state: Known, reason: str) -> None:
         """This device does not answer."""

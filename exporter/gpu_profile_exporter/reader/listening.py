@@ -48,6 +48,7 @@ class Listening:
         if order[0] == "watch":
             self._wanted, self._retry_ns = order[1], 0
         elif order[0] == "reopen":
+            self.step()  # what has come by now would go with the event set
             self.close()
             self._where.leave()
             self._driver, self._retry_ns = None, 0

@@ -1,9 +1,13 @@
-"""Which GPUs there are by the kernel. NVML lists none that came after it was started."""
+"""Which GPUs have come by the kernel, and which are gone or look as if they were.
+
+NVML lists no GPU that came after it was started, and knows none again that went meanwhile.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -12,6 +16,12 @@ from typing import Final
 _GPUS: Final = Path("/proc/driver/nvidia/gpus")
 _FILES: Final = Path("/dev")
 _FILE: Final = re.compile(r"nvidia[0-9]+")
+
+#: A device that no reader has listed for so long is lost. Restarted readers take less, or all devices are down.
+UNREAD_S: Final = 5.0
+#: For a GPU that stays lost NVML is started anew after so long, then after twice as long each time, up to the longest.
+REVIVE_S: Final = 5.0
+LONGEST_REVIVE_S: Final = 300.0
 
 
 def listed(gpus: Path = _GPUS, files: Path = _FILES) -> frozenset[str] | None:
@@ -60,3 +70,26 @@ class Presence:
 
 def _numbers(count: int) -> frozenset[str]:
     return frozenset(map(str, range(count)))
+
+
+class Losses:
+    """For how long devices have had no reader, and when a newly started NVML is to look for those that are lost."""
+
+    def __init__(self) -> None:
+        self._unread_since: dict[str, float] = {}
+        #: When NVML is started anew for a GPU, and the pause after that.
+        self._revive: dict[str, tuple[float, float]] = {}
+
+    def unread(self, unread: Collection[str], now: float) -> list[str]:
+        """Those of the devices without a reader that have had none for `UNREAD_S`."""
+        self._unread_since = {uuid: self._unread_since.get(uuid, now) for uuid in unread}
+        return [uuid for uuid, since in self._unread_since.items() if now - since > UNREAD_S]
+
+    def revive(self, lost: Iterable[str], now: float) -> bool:
+        """Whether NVML is to be started anew now for one of the lost GPUs."""
+        self._revive = {uuid: self._revive.get(uuid, (now + REVIVE_S, 2 * REVIVE_S)) for uuid in lost}
+        due = [uuid for uuid, (at, _) in self._revive.items() if now >= at]
+        for uuid in due:
+            pause = self._revive[uuid][1]
+            self._revive[uuid] = now + pause, min(2 * pause, LONGEST_REVIVE_S)
+        return bool(due)

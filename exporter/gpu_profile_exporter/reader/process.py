@@ -34,7 +34,7 @@ class Process:
         self.stale_since: float | None = None
         #: The GPUs that it was ordered to listen to, by NVML index.
         self.watches: Mapping[int, str] = {}
-        #: The UUIDs that it has told of.
+        #: The UUIDs that it has told of, since NVML was started.
         self.uuids: set[str] = set()
         #: Whether it has closed its end of the pipe: it is about to end, if it has not.
         self.hung_up = False
@@ -101,7 +101,8 @@ class Process:
         self._order("watch", dict(gpus))
 
     def order_reopen(self) -> None:
-        """Have it start NVML anew."""
+        """Have it start NVML anew, after which a GPU may have another index."""
+        self.uuids.clear()
         self._order("reopen")
 
     def _order(self, *order: Any) -> None:

@@ -12,8 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER_RESTARTS
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.settings import HOME, Settings
+from gpu_profile_exporter.reader.usage import ended_cpu_s, total
+from gpu_profile_exporter.readings.readings import Reading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -21,8 +24,9 @@ _log = logging.getLogger("gpu_profile_exporter")
 _PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 4.0
 _ENOUGH_S: Final = 10.0
+_NONE: Final[dict[str, str]] = {}
 #: Why processes were ended.
-REASONS: Final = ("died", "hung", "released", "stale_library")
+_REASONS: Final = {reason: {"reason": reason} for reason in ("died", "hung", "released", "stale_library")}
 
 
 class Processes:
@@ -30,7 +34,7 @@ class Processes:
 
     def __init__(self, spawn: Callable[[Settings], Process], settings: Callable[[int], Settings]) -> None:
         #: How often processes were started again, by reason.
-        self.restarts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        self.restarts: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         self._spawn = spawn
         self._settings = settings
         self._running: dict[int, Process] = {}
@@ -52,6 +56,16 @@ class Processes:
     def pids(self) -> list[int]:
         """Process ids, those included that are about to end."""
         return [process.pid for process in (*self, *(process for process, _ in self._dying))]
+
+    def readings(self) -> Iterator[Reading]:
+        """What they use of the machine, and how often they were started again."""
+        used = total(self.pids)
+        if used is not None:
+            # Without those that have ended, the counter would go back whenever one is started again.
+            yield Reading(READER_CPU, _NONE, used.cpu_s + ended_cpu_s())
+            yield Reading(READER_MEMORY, _NONE, used.resident_bytes)
+        for reason, n in sorted(self.restarts.items()):
+            yield Reading(READER_RESTARTS, _REASONS[reason], n)
 
     @property
     def apart(self) -> set[int]:

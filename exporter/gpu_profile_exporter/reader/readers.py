@@ -12,22 +12,20 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from gpu_profile.catalogue.samples import DeviceKind
-from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER_RESTARTS
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile_exporter.reader.intake import Intake
+from gpu_profile_exporter.reader.intake import Intake, Known
 from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
-from gpu_profile_exporter.reader.presence import Presence
+from gpu_profile_exporter.reader.pace import Pace
+from gpu_profile_exporter.reader.presence import Losses, Presence
 from gpu_profile_exporter.reader.process import Process
-from gpu_profile_exporter.reader.processes import REASONS, Processes
+from gpu_profile_exporter.reader.processes import Processes
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, Settings
-from gpu_profile_exporter.reader.usage import ended_cpu_s, total
 from gpu_profile_exporter.reader.whereabouts import DRIVER
 from gpu_profile_exporter.reader.wire import WireError
 from gpu_profile_exporter.readings.readings import Reading
@@ -36,12 +34,6 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 #: How often readers are looked after, besides when they say something.
 TEND_S: Final = 0.25
-#: A GPU whose reads take longer than this, `SLOW_ROUNDS` times in a row, would hold the others up.
-SLOW_S: Final = 0.15
-SLOW_ROUNDS: Final = 3
-#: One that has answered faster than `PROMPT_S` for so long is read with the others again.
-PROMPT_S: Final = 0.05
-PROMPT_FOR_S: Final = 10.0
 #: A reader that hangs is killed and tried again after so long.
 PATIENCE_S: Final = 4.0
 #: A reader that says nothing for so long, and is not in the driver, has been stopped.
@@ -57,8 +49,6 @@ LOOK_S: Final = 1.0
 #: An end of these kinds does not tell anything of the GPU that was being read.
 _FROM_OUTSIDE: Final = frozenset({None, 0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 _OTHERS: Final = {LISTENER: "the listener for events", COUNTER: "the process that counts GPUs"}
-_ALL: Final[dict[str, str]] = {}
-_REASONS: Final = {reason: {"reason": reason} for reason in REASONS}
 
 
 class Readers(Intake):
@@ -83,10 +73,10 @@ class Readers(Intake):
         self._processes = Processes(spawn, self._settings_for)
         #: How often readers were started again, by reason.
         self.restarts = self._processes.restarts
-        self._slow: Counter[str] = Counter()
-        self._prompt_since: dict[int, float] = {}
+        self._pace = Pace()
         self._stale_since: float | None = None
         self._presence = Presence()
+        self._losses = Losses()
         self._look_due = 0.0
         #: Until when the GPUs of these NVML indices are not listened to.
         self._deaf: dict[int, float] = {}
@@ -127,13 +117,7 @@ class Readers(Intake):
 
     def readings(self, _: int) -> Iterator[Reading]:
         """What readers use of the machine, and how often they were started again."""
-        used = total(self.pids)
-        if used is not None:
-            # Without those that have ended, the counter would go back whenever one is started again.
-            yield Reading(READER_CPU, _ALL, used.cpu_s + ended_cpu_s())
-            yield Reading(READER_MEMORY, _ALL, used.resident_bytes)
-        for reason, n in sorted(self.restarts.items()):
-            yield Reading(READER_RESTARTS, _REASONS[reason], n)
+        return self._processes.readings()
 
     def release(self, seconds: float, *, timeout_s: float = 5.0) -> bool:
         """Let go of every GPU for so long; True once nothing of ours holds one any more."""
@@ -191,6 +175,8 @@ class Readers(Intake):
             self.take(process, message)
             if message[0] == "round":
                 self._judge(process, message[6])
+            elif message[0] == "open" and process.key >= HOME:
+                self._reconcile(process)
             elif message[0] == "count":
                 known = sum(state.device.kind is DeviceKind.GPU for state in self.states.values())
                 self._meet(self._presence.counted(message[1], known))
@@ -199,24 +185,20 @@ class Readers(Intake):
 
     def _judge(self, process: Process, took: dict[str, int]) -> None:
         """Give a GPU that answers slowly a reader of its own, and take back one that answers promptly or is gone."""
+        now = time.monotonic()
         if process.only is not None and not process.uuids:
-            self._prompt_since.setdefault(process.only, time.monotonic())
+            self._pace.answered(process.only, 0, now)
         for uuid, ns in took.items():
             state = self.states.get(uuid)
             if state is None or state.device.index is None:
                 continue
             index = state.device.index
-            if process.only is None:
-                self._slow[uuid] = self._slow[uuid] + 1 if ns > SLOW_S * 1e9 else 0
-                if self._slow[uuid] >= SLOW_ROUNDS and len(process.uuids) > 1:
-                    _log.warning("%s answers slowly (%.2f s): it gets a reader of its own", uuid, ns / 1e9)
-                    self._slow[uuid] = 0
-                    process.order_leave(process.leave | {index})
-                    self._processes.want(index)
-            elif ns > PROMPT_S * 1e9:
-                self._prompt_since.pop(index, None)
-            else:
-                self._prompt_since.setdefault(index, time.monotonic())
+            if process.only is not None:
+                self._pace.answered(index, ns, now)
+            elif self._pace.slow(uuid, ns) and len(process.uuids) > 1:
+                _log.warning("%s answers slowly (%.2f s): it gets a reader of its own", uuid, ns / 1e9)
+                process.order_leave(process.leave | {index})
+                self._processes.want(index)
 
     def _tend(self) -> None:
         now = time.monotonic()
@@ -243,13 +225,13 @@ class Readers(Intake):
             elif process.stale_since is not None and now - process.stale_since > self._stale_pause(now):
                 _log.warning("the driver's library is of another version than the driver: it is loaded anew")
                 self._processes.end(process, "stale_library")
-        for index, since in list(self._prompt_since.items()):
-            if now - since > PROMPT_FOR_S:
-                self._take_home(index)
+        for index in self._pace.prompt(now):
+            self._take_home(index)
         self._listen(now)
         if now >= self._look_due:
             self._look_due = now + LOOK_S
             self._meet(self._presence.look())
+            self._look_for_lost(now)
 
     def _wanted(self) -> Iterator[int]:
         yield HOME
@@ -262,8 +244,39 @@ class Readers(Intake):
         """Have NVML started anew where GPUs have come: it lists none that came after its start."""
         if new:
             _log.info("NVML is started anew: GPUs were added (%s)", ", ".join(sorted(new)))
-            for process in self._processes:
-                process.order_reopen()
+            self._reopen()
+
+    def _look_for_lost(self, now: float) -> None:
+        """See which devices nobody reads, and have NVML started anew, ever more seldom, for GPUs that stay lost."""
+        read = self._read()
+        unread = [uuid for uuid, state in self.states.items() if state.up and uuid not in read]
+        for uuid in self._losses.unread(unread, now):
+            self.gone(self.states[uuid], "no process reads it")
+        lost = [
+            uuid
+            for uuid, state in self.states.items()
+            # Without a driver all are down; one that hangs has a reader of its own, which starts NVML each time.
+            if self.driver is not None and self._missing(state)
+        ]
+        if self._losses.revive(lost, now):
+            self._reopen()
+
+    def _reconcile(self, process: Process) -> None:
+        """Take the devices that a newly opened driver should list and does not for gone: they went unnoticed."""
+        read = self._read()
+        for uuid, state in list(self.states.items()):
+            index = state.device.index
+            meant = index not in process.leave if process.only is None else index == process.only
+            if meant and uuid not in read:
+                self.gone(state, "the driver does not list it any more")
+
+    def _read(self) -> frozenset[str]:
+        """The devices that some process reads."""
+        return frozenset[str]().union(*(process.uuids for process in self._processes))
+
+    def _reopen(self) -> None:
+        for process in self._processes:
+            process.order_reopen()
 
     def _silent(self, process: Process, now: float) -> bool:
         limit = SILENT_S if process.heard > process.started else START_S
@@ -293,7 +306,7 @@ class Readers(Intake):
 
     def _settings_for(self, key: int) -> Settings:
         settings = self._settings
-        self._prompt_since.pop(key, None)
+        self._pace.forget(key)
         if key == LISTENER:
             name = self.driver.name if self.driver is not None and settings.driver == "auto" else settings.driver
             return replace(settings, driver=name, other=key)
@@ -312,6 +325,23 @@ class Readers(Intake):
             self._processes.remove(own)
             home.order_leave(home.leave - {index})
 
+    def _missing(self, state: Known) -> bool:
+        """Whether this is a GPU that may not be there: it is down, and no call to it hangs."""
+        hangs = state.device.uuid in self.lost and state.device.index in self._processes.apart
+        return not state.up and not hangs and state.device.kind is DeviceKind.GPU
+
+    def _meant(self, process: Process, index: int) -> list[Known]:
+        """The devices that a process means by an NVML index; none if that is not sure.
+
+        Before it has listed any, its NVML may count otherwise than the one before, if a GPU has gone or come.
+        """
+        states = list(self.states.values())
+        if process.uuids:
+            states = [state for state in states if state.device.uuid in process.uuids]
+        elif any(map(self._missing, states)):
+            return []
+        return [state for state in states if state.device.index == index]
+
     def _hung(self, process: Process, index: int, seconds: float) -> None:
         if process.key < HOME:
             _log.warning("%s has been hanging for %.1f s; it is started again", _OTHERS[process.key], seconds)
@@ -325,7 +355,7 @@ class Readers(Intake):
                 self.no_driver(reason, process.uuids)
             self._processes.end(process, "hung")
             return
-        for state in self.of_gpu(index):
+        for state in self._meant(process, index):
             self.lose(state, "a call to it hangs in the driver")
         if process.only is None:
             # The others first: this one has all the time there is.
@@ -353,7 +383,7 @@ class Readers(Intake):
             index = where.gpu
             self._processes.want(index)
         if index is not None:
-            for state in self.of_gpu(index):
+            for state in self._meant(process, index):
                 self.down(state, "its reader ended in a call to it")
         self._processes.end(process, "died", at_once=index != process.only)
 

@@ -20,6 +20,9 @@ class Time:
     def monotonic(self) -> float:
         return self.now
 
+    def monotonic_ns(self) -> int:
+        return round(self.now * 1e9)
+
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
@@ -64,6 +67,7 @@ class FakeProcess:
         self.watches = gpus
 
     def order_reopen(self) -> None:
+        self.uuids.clear()
         self.reopened += 1
 
     def kill(self) -> None:

@@ -173,7 +173,3 @@ def test_a_gpu_that_hung_is_lost_once_and_back_once_whatever_is_heard_of_it_firs
     kept.say(a_round({"GPU-b": energy(2, START_NS + 10**8)}), reader(only=1))
     assert kept.states["GPU-b"].up
     assert [(event.device, event.kind) for event in kept.told] == [("GPU-b", "lost"), ("GPU-b", "back")]
-
-
-def test_the_devices_of_a_gpu_are_itself_and_its_slices(kept: Kept) -> None:
-    assert [found.device.uuid for found in kept.of_gpu(1)] == ["GPU-b", "MIG-b"]

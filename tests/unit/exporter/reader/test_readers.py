@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import pytest
 from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
@@ -12,17 +13,10 @@ from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.reader import presence, processes, readers
 from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
+from gpu_profile_exporter.reader.pace import PROMPT_FOR_S, SLOW_ROUNDS
+from gpu_profile_exporter.reader.presence import REVIVE_S, UNREAD_S
 from gpu_profile_exporter.reader.processes import LONGEST_PAUSE_S
-from gpu_profile_exporter.reader.readers import (
-    DEAF_S,
-    LOOK_S,
-    PATIENCE_S,
-    PROMPT_FOR_S,
-    SILENT_S,
-    SLOW_ROUNDS,
-    STALE_S,
-    Readers,
-)
+from gpu_profile_exporter.reader.readers import DEAF_S, LOOK_S, PATIENCE_S, SILENT_S, STALE_S, Readers
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, Settings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Where
 from gpu_profile_exporter.reader.wire import WireError
@@ -140,6 +134,7 @@ def test_a_gpu_that_answers_promptly_for_a_while_is_taken_home(keeper: Keeper) -
     keeper.home.where = Where(1, 0.6, late=True)
     keeper.turn(3)
     own = keeper.alive[-1]
+    keeper.meet(0)
     keeper.hear(own, about(Device("GPU-1", index=1), ENERGY), state("GPU-1"), a_round(took={"GPU-1": PROMPT}))
     keeper.turn(4, each_s=PROMPT_FOR_S / 5)
     keeper.hear(own, a_round(took={"GPU-1": SLOW}))
@@ -267,6 +262,62 @@ def test_a_gpu_that_went_while_it_was_read_apart_is_lost_and_its_reader_is_not_k
     keeper.hear(keeper.alive[-1], a_round())
     keeper.turn(3, each_s=PROMPT_FOR_S / 2)
     assert (keeper.apart(), keeper.home.leave) == ([], frozenset())
+
+
+def test_a_gpu_that_its_reader_handed_back_and_nobody_lists_is_lost(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.turn(3)
+    own = keeper.alive[-1]
+    keeper.meet(0)
+    keeper.hear(own, about(Device("GPU-1", index=1), ENERGY), state("GPU-1"), a_round(took={"GPU-1": PROMPT}))
+    keeper.turn(6, each_s=PROMPT_FOR_S / 5)
+    assert own.killed
+    keeper.turn(5, each_s=UNREAD_S / 4)
+    assert keeper.up() == {"GPU-0": True, "GPU-1": False}
+    assert keeper.readers.states["GPU-1"].reason == "no process reads it"
+    keeper.meet(1)
+    assert keeper.up() == {"GPU-0": True, "GPU-1": True}
+
+
+def test_nvml_is_started_anew_ever_more_seldom_for_a_gpu_that_stays_lost(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    keeper.hear(keeper.home, state("GPU-1", up=False, reason="it fell off the bus"))
+    reopened = [0]
+    for second in range(200):
+        keeper.turn(each_s=1.0)
+        if keeper.home.reopened > len(reopened) - 1:
+            reopened.append(second)
+            keeper.meet(0)
+            keeper.hear(keeper.home, about(Device("GPU-1", index=1), ENERGY))
+    pauses = [after - before for before, after in pairwise(reopened)]
+    assert pauses == pytest.approx([REVIVE_S * 2**n for n in range(len(pauses))], abs=2)
+    assert keeper.up() == {"GPU-0": True, "GPU-1": False}
+    keeper.hear(keeper.home, state("GPU-1"))
+    keeper.turn(300, each_s=1.0)
+    assert keeper.home.reopened == len(pauses)
+
+
+def test_a_gpu_that_hangs_is_not_looked_for_by_starting_nvml_everywhere(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    keeper.home.where = Where(1, 0.6, late=True)
+    keeper.turn(3)
+    keeper.meet(0)
+    keeper.turn(60, each_s=1.0)
+    assert keeper.home.reopened == 0
+
+
+def test_where_a_gpu_is_missing_a_reader_that_has_listed_none_yet_blames_nobody_by_an_index(keeper: Keeper) -> None:
+    keeper.meet(0, 1, 2)
+    keeper.hear(keeper.home, state("GPU-0", up=False, reason="it fell off the bus"))
+    keeper.home.exit_code = -signal.SIGKILL
+    keeper.turn(2, each_s=1.0)
+    keeper.home.where = Where(1, 1.1, late=True)  # GPU-1 or, as GPU-0 is not counted any more, GPU-2
+    keeper.turn(2)
+    assert keeper.up() == {"GPU-0": False, "GPU-1": True, "GPU-2": True}
+    keeper.hear(keeper.home, about(Device("GPU-1", index=0), ENERGY), ("open", "nvml", "570", "nvml", {}, False))
+    keeper.turn(5, each_s=UNREAD_S / 4)
+    assert keeper.up() == {"GPU-0": False, "GPU-1": True, "GPU-2": False}
 
 
 def test_a_reader_that_hung_up_is_taken_for_dead_and_not_looked_at_for_ever(keeper: Keeper) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.reader import usage
+from gpu_profile_exporter.reader.process import Process
+from gpu_profile_exporter.reader.processes import Processes
 from gpu_profile_exporter.reader.readers import Readers
 
 
@@ -47,11 +49,11 @@ def test_open_files_are_counted_exactly() -> None:
     assert after == before + 5
 
 
-class Running(Readers):
-    """Readers with these processes."""
+class Running(Processes):
+    """These processes."""
 
     def __init__(self, pids: list[int]) -> None:
-        super().__init__("none")
+        super().__init__(Process, Readers("none")._settings_for)
         self._pids = pids
 
     @property
@@ -60,7 +62,7 @@ class Running(Readers):
 
 
 def of_readers(pids: list[int]) -> dict[str, float]:
-    return {reading.metric.prometheus: reading.value for reading in Running(pids).readings(0)}
+    return {reading.metric.prometheus: reading.value for reading in Running(pids).readings()}
 
 
 def test_readers_cpu_and_memory_are_those_of_their_processes(sleeper: int) -> None:

@@ -1,0 +1,44 @@
+"""Which GPUs answer too slowly to be read with the others, and which promptly enough to be so again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+#: A GPU whose reads take longer than this, `SLOW_ROUNDS` times in a row, would hold the others up.
+SLOW_S: Final = 0.15
+SLOW_ROUNDS: Final = 3
+#: One that has answered faster than `PROMPT_S` for so long is read with the others again.
+PROMPT_S: Final = 0.05
+PROMPT_FOR_S: Final = 10.0
+
+
+class Pace:
+    """How long GPUs take to answer."""
+
+    def __init__(self) -> None:
+        self._slow: Counter[str] = Counter()
+        self._prompt_since: dict[int, float] = {}
+
+    def slow(self, uuid: str, took_ns: int) -> bool:
+        """Note what the longest call to a GPU of a round took; whether it is too slow by now, which is said once."""
+        self._slow[uuid] = self._slow[uuid] + 1 if took_ns > SLOW_S * 1e9 else 0
+        if self._slow[uuid] < SLOW_ROUNDS:
+            return False
+        self._slow[uuid] = 0
+        return True
+
+    def answered(self, index: int, took_ns: int, now: float) -> None:
+        """The same of a GPU that is read apart, by its NVML index."""
+        if took_ns > PROMPT_S * 1e9:
+            self._prompt_since.pop(index, None)
+        else:
+            self._prompt_since.setdefault(index, now)
+
+    def prompt(self, now: float) -> list[int]:
+        """The GPUs that have answered promptly for long enough."""
+        return [index for index, since in self._prompt_since.items() if now - since > PROMPT_FOR_S]
+
+    def forget(self, index: int) -> None:
+        """It is to begin anew."""
+        self._prompt_since.pop(index, None)
