@@ -77,6 +77,14 @@ def main(way, method):
         work()
         if way == "handler after":
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        if way == "handler for a while":
+            came = threading.Event()
+            ours = signal.signal(signal.SIGTERM, lambda *_: came.set())
+            print("ready", flush=True)
+            came.wait(60)
+            signal.signal(signal.SIGTERM, ours)
+            time.sleep(2)  # longer than a stuck main thread is given
+            sys.exit(7)
         if way == "chained":
             before = signal.signal(signal.SIGTERM, lambda *given: before(*given))
         if way == "locked":
@@ -153,7 +161,7 @@ def test_an_exporter_that_waits_for_the_interrupted_code_does_not_hold_up_the_en
     assert terminated(place, "locked") == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("way", ["handler before", "handler after"])
+@pytest.mark.parametrize("way", ["handler before", "handler after", "handler for a while"])
 def test_the_program_s_own_handler_of_sigterm_decides(place: Place, way: str) -> None:
     assert terminated(place, way) == 7
     assert place.spans() == {"work": 1}
