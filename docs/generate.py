@@ -1,4 +1,4 @@
-"""Writes the tables of docs/metrics.md, docs/regimes.md and docs/regions.md from the code that they describe.
+"""Writes the tables of the pages in docs/ from the code, the catalogue and the accepted benchmarks.
 
     python docs/generate.py           write them
     python docs/generate.py --check   write nothing; name the pages that are out of date and exit with 1
@@ -9,10 +9,12 @@ A table stands between `<!-- generated: NAME -->` and `<!-- end -->`. The rest o
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -206,13 +208,30 @@ def bases() -> str:
     return table(("basis", "highest confidence"), rows)
 
 
+_BENCHMARKS: Final = json.loads((Path(__file__).parents[1] / "tests/benchmarks/accepted.json").read_text("utf-8"))
+
+
+def benchmarks(group: str) -> str:
+    """The rows of a group of benchmarks as they were accepted last."""
+    return table(
+        ("what", "figure", "baseline", "ratio", "reach"),
+        (
+            (
+                *(row[key] for key in ("name", "figure", "baseline", "ratio")),
+                row["reach"] + " (**falls short**)" * (not row["ok"]),
+            )
+            for row in _BENCHMARKS[group]
+        ),
+    )
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     maker.__name__.replace("_", " "): maker
     for maker in (
         *(metrics, region_metrics, reading_metrics, allocation_metrics, http_metrics, push_metrics),
         *(signals, groups, attributes, kernel_attributes, regimes, rules, thresholds, bases),
     )
-}
+} | {f"{group} benchmarks": partial(benchmarks, group) for group in _BENCHMARKS}
 
 
 def renewed(page: str) -> str:

@@ -122,6 +122,7 @@ def rows(workers: int = 2) -> Iterator[Row]:
             "-",
             f"within max({POINT * 100:g} point, {SHARE:.0%}) of the truth",
             not short,
+            worst.off,
         )
 
 

@@ -134,6 +134,7 @@ def _cpu(costs: Mapping[str, Cost], fields: Mapping[str, int]) -> Iterator[Row]:
             f"{beyond * 100:+.2f} % of a core ({cost.cpu / bare.cpu:.1f}x)",
             f"<={REACH * 100:g} % of a core beyond" if promised else "-",
             beyond <= REACH or not promised,
+            cost.cpu / bare.cpu,
         )
 
 
@@ -174,12 +175,13 @@ def _latency(urls: Mapping[str, str]) -> Iterator[Row]:
         took.sort()
         p50, p99 = took[SCRAPES // 2] * 1e3, took[SCRAPES * 99 // 100 - 1] * 1e3
         yield Row(
-            f"scrape over HTTP, names {names}, {lines[names, False]} lines{', gzip' if gzip else ''}, {SCRAPES} times",
-            f"p50 {p50:.1f} ms, p99 {p99:.1f} ms",
+            f"scrape over HTTP, names {names}{', gzip' if gzip else ''}, {SCRAPES} times",
+            f"p50 {p50:.1f} ms, p99 {p99:.1f} ms of {lines[names, False]} lines",
             "-",
             "-",
             f"p99 <={SCRAPE_MS:g} ms",
             p99 <= SCRAPE_MS,
+            p50,
         )
 
 
@@ -218,7 +220,11 @@ def _beside(cost: Cost, mine: Watched, their_cost: Cost | None, theirs: Watched 
         return
     (ours, our_s), (others, other_s) = _told(cost, mine), _told(their_cost, theirs)
     yield Row(
-        name, ours, others, f"a scrape {other_s / our_s:.1f}x, a background {their_cost.cpu / cost.cpu:.1f}x ours"
+        name,
+        ours,
+        others,
+        f"a scrape {other_s / our_s:.1f}x, a background {their_cost.cpu / cost.cpu:.1f}x ours",
+        cost=our_s / other_s,
     )
 
 

@@ -55,13 +55,14 @@ class Running:
             both = sum(parts, Memory(0.0, 0.0))
             reach, pushes = REACH_MIB[protocol], len(self._pushed[protocol])
             yield Row(
-                f"memory after {time.monotonic() - self._started:.0f} s at 10 Hz, 8 GPUs, C stub, "
-                f"scraped, {pushes} pushes by {protocol}",
-                f"{both.resident:.1f} MiB ({_words(parts)}; {both.anonymous:.1f} MiB is in no file)",
+                f"memory at 10 Hz, 8 GPUs, C stub, scraped, pushing by {protocol}",
+                f"{both.resident:.1f} MiB ({_words(parts)}; {both.anonymous:.1f} MiB is in no file) "
+                f"after {time.monotonic() - self._started:.0f} s and {pushes} pushes",
                 "-",
                 f"{both.resident - reach:+.1f} MiB",
                 f"<={reach:g} MiB, and pushed",
                 both.resident <= reach and pushes > 0,
+                both.resident,
             )
 
 
@@ -155,6 +156,7 @@ def hour_row(bed: Bench) -> Row:
         f"{grown:+.1f} MiB",
         f"flat: <={FLAT_MIB:g} MiB",
         grown <= FLAT_MIB,
+        mib[-1],
     )
 
 
@@ -169,7 +171,7 @@ def _hour(minutes: tuple[int, ...] = (10, 20, 40, 70)) -> dict[int, float]:
     from gpu_profile_exporter.exposition.exposition import Exposition
     from gpu_profile_exporter.reader.child import Reading as Reader
     from gpu_profile_exporter.reader.readers import Readers
-    from gpu_profile_exporter.reader.settings import Settings
+    from gpu_profile_exporter.reader.settings import HOME, Settings
     from gpu_profile_exporter.reader.whereabouts import Whereabouts
     from gpu_profile_exporter.readings.readings import Identity, readings
     from gpu_profile_exporter.server.routes import GZIP_LEVEL
@@ -177,6 +179,7 @@ def _hour(minutes: tuple[int, ...] = (10, 20, 40, 70)) -> dict[int, float]:
     class Said:
         """A reader process as far as what it says goes."""
 
+        key = HOME
         only = None
         leave: frozenset[int] = frozenset()
         stale_since = None

@@ -77,6 +77,7 @@ def mark() -> Row:
         f"+{extra * 1e6:.2f} µs",
         "+5 µs",
         extra <= 5e-6,
+        own / calls,
     )
 
 
@@ -113,6 +114,7 @@ def hooks(torch: Any) -> Row:
         f"{own / plain:.2f}",
         "2",
         own <= 2 * plain,
+        own / plain,
     )
 
 

@@ -77,6 +77,7 @@ def reading_rows() -> Iterator[Row]:
         f"{ours[1] / theirs[1] * 100:.0f} %",
         "<=25 %, same busy time",
         ours[1] <= 0.25 * theirs[1] and same,
+        ours[1] / theirs[1],
     )
     yield Row(
         f"{named}, time",
@@ -85,6 +86,7 @@ def reading_rows() -> Iterator[Row]:
         f"{theirs[0] / ours[0]:.2f}x",
         ">=1x, same busy time",
         ours[0] <= theirs[0] and same,
+        ours[0] / theirs[0],
     )
     slope = (grown[1] - ours[1]) * 1024 / (larger - size)
     whole = ours[1] / 1024 + slope * (4e9 - size) / (1 << 20)

@@ -16,7 +16,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def rows() -> Iterator[Row]:
     """The library's rows."""
-    yield _import_time()
+    yield import_time()
     yield _wheel_size()
     yield from region_cost.rows()
     yield from frameworks.rows()
@@ -27,7 +27,7 @@ def rows() -> Iterator[Row]:
     yield from _demonstration()
 
 
-def _import_time() -> Row:
+def import_time() -> Row:
     def run(code: str) -> float:
         return best(lambda: subprocess.run([sys.executable, "-c", code], check=True), 9)
 
@@ -42,6 +42,7 @@ def _import_time() -> Row:
         f"{ratio:.2f}x",
         "<=1x",
         ratio <= 1,
+        ratio,
     )
 
 
@@ -50,7 +51,7 @@ def _wheel_size() -> Row:
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", directory, str(_ROOT)]
         subprocess.run(command, check=True, capture_output=True)
         size = sum(path.stat().st_size for path in Path(directory).glob("*.whl"))
-    return Row("wheel", f"{size / 1e3:.0f} kB")
+    return Row("wheel", f"{size / 1e3:.0f} kB", cost=size / 1e3)
 
 
 def _demonstration(seconds: int = 20) -> Iterator[Row]:

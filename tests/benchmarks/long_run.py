@@ -37,6 +37,7 @@ def rows(hours: int = 24) -> Iterator[Row]:
         "-",
         f"<={_FLAT_MIB:g} MiB",
         growth <= _FLAT_MIB,
+        memory[0],
     )
     errors = day.errors()
     covered = min(day.busy.coverage, day.energy.coverage, day.memory.coverage)

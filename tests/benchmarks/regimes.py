@@ -73,7 +73,7 @@ def row(basis: Basis, cases: Sequence[Case]) -> Row:
         reach, ok = ">=95 % right, <=10 % UNKNOWN", right >= 0.95 and unknown <= 0.1
     else:
         reach, ok = f"<=2 % wrong at >={SURE}", wrong <= 0.02
-    return Row(f"regimes, {len(cases)} random workloads, {basis}", figure, baseline, "-", reach, ok)
+    return Row(f"regimes, {len(cases)} random workloads, {basis}", figure, baseline, "-", reach, ok, 1 - right)
 
 
 def answered(cases: Sequence[Case]) -> list[Case]:

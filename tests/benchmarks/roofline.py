@@ -105,12 +105,13 @@ def _grid(torch: Any, profiler: GPUProfiler, bench: Bench, bandwidth: float, pla
     ):
         share = right[how] / n
         yield Row(
-            f"{text}, {n} operations on {place} ({seen})",
-            f"{share * 100:.1f} % right" + (f"; wrong: {'; '.join(wrong[how])}" if wrong[how] else ""),
+            f"{text}, {n} operations on {place}",
+            f"{share * 100:.1f} % right of {seen}" + (f"; wrong: {'; '.join(wrong[how])}" if wrong[how] else ""),
             f"GPURegimeProfiler's rules on the single runs {right['peer'] / n * 100:.1f} %",
             f"{right[how] / max(1, right['peer']):.2f}x",
             "-" if reach is None else f">={reach * 100:.0f} % right",
             reach is None or share >= reach,
+            1 - share,
         )
     yield Row(
         f"FLOPs of the same {n} operations against closed forms, {place}",
@@ -172,6 +173,7 @@ def _lightweight(torch: Any, profiler: GPUProfiler, place: str) -> Iterator[Row]
         f"{whole / full:.0f}x less than a whole profile",
         "<=10 µs",
         full <= 10e-6,
+        full / whole,
     )
 
 

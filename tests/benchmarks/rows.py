@@ -5,12 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-HEADER: Final = "name | figure | baseline | ratio | reach | ok"
+HEADER: Final = "name | figure | baseline | ratio | reach | ok | accepted"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured, beside what, and what it has to reach. `-`: there is no such thing for this row."""
+    """What was measured, beside what, and what it has to reach. `-`: there is no such thing for this row.
+
+    `cost` is what `accepted` compares; None where nothing but `ok` is to be compared.
+    """
 
     name: str
     figure: str
@@ -18,6 +21,7 @@ class Row:
     ratio: str = "-"
     reach: str = "-"
     ok: bool = True
+    cost: float | None = None
 
     def __str__(self) -> str:
         verdict = "ok" if self.ok else "falls short"

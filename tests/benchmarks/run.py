@@ -1,9 +1,11 @@
-"""`make bench [ONLY=…]`: measure, and print one line each: `name | figure | baseline | ratio | reach | ok`.
+"""`make bench [ONLY=…] [ACCEPT=1]`: measure, and print a line for each row, with what was accepted last beside it.
 
 Baselines run in the same process or the same minute as what they are compared with; ratios are what counts, absolute
-figures move with the machine. A row that falls short makes the exit code 1.
+figures move with the machine. A row that falls short or is worse than accepted makes the exit code 1, but of `quick`.
+ACCEPT=1 takes the rows into `accepted.json`, from which `make dashboards` writes the docs' tables.
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import exporter, heart, kernels, library, roofline
+from benchmarks import accepted, exporter, heart, kernels, library, quick, roofline
 from benchmarks.rows import HEADER, Row
 
 GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
@@ -25,18 +27,36 @@ GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
 
 def main(arguments: list[str]) -> int:
     """Run the groups that are asked for, all by default."""
-    unknown = [name for name in arguments if name not in GROUPS]
-    if unknown:
-        sys.stderr.write(f"no benchmarks called {', '.join(unknown)}: one of {', '.join(GROUPS)}\n")
+    if unknown := [name for name in arguments if name not in {*GROUPS, "quick"}]:
+        sys.stderr.write(f"no benchmarks called {', '.join(unknown)}: one of {', '.join(GROUPS)}, quick\n")
         return 2
-    short = 0
+    table = accepted.load()
     sys.stdout.write(f"{HEADER}\n")
-    for name in arguments or GROUPS:
-        for row in GROUPS[name]():
-            short += not row.ok
-            sys.stdout.write(f"{row}\n")
-            sys.stdout.flush()
-    return 1 if short else 0
+    if arguments == ["quick"]:
+        known = {name: row for rows in table.values() for name, row in rows.items()}
+        _measure(quick.rows, known)
+        return 0
+    wrong = 0
+    for group in arguments or GROUPS:
+        known = table.get(group, {})
+        rows = _measure(GROUPS[group], known)
+        missing = [name for name in known if name not in {row.name for row in rows}]
+        for name in missing:
+            sys.stdout.write(f"{name} | WORSE: not measured\n")
+        wrong += len(missing) + sum(not row.ok or (row.name in known and known[row.name].worse(row)) for row in rows)
+        if os.environ.get("ACCEPT"):
+            accepted.accept(table, group, rows)
+            accepted.save(table)
+    return 1 if wrong else 0
+
+
+def _measure(measure: Callable[[], Iterator[Row]], known: Mapping[str, accepted.Accepted]) -> list[Row]:
+    rows = []
+    for row in measure():
+        rows.append(row)
+        sys.stdout.write(f"{row} | {accepted.beside(row, known.get(row.name))}\n")
+        sys.stdout.flush()
+    return rows
 
 
 if __name__ == "__main__":

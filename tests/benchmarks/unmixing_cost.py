@@ -51,12 +51,14 @@ def _running_cost(signal: Signal, *, searched_s: int = 120, block_s: int = 6, bl
         f"state {state / _KIB:.1f} KiB, the whole pool {bytes_held(feed.pool) / _KIB:.0f} KiB",
         reach="<=200 us, <=8 KiB",
         ok=locked and micros <= 200 and state <= 8 * _KIB,
+        cost=micros,
     )
     yield Row(
         f"cost of unmixing, {sensor_of(signal)}, 10 regions, while lag and window are looked for",
         f"the whole pool {whole / _KIB:.0f} KiB at most, of it the mixture's arrays {most / _KIB:.1f} KiB",
         reach="<=512 KiB for the whole pool",
         ok=whole <= 512 * _KIB,
+        cost=whole / _KIB,
     )
 
 
@@ -77,6 +79,7 @@ def _hour(spans: int = 440_000, step_s: int = 60) -> Row:
         f"{took:.2f} s (of {taken:,} spans, scaled); the longest of {len(times)} slices {max(times):.2f} s",
         reach="<0.3 s",
         ok=took < 0.3,
+        cost=took,
     )
 
 
@@ -100,6 +103,7 @@ def _names(first: int = 100_000, last: int = 1_000_000, block: int = 1000) -> Ro
         f"memory grows by {grown / _KIB:.0f} KiB from {first:,} names on; {took:.0f} s, most of it traced",
         reach="<100 KiB",
         ok=grown < 100 * _KIB,
+        cost=max(0.0, grown / _KIB),
     )
 
 
