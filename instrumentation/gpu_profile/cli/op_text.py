@@ -41,6 +41,8 @@ def profile_text(profile: Mapping[str, Any], about: Mapping[str, Any], ceilings:
         _line("overhead", _overhead(profile)),
         _line("device memory", _memory(profile["memory"], profile["reasons"])),
     ]
+    if "ceilings" in profile["reasons"]:
+        lines.append(_line("to note", profile["reasons"]["ceilings"]))
     if profile["advice"]:
         lines.append(_line("next step", profile["advice"]))
     return "\n".join(lines)
@@ -161,6 +163,8 @@ def ceilings_text(ceilings: Ceilings) -> str:
         cells.append(("first touch", si(ceilings.fault_s, "s"), "a page of memory", "measured", ""))
     lines = [ceilings.machine, "", text_table(("ceiling", "value", "for", "source", "note"), cells, left=5)]
     lines += [_line(name, f"{_UNKNOWN}   {why}") for name, why in ceilings.missing.items()]
+    if ceilings.doubt:
+        lines += ["", _line("to note", ceilings.doubt)]
     if ceilings.calibrated_ns:
         lines += ["", f"measured {datetime.fromtimestamp(ceilings.calibrated_ns / NS_PER_S, UTC):%Y-%m-%d %H:%M} UTC"]
     return "\n".join(lines)

@@ -1,6 +1,7 @@
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,14 @@ def test_data_in_a_cache_is_held_against_that_cache() -> None:
 def test_much_time_for_new_memory_is_a_line_of_its_own() -> None:
     found = fields(profile_text({**PROFILE, "first_touch_ratio": 0.2}, ABOUT, CEILINGS))
     assert found["first touch"] == "20 % of the time goes to new memory, which counts as memory's"
+
+
+def test_uncertain_ceilings_are_told_beside_the_profile_and_beneath_the_table() -> None:
+    unsure = replace(CEILINGS, waited=0.48)
+    found = fields(profile_text({**PROFILE, "reasons": {"ceilings": unsure.doubt}}, ABOUT, unsure))
+    assert found["to note"].startswith("the ceilings are uncertain: others had the processor for 48 %")
+    assert "the ceilings are uncertain" in ceilings_text(unsure)
+    assert "uncertain" not in ceilings_text(CEILINGS)
 
 
 def test_few_runs_have_no_95_percent_interval() -> None:

@@ -176,6 +176,8 @@ class ModelRun:
         return place(work, timings, self._profiler.ceilings, caches="unknown")
 
     def _notes(self) -> Iterator[str]:
+        if doubt := self._profiler.ceilings.doubt:
+            yield doubt
         if self._elsewhere:
             yield f"what runs on {', '.join(self._elsewhere)} is in the times only as far as {self._machine.kind} waits"
         if (failure := self._stopwatch.failure) is not None:
