@@ -28,7 +28,7 @@ from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader.counting import Counting
 from gpu_profile_exporter.reader.listening import Listening
-from gpu_profile_exporter.reader.marked import LIST_S, READ_S, REOPEN_S, START_S, Marked
+from gpu_profile_exporter.reader.marked import READ_S, REOPEN_S, START_S, Marked
 from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, Settings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
@@ -118,7 +118,7 @@ class Reading(Rounds[Tracked]):
         if index != only if only is not None else index in self._leave:
             return False
         marked = self._marked
-        limit = self._settings.open_s if marked is None else LIST_S if marked.listed else marked.open_s
+        limit = self._settings.open_s if marked is None else READ_S if marked.listed else marked.open_s
         self._where.enter(index, limit)
         return True
 

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, signal
@@ -19,18 +20,33 @@ from gpu_profile.sampling.tracked import Tracked, available
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.settings import HOME
 from gpu_profile_exporter.reader.wire import Message
+from gpu_profile_exporter.readings.health import LIFE_PERIODS, SHORTEST_LIFE_S
 from gpu_profile_exporter.readings.readings import DriverFacts
 
 #: The problem before a reader has said anything.
 NOT_STARTED: Final = "not started"
+#: No slower driver than this is made allowance for; a pause counts for less with each time that samples come.
+_LONGEST_PERIOD_S: Final = 4.0
+_FADING: Final = 0.8
+_STEP_S: Final = 0.5
 _log = logging.getLogger("gpu_profile_exporter")
 
 
 @dataclass(slots=True)
 class Known(Tracked):
-    """What readers have said of one device."""
+    """What readers have said of one device, and when they last did."""
 
     timeline: Ledger
+    heard: float = 0.0
+    pause_s: float = 0.0
+
+    def hear(self, now: float) -> None:
+        """Samples came at this moment of the monotonic clock: how often they come is what the longest pause tells."""
+        pause_s = min(now - self.heard, _LONGEST_PERIOD_S) if self.heard else 0.0
+        self.heard, self.pause_s = now, max(pause_s, _FADING * self.pause_s)
+        # In steps, for what is published depends on it; none where every reading outlives it by far.
+        long = LIFE_PERIODS * self.pause_s > SHORTEST_LIFE_S
+        self.period_s = ceil(self.pause_s / _STEP_S) * _STEP_S if long else 0.0
 
 
 class Intake:
@@ -163,9 +179,10 @@ class Intake:
         _: dict[str, int],
         samples: dict[str, list[int]],
     ) -> None:
-        stats = self.stats
+        stats, now = self.stats, time.monotonic()
+        stats.turned_ns = turned_ns  # whoever reads: the driver as a whole answers
         if process.only is None:
-            stats.turned_ns, stats.late_ns = turned_ns, late_ns
+            stats.late_ns = late_ns
             stats.rounds += rounds
         for tier, ns in busy.items():
             stats.busy_ns[tier] += ns
@@ -175,6 +192,7 @@ class Intake:
             state = self.states.get(uuid)
             if state is None or not values:
                 continue
+            state.hear(now)
             rows = iter(values)
             if uuid in self.lost:
                 self.lost.discard(uuid)

@@ -12,9 +12,10 @@ from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import GpuProfileError
 from gpu_profile_exporter.reader.whereabouts import DRIVER, ELSEWHERE, Whereabouts
 
-#: What one GPU's calls of a round may take; what opening one may while no other waits to be read: without persistence
-#: mode it is initialised first.
+#: What one call to a GPU may take while others wait to be read, and while none does: its readings live for as long.
 READ_S: Final = 0.5
+ALONE_S: Final = 2.0
+#: What opening a GPU may take while no other waits: without persistence mode it is initialised first.
 OPEN_S: Final = 4.0
 #: What starting the driver may take, and listing the GPUs for the first time: as much as initialising 8 of them one
 #: after another. Later lists are prompt.
@@ -52,7 +53,8 @@ class Marked:
     def _call(self, device: Device, call: Callable[..., T], *arguments: object) -> T:
         opened = device.uuid in self._opened
         # A GPU that was away, or is met for the first time, is opened first.
-        self._where.enter(ELSEWHERE if device.index is None else device.index, READ_S if opened else self.open_s)
+        limit_s = self.open_s if not opened else ALONE_S if self._alone else READ_S
+        self._where.enter(ELSEWHERE if device.index is None else device.index, limit_s)
         started = self._now_ns()
         try:
             result = call(device, *arguments)

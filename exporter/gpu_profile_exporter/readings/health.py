@@ -52,6 +52,7 @@ class State(Protocol):
     last_xid: tuple[int, int] | None
     processes: tuple[ProcessUse, ...]
     processes_ns: int | None
+    period_s: float
 
     @property
     def timeline(self) -> Columns:
@@ -110,6 +111,11 @@ def fresh(column: Column | None, now_ns: int, interval_s: float) -> Sample | Non
     return last
 
 
+def interval_s(state: State, sampler: Sampling) -> float:
+    """How often counters of this device are read: a slow driver may take longer than was asked for."""
+    return max(sampler.interval_s, state.period_s)
+
+
 def newest_ns(timeline: Columns) -> int | None:
     """The moment of the device's newest sample of any signal."""
     columns: Mapping[Signal, Column] = timeline.columns
@@ -157,7 +163,7 @@ def status(state: State, sampler: Sampling, now_ns: int) -> Status:
         return "failed"
 
     def now(row: Signal) -> int:
-        last = fresh(state.timeline.column(row), now_ns, sampler.interval_s)
+        last = fresh(state.timeline.column(row), now_ns, interval_s(state, sampler))
         return 0 if last is None else last.value
 
     action = now(RECOVERY_ACTION)

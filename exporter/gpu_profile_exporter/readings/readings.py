@@ -24,6 +24,7 @@ from gpu_profile_exporter.readings.health import (
     State,
     down_reason,
     fresh,
+    interval_s,
     lifetime_ns,
     silence,
     status,
@@ -131,15 +132,16 @@ def _device(state: State, sampler: Sampling, identity: Identity, now_ns: int) ->
         )
     if not up:
         return
-    yield from _signals(state, sampler.interval_s, now_ns)
+    every_s = interval_s(state, sampler)
+    yield from _signals(state, every_s, now_ns)
     # While a source that stopped is waited for, before another one takes over, the counter stands still.
-    if busy.signal is not None and any(fresh(timeline.column(row), now_ns, sampler.interval_s) for row in BUSY_SOURCES):
+    if busy.signal is not None and any(fresh(timeline.column(row), now_ns, every_s) for row in BUSY_SOURCES):
         yield Reading(m.BUSY, hw_id, sum(base(row, mass, NS_PER_S) for row, mass in busy.masses.items()))
         yield Reading(m.OBSERVED, hw_id, busy.covered_ns / NS_PER_S)
     yield Reading(m.SAMPLES, hw_id, state.samples)
 
 
-def _signals(state: State, interval_s: float, now_ns: int) -> Iterator[Reading]:
+def _signals(state: State, every_s: float, now_ns: int) -> Iterator[Reading]:
     device, uuid = state.device, state.device.uuid
     hw_id = _labelled("hw.id", uuid)
     if device.memory_bytes is not None:
@@ -151,7 +153,7 @@ def _signals(state: State, interval_s: float, now_ns: int) -> Iterator[Reading]:
         if last is None:
             stale += 1
             continue
-        metric, attributes, times, over, life_ns, unit = _published(row, uuid, interval_s)
+        metric, attributes, times, over, life_ns, unit = _published(row, uuid, every_s)
         _, _, end_ns, quanta = last
         if newest is None or end_ns > newest:
             newest = end_ns
@@ -162,7 +164,7 @@ def _signals(state: State, interval_s: float, now_ns: int) -> Iterator[Reading]:
         value = (column.total_mass if row.wraps_at else quanta) * times / over
         yield Reading(metric, attributes, value)
         if row is POWER_AVERAGE and ENERGY not in columns:
-            energy = _published(ENERGY, uuid, interval_s)
+            energy = _published(ENERGY, uuid, every_s)
             yield Reading(energy.metric, energy.attributes, column.total_mass * times / (over * NS_PER_S))
         if unit is not None:
             # From the rows of the windows: what no window saw is in neither.
@@ -205,13 +207,13 @@ class _Published(NamedTuple):
 
 
 @lru_cache(maxsize=_KEPT)
-def _published(row: Signal, uuid: str, interval_s: float) -> _Published:
+def _published(row: Signal, uuid: str, every_s: float) -> _Published:
     metric = metric_of(row)
     attributes = {"hw.id": uuid, **dict(row.attributes)}
     if "hw.type" in metric.labels:
         attributes["hw.type"] = "gpu"
     unit = _labelled("hw.id", uuid, m.UNIT, row.key) if row in INTEGRATED else None
-    return _Published(metric, attributes, *_ratio(row), lifetime_ns(row, interval_s), unit)
+    return _Published(metric, attributes, *_ratio(row), lifetime_ns(row, every_s), unit)
 
 
 @lru_cache(maxsize=_KEPT)

@@ -32,7 +32,8 @@ class Keeper(Protocol):
 class Tracked:
     """One device. `processes` is who used it at `processes_ns`; None: nobody has asked yet.
 
-    `xids` counts its XID errors by code; `last_xid` is the code and the moment of the newest.
+    `xids` counts its XID errors by code; `last_xid` is the code and the moment of the newest. `period_s` is how often
+    samples come where that is known to be more seldom than asked for, as with a slow driver.
     """
 
     device: Device
@@ -42,6 +43,7 @@ class Tracked:
     reason: str = ""
     retry_ns: int = 0
     samples: int = 0
+    period_s: float = 0.0
     has_gpm: bool = False
     xids: Counter[int] = field(default_factory=Counter)
     last_xid: tuple[int, int] | None = None

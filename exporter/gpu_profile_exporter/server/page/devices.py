@@ -7,7 +7,17 @@ from typing import Protocol, TypedDict, runtime_checkable
 from gpu_profile.catalogue import BUSY_SOURCES, Signal
 from gpu_profile.catalogue.signals import MEMORY_USED, POWER, POWER_AVERAGE, TEMPERATURE
 from gpu_profile.units import NS_PER_S
-from gpu_profile_exporter.readings.health import Sampling, State, Status, down_reason, fresh, newest_ns, silence, status
+from gpu_profile_exporter.readings.health import (
+    Sampling,
+    State,
+    Status,
+    down_reason,
+    fresh,
+    interval_s,
+    newest_ns,
+    silence,
+    status,
+)
 from gpu_profile_exporter.readings.readings import Identity, base
 
 
@@ -64,16 +74,17 @@ def describe(sampler: Sampling, identity: Identity, now_ns: int, *, simulated: b
 
 def _device(state: State, sampler: Sampling, now_ns: int) -> DeviceData:
     device, timeline = state.device, state.timeline
+    every_s = interval_s(state, sampler)
     reason = down_reason(state, sampler, now_ns)
 
     def last(*rows: Signal) -> float | None:
-        samples = (fresh(timeline.column(row), now_ns, sampler.interval_s) for row in rows)
+        samples = (fresh(timeline.column(row), now_ns, every_s) for row in rows)
         return next(
             (base(sample.signal, sample.value) for sample in samples if sample is not None and not reason), None
         )
 
     busy, mean = timeline.best(BUSY_SOURCES), None
-    until = fresh(busy, now_ns, sampler.interval_s)
+    until = fresh(busy, now_ns, every_s)
     if until is not None and isinstance(busy, Busy) and not reason:
         mass, covered_ns = busy.integral(until.t_end_ns - NS_PER_S, until.t_end_ns)
         mean = base(busy.signal, mass, covered_ns) if covered_ns else None

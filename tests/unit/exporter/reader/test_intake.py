@@ -8,6 +8,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Event
 from gpu_profile.catalogue.signals import ENERGY, POWER, UTILIZATION
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S
+from gpu_profile_exporter.reader import intake
 from gpu_profile_exporter.reader.intake import Intake
 from gpu_profile_exporter.reader.settings import Settings
 
@@ -95,7 +96,28 @@ def test_what_a_new_reader_finds_in_the_drivers_buffer_is_not_counted_twice(kept
 
 def test_a_gpu_s_own_reader_adds_samples_and_costs_but_is_no_round_of_all(kept: Kept) -> None:
     kept.say(a_round({"GPU-b": energy(7, START_NS)}, t_ns=99), reader(only=1))
-    assert (kept.stats.rounds, kept.stats.turned_ns, kept.stats.samples) == (0, 0, 1)
+    assert (kept.stats.rounds, kept.stats.turned_ns, kept.stats.samples) == (0, 99, 1)
+
+
+def test_how_often_samples_come_is_known_where_that_is_seldom_and_forgotten_when_it_is_not(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "time", time := Time())
+    found = kept.states["GPU-a"]
+
+    def come(times: int, *, every_s: float) -> set[float]:
+        periods = set()
+        for _ in range(times):
+            time.now += every_s
+            kept.say(a_round({"GPU-a": energy(round(time.now * 10), START_NS + round(time.now * 1e9))}))
+            periods.add(found.period_s)
+        return periods
+
+    assert come(20, every_s=0.6) == {0.0}
+    assert come(20, every_s=0.9) == {1.0}
+    assert come(20, every_s=0.25) == {1.0, 0.0}
+    assert found.period_s == 0.0
+    assert max(come(1, every_s=3600.0)) <= 4.0
 
 
 def test_samples_and_states_of_a_device_that_nobody_has_told_of_are_left(kept: Kept) -> None:

@@ -68,6 +68,17 @@ def energies(sampler: Sampler, clock: FakeClock) -> tuple[list[float], set[str |
     return [r.value for r in found if r.metric.otel == "hw.energy"], sources
 
 
+def test_readings_of_a_device_that_is_read_seldom_live_for_three_of_its_own_periods() -> None:
+    sampler, clock, driver = node()
+    sampler.states["GPU-a"].period_s = 1.5
+    driver.frozen = set(VALUES)
+    told = []
+    for _ in range(6):
+        step_for(sampler, clock, 1)
+        told.append({"hw.power", "gpu_profile.busy"} <= {reading.metric.otel for reading in read_all(sampler, clock)})
+    assert told == [True] * 4 + [False] * 2
+
+
 def test_energy_that_the_device_does_not_count_is_the_integral_of_its_power_and_says_so() -> None:
     sampler, clock, driver = node(values={rows.POWER_AVERAGE: 100_000, rows.POWER: 300_000})
     step_for(sampler, clock, 8)
