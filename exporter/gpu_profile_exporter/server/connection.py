@@ -31,8 +31,8 @@ Answer = Callable[[h11.Request, str, Callable[[], None]], Awaitable[Response]]
 class Connection(asyncio.Protocol):
     """A connection that its client cannot hold for longer than `limits` say. `peer` as of `admission.peer_of`.
 
-    One request is answered at a time; meanwhile nothing is read, so that what a client sends ahead stays in its own
-    system's buffers.
+    One request is answered at a time, and meanwhile nothing is read. A client that sent more before its answer gets
+    this one answer alone.
     """
 
     def __init__(
@@ -134,6 +134,8 @@ class Connection(asyncio.Protocol):
     async def _serve(self, request: h11.Request) -> None:
         try:
             response = await self._answer(request, self.peer, partial(self._admission.serve, self))
+            # A client that sends requests ahead would take the turns of those that wait for their answers.
+            self._last = self._last or bool(self._http.trailing_data[0])
             if not self._transport.is_closing():
                 self._send(response, head_only=request.method == b"HEAD")
         except Exception as error:  # noqa: BLE001 - no defect may leave a connection without a deadline
@@ -176,9 +178,6 @@ class Connection(asyncio.Protocol):
     def _begin_next(self) -> None:
         self._http.start_next_cycle()
         self._transport.resume_reading()
-        if self._http.trailing_data[0]:
-            self._await_head()
-            self._take_request()
 
     def _answer_no_http(self, error: h11.RemoteProtocolError) -> None:
         too_large = error.error_status_hint == 431

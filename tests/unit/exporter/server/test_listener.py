@@ -85,18 +85,13 @@ def test_the_second_request_of_a_connection_has_the_same_deadline_as_the_first(l
     assert line.counts.rejected["slow_request"] == 1
 
 
-def test_the_rest_of_a_request_that_came_with_the_one_before_has_a_deadline(line: Line) -> None:
-    line.send(GET + GET[:9])
-    assert line.wire.sent.count(b"HTTP/1.1 200 ") == 1
-    line.loop.advance(5.1)
-    assert line.gone
-
-
-def test_pipelined_requests_are_all_answered(line: Line) -> None:
-    line.send(GET * 3)
+@pytest.mark.parametrize("ahead", [GET[:9], GET, GET * 2])
+def test_who_sends_requests_ahead_gets_one_answer_which_says_that_it_is_the_last(line: Line, ahead: bytes) -> None:
+    line.send(GET + ahead)
     line.loop.turn(9)
-    assert line.wire.sent.count(b"HTTP/1.1 200 ") == 3
-    assert not line.gone
+    assert line.wire.sent.count(b"HTTP/1.1 200 ") == 1
+    assert b"\r\nConnection: close\r\n" in line.wire.sent
+    assert line.gone
 
 
 def test_a_connection_without_a_next_request_ends_in_peace(line: Line) -> None:
