@@ -1,4 +1,4 @@
-"""How many GPUs an NVML lists that is started now: in a process of its own, where the kernel's list cannot be seen."""
+"""Counts the GPUs that a newly started NVML lists. A process of its own where the kernel's list is not visible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_STEP_S: Final = 1.0
 
 
 class Counting:
-    """Starts NVML, counts its GPUs and stops it, every now and then. It is driven as `child.Reading` is."""
+    """Starts NVML, counts the GPUs and stops it, periodically. It has the methods of `child.Reading`."""
 
     def __init__(self, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
         self._where = where

@@ -40,8 +40,8 @@ class Known(Tracked):
     heard: float = 0.0
     pause_s: float = 0.0
 
-    def hear(self, now: float) -> None:
-        """Samples came at this moment of the monotonic clock: how often they come is what the longest pause tells."""
+    def received(self, now: float) -> None:
+        """Samples were received at `now`, in monotonic seconds; `period_s` follows from the longest recent pause."""
         pause_s = min(now - self.heard, _LONGEST_PERIOD_S) if self.heard else 0.0
         self.heard, self.pause_s = now, max(pause_s, _FADING * self.pause_s)
         # In steps, for what is published depends on it; none where every reading outlives it by far.
@@ -63,7 +63,7 @@ class Intake:
         self.event_sinks: list[Callable[[Event], None]] = []
         #: The driver, once one has answered.
         self.driver: DriverFacts | None = None
-        #: Whether the driver's events are for a process of their own to hear.
+        #: Whether a process of its own receives the driver's events.
         self.listens = False
         #: The devices that were found lost here, because their readers cannot report it.
         self.lost: set[str] = set()
@@ -192,7 +192,7 @@ class Intake:
             state = self.states.get(uuid)
             if state is None or not values:
                 continue
-            state.hear(now)
+            state.received(now)
             rows = iter(values)
             if uuid in self.lost:
                 self.lost.discard(uuid)

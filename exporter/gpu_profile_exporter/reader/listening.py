@@ -1,8 +1,8 @@
-"""The process that hears what happens to GPUs. It outlives the processes that read them.
+"""The process that receives the events of GPUs. It outlives the processes that read them.
 
-A driver reports an XID error once, to those that had registered for it. Readers end whenever a GPU hangs, which is when
-XIDs come; so another process registers. It talks to a GPU only to register, and only to those that the keeper names:
-those that answer. Afterwards it looks into its event set, which no GPU can hold up.
+The driver reports an XID error once, to the processes that have registered for it. A reader is killed when a GPU hangs,
+which is when XIDs are raised; so another process registers. It calls a GPU only to register, and only a GPU that
+answers: the keeper names them. Afterwards it polls its event set, which a GPU that hangs does not block.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gpu_profile_exporter.reader.settings import Settings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Whereabouts
 from gpu_profile_exporter.reader.wire import Message
 
-#: How often it looks for events: what it has not seen when it is killed is lost.
+#: How often it polls for events. Events that were not polled when it is killed are lost.
 LISTEN_S: Final = 0.25
-#: How often it tries to open a driver, and to register what is not registered yet; the driver has pauses of its own.
+#: How often it tries to open the driver, and to register GPUs that are not; the driver has pauses of its own.
 RETRY_S: Final = 1.0
 
 
 class Listening:
-    """Events of the GPUs that it was ordered to watch. It is driven as `child.Reading` is."""
+    """Receives the events of the GPUs that the keeper names. It has the methods of `child.Reading`."""
 
     def __init__(self, settings: Settings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
         self._settings = settings
@@ -48,13 +48,13 @@ class Listening:
         if order[0] == "watch":
             self._wanted, self._retry_ns = order[1], 0
         elif order[0] == "reopen":
-            self.step()  # what has come by now would go with the event set
+            self.step()  # events that were raised by now would be lost with the event set
             self.close()
             self._where.leave()
             self._driver, self._retry_ns = None, 0
 
     def step(self) -> float:
-        """Register what is to be registered, look for events, and return the seconds until that is due again."""
+        """Register GPUs, poll for events, and return the seconds until the next call is due."""
         now_ns = self._clock.elapsed_ns()
         due = now_ns >= self._retry_ns
         try:

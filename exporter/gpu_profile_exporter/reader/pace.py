@@ -21,7 +21,7 @@ class Pace:
         self._prompt_since: dict[int, float] = {}
 
     def slow(self, uuid: str, took_ns: int) -> bool:
-        """Note what the longest call to a GPU of a round took; whether it is too slow by now, which is said once."""
+        """Note the longest call to a GPU in a round; returns whether it has become too slow, once."""
         self._slow[uuid] = self._slow[uuid] + 1 if took_ns > SLOW_S * 1e9 else 0
         if self._slow[uuid] < SLOW_ROUNDS:
             return False
@@ -29,7 +29,7 @@ class Pace:
         return True
 
     def answered(self, index: int, took_ns: int, now: float) -> None:
-        """The same of a GPU that is read apart, by its NVML index."""
+        """Note the longest call to a GPU that has a reader of its own, by NVML index."""
         if took_ns > PROMPT_S * 1e9:
             self._prompt_since.pop(index, None)
         else:
@@ -40,5 +40,5 @@ class Pace:
         return [index for index, since in self._prompt_since.items() if now - since > PROMPT_FOR_S]
 
     def forget(self, index: int) -> None:
-        """It is to begin anew."""
+        """Start timing this GPU again."""
         self._prompt_since.pop(index, None)

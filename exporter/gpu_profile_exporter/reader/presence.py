@@ -1,6 +1,6 @@
-"""Which GPUs have come by the kernel, and which are gone or look as if they were.
+"""Which GPUs were added, and which are lost.
 
-NVML lists no GPU that came after it was started, and knows none again that went meanwhile.
+NVML lists only the GPUs that were present when it was started. It does not find one again that was removed meanwhile.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ LONGEST_REVIVE_S: Final = 300.0
 
 
 def listed(gpus: Path = _GPUS, files: Path = _FILES) -> frozenset[str] | None:
-    """What the kernel's driver has: GPUs by PCI bus, and their device files. None where that cannot be seen.
+    """The GPUs of the kernel's driver, by PCI bus, and their device files. None where they are not visible.
 
-    A GPU can be opened once it has a file, which comes a moment after its directory.
+    A GPU can be opened once its device file exists, which is created shortly after its directory.
     """
     try:
         found = os.listdir(gpus)  # noqa: PTH208 - names alone
@@ -39,15 +39,15 @@ def listed(gpus: Path = _GPUS, files: Path = _FILES) -> frozenset[str] | None:
 
 
 class Presence:
-    """Which GPUs have come, by the kernel's list or, where it cannot be seen, by how many an NVML lists."""
+    """Detects added GPUs, by the kernel's list or, where it is not visible, by counts from newly started NVMLs."""
 
     def __init__(self) -> None:
-        #: Whether the kernel's list can be seen.
+        #: Whether the kernel's list is visible.
         self.visible = True
         self._there: frozenset[str] | None = None
 
     def look(self) -> frozenset[str]:
-        """What has come to the kernel's list since the last look."""
+        """What was added to the kernel's list since the last call."""
         there = listed()
         if self.visible != (there is not None):
             # The two ways have different names for the same GPU.
@@ -55,7 +55,7 @@ class Presence:
         return frozenset() if there is None else self._new(there)
 
     def counted(self, count: int, known: int) -> frozenset[str]:
-        """What has come since the last count, before the first one beside the GPUs that are known."""
+        """What was added since the last count; at the first one, compared with the number of known GPUs."""
         if self.visible:
             return frozenset()
         if self._there is None:
@@ -73,7 +73,7 @@ def _numbers(count: int) -> frozenset[str]:
 
 
 class Losses:
-    """For how long devices have had no reader, and when a newly started NVML is to look for those that are lost."""
+    """Times devices without a reader, and the restarts of NVML that look for lost GPUs."""
 
     def __init__(self) -> None:
         self._unread_since: dict[str, float] = {}

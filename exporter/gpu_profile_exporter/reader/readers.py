@@ -38,8 +38,8 @@ TEND_S: Final = 0.25
 PATIENCE_S: Final = 4.0
 #: A reader that says nothing for so long, and is not in the driver, has been stopped.
 SILENT_S: Final = 5.0
-#: A GPU whose events cannot be registered, as the call hangs or crashes, is listened to again after so long.
-DEAF_S: Final = 60.0
+#: A GPU whose registration for events hangs or crashes is registered again after this long.
+REGISTER_PAUSE_S: Final = 60.0
 #: A library that is not the driver's version is looked up anew this often, and after a while more rarely.
 STALE_S: Final = 3.0
 STALE_LATER_S: Final = 30.0
@@ -78,8 +78,8 @@ class Readers(Intake):
         self._presence = Presence()
         self._losses = Losses()
         self._look_due = 0.0
-        #: Until when the GPUs of these NVML indices are not listened to.
-        self._deaf: dict[int, float] = {}
+        #: Until when the events of these GPUs, by NVML index, are not registered for.
+        self._unregistered_until: dict[int, float] = {}
         self._released_until = 0.0
         #: Held while readers are started, so that none is after a release.
         self._starting = threading.Lock()
@@ -286,7 +286,7 @@ class Readers(Intake):
         return now - process.heard > limit and self._processes[process.key] is process
 
     def _listen(self, now: float) -> None:
-        """Have the GPUs that answer listened to: one that hangs could hold the listener up."""
+        """Name the GPUs that answer to the listener: to register one that hangs would block it."""
         listener = self._processes[LISTENER]
         if listener is None:
             return
@@ -295,7 +295,7 @@ class Readers(Intake):
             for uuid, state in self.states.items()
             if state.up and state.device.kind is DeviceKind.GPU and state.device.index is not None
         }
-        gpus = {index: uuid for index, uuid in gpus.items() if now >= self._deaf.get(index, 0.0)}
+        gpus = {index: uuid for index, uuid in gpus.items() if now >= self._unregistered_until.get(index, 0.0)}
         if gpus != listener.watches:
             listener.order_watch(gpus)
 
@@ -345,7 +345,7 @@ class Readers(Intake):
     def _hung(self, process: Process, index: int, seconds: float) -> None:
         if process.key < HOME:
             _log.warning("%s has been hanging for %.1f s; it is started again", _OTHERS[process.key], seconds)
-            self._deaf[index] = time.monotonic() + DEAF_S
+            self._unregistered_until[index] = time.monotonic() + REGISTER_PAUSE_S
             self._processes.end(process, "hung")
             return
         if index == DRIVER:
@@ -374,7 +374,7 @@ class Readers(Intake):
         if process.key < HOME:
             _log.warning("%s ended (%s); it is started again", _OTHERS[process.key], code)
             if where is not None and crashed:
-                self._deaf[where.gpu] = time.monotonic() + DEAF_S
+                self._unregistered_until[where.gpu] = time.monotonic() + REGISTER_PAUSE_S
             self._processes.end(process, "died")
             return
         _log.warning("a reader of the GPUs ended (%s); it is started again", code)

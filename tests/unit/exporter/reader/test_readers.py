@@ -16,7 +16,7 @@ from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
 from gpu_profile_exporter.reader.pace import PROMPT_FOR_S, SLOW_ROUNDS
 from gpu_profile_exporter.reader.presence import REVIVE_S, UNREAD_S
 from gpu_profile_exporter.reader.processes import LONGEST_PAUSE_S
-from gpu_profile_exporter.reader.readers import DEAF_S, LOOK_S, PATIENCE_S, SILENT_S, STALE_S, Readers
+from gpu_profile_exporter.reader.readers import LOOK_S, PATIENCE_S, REGISTER_PAUSE_S, SILENT_S, STALE_S, Readers
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, Settings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Where
 from gpu_profile_exporter.reader.wire import WireError
@@ -449,7 +449,7 @@ def test_a_gpu_that_cannot_be_registered_costs_no_other_its_events(
     assert heard.up() == {"GPU-0": True, "GPU-1": True, "GPU-2": True}
     assert heard.listener is not first
     assert heard.listener.watches == {0: "GPU-0", 2: "GPU-2"}
-    heard.turn(1, each_s=DEAF_S)
+    heard.turn(1, each_s=REGISTER_PAUSE_S)
     assert heard.listener.watches == {0: "GPU-0", 1: "GPU-1", 2: "GPU-2"}
 
 
