@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -25,11 +25,6 @@ class Memory(NamedTuple):
 
     resident: float
     anonymous: float
-
-    def __add__(self, other: object) -> Memory:
-        if not isinstance(other, Memory):
-            return NotImplemented
-        return Memory(self.resident + other.resident, self.anonymous + other.anonymous)
 
 
 class Bench:
@@ -129,10 +124,23 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def memory(pid: int) -> Memory:
-    """Of one process."""
-    rows = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.count(":"))
-    values: Mapping[str, float] = {
-        row[0]: int(row[1]) / 1024 for row in rows if row[0] in ("VmRSS:", "RssAnon:") and len(row) > 1
-    }
-    return Memory(values["VmRSS:"], values["RssAnon:"])
+def memory(pids: Iterable[int]) -> Memory:
+    """Of these processes; a page that several of them have counts once, as it lies in RAM once.
+
+    What no file holds is shared by forked processes alone: the sum of the shares. Of a file, the process counts that
+    has most of it: others that run the same program do not make it smaller.
+    """
+    anonymous, files = 0.0, dict[tuple[str, ...], float]()
+    for pid in pids:
+        place: tuple[str, ...] = ()
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            anonymous += int(line.split()[1]) / 1024 if line.startswith("Pss_Anon:") else 0.0
+        for word, *words in map(str.split, Path(f"/proc/{pid}/smaps").read_text().splitlines()):
+            if not word.endswith(":"):
+                _, offset, device, inode, *_ = words
+                place = (device, inode, offset)
+            elif word == "Rss:":
+                resident = int(words[0])
+            elif word == "Anonymous:":
+                files[place] = max(files.get(place, 0.0), (resident - int(words[0])) / 1024)
+    return Memory(anonymous + sum(files.values()), anonymous)

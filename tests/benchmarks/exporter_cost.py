@@ -238,7 +238,7 @@ def _told(cost: Cost, one: Watched, scrapes: int = 100) -> tuple[str, float]:
         time.sleep(0.05)
     spent, took = sum(_cpu_of(one.pid)) - before, time.monotonic() - started
     each = max(0.0, spent - cost.cpu * took) / scrapes
-    resident = sum(memory(pid).resident for pid in tree(one.pid))
+    resident = memory(tree(one.pid)).resident
     what = "10 Hz" if one.name == "ours" else "nvitop-exporter, 1 Hz"
     words = f"{what}: {cost.cpu * 100:.2f} %, {cost.nvml:.0f}/s, {each * 1e3:.1f} ms for {lines} series "
     return f"{words}({each / lines * 1e6:.1f} us each), {resident:.1f} MiB", each

@@ -126,7 +126,8 @@ shared memory which GPU it is talking to and since when. A call that takes longe
 its life: another one reads the other GPUs at once, and the GPU that hangs gets a reader of its own, which tries for as
 long as it takes. A GPU that answers slowly gets one too, and so does a GPU in whose call a reader crashed. Once it has
 answered promptly for 10 s it is read with the others again. XID errors are heard by a process of its own, which is
-restarted where the look for events hangs; the GPUs are read on meanwhile.
+restarted where the look for events hangs; the GPUs are read on meanwhile. One process, the launcher, forks all others,
+which live on if it is killed.
 
 A library of another version than the kernel's driver cannot be used by a process that has loaded it: its reader is
 replaced every 3 s until one can.

@@ -25,7 +25,7 @@ if __name__ == "__main__":
 
 from support.programs import Exporter, environment
 
-from benchmarks.exporter_children import Bench, Memory, bench, memory, tree
+from benchmarks.exporter_children import Bench, bench, memory, tree
 from benchmarks.exporter_cost import Scraper
 from benchmarks.rows import Row
 
@@ -51,24 +51,24 @@ class Running:
         for protocol, running in self._exporters.items():
             Scraper(running.url).scrape()
             pids = tree(running.process.pid)
-            parts = [memory(pid) for pid in pids]
-            both = sum(parts, Memory(0.0, 0.0))
+            all_ = memory(pids)
             reach, pushes = REACH_MIB[protocol], len(self._pushed[protocol])
             yield Row(
                 f"memory at 10 Hz, 8 GPUs, C stub, scraped, pushing by {protocol}",
-                f"{both.resident:.1f} MiB ({_words(parts)}; {both.anonymous:.1f} MiB is in no file) "
+                f"{all_.resident:.1f} MiB, {all_.anonymous:.1f} of it in no file ({_words(pids)}) "
                 f"after {time.monotonic() - self._started:.0f} s and {pushes} pushes",
                 "-",
-                f"{both.resident - reach:+.1f} MiB",
+                f"{all_.resident - reach:+.1f} MiB",
                 f"<={reach:g} MiB, and pushed",
-                both.resident <= reach and pushes > 0,
-                both.resident,
+                all_.resident <= reach and pushes > 0,
+                all_.resident,
             )
 
 
-def _words(parts: list[Memory]) -> str:
-    names = ("exporter", *["reader"] * (len(parts) - 1))
-    return ", ".join(f"{name} {part.resident:.1f}" for name, part in zip(names, parts, strict=True))
+def _words(pids: list[int]) -> str:
+    """Each process with its share of what is in no file."""
+    names = ["exporter", *((Path("/proc") / str(pid) / "comm").read_text().strip() for pid in pids[1:])]
+    return ", ".join(f"{name} {memory([pid]).anonymous:.1f}" for name, pid in zip(names, pids, strict=True))
 
 
 @contextmanager
@@ -206,7 +206,7 @@ def _hour(minutes: tuple[int, ...] = (10, 20, 40, 70)) -> dict[int, float]:
                     scrape_ns += 15 * 10**9
                 clock.advance(max(delay, 0.001))
                 stub.set_time(clock.now_ns())
-            found[minute] = memory(os.getpid()).resident
+            found[minute] = memory([os.getpid()]).resident
         reader.close()
     return found
 

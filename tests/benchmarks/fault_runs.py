@@ -4,9 +4,9 @@ Each fault runs against an exporter process of its own, which is scraped all the
 alone what held and what did not.
 """
 
-import json
 import os
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +18,10 @@ from typing import Final, NamedTuple
 from support.nvml_stub.build import SONAME, child_environment
 from support.programs import Exporter, exporter
 
+from benchmarks.exporter_children import tree
 from benchmarks.fault_scripts import ALL, GPUS, Fault
 from gpu_profile_exporter.operating.release import ask
+from gpu_profile_exporter.reader.forking import LAUNCHER_NAME
 
 SCRAPE_EVERY_S: Final = 0.2
 #: A scrape during the fault takes no longer; the worst of all is told beside it.
@@ -46,11 +48,15 @@ class Bench:
         write_control(self.directory, *lines)
 
     def readers(self) -> list[int]:
-        """Process ids of its readers."""
-        found: list[int] = []
-        for task in Path(f"/proc/{self.exporter.process.pid}/task").iterdir():
+        """Process ids of its readers, the listener among them, without the launcher."""
+        return [pid for pid, name in self.children().items() if name != LAUNCHER_NAME]
+
+    def children(self) -> dict[int, str]:
+        """Its processes, and what they call themselves."""
+        found = {}
+        for pid in tree(self.exporter.process.pid)[1:]:
             with suppress(OSError):
-                found += map(int, (task / "children").read_text().split())
+                found[pid] = Path(f"/proc/{pid}/comm").read_text().strip()
         return found
 
     def signal_readers(self, number: int) -> None:
@@ -62,9 +68,10 @@ class Bench:
     def garble(self) -> None:
         """Write into a reader's pipe what is no message."""
         (pid, *_) = self.readers()
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        settings = json.loads(next(part for part in arguments if part.startswith(b"{")))
-        fd = os.open(f"/proc/{pid}/fd/{settings['out_fd']}", os.O_WRONLY)
+        pipes = (one for one in Path(f"/proc/{pid}/fd").iterdir() if str(one.readlink()).startswith("pipe:"))
+        # Besides standard error, it writes to no other.
+        out = next(one for one in pipes if int(one.name) > 2 and one.lstat().st_mode & stat.S_IWUSR)
+        fd = os.open(out, os.O_WRONLY)
         try:
             os.write(fd, b"\x10\0\0\0" + os.urandom(60))
         finally:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pynvml
+
+from gpu_profile_exporter.reader.forking import LAUNCHER_NAME
 
 if TYPE_CHECKING:
     from benchmarks.fault_runs import Bench, Watch
@@ -79,6 +82,17 @@ class Fault:
 
 def _signalled(number: int) -> Callable[[Bench], None]:
     return lambda node: node.signal_readers(number)
+
+
+def _kill_launcher(node: Bench) -> None:
+    for pid, name in node.children().items():
+        if name == LAUNCHER_NAME:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _kill_all(node: Bench) -> None:
+    _kill_launcher(node)
+    node.signal_readers(signal.SIGKILL)
 
 
 def _flap(node: Bench) -> None:
@@ -328,6 +342,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     # ------------------------------------------------------------------ the reader
     Fault(name="the reader is killed", act=_signalled(signal.SIGKILL), seconds=3, told_s=None),
     Fault(name="the reader crashes", act=_signalled(signal.SIGSEGV), seconds=3, told_s=None),
+    Fault(name="the launcher is killed", act=_kill_launcher, seconds=3, told_s=None),
+    Fault(name="the launcher and all readers are killed", act=_kill_all, seconds=3, told_s=None),
     Fault(name="a GPU's call crashes the reader", lines=(f"crash 1 {_FIELDS}",), lost=_ONE),
     Fault(
         name="the reader is stopped for 5 s",

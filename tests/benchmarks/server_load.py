@@ -201,7 +201,7 @@ def _serving(kind: str, made: Path) -> Iterator[tuple[subprocess.Popen[str], int
 
 def _mib(pid: int) -> float:
     """Resident memory of a process and its children."""
-    return sum(memory(one).resident for one in tree(pid))
+    return memory(tree(pid)).resident
 
 
 class _StandardServer:

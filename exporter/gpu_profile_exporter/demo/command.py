@@ -28,7 +28,7 @@ from gpu_profile.report import REGION_COLUMNS, text_table
 from gpu_profile.report.table import fitted_table
 from gpu_profile.units import percent, si
 from gpu_profile_exporter.demo.comparison import MOST_EXECUTIONS
-from gpu_profile_exporter.reader.process import module_paths
+from gpu_profile_exporter.reader.launcher import module_paths
 
 if TYPE_CHECKING:
     from gpu_profile.driver.simulated.temporary import TemporaryFolder

@@ -1,5 +1,5 @@
-"""`python -m gpu_profile_exporter.reader`: the exporter starts it, nobody else."""
+"""`python -m gpu_profile_exporter.reader`: the launcher, which the exporter starts and nobody else."""
 
-from gpu_profile_exporter.reader.child import main
+from gpu_profile_exporter.reader.forking import main
 
 main()

@@ -1,17 +1,12 @@
 """The reader process: rounds over the driver, each round's samples sent to the keeper. Needs no numpy.
 
-It ends when its keeper does, or tells it to. What it reads of it fits in a command: `python -m
-gpu_profile_exporter.reader SETTINGS`, with three descriptors that it inherits.
+It ends when its keeper does, or tells it to.
 """
 
 from __future__ import annotations
 
-import ctypes
-import logging
 import os
 import select
-import signal
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
@@ -39,7 +34,6 @@ DEVICES_S: Final = 2.0
 SEND_S: Final = 0.25
 #: Who has nothing to say says so this often, for who is silent is taken for dead.
 SIGN_S: Final = 1.0
-_PDEATHSIG: Final = 1
 _NUMBERS: Final = {signal: number for number, signal in enumerate(SIGNALS)}
 
 
@@ -239,19 +233,3 @@ def _loop(settings: Settings, where: Whereabouts, clock: Clock) -> Reading | Lis
     if settings.key == LISTENER:
         return Listening(settings, where, clock)
     return Counting(where, clock) if settings.key == COUNTER else Reading(settings, where, clock)
-
-
-def main() -> None:
-    """The process."""
-    logging.basicConfig(format="%(levelname)s %(message)s")
-    # The keeper tells of devices and drivers that come and go.
-    logging.getLogger("gpu_profile").setLevel(logging.ERROR)
-    logging.getLogger("gpu_profile.driver").setLevel(logging.WARNING)
-    # Ctrl-C, and a stop of the service, reach the whole group; the keeper says when it is over.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
-    run(Settings.of(sys.argv[1]))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
+from gpu_profile_exporter.reader.launcher import Launcher
 from gpu_profile_exporter.reader.settings import Settings
 from gpu_profile_exporter.reader.whereabouts import Where, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
@@ -25,7 +22,7 @@ class Process:
     `key` is what it is for, `only` the one GPU that it reads, by NVML index.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, launcher: Launcher) -> None:
         self.key = settings.key
         self.only = settings.only
         self.leave = frozenset(settings.leave)
@@ -46,28 +43,20 @@ class Process:
             orders_fd, self._orders = _pipe(held)
             os.set_blocking(self.fd, False)
             os.set_blocking(self._orders, False)
-            settings = replace(settings, out_fd=out_fd, orders_fd=orders_fd, where_fd=self._whereabouts.fd)
-            self._process = subprocess.Popen(
-                # Without -P Python would look for modules in the working directory first, which may be anybody's.
-                [sys.executable, "-P", "-m", "gpu_profile_exporter.reader", settings.text()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(out_fd, orders_fd, self._whereabouts.fd),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(module_paths())},
-            )
+            self._child = launcher.launch(settings, (out_fd, orders_fd, self._whereabouts.fd))
             held.pop_all()
         os.close(out_fd)
         os.close(orders_fd)
 
     @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
+    def pid(self) -> int | None:
+        """Its process id; None while the launcher has not answered."""
+        return self._child.pid
 
     @property
     def exit_code(self) -> int | None:
         """How it ended; None while it runs."""
-        return self._process.poll()
+        return self._child.poll()
 
     @property
     def where(self) -> Where | None:
@@ -112,15 +101,11 @@ class Process:
     def kill(self) -> None:
         """End it at once. What hangs in the kernel goes when the kernel lets it."""
         with suppress(OSError):
-            self._process.kill()
+            self._child.kill()
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it has ended within `timeout_s`."""
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self._child.wait(timeout_s)
 
     def close(self) -> None:
         """Let go of what leads to it; it must have ended, or been killed."""
@@ -134,12 +119,3 @@ def _pipe(held: ExitStack) -> tuple[int, int]:
     for fd in ends:
         held.callback(os.close, fd)
     return ends
-
-
-def module_paths() -> list[str]:
-    """Where this process finds modules, without the working directory that `python -m` puts first."""
-    paths = [path for path in sys.path if path]
-    here = os.getcwd()  # noqa: PTH109 - as Python itself writes it
-    if paths[:1] == [here] and not sys.flags.safe_path and not Path(here, "gpu_profile_exporter").is_dir():
-        del paths[0]
-    return paths

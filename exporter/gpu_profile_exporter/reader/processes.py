@@ -10,12 +10,14 @@ import selectors
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER_RESTARTS
+from gpu_profile_exporter.reader.launcher import Launcher
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.settings import HOME, Settings
-from gpu_profile_exporter.reader.usage import ended_cpu_s, total
+from gpu_profile_exporter.reader.usage import ended_cpu_s, shared_bytes, total
 from gpu_profile_exporter.readings.readings import Reading
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -24,6 +26,8 @@ _log = logging.getLogger("gpu_profile_exporter")
 _PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 4.0
 _ENOUGH_S: Final = 10.0
+#: How often the memory of the processes is measured.
+MEMORY_S: Final = 10.0
 _NONE: Final[dict[str, str]] = {}
 #: Why processes were ended.
 _REASONS: Final = {reason: {"reason": reason} for reason in ("died", "hung", "released", "stale_library")}
@@ -32,10 +36,13 @@ _REASONS: Final = {reason: {"reason": reason} for reason in ("died", "hung", "re
 class Processes:
     """At most one process for each key: `HOME`, `LISTENER`, `COUNTER`, or a GPU that is read apart, by NVML index."""
 
-    def __init__(self, spawn: Callable[[Settings], Process], settings: Callable[[int], Settings]) -> None:
+    def __init__(self, spawn: Callable[[Settings], Process] | None, settings: Callable[[int], Settings]) -> None:
         #: How often processes were started again, by reason.
         self.restarts: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
-        self._spawn = spawn
+        self._launcher = Launcher()
+        #: When, of which processes, and their memory in bytes.
+        self._measured: tuple[float, list[int], int | None] = 0.0, [], None
+        self._spawn = spawn or partial(Process, launcher=self._launcher)
         self._settings = settings
         self._running: dict[int, Process] = {}
         #: Processes that were killed and are not gone yet, and what is not started again until they are.
@@ -55,15 +62,16 @@ class Processes:
     @property
     def pids(self) -> list[int]:
         """Process ids, those included that are about to end."""
-        return [process.pid for process in (*self, *(process for process, _ in self._dying))]
+        return [pid for process in (*self, *(process for process, _ in self._dying)) if (pid := process.pid)]
 
     def readings(self) -> Iterator[Reading]:
         """What they use of the machine, and how often they were started again."""
-        used = total(self.pids)
+        used, (_, _, memory) = total(self._all_pids()), self._measured
         if used is not None:
             # Without those that have ended, the counter would go back whenever one is started again.
             yield Reading(READER_CPU, _NONE, used.cpu_s + ended_cpu_s())
-            yield Reading(READER_MEMORY, _NONE, used.resident_bytes)
+        if memory is not None:
+            yield Reading(READER_MEMORY, _NONE, memory)
         for reason, n in sorted(self.restarts.items()):
             yield Reading(READER_RESTARTS, _REASONS[reason], n)
 
@@ -107,7 +115,7 @@ class Processes:
             held = any(index == key for _, index in self._dying)
             if not held and now >= self._due[key] and (problem := self._start(key)):
                 return problem
-        return ""
+        return self._launcher.refusal
 
     def _start(self, key: int) -> str:
         try:
@@ -149,6 +157,17 @@ class Processes:
         process.wait(0.02)
         self.reap()
 
+    def tend(self, now: float) -> None:
+        """Let go of those that have ended, and measure what the others hold: at a scrape that would take too long."""
+        self.reap()
+        pids, (last, measured, _) = self._all_pids(), self._measured
+        if pids != measured or now - last >= MEMORY_S:
+            self._measured = now, pids, shared_bytes(pids)
+
+    def _all_pids(self) -> list[int]:
+        launcher = self._launcher.pid
+        return self.pids if launcher is None else [launcher, *self.pids]
+
     def reap(self) -> None:
         """Let go of those that have ended."""
         left = []
@@ -160,6 +179,7 @@ class Processes:
         self._dying = left
 
     def kill(self) -> None:
-        """Kill all that run; they are not removed."""
+        """Kill all that run, which are not removed, and the launcher."""
         for process in self:
             process.kill()
+        self._launcher.close()

@@ -66,7 +66,7 @@ class Readers(Intake):
         groups: Iterable[str] = (),
         processes: bool = False,
         clock: Clock = SYSTEM_CLOCK,
-        spawn: Callable[[Settings], Process] = Process,
+        spawn: Callable[[Settings], Process] | None = None,
     ) -> None:
         super().__init__(interval_s=interval_s, clock=clock)
         self._settings = Settings(driver, interval_s, tuple(groups), processes, -1, -1, -1)
@@ -202,7 +202,7 @@ class Readers(Intake):
 
     def _tend(self) -> None:
         now = time.monotonic()
-        self._processes.reap()
+        self._processes.tend(now)
         if self._stop.is_set():
             return
         with self._starting:

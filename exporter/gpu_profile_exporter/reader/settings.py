@@ -1,4 +1,4 @@
-"""What a reader process is started with: an argument of its command line."""
+"""What a reader process is started with: a request to the launcher."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Settings:
         return next((key for key in (self.other, self.only) if key is not None), HOME)
 
     def text(self) -> str:
-        """As an argument of the command line."""
+        """As a request."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, text: str) -> Settings:
-        """From an argument of the command line."""
+        """From a request."""
         found = json.loads(text)
         return cls(**found | {"groups": tuple(found["groups"]), "leave": tuple(found["leave"])})

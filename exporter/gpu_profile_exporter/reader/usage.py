@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -41,6 +42,22 @@ def total(pids: Iterable[int]) -> Usage | None:
         return None
     cpu, resident, virtual, start = zip(*found, strict=True)
     return Usage(sum(cpu), sum(resident), sum(virtual), max(start))
+
+
+def shared_bytes(pids: Iterable[int]) -> int | None:
+    """Memory in RAM of these processes: a page that several processes of the machine have counts for each in part.
+
+    None if there are none, or the system does not tell. It takes the kernel 0.5 ms a process.
+    """
+    found = [size for pid in pids if (size := _proportional_bytes(pid)) is not None]
+    return sum(found) if found else None
+
+
+def _proportional_bytes(pid: int) -> int | None:
+    with suppress(OSError, StopIteration):
+        lines = (_PROC / str(pid) / "smaps_rollup").read_bytes().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(b"Pss:"))
+    return None
 
 
 def ended_cpu_s() -> float:

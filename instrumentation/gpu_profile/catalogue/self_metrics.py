@@ -44,7 +44,7 @@ SERIES_DROPPED: Final = _SELF.counter(
 )
 READER_CPU: Final = _SELF.counter("gpu_profile.reader.cpu", "s", "CPU time of the processes that read the driver")
 READER_MEMORY: Final = _SELF.updowncounter(
-    "gpu_profile.reader.memory", "By", "Memory of the processes that read the driver"
+    "gpu_profile.reader.memory", "By", "Memory of the processes that read the driver, what they share counted once"
 )
 READER_RESTARTS: Final = _SELF.counter(
     "gpu_profile.reader.restarts",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_profile_exporter.reader import process
+from gpu_profile_exporter.reader.launcher import Launcher, module_paths
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.settings import Settings
 
@@ -20,7 +20,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_module_in_the_working_directory_is_not_executed(elsewhere: Path) -> None:
-    reader = Process(Settings("none", 0.1, (), False, -1, -1, -1))
+    launcher = Launcher()
+    reader = Process(Settings("none", 0.1, (), False, -1, -1, -1), launcher)
     try:
         deadline = time.monotonic() + 60
         while not (heard := list(reader.messages())) and reader.exit_code is None and time.monotonic() < deadline:
@@ -31,10 +32,11 @@ def test_a_module_in_the_working_directory_is_not_executed(elsewhere: Path) -> N
         reader.kill()
         assert reader.wait(30)
         reader.close()
+        launcher.close()
 
 
 def test_the_directory_that_python_m_puts_first_is_left_out(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [str(elsewhere), "/a", "", "/b"])
-    assert process.module_paths() == ["/a", "/b"]
+    assert module_paths() == ["/a", "/b"]
     (elsewhere / "gpu_profile_exporter").mkdir()
-    assert process.module_paths() == [str(elsewhere), "/a", "/b"]
+    assert module_paths() == [str(elsewhere), "/a", "/b"]

@@ -10,7 +10,6 @@ import pytest
 
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.reader import usage
-from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.processes import Processes
 from gpu_profile_exporter.reader.readers import Readers
 
@@ -53,7 +52,7 @@ class Running(Processes):
     """These processes."""
 
     def __init__(self, pids: list[int]) -> None:
-        super().__init__(Process, Readers("none")._settings_for)
+        super().__init__(None, Readers("none")._settings_for)
         self._pids = pids
 
     @property
@@ -62,14 +61,19 @@ class Running(Processes):
 
 
 def of_readers(pids: list[int]) -> dict[str, float]:
-    return {reading.metric.prometheus: reading.value for reading in Running(pids).readings()}
+    running = Running(pids)
+    running.tend(time.monotonic())
+    return {reading.metric.prometheus: reading.value for reading in running.readings()}
 
 
 def test_readers_cpu_and_memory_are_those_of_their_processes(sleeper: int) -> None:
     found = of_readers([sleeper, sleeper])
     alone = usage.usage(sleeper)
     assert alone is not None
-    assert found["gpu_profile_reader_memory_bytes"] == pytest.approx(2 * alone.resident_bytes, rel=0.5)
+    shared = usage.shared_bytes([sleeper])
+    assert shared is not None
+    assert found["gpu_profile_reader_memory_bytes"] == pytest.approx(2 * shared, rel=0.3)
+    assert shared < alone.resident_bytes  # this process has the same Python library mapped
     assert found["gpu_profile_reader_cpu_seconds_total"] == pytest.approx(
         2 * alone.cpu_s + usage.ended_cpu_s(), abs=0.5
     )
