@@ -41,6 +41,8 @@ def main() -> None:
     # Ctrl-C, and a stop of the service, reach the whole group; the keeper says when it is over.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
+    # Who started the exporter may have ignored it: then the end of a child cannot be waited for.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     exporter = os.getppid()
     if not _bound_to(exporter):
         return

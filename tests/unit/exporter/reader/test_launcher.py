@@ -99,6 +99,19 @@ def test_a_reader_that_ends_by_itself_tells_its_exit_code(node: Node) -> None:
     assert reader.exit_code == 1
 
 
+def test_where_ends_of_children_are_ignored_readers_start_and_end_all_the_same(node: Node) -> None:
+    """Whoever starts the exporter may have left it so; the launcher and its children would inherit it."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        reader = node.reader()
+        assert speaks(reader)
+        reader.kill()
+        assert reader.wait(30)
+        assert reader.exit_code == -signal.SIGKILL
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_the_launcher_runs_no_thread_and_ignores_what_is_sent_to_the_whole_group(node: Node) -> None:
     node.reader()
     assert len(list(Path(f"/proc/{node.pid}/task").iterdir())) == 1
