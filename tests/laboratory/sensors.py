@@ -1,0 +1,164 @@
+"""What sensors make of a device's curves: readings at the stamps that a driver would give them.
+
+Every sensor renews its value every `period_ms`, at a phase that the seed draws, from what the device did until `lag_ms`
+before. The driver is polled every `poll_ms`; a poll is late by an exponential of mean `wander_ms`, a share `lost` of
+them fails, and the stamp is that of the poll, in whole microseconds. Noise is relative to the reading's own size and
+independent from one renewal to the next; `gain` is the error of the board's sensor.
+
+The reading is the same linear function of any curve (`apply`), which is what the oracle sets beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import signals as rows
+from laboratory.curves import Quantity, World, sums
+from laboratory.programs import LEAD_S, PER_MS, PER_S, Floats, Ints
+
+#: Steps of the staircase by which an exponential is weighed, and how many time constants it reaches back.
+_RC_STEPS: Final = 48
+_RC_REACH: Final = 6.0
+
+Kind = Literal["counter", "mean", "rc", "between"]
+
+
+class Readings(NamedTuple):
+    """What a driver would give: stamps and starts of windows in ns after the recording's start, values in quanta.
+
+    `renewals` are the moments that each reading is of, in steps of the grid; `noise` is the standard deviation of each
+    in the signal's unit (of a counter: of its growth since the renewal before).
+    """
+
+    starts_ns: Ints
+    stamps_ns: Ints
+    values: Ints
+    renewals: Floats
+    noise: Floats
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """One sensor behind one or more signals.
+
+    `kind`: `counter` integrates; `mean` averages over the last `window_ms`, `rc` with an exponential of that time
+    constant; `between` is the mean since the last renewal that was read, as GPM's. A counter with `window_ms` measures
+    only the last so many ms of every period and takes them for all of it. `buffered`: the driver keeps every renewal,
+    stamped with its own moment. `quantum` in the unit of the curve (a counter's: in J).
+    """
+
+    signals: tuple[str, ...]
+    kind: Kind
+    period_ms: float = 100.0
+    window_ms: float = 0.0
+    lag_ms: float = 0.0
+    quantum: float = 0.0
+    noise: float = 0.002
+    gain: float = 1.0
+    poll_ms: float = 100.0
+    wander_ms: float = 0.5
+    lost: float = 0.0
+    buffered: bool = False
+
+    def curves(self) -> list[tuple[Signal, Quantity]]:
+        """Which curve each signal is of."""
+        of: dict[str, Quantity] = {"energy": "power", "power_average": "power", "sm": "activity"}
+        return [(rows.signal(key), of.get(key, "busy")) for key in self.signals]
+
+    def apply(self, total: Floats, renewals: Floats, stride: int = 1) -> Floats:
+        """What the sensor makes of curves at some renewals, without noise and gain.
+
+        `total` are the curves' integrals on a grid of `stride` steps, in units times steps of it.
+        Means in the curve's unit; of `counter` and `between` the mean since the renewal before (the first's: 0).
+        """
+        at = (renewals - self.lag_ms * PER_MS) / stride
+        ms = PER_MS / stride
+        if self.kind == "mean":
+            return (_until(total, at) - _until(total, at - self.window_ms * ms)) / (self.window_ms * ms)
+        if self.kind == "rc":
+            # Corners at equal quantiles of the exponential, each step the mean over its stretch.
+            lags = -np.log(1 - np.linspace(0, 1 - np.exp(-_RC_REACH), _RC_STEPS + 1)) * self.window_ms * ms
+            parts = [(_until(total, at - a) - _until(total, at - b)) / (b - a) for a, b in pairwise(lags.tolist())]
+            mean: Floats = np.mean(parts, axis=0)
+            return mean
+        if self.kind == "counter" and self.window_ms:
+            return self._part_time(total, at, ms)
+        result = np.zeros((*total.shape[:-1], len(at)))
+        steps = np.diff(at)
+        result[..., 1:] = np.diff(_until(total, at), axis=-1) / np.where(steps > 0, steps, 1.0)
+        return result
+
+    def _part_time(self, total: Floats, at: Floats, ms: float) -> Floats:
+        period, window = self.period_ms * ms, self.window_ms * ms
+        result = np.zeros((*total.shape[:-1], len(at)))
+        spans = np.rint(np.diff(at) / period).astype(np.int64)
+        for back in range(int(spans.max(initial=0))):
+            moments = at[1:] - back * period
+            part = (_until(total, moments) - _until(total, moments - window)) / window
+            result[..., 1:] += np.where(back < spans, part, 0.0)
+        result[..., 1:] /= np.maximum(spans, 1)
+        return result
+
+    def read(self, world: World, rng: np.random.Generator) -> list[tuple[Signal, Quantity, Readings]]:
+        """The readings of every signal over the recording."""
+        end = world.seconds * PER_S
+        period = self.period_ms * PER_MS
+        phase = rng.uniform(0, period)
+        ticks = np.arange(phase - period * (LEAD_S * PER_S // (4 * period)), end, period)
+        if self.buffered:
+            at = ticks[ticks > 0]
+            stamps, renewals = at, at
+        else:
+            polls = np.arange(rng.uniform(0, self.poll_ms), world.seconds * 1000, self.poll_ms) * PER_MS
+            polls = polls + rng.exponential(self.wander_ms, len(polls)) * PER_MS
+            polls = np.maximum.accumulate(polls)
+            polls = polls[(rng.random(len(polls)) >= self.lost) & (polls < end)]
+            polls = polls[np.concatenate(([True], np.diff(polls) > 0.02))]
+            place = np.searchsorted(ticks, polls, side="right") - 1
+            stamps, renewals = polls, ticks[place]
+            if self.kind == "between":  # a driver has nothing to say of a window without a renewal in it
+                fresh = np.concatenate(([True], np.diff(renewals) > 0))
+                stamps, renewals = stamps[fresh], renewals[fresh]
+        return [
+            (signal, quantity, self._readings(signal, sums(world.curve(quantity)), stamps, renewals, rng))
+            for signal, quantity in self.curves()
+        ]
+
+    def _readings(
+        self, signal: Signal, total: Floats, stamps: Floats, renewals: Floats, rng: np.random.Generator
+    ) -> Readings:
+        on_grid = renewals + LEAD_S * PER_S
+        stamps_ns = (stamps * 100).astype(np.int64) * 1000
+        quantum = max(self.quantum, signal.quantum)
+        distinct, which = np.unique(on_grid, return_inverse=True)
+        value = self.gain * self.apply(total, distinct)
+        noise = self.noise * np.abs(value)
+        value = value + noise * rng.normal(size=len(value))
+        if self.kind == "counter":
+            seconds = np.diff(distinct, prepend=distinct[:1]) / PER_S
+            joules = np.cumsum(value * seconds)
+            quanta = np.floor(joules / quantum) * round(quantum / signal.quantum) + 10**9
+            rounding = quantum / np.sqrt(6) / np.maximum(seconds, 1e-9)
+            known = np.where(seconds > 0, np.hypot(noise, rounding), 0.0)
+            return Readings(stamps_ns, stamps_ns, quanta[which].astype(np.int64), on_grid, known[which])
+        quanta = np.clip(np.rint(value / quantum) * round(quantum / signal.quantum), 0, signal.limit)
+        known = np.hypot(noise, quantum / np.sqrt(12))
+        starts = np.concatenate((stamps_ns[:1] - signal.window_ns, stamps_ns[:-1]))
+        # Of GPM's, there is no window before the first reading.
+        kept = slice(1 if self.kind == "between" else 0, None)
+        values = quanta[which].astype(np.int64)
+        return Readings(starts[kept], stamps_ns[kept], values[kept], on_grid[kept], known[which][kept])
+
+
+def _until(total: Floats, at: Floats) -> Floats:
+    """Integrals until any moments, from those at the grid's edges."""
+    place = np.clip(at, 0.0, total.shape[-1] - 1.000001)
+    low = place.astype(np.int64)
+    part = place - low
+    result: Floats = total[..., low] * (1 - part) + total[..., low + 1] * part
+    return result
