@@ -13,7 +13,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import accepted, exporter, heart, kernels, library, quick, roofline
+from benchmarks import accepted, exporter, heart, kernels, library, quick, roofline, truth
 from benchmarks.rows import HEADER, Row
 
 GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
@@ -22,6 +22,7 @@ GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "exporter": exporter.rows,
     "roofline": roofline.rows,
     "kernels": kernels.rows,
+    "truth": truth.rows,
 }
 
 

@@ -36,7 +36,11 @@ class Shares:
 
 @dataclass(frozen=True)
 class World:
-    """A device that ran a program. `unmarked` are watts that unmarked work adds, one row for each source."""
+    """A device that ran a program.
+
+    `unmarked` are watts that unmarked work adds, one row for each source; `chance` is by how much the power differs
+    from that of executions which all draw what their length and region say.
+    """
 
     program: Program
     executions: Executions
@@ -45,6 +49,7 @@ class World:
     busy: Floats
     activity: Floats
     unmarked: Floats
+    chance: Floats
     shares: Shares
 
     def curve(self, quantity: Quantity) -> Floats:
@@ -68,7 +73,7 @@ def make(program: Program, seconds: float, rng: np.random.Generator) -> World:
     busy, activity, watts = extra
     lone = np.zeros((4, steps))
     for thread in np.unique(ran.threads):
-        _work(program, ran, int(thread), watts, busy, activity, lone[0])
+        _work(program, ran, int(thread), watts, busy, activity, lone)
     shares = shares_of(ran.starts, ran.ends, ran, len(program.names), steps)
     if program.outer is not None:
         alone = shares.own[-1] > 0
@@ -85,14 +90,15 @@ def make(program: Program, seconds: float, rng: np.random.Generator) -> World:
     physics = program.physics
     power = _slow(program, np.minimum(watts, physics.limit_w - physics.idle_w), busy)
     scale = np.divide(power, watts + physics.idle_w, out=np.ones(steps), where=watts > 0)
-    sources = lone[[k for k in range(3) if lone[k].any()]] * np.minimum(scale, 1.0)
-    return World(program, ran, seconds, power, busy, np.minimum(activity, 1.0), sources, shares)
+    lone *= np.minimum(scale, 1.0)
+    sources = lone[[k for k in range(3) if lone[k].any()]]
+    return World(program, ran, seconds, power, busy, np.minimum(activity, 1.0), sources, lone[3], shares)
 
 
 def _work(
     program: Program, ran: Executions, thread: int, watts: Floats, busy: Floats, activity: Floats, lone: Floats
 ) -> None:
-    """Add the work of one thread's regions, whose executions never overlap."""
+    """Add the work of one thread's regions, whose executions never overlap: unmarked to `lone[0]`, chance to `[3]`."""
     for k, region in enumerate(program.regions):
         mine = np.flatnonzero((ran.regions == k) & (ran.threads == thread))
         if not len(mine):
@@ -108,10 +114,12 @@ def _work(
             level = level * (within % PER_MS < round(region.duty * PER_MS))
         added = (ran.power_w[mine][which] - program.physics.idle_w) * level
         watts[at] += added
+        if region.varies:
+            lone[3, at] += np.where(ran.marked[mine], ran.chance_w[mine], 0.0)[which] * level
         busy[at] = np.maximum(busy[at], level > 0)
         activity[at] += region.activity * level
         if not ran.marked[mine].all():
-            lone[at] += np.where(ran.marked[mine][which], 0.0, added)
+            lone[0, at] += np.where(ran.marked[mine][which], 0.0, added)
 
 
 def _profile(profile: str, part: Floats) -> Floats:

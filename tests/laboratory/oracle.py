@@ -6,12 +6,14 @@ what is left of the whole.
 
 **Oracle.** It knows the sensor, the renewals' moments, the true times on the device and every shape up to a scale. The
 curve is cut into parts `c_j`: that of each region's exclusive share, nobody's, and each source of unmarked work; their
-sum is the curve. The sensor is linear, so a reading is `y_i = sum_j s_j·A_ij + e_i` with `A_j` the sensor applied to
-`c_j`, and all `s_j` are 1. Weighted least squares knows `s` with covariance `C = (A' W A)^-1`, `W = diag(1 / v_i)`.
-A truth is linear in the scales, `t = a's` with `a_j` the mean of `c_j` under the truth's weights, so its 95 %
-half-width is `1.96 sqrt(a'Ca)`. `v_i` is the reading's own noise and rounding, and the mean square of what the stamps'
-errors move in a reading: the sensor applied to `sum_k m_k (w_k(stamped) - w_k(true))`, with `m_k` the regions' true
-means and the stamps moved by their mean delay. Nobody who is given stamps can do without that.
+sum is the curve, but for chance. The sensor is linear, so a reading is `y_i = sum_j s_j·A_ij + e_i` with `A_j` the
+sensor applied to `c_j`, and all `s_j` are 1. Weighted least squares knows `s` with covariance `C = (A' W A)^-1`,
+`W = diag(1 / v_i)`. A truth is linear in the scales, `t = a's` with `a_j` the mean of `c_j` under the truth's weights,
+so its 95 % half-width is `1.96 sqrt(a'Ca)`. `v_i` is the reading's own noise and rounding, and the mean squares of two
+errors of a reading that nobody knows: what executions draw more or less than their region's usual by chance (which is
+not in the `c_j`), and what the stamps' errors move: the sensor applied to `sum_k m_k (w_k(stamped) - w_k(true))`, with
+`m_k` the regions' true means and the stamps moved by their mean delay. Readings that look beyond the first or the last
+execution are left out: what rests on the two windows at a program's ends alone, nobody should answer.
 
 A quantity is answerable if its half-width is at most a quarter of `scale`, the larger of its truth and the curve's mean
 over the recording (for energies, the mean times the region's exclusive time; outside regions, a fifth of the whole).
@@ -89,7 +91,12 @@ def _of(
     own_steps, steps_in = (each.sum(axis=1, dtype=np.float64) for each in (shares.own, shares.inclusive))
     means = exclusive.sum(axis=1) / np.maximum(own_steps, 1.0)
     nobody = (curve.sum() - exclusive.sum()) / max(steps - own_steps.sum(), 1.0)
-    spread = _Spread.of(sensor, readings, parts, (means - nobody) @ moved)
+    renewals, first = np.unique(readings.renewals, return_index=True)
+    ran = world.executions
+    start, end = (int(ran.starts.min()), int(ran.ends.max())) if len(ran.starts) else (0, 0)
+    inside = sensor.sees(renewals, lead + start, lead + end)
+    unknown = np.stack([parts[-1], (means - nobody) @ moved])
+    spread = _Spread.of(sensor, renewals, np.where(inside, readings.noise[first], 0.0), parts[:-1], unknown)
     mean = float(curve[lead:].mean())
     found: dict[tuple[str, str], Known] = {}
     outside = _STRIDE * parts[:, lead // _STRIDE :].sum(axis=1) / PER_S
@@ -111,14 +118,15 @@ def _of(
 
 
 def _parts(world: World, quantity: Quantity, curve: Floats) -> Singles:
-    """The curve in parts that add up to it: nobody's, each region's exclusive one, each source of unmarked work."""
+    """The curve in parts that add up to it: nobody's, each region's exclusive one, unmarked sources, chance."""
     sources = world.unmarked if quantity == "power" else (world.unmarked > 0) * curve
-    rest = (curve - sources.sum(axis=0)).astype(np.float32)
-    own = world.shares.own
-    parts = np.empty((1 + len(own) + len(sources), len(rest)), np.float32)
+    own, chance = world.shares.own, world.chance if quantity == "power" else np.zeros(len(curve))
+    rest = (curve - sources.sum(axis=0) - chance).astype(np.float32)
+    parts = np.empty((2 + len(own) + len(sources), len(rest)), np.float32)
     np.multiply(own, rest, out=parts[1 : 1 + len(own)])
     parts[0] = rest - parts[1 : 1 + len(own)].sum(axis=0)
-    parts[1 + len(own) :] = sources
+    parts[1 + len(own) : -1] = sources
+    parts[-1] = chance
     return parts
 
 
@@ -144,12 +152,11 @@ class _Spread(NamedTuple):
     units: Floats
 
     @classmethod
-    def of(cls, sensor: Sensor, readings: Readings, parts: Floats, moved: Floats) -> _Spread:
-        renewals, first = np.unique(readings.renewals, return_index=True)
-        noise = readings.noise[first]
-        error = sensor.apply(sums(moved), renewals, _STRIDE)
-        told = noise > 0  # a counter's first reading tells nothing
-        deviation = np.sqrt(noise[told] ** 2 + float(np.mean(error**2)))
+    def of(cls, sensor: Sensor, renewals: Floats, noise: Floats, parts: Floats, unknown: Floats) -> _Spread:
+        """A reading without noise tells nothing: the first of a counter, and what looks beyond the program."""
+        told = noise > 0
+        errors = sensor.apply(sums(unknown), renewals, _STRIDE)[:, told]
+        deviation = np.sqrt(noise[told] ** 2 + float(np.sum(errors**2) / max(1, told.sum())))
         design = sensor.apply(sums(parts), renewals, _STRIDE)[:, told] / deviation
         information = design @ design.T
         # Scaled, so that small parts are judged as large ones are; an empty part has no scale to be known.
@@ -159,8 +166,8 @@ class _Spread(NamedTuple):
         return cls(values, vectors, units)
 
     def half_width(self, by_part: Floats) -> float:
-        """Of a quantity that is made up of the parts like this, in its unit."""
-        loads = (self.vectors.T @ (by_part / self.units)) ** 2
+        """Of a quantity that is made up of the parts like this, the last of which is chance; in its unit."""
+        loads = (self.vectors.T @ (by_part[:-1] / self.units)) ** 2
         there = loads > _TRACE * max(float(loads.max()), 1e-300)
         if (self.values[there] < _LEAST * self.values[-1]).any():
             return float("inf")

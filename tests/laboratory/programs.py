@@ -107,7 +107,10 @@ class Physics:
 
 class Executions(NamedTuple):
     """All that ran, as columns: true edges in steps from the recording's start, region, the outer one's place or -1,
-    thread, power while it works in W, and whether it is marked as a region. Outer executions come first."""
+    thread, power while it works in W, how much of that is by chance, and whether it is marked as a region.
+
+    Outer executions come first.
+    """
 
     starts: Ints
     ends: Ints
@@ -115,6 +118,7 @@ class Executions(NamedTuple):
     parents: Ints
     threads: Ints
     power_w: Floats
+    chance_w: Floats
     marked: npt.NDArray[np.bool_]
 
 
@@ -149,11 +153,12 @@ class Program:
         threads = sorted({region.thread for region in self.regions})
         parts = [self._thread(thread, seconds, rng) for thread in threads]
         joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-        starts, ends, regions, place, power_w = joined
+        starts, ends, regions, place, power_w, chance_w = joined
         marked = rng.random(len(starts)) >= self.unmarked.share
         if self.outer is None:
-            return Executions(starts, ends, regions, np.full(len(starts), -1), place, power_w, marked)
-        return self._nested(self.outer, Executions(starts, ends, regions, place * 0 - 1, place, power_w, marked))
+            return Executions(starts, ends, regions, np.full(len(starts), -1), place, power_w, chance_w, marked)
+        alone = Executions(starts, ends, regions, place * 0 - 1, place, power_w, chance_w, marked)
+        return self._nested(self.outer, alone)
 
     def _thread(self, thread: int, seconds: float, rng: np.random.Generator) -> list[npt.NDArray[np.generic]]:
         mine = [k for k, region in enumerate(self.regions) if region.thread == thread]
@@ -180,13 +185,14 @@ class Program:
             gaps += np.where(rng.random(count) < chance, rng.exponential(self.pause_s * 1000, count), 0.0)
         # What is above idle, by the execution's length and by chance.
         factor = (lengths / typical[which]) ** np.array([r.by_length for r in regions])[which]
-        factor *= 1 + np.array([r.varies for r in regions])[which] * np.clip(rng.normal(size=count), -3, 3)
-        idle_w = self.physics.idle_w
-        watts = idle_w + (np.array([r.power_w for r in regions])[which] - idle_w) * np.maximum(factor, 0.0)
+        typical_w = np.array([r.power_w - self.physics.idle_w for r in regions])[which] * factor
+        chance_w = typical_w * np.array([r.varies for r in regions])[which] * np.clip(rng.normal(size=count), -3, 3)
+        watts = self.physics.idle_w + typical_w + chance_w
         edges = np.cumsum(np.column_stack([gaps, lengths]).ravel()).reshape(-1, 2) + 200.0 + rng.uniform(0, 100)
         steps = np.rint(self._real_ms(edges) * PER_MS).astype(np.int64)
         kept = (steps[:, 1] <= int((seconds - 0.5) * PER_S)) & (steps[:, 1] > steps[:, 0])
-        return [steps[kept, 0], steps[kept, 1], owners[kept], np.full(int(kept.sum()), thread), watts[kept]]
+        threads = np.full(int(kept.sum()), thread)
+        return [steps[kept, 0], steps[kept, 1], owners[kept], threads, watts[kept], chance_w[kept]]
 
     def _real_ms(self, work_ms: Floats) -> Floats:
         """When so much work is done, at the clocks of the device."""
@@ -228,5 +234,6 @@ class Program:
             np.concatenate((np.full(n, -1), parents[keep])),
             np.concatenate((np.zeros(n, np.int64), inner.threads[keep])),
             np.concatenate((power[fits], inner.power_w[keep])),
+            np.concatenate((np.zeros(n), inner.chance_w[keep])),
             np.concatenate((np.ones(n, bool), inner.marked[keep])),
         )

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
@@ -92,6 +93,17 @@ class Sensor:
         steps = np.diff(at)
         result[..., 1:] = np.diff(_until(total, at), axis=-1) / np.where(steps > 0, steps, 1.0)
         return result
+
+    def sees(self, renewals: Floats, start: int, end: int) -> npt.NDArray[np.bool_]:
+        """Of which renewals a reading looks at nothing before `start` and after `end` (steps of the grid)."""
+        at = renewals - self.lag_ms * PER_MS
+        if self.kind in {"mean", "rc"}:
+            reach = self.window_ms * PER_MS * (1 if self.kind == "mean" else _RC_REACH)
+            first = at - reach
+        else:
+            first = np.concatenate((at[:1] - self.period_ms * PER_MS, at[:-1]))
+        seen: npt.NDArray[np.bool_] = (first >= start) & (at <= end)
+        return seen
 
     def _part_time(self, total: Floats, at: Floats, ms: float) -> Floats:
         period, window = self.period_ms * ms, self.window_ms * ms

@@ -1,0 +1,188 @@
+"""Mixed cases: random combinations of program, sensors and violations of the usual assumptions.
+
+Each case has a number; its draw depends on that number alone. **Programs**: 2 to 8 regions (uniform) of lengths between
+a low of 1 to 10 ms and a high of 2 to 20 times that (log-uniform); half in random order, half in a fixed one with 0.5
+to 30 % jitter (log-uniform); gaps up to 0.2 to 10 ms (log-uniform); 20 % nested, 25 % with device marks, 30 % with
+pauses; 20, 40, 60 or 90 s. **Sensors**: 45 % energy counter and GPM, 35 % counter and utilisation, 20 % power and
+utilisation. **Violations**: 0 to 3 different ones (15, 40, 30 and 15 %), each as likely as any other that the sensors
+can have, of the sizes that its function says. A scale-free size is log-uniform between what is hardly seen and the
+worst that is documented of boards and programs. `tests/unit/laboratory/test_mixes.py` holds a digest of the draw.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, get_args
+
+import numpy as np
+
+from laboratory.programs import Outer, Physics, Profile, Program, Stamps, Unmarked
+from laboratory.recordings import Case
+from laboratory.rows import COUNTER, GPM, POWER, UTILIZATION, changed, outcomes, program
+from laboratory.score import Outcome
+from laboratory.sensors import Sensor
+
+Rng = np.random.Generator
+Sensors = tuple[Sensor, ...]
+#: Changes a program and its sensors.
+Violation = Callable[[Rng, Program, Sensors], tuple[Program, Sensors]]
+
+
+def _log(rng: Rng, low: float, high: float) -> float:
+    return float(f"{np.exp(rng.uniform(np.log(low), np.log(high))):.4g}")
+
+
+def _flat(rng: Rng, low: float, high: float) -> float:
+    return float(f"{rng.uniform(low, high):.4g}")
+
+
+def _of_program(change: Callable[[Rng, Program], Mapping[str, Any]]) -> Violation:
+    return lambda rng, made, sensors: (replace(made, **change(rng, made)), sensors)
+
+
+def _of_regions(change: Callable[[Rng], Mapping[str, Any]]) -> Violation:
+    return lambda rng, made, sensors: (changed(made, **change(rng)), sensors)
+
+
+def _of_physics(change: Callable[[Rng], Mapping[str, Any]]) -> Violation:
+    return lambda rng, made, sensors: (replace(made, physics=replace(made.physics, **change(rng))), sensors)
+
+
+def _of_sensors(kinds: set[str], change: Callable[[Rng], Mapping[str, Any]]) -> Violation:
+    """Of the sensors with one of these signals, the same change."""
+
+    def apply(rng: Rng, made: Program, sensors: Sensors) -> tuple[Program, Sensors]:
+        drawn = change(rng)
+        return made, tuple(replace(each, **drawn) if kinds & {*each.signals} else each for each in sensors)
+
+    return apply
+
+
+def _profiles(rng: Rng, made: Program, sensors: Sensors) -> tuple[Program, Sensors]:
+    profiles: tuple[Profile, ...] = get_args(Profile)[1:]
+    drawn = [profiles[k] for k in rng.integers(len(profiles), size=len(made.regions))]
+    return changed(made, profile=lambda k: drawn[k]), sensors
+
+
+def _late(rng: Rng, made: Program) -> Mapping[str, Any]:
+    late = _log(rng, 0.05, 2.0)
+    return {"stamps": Stamps((late / 4, late), tail=_log(rng, 0.003, 0.05))}
+
+
+def _loop(rng: Rng, made: Program) -> Mapping[str, Any]:
+    """A loop of one to four halves of 100 ms, exactly or up to 1 % off."""
+    loop_ms = 50.0 * int(rng.integers(1, 5)) * (1 + (rng.random() < 0.5) * _flat(rng, -0.01, 0.01))
+    # The grid's step times what there is to place leaves room for every gap.
+    gap = round(min(1.0, loop_ms / 10 / len(made.regions)), 2)
+    return {"fixed": True, "jitter": 0.0, "loop_ms": round(loop_ms, 3), "gap_ms": (gap, gap)}
+
+
+_BOARD: Final = {"energy", "power_average"}
+#: All that are polled; the driver buffers utilisation.
+_POLLED: Final = {*_BOARD, "graphics"}
+
+#: By name; those whose effect is unmarked work are in `UNMARKED`.
+VIOLATIONS: Final[Mapping[str, Violation]] = {
+    "locked loop": _of_program(_loop),
+    "uneven work": _profiles,
+    "unmarked executions": _of_program(lambda rng, _: {"unmarked": Unmarked(_log(rng, 0.003, 0.1))}),
+    "foreign bursts": _of_program(
+        lambda rng, _: {
+            "unmarked": Unmarked(
+                bursts_per_min=_log(rng, 1, 30), burst_s=_log(rng, 0.05, 3), burst_w=_log(rng, 30, 300)
+            )
+        }
+    ),
+    "work in gaps": _of_program(
+        lambda rng, _: {"unmarked": Unmarked(gap_share=_log(rng, 0.05, 1), gap_w=_log(rng, 30, 300))}
+    ),
+    "power by length": _of_regions(
+        lambda rng: {
+            "long_share": _log(rng, 0.003, 0.05),
+            "long_factor": _log(rng, 2, 20),
+            "by_length": _flat(rng, 0.1, 0.5),
+        }
+    ),
+    "late stamps": _of_program(_late),
+    "renewal off by 0.01-3 %": _of_sensors(_BOARD, lambda rng: {"period_ms": 100 * (1 + _log(rng, 1e-4, 0.03))}),
+    "lag": _of_sensors(_BOARD, lambda rng: {"lag_ms": _log(rng, 5, 1000)}),
+    "measures part of the time": _of_sensors({"energy"}, lambda rng: {"window_ms": _log(rng, 10, 80)}),
+    "other power window": _of_sensors({"power_average"}, lambda rng: {"window_ms": _log(rng, 20, 1000)}),
+    "power smoothed": _of_sensors(
+        {"power_average"}, lambda rng: {"kind": "rc", "window_ms": _log(rng, 20, 400), "period_ms": 20.0}
+    ),
+    "other utilisation window": _of_sensors(
+        {"utilization"}, lambda rng: {"window_ms": _log(rng, 20, 1000), "period_ms": _flat(rng, 100, 167)}
+    ),
+    "polled faster": _of_sensors(_BOARD, lambda rng: {"poll_ms": _log(rng, 20, 80)}),
+    "polls wander": _of_sensors(_POLLED, lambda rng: {"wander_ms": _log(rng, 1, 30)}),
+    "samples lost": _of_sensors(_POLLED, lambda rng: {"lost": _log(rng, 0.01, 0.5)}),
+    "coarse counter": _of_sensors({"energy"}, lambda rng: {"quantum": _log(rng, 0.01, 5)}),
+    "noise": _of_sensors(_BOARD, lambda rng: {"noise": _log(rng, 0.005, 0.05)}),
+    "gain": _of_sensors(_BOARD, lambda rng: {"gain": 1 + _flat(rng, -0.05, 0.05)}),
+    "idle power decays": _of_physics(lambda rng: {"awake_w": _log(rng, 10, 100), "awake_s": _log(rng, 0.3, 10)}),
+    "power cap": _of_physics(lambda rng: {"cap_w": _flat(rng, 180, 400)}),
+    "warming": _of_physics(lambda rng: {"warming": _log(rng, 0.02, 0.3), "warming_s": _log(rng, 10, 120)}),
+    "throttled": _of_physics(
+        lambda rng: {"clocks": ((_flat(rng, 5, 15), _flat(rng, 0.5, 0.95)), (_flat(rng, 16, 40), _flat(rng, 0.5, 1)))}
+    ),
+    "two threads": _of_regions(lambda rng: {"thread": lambda k: k % 2}),
+}
+UNMARKED: Final = frozenset({"unmarked executions", "foreign bursts", "work in gaps"})
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A drawn case, and what is wrong in it."""
+
+    number: int
+    violations: tuple[str, ...]
+    case: Case
+
+    def outcomes(self) -> list[Outcome]:
+        """Run it."""
+        return outcomes(", ".join(self.violations) or "none", self.case)
+
+
+def draw(number: int) -> Mixed:
+    """The case of a number."""
+    rng = np.random.default_rng([20261123, number])
+    low = _log(rng, 1, 10)
+    high = low * _log(rng, 2, 20)
+    count = int(rng.integers(2, 9))
+    fixed = bool(rng.random() < 0.5)
+    made = program(
+        number,
+        count=count,
+        length_ms=(low, high),
+        fixed=fixed,
+        jitter=_log(rng, 0.005, 0.3) if fixed else 0.0,
+        gap_ms=(0.0, _log(rng, 0.2, 10)),
+        outer=Outer() if rng.random() < 0.2 else None,
+        stamps=Stamps(marks_us=_log(rng, 1, 20)) if rng.random() < 0.25 else Stamps(),
+        physics=Physics(idle_w=_flat(rng, 40, 120)),
+    )
+    if rng.random() < 0.3:
+        made = replace(made, pause_every_s=_log(rng, 0.5, 5), pause_s=_log(rng, 0.2, 3))
+    sets: list[Sensors] = [(COUNTER, GPM), (COUNTER, UTILIZATION), (POWER, UTILIZATION)]
+    sensors = sets[int(rng.choice(3, p=[0.45, 0.35, 0.2]))]
+    seconds = float(rng.choice([20.0, 40.0, 60.0, 90.0]))
+    names, wanted = list(VIOLATIONS), int(rng.choice(4, p=[0.15, 0.4, 0.3, 0.15]))
+    applied: list[str] = []
+    for name in (names[k] for k in rng.permutation(len(names))):
+        if len(applied) == wanted:
+            break
+        before = made, sensors
+        made, sensors = VIOLATIONS[name](rng, made, sensors)
+        if (made, sensors) != before:  # else the case has no such sensor
+            applied.append(name)
+    if made.outer and any(region.thread for region in made.regions):
+        made = replace(made, outer=None)
+    return Mixed(number, tuple(applied), Case(made, sensors, seconds, number))
+
+
+def digest(count: int) -> str:
+    """Of the first so many descriptions: changes when any of them does."""
+    return hashlib.sha256("\n".join(repr(draw(number)) for number in range(count)).encode()).hexdigest()[:16]
