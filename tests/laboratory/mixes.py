@@ -18,7 +18,7 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from laboratory.programs import Outer, Physics, Profile, Program, Stamps, Unmarked
+from laboratory.programs import Outer, Physics, Profile, Program, Stamps
 from laboratory.recordings import Case
 from laboratory.rows import COUNTER, GPM, POWER, UTILIZATION, changed, outcomes, program
 from laboratory.score import Outcome
@@ -50,6 +50,10 @@ def _of_physics(change: Callable[[Rng], Mapping[str, Any]]) -> Violation:
     return lambda rng, made, sensors: (replace(made, physics=replace(made.physics, **change(rng))), sensors)
 
 
+def _of_unmarked(change: Callable[[Rng], Mapping[str, Any]]) -> Violation:
+    return lambda rng, made, sensors: (replace(made, unmarked=replace(made.unmarked, **change(rng))), sensors)
+
+
 def _of_sensors(kinds: set[str], change: Callable[[Rng], Mapping[str, Any]]) -> Violation:
     """Of the sensors with one of these signals, the same change."""
 
@@ -76,7 +80,7 @@ def _loop(rng: Rng, made: Program) -> Mapping[str, Any]:
     loop_ms = 50.0 * int(rng.integers(1, 5)) * (1 + (rng.random() < 0.5) * _flat(rng, -0.01, 0.01))
     # The grid's step times what there is to place leaves room for every gap.
     gap = round(min(1.0, loop_ms / 10 / len(made.regions)), 2)
-    return {"fixed": True, "jitter": 0.0, "loop_ms": round(loop_ms, 3), "gap_ms": (gap, gap)}
+    return {"fixed": True, "jitter": 0.0, "loop_ms": round(loop_ms, 3), "gap_ms": (gap, gap), "outer": None}
 
 
 _BOARD: Final = {"energy", "power_average"}
@@ -87,17 +91,11 @@ _POLLED: Final = {*_BOARD, "graphics"}
 VIOLATIONS: Final[Mapping[str, Violation]] = {
     "locked loop": _of_program(_loop),
     "uneven work": _profiles,
-    "unmarked executions": _of_program(lambda rng, _: {"unmarked": Unmarked(_log(rng, 0.003, 0.1))}),
-    "foreign bursts": _of_program(
-        lambda rng, _: {
-            "unmarked": Unmarked(
-                bursts_per_min=_log(rng, 1, 30), burst_s=_log(rng, 0.05, 3), burst_w=_log(rng, 30, 300)
-            )
-        }
+    "unmarked executions": _of_unmarked(lambda rng: {"share": _log(rng, 0.003, 0.1)}),
+    "foreign bursts": _of_unmarked(
+        lambda rng: {"bursts_per_min": _log(rng, 1, 30), "burst_s": _log(rng, 0.05, 3), "burst_w": _log(rng, 30, 300)}
     ),
-    "work in gaps": _of_program(
-        lambda rng, _: {"unmarked": Unmarked(gap_share=_log(rng, 0.05, 1), gap_w=_log(rng, 30, 300))}
-    ),
+    "work in gaps": _of_unmarked(lambda rng: {"gap_share": _log(rng, 0.05, 1), "gap_w": _log(rng, 30, 300)}),
     "power by length": _of_regions(
         lambda rng: {
             "long_share": _log(rng, 0.003, 0.05),
@@ -148,7 +146,11 @@ class Mixed:
 
 def draw(number: int) -> Mixed:
     """The case of a number."""
-    rng = np.random.default_rng([20261123, number])
+    return compose(np.random.default_rng([20261123, number]), number)
+
+
+def compose(rng: Rng, number: int) -> Mixed:
+    """A case by the choices of `rng`; `number` seeds its regions and all chance in it."""
     low = _log(rng, 1, 10)
     high = low * _log(rng, 2, 20)
     count = int(rng.integers(2, 9))

@@ -13,6 +13,7 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
+from laboratory.found import FOUND
 from laboratory.oracle import judge
 from laboratory.programs import Outer, Physics, Profile, Program, Region, Stamps, Unmarked
 from laboratory.recordings import Case, analysed, replayed
@@ -123,6 +124,10 @@ def _service(seed: int) -> Case:
     return Case(made, (COUNTER, GPM), 240.0, seed)
 
 
+def _found(name: str, seed: int) -> Case:
+    return replace(FOUND[name], seed=seed)
+
+
 def _row(name: str, kind: Kind = "violated", **options: Any) -> Row:
     return Row(name, kind, partial(_case, **options))
 
@@ -203,4 +208,5 @@ ROWS: Final[tuple[Row, ...]] = (
     _row("more: counter lags by 1 s", sensors=_counter(lag_ms=1000.0)),
     _row("more: power rises within each region", fixed=True, jitter=0.1, regions={"profile": "rise"}),
     _row("more: late stamps, random order", stamps=LATE),
+    *(Row(f"found: {name}", "violated", partial(_found, name)) for name in FOUND),
 )
