@@ -28,8 +28,11 @@ def recording(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(command(*arguments), stderr=subprocess.PIPE, text=True, env=environment())
     try:
         assert process.stderr is not None
-        first = process.stderr.readline()
-        assert first.startswith("recording "), first + process.stderr.read()
+        # On a busy machine it says first that it waits for the driver.
+        said = [process.stderr.readline()]
+        while said[-1].startswith("waiting for the driver "):
+            said.append(process.stderr.readline())
+        assert said[-1].startswith("recording "), said
         yield process
     finally:
         if process.poll() is None:
