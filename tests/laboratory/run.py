@@ -91,6 +91,8 @@ def main(arguments: list[str]) -> int:
         print(f"{'ok   ' if judged.ok else 'SHORT'} {judged.row} ({time.perf_counter() - started:.0f} s)")
         for each in judged.scores:
             print(f"        {each}")
+            for reason, times in each.refusals.items():
+                print(f"          refused {times}x: {reason}")
         for fault in judged.faults:
             print(f"      ! {fault}")
         if not judged.row.startswith("mixed: all"):
