@@ -60,7 +60,9 @@ def test_an_analysis_of_a_recorded_program_is_near_the_truth(recorded: Path) -> 
     for name in ("prefill", "decode"):
         row, real = regions[name], truth.tag(0, name)
         assert row["interval_source"] == "device"
-        assert row["busy_s"] == pytest.approx(real.busy_s, rel=0.1)
+        # Beside others the program has fewer executions in its time, and the interval is wider.
+        doubt = 2 * row["busy_half_width"] * row["interval_s"]
+        assert row["busy_s"] == pytest.approx(real.busy_s, abs=max(0.1 * real.busy_s, doubt))
     assert regions["load"]["busy"] == pytest.approx(0.0, abs=0.05)
     assert regions["load"]["verdict"]["regime"] == "HOST_BOUND"
     assert regions["prefill"]["verdict"]["regime"] == "COMPUTE_BOUND"

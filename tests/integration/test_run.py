@@ -197,7 +197,8 @@ def test_the_json_goes_to_a_file_or_a_descriptor_and_the_summary_stays(node: str
     path = tmp_path / "result.json"
     done = profile("--backend", node, "--json-file", str(path), "echo", "out")
     assert done.stdout == "out\n"
-    assert done.stderr.startswith("[GPU ")
+    # On a busy machine the command may end before the driver has answered, which the summary then says.
+    assert done.stderr.startswith(("[GPU ", "gpu-profile: "))
     assert last_line(path.read_text())["exit_code"] == 0
     ours, theirs = os.pipe()
     words = command("--backend", node, "--json-file", f"fd:{theirs}", "echo", "out")

@@ -367,7 +367,8 @@ def test_a_mode_of_the_user_s_sees_each_operation_once(profiler: GPUProfiler) ->
 
 def test_a_profiler_may_be_used_within_what_it_profiles(profiler: GPUProfiler) -> None:
     def outer() -> Any:
-        return profiler.profile_with_result(torch.mm, x, x)
+        # On a busy machine, counting within the run may take too long to be believed.
+        return profiler.profile_with_result(torch.mm, x, x, passes=2)
 
     (_, inner), found = profiler.profile_with_result(outer, passes=2)
     assert inner["flops"] == found["flops"] == 2 * 16**3
