@@ -64,7 +64,7 @@ struct fault { char kind[8]; int gpu; char function[64]; double number; int time
 
 extern struct gpu gpus[MOST_GPUS], slices[MOST_GPUS * MOST_SLICES];
 extern int count, has_gpm, started;
-extern struct fault faults[MOST_FAULTS];
+extern struct fault *faults;
 extern int fault_count, generation;
 
 int64_t now_ns(void);

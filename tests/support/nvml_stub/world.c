@@ -3,7 +3,9 @@
 
 struct gpu gpus[MOST_GPUS], slices[MOST_GPUS * MOST_SLICES];
 int count = 8, has_gpm, started;
-struct fault faults[MOST_FAULTS];
+/* Threads look faults up while one of them reads the control file anew: into the table that is not looked at. */
+static struct fault tables[2][MOST_FAULTS];
+struct fault *faults = tables[0];
 int fault_count, generation;
 
 static int64_t period = 2 * SECOND, busy_part = SECOND, fixed_now;
@@ -58,7 +60,7 @@ ull memory_used(const struct gpu *gpu) { return (4ULL + (ull)gpu->index) << 30; 
 /* Of the GPUs that were put back since NVML was started: it does not list them. */
 static char missed[MOST_GPUS];
 
-static void read_control(void) {
+static void read_changes(void) {
     struct stat found;
     if (stat(control, &found)) {
         fault_count = 0;
@@ -72,8 +74,10 @@ static void read_control(void) {
     if (!file) return;
     char line[256], gpu[16];
     int n = 0;
+    struct fault *fresh = tables[faults == tables[0]];
+    memset(fresh, 0, sizeof tables[0]);
     while (n < MOST_FAULTS && fgets(line, sizeof line, file)) {
-        struct fault *f = &faults[n];
+        struct fault *f = &fresh[n];
         memset(f, 0, sizeof *f);
         f->function[0] = '*';
         if (line[0] == '#' || sscanf(line, "%7s %15s", f->kind, gpu) < 2) continue;
@@ -87,10 +91,19 @@ static void read_control(void) {
         n++;
     }
     fclose(file);
+    if (n < MOST_FAULTS) memset(&fresh[n], 0, sizeof fresh[n]);
+    faults = fresh;
     fault_count = n;
     for (int i = 0; i < MOST_GPUS; i++) missed[i] |= met("late", i, "*") != NULL;
     generation++;
     control_seen = found;
+}
+
+static void read_control(void) {
+    static int reading;
+    while (__atomic_exchange_n(&reading, 1, __ATOMIC_ACQUIRE)) sleep_ns(SECOND / 10000);
+    read_changes();
+    __atomic_store_n(&reading, 0, __ATOMIC_RELEASE);
 }
 
 const struct fault *met(const char *kind, int gpu, const char *function) {
