@@ -31,8 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let tests and their programs hear signals that a shell has its background jobs ignore."""
-    for number in (signal.SIGINT, signal.SIGQUIT):
+    """Let tests and their programs hear signals that a shell or `nohup` has its jobs ignore."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
