@@ -76,6 +76,11 @@ def increase_from_first(selector: str, window: str = RANGE) -> str:
     return f"(\n  {selector}\n  unless {selector} offset {window}\n  or {increase(selector, window)}\n)"
 
 
+def known(value: str, certain: str, uncertain: str) -> str:
+    """What follows from a region's certain share, where no more than a twentieth of it is uncertain."""
+    return f"{value}\n  unless\n{uncertain} > 0.05 * {certain}"
+
+
 def mean(selector: str, window: str = RATE) -> str:
     """Mean of a gauge's readings over `window`."""
     return f"avg_over_time({selector}[{window}])"

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from queries import by, physical, rate, series
+from queries import by, known, physical, rate, series
 from rulefiles import Group, Recording
 
 from gpu_profile.catalogue.metric import Metric
-from gpu_profile.catalogue.metrics import BUSY, REGION_BUSY, REGION_DURATION, REGION_ENERGY
+from gpu_profile.catalogue.metrics import (
+    BUSY,
+    REGION_BUSY,
+    REGION_BUSY_UNCERTAIN,
+    REGION_DURATION,
+    REGION_ENERGY,
+    REGION_ENERGY_UNCERTAIN,
+)
 
 _CALLS = by("job, region", rate(series(REGION_DURATION, part="_count"), "5m"))
 
@@ -17,8 +24,9 @@ def _base(metric: Metric) -> str:
     return metric.prometheus.removesuffix("_total")
 
 
-def _for_each_call(metric: Metric) -> str:
-    return f"{by('job, region', rate(series(metric), '5m'))}\n  /\n({_CALLS} > 0)"
+def _for_each_call(certain: Metric, uncertain: Metric) -> str:
+    share, rest = (by("job, region", rate(series(metric), "5m")) for metric in (certain, uncertain))
+    return known(f"{share}\n  /\n({_CALLS} > 0)", share, rest)
 
 
 DEVICES: Final = Group(
@@ -42,13 +50,15 @@ REGIONS: Final = Group(
     (
         Recording(
             f"job_region:{_base(REGION_ENERGY)}:per_call_rate5m",
-            _for_each_call(REGION_ENERGY),
-            "Joules for a call of each region, over the last five minutes. Absent where there was no call.",
+            _for_each_call(REGION_ENERGY, REGION_ENERGY_UNCERTAIN),
+            "Joules for a call of each region, over the last five minutes. Absent where there was no call, or where "
+            "more than a twentieth of them is uncertain.",
         ),
         Recording(
             f"job_region:{_base(REGION_BUSY)}:per_call_rate5m",
-            _for_each_call(REGION_BUSY),
-            "GPU-busy seconds for a call of each region, over the last five minutes. Absent where there was no call.",
+            _for_each_call(REGION_BUSY, REGION_BUSY_UNCERTAIN),
+            "GPU-busy seconds for a call of each region, over the last five minutes. Absent where there was no call, "
+            "or where more than a twentieth of them is uncertain.",
         ),
     ),
 )

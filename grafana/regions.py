@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from panels import BARS, Column, Query, Section, panel
-from queries import by, increase, of_gpus, of_regions, physical, rate
+from queries import by, increase, known, of_gpus, of_regions, physical, rate
 
 from gpu_profile.catalogue.metrics import (
     BUSY,
     REGION_BUSY,
+    REGION_BUSY_UNCERTAIN,
     REGION_CALLS,
     REGION_COMMUNICATION,
     REGION_COPIED,
     REGION_DURATION,
     REGION_ENERGY,
+    REGION_ENERGY_UNCERTAIN,
     REGION_ERRORS,
     REGION_FLOPS,
     REGION_HOST_WAIT,
@@ -30,7 +32,9 @@ _CALLS = by("region", rate(of_regions(REGION_DURATION, part="_count")))
 _DURATION = by("region", rate(of_regions(REGION_DURATION, part="_sum")))
 _BUCKETS = by("region, le", rate(of_regions(REGION_DURATION, part="_bucket")))
 _BUSY = by("region", rate(of_regions(REGION_BUSY)))
+_BUSY_UNCERTAIN = by("region", rate(of_regions(REGION_BUSY_UNCERTAIN)))
 _ENERGY = by("region", rate(of_regions(REGION_ENERGY)))
+_ENERGY_UNCERTAIN = by("region", rate(of_regions(REGION_ENERGY_UNCERTAIN)))
 _ITEMS = by("region", rate(of_regions(REGION_ITEMS)))
 _ERRORS = by("region", rate(of_regions(REGION_ERRORS)))
 _ALL_BUSY = f"sum({physical(rate(of_gpus(BUSY)))})"
@@ -45,6 +49,8 @@ _COPIED = by("region", increase(of_regions(REGION_COPIED)))
 _HOST_WAIT = by("region", increase(of_regions(REGION_HOST_WAIT)))
 _COMMUNICATION = by("region", increase(of_regions(REGION_COMMUNICATION)))
 _VERDICTS = of_regions(REGION_CALLS)
+#: How a legend calls what was shared out to a region by time, as its rate was not known.
+_UNCERTAIN = "{{region}}, uncertain"
 
 OVERVIEW: Final = Section(
     "Regions: what the programs do with the GPUs",
@@ -65,9 +71,10 @@ OVERVIEW: Final = Section(
         panel(
             "Energy by region in this time range",
             "Energy that the GPUs used while each region held them; where regions overlap on a GPU they "
-            "share it equally. Energy outside any region is not shown here.",
+            "share it equally. Uncertain is what was shared out by time. Energy outside any region is not shown here.",
             "joule",
-            Query(f"sort_desc({by('region', increase(of_regions(REGION_ENERGY)))})", "{{region}}"),
+            Query(f"sort_desc({by('region', increase(of_regions(REGION_ENERGY)))} > 0)", "{{region}}"),
+            Query(f"sort_desc({by('region', increase(of_regions(REGION_ENERGY_UNCERTAIN)))} > 0)", _UNCERTAIN),
             **BARS,
         ),
         panel(
@@ -76,7 +83,12 @@ OVERVIEW: Final = Section(
             "works all the time, so two can reach 200 %. Other users' programs count as outside.",
             "percentunit",
             Query(_BUSY, "{{region}}"),
-            Query(f"clamp_min({_ALL_BUSY} - sum({rate(of_regions(REGION_BUSY))}), 0)", "outside these regions"),
+            Query(f"{_BUSY_UNCERTAIN} > 0", _UNCERTAIN),
+            Query(
+                f"clamp_min({_ALL_BUSY} - sum({rate(of_regions(REGION_BUSY))}) "
+                f"- sum({rate(of_regions(REGION_BUSY_UNCERTAIN))}), 0)",
+                "outside these regions",
+            ),
             stacked=True,
         ),
         panel(
@@ -112,21 +124,23 @@ CALLS: Final = Section(
         panel(
             "GPU time for a call",
             "Busy seconds of GPUs that one call causes, on all its GPUs together. Far below its duration: "
-            "the GPU waits.",
+            "the GPU waits. Not shown while they are uncertain.",
             "s",
-            Query(f"{_BUSY} / {_CALLS}", "{{region}}"),
+            Query(known(f"{_BUSY} / {_CALLS}", _BUSY, _BUSY_UNCERTAIN), "{{region}}"),
         ),
         panel(
             "Energy for a call",
-            "Energy of the GPUs that one call causes, its share of their idle power included. Hosts are not included.",
+            "Energy of the GPUs that one call causes, its share of their idle power included. Hosts are not included. "
+            "Not shown while it is uncertain.",
             "joule",
-            Query(f"{_ENERGY} / {_CALLS}", "{{region}}"),
+            Query(known(f"{_ENERGY} / {_CALLS}", _ENERGY, _ENERGY_UNCERTAIN), "{{region}}"),
         ),
         panel(
             "Power by region",
             "Energy a second that goes to each region. The rest of the GPUs' power goes elsewhere.",
             "watt",
             Query(_ENERGY, "{{region}}"),
+            Query(f"{_ENERGY_UNCERTAIN} > 0", _UNCERTAIN),
             stacked=True,
         ),
         panel(
@@ -147,7 +161,7 @@ CALLS: Final = Section(
             "Energy of the GPUs for one unit of work. Compare it within a region, not between regions "
             "that count different things.",
             "joule",
-            Query(f"{_ENERGY} / {_ITEMS}", "{{region}}"),
+            Query(known(f"{_ENERGY} / {_ITEMS}", _ENERGY, _ENERGY_UNCERTAIN), "{{region}}"),
         ),
         panel(
             "Arithmetic by region",

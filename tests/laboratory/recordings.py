@@ -66,7 +66,7 @@ class Run(NamedTuple):
 class Answer(NamedTuple):
     """What the product says of one quantity of a region; None: refused, for `reason`. No half-width: None.
 
-    `flagged`: the number comes with a word that it may be wrong. No number does, as yet.
+    `flagged`: the number comes with a word that it may be wrong.
     """
 
     value: float | None
@@ -157,21 +157,20 @@ def analysed(run: Run) -> Answers:
     analysis = analyse(recorded(run))
     answers: dict[tuple[str, str], Answer] = {}
     for use in analysis.regions:
-        energy = next((reason for reason in use.reasons if reason.startswith("energy")), "")
-        answers |= _answers(use.summary, energy)
-    rest = analysis.devices[0].unattributed_j
-    answers[OUTSIDE, "energy"] = Answer(rest, reason="" if rest is not None else "not known")
+        answers |= _answers(use.summary)
+    rest, width = analysis.devices[0].unattributed_j, analysis.devices[0].unattributed_half_width_j
+    answers[OUTSIDE, "energy"] = Answer(rest, width, "" if rest is not None else "not known", flagged=width is None)
     return answers
 
 
-def _answers(summary: RegionSummary, energy_reason: str = "") -> dict[tuple[str, str], Answer]:
+def _answers(summary: RegionSummary) -> dict[tuple[str, str], Answer]:
     sm = summary.rates.get("sm")
     found = {
-        "power": Answer(summary.power_w, summary.power_half_width, energy_reason),
+        "power": Answer(summary.power_w, summary.power_half_width, summary.energy_reason),
         "busy": Answer(summary.busy, summary.busy_half_width, summary.reason),
         "sm": Answer(sm, reason=summary.reason),
-        "energy": Answer(summary.energy_j),
-        "busy_s": Answer(summary.busy_s),
+        "energy": Answer(summary.energy_j, summary.energy_half_width, flagged=summary.energy_half_width is None),
+        "busy_s": Answer(summary.busy_s, summary.busy_s_half_width, flagged=summary.busy_s_half_width is None),
     }
     return {(summary.region, quantity): answer for quantity, answer in found.items()}
 

@@ -12,10 +12,11 @@ from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, PCIE_RX
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.activities import Activity
-from gpu_profile.join.unmixing.mixture import Shares
+from gpu_profile.join.unmixing.mixture import Counted, Shares
 from gpu_profile.join.unmixing.pooling import Pool
 
 few = settings(max_examples=25)
+ALL = np.ones(3, bool)
 
 targets = st.lists(st.floats(0, 1e6) | st.just(0.0), min_size=1, max_size=6)
 steps = st.lists(
@@ -36,7 +37,7 @@ def test_shares_grow_and_add_up_to_what_was_measured_whatever_the_targets_and_me
         measured += more
         width = max(width, len(wanted))
         before = shares.shared.copy()
-        shares.hand_out(measured, np.pad(np.array(wanted), (0, width - len(wanted))))
+        shares.hand_out(measured, np.pad(np.array(wanted), (0, width - len(wanted))), np.ones(width, bool))
         assert (shares.shared[: len(before)] >= before).all()
         assert (shares.shared >= 0).all()
         assert float(shares.shared.sum()) == pytest.approx(measured, rel=1e-9, abs=1e-9)
@@ -55,7 +56,7 @@ def test_shares_grow_and_add_up_to_what_was_measured_whatever_the_targets_and_me
 def test_targets_that_stay_are_met(wanted: list[float], measured: float) -> None:
     shares, goal = Shares(), np.array(wanted)
     for part in (0.1, 0.5, 1.0):
-        shares.hand_out(measured * part, goal)
+        shares.hand_out(measured * part, goal, np.ones(len(goal), bool))
     assert shares.shared == pytest.approx(goal * measured / goal.sum())
 
 
@@ -63,12 +64,16 @@ def test_targets_that_stay_are_met(wanted: list[float], measured: float) -> None
 @given(st.floats(1, 1e4), st.floats(1, 1e4))
 def test_what_was_given_once_is_not_taken_back_but_made_up_for(first: float, second: float) -> None:
     shares = Shares()
-    shares.hand_out(first, np.array([0.0, 1.0, 0.0]))
-    shares.hand_out(first + second, np.array([0.0, 0.0, 1.0]))
+    shares.hand_out(first, np.array([0.0, 1.0, 0.0]), ALL)
+    shares.hand_out(first + second, np.array([0.0, 0.0, 1.0]), ALL)
     assert shares.shared == pytest.approx([0.0, first, second])
 
 
 # ---------------------------------------------------------------------- a pool's
+
+
+def total(share: Counted | None) -> float:
+    return 0.0 if share is None else share.total
 
 
 @st.composite
@@ -108,7 +113,7 @@ def test_counters_of_all_regions_and_the_rest_are_what_was_measured_and_only_gro
         active = [a for a in activities if a.start_ns < T0 + high * MS and (a.end_ns or 0) > T0 + low * MS]
         pool.advance(active, T0 + high * MS, final=high == slices[-1])
         now = {
-            name: (pool.counted(name, GRAPHICS) or 0.0, pool.counted(name, ENERGY) or 0.0)
+            name: (total(pool.counted(name, GRAPHICS)), total(pool.counted(name, ENERGY)))
             for name in "abcd"
             if pool.pooled(name).region == name
         }
@@ -119,11 +124,11 @@ def test_counters_of_all_regions_and_the_rest_are_what_was_measured_and_only_gro
     for signal, which in ((GRAPHICS, 0), (ENERGY, 1)):
         mixture = next(m for m in pool._mixtures if m.lead is signal)
         if mixture.covered_s:
-            total = sum(both[which] for both in before.values()) + known(pool.rest(signal))
-            assert total == pytest.approx(float(mixture.measured[0]), rel=1e-9, abs=1e-9)
+            whole = sum(both[which] for both in before.values()) + known(pool.rest(signal))
+            assert whole == pytest.approx(float(mixture.measured[0]), rel=1e-9, abs=1e-9)
             estimates = [p.busy_s if which == 0 else p.energy_j for p in map(pool.pooled, "abcd")]
             assert all(estimate is None or estimate >= 0 for estimate in estimates)
-            assert sum(estimate or 0 for estimate in estimates) <= total * (1 + 1e-9) + 1e-9
+            assert sum(estimate or 0 for estimate in estimates) <= whole * (1 + 1e-9) + 1e-9
 
 
 @few

@@ -11,8 +11,8 @@ from gpu_profile.catalogue.signals import GRAPHICS, POWER_AVERAGE
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, STEP_NS, Sensor, lagging, renewing, shapes
-from gpu_profile.join.unmixing.timing_search import Windows, design_of
+from gpu_profile.join.unmixing.design import Design, Windows
+from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, STEP_NS, Sensor, lagging, renewing, shapes, stepping
 
 MS = 1_000_000
 few = settings(max_examples=60)
@@ -95,7 +95,7 @@ def test_stamps_are_clear_where_a_call_that_takes_a_while_changes_no_moment(sens
 def test_no_reading_looks_farther_back_or_ahead_than_is_said(sensor: Sensor, some: Ints) -> None:
     windows = Windows(some[:-1], some[1:], np.ones((len(some) - 1, 1)))
     active = nothing()
-    design_of(windows, active, 1, sensor, counts=False)
+    Design(windows, sensor, counts=False).shares(active, 1)
     for asked in active.asked:
         if len(asked):
             assert asked.min() >= some[0] - sensor.reach_ns
@@ -107,10 +107,10 @@ def test_no_reading_looks_farther_back_or_ahead_than_is_said(sensor: Sensor, som
 def test_no_reading_in_step_is_of_later_than_is_said(phase: int, slips: list[int]) -> None:
     some = 10**18 + np.arange(len(slips) + 1) * 100 * MS + phase + np.array([0, *slips])
     windows = Windows(some[:-1], some[1:], np.ones((len(slips), 1)))
-    for start in renewing([Sensor()], GRAPHICS, some):
+    for start in stepping([Sensor()], GRAPHICS, some):
         for sensor in (start, *start.around(FINE_STEPS_NS[0])):
             active = nothing()
-            design_of(windows, active, 1, sensor, counts=False)
+            Design(windows, sensor, counts=False).shares(active, 1)
             for asked in active.asked:
                 if len(asked):
                     assert asked.max() <= some[-1] + sensor.ahead_ns
@@ -198,7 +198,11 @@ def test_the_finer_grid_holds_the_point_itself_and_reaches_as_far_as_the_coarser
 def test_every_point_of_the_grid_is_a_sensor_of_a_known_shape(some: Ints) -> None:
     for signal in (GRAPHICS, POWER_AVERAGE):
         known = set(shapes(signal))
-        for sensor in [*lagging(shapes(signal)), *renewing(shapes(signal), signal, some)]:
+        for sensor in [
+            *lagging(shapes(signal)),
+            *renewing(shapes(signal), signal),
+            *stepping(shapes(signal), signal, some),
+        ]:
             assert Sensor(window_ns=sensor.window_ns, smooth=sensor.smooth) in known
             assert sensor.blur_ns == STEP_NS
             assert sensor.period_ns in (0, signal.refresh_ns)

@@ -12,6 +12,7 @@ from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.trailing import Readings
 from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.mixture import Counted
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.units import NS_PER_S
 
@@ -111,9 +112,10 @@ class World:
         return pool
 
 
-def known(value: float | None) -> float:
+def known(value: float | Counted | None) -> float:
+    """A value that is there; of a counted share, all of it."""
     assert value is not None
-    return value
+    return value.total if isinstance(value, Counted) else value
 
 
 QUANTUM = 0.01

@@ -175,13 +175,16 @@ def _unsampled(summary: RegionSummary) -> RegionSummary:
         busy=None,
         busy_half_width=None,
         busy_s=None,
+        busy_s_half_width=None,
         power_w=None,
         power_half_width=None,
         energy_j=None,
+        energy_half_width=None,
         call_energy_j=None,
         memory_max=None,
         evidence=evidence,
         reason=UNSAMPLED,
+        energy_reason=UNSAMPLED,
         rates={},
     )
 
@@ -190,17 +193,17 @@ def _pool(timeline: Timeline, mine: DeviceWork) -> Pool:
     activities = mine.activities
     known = sampled(timeline)
     near = _near(known, activities)
-    edges = [known] if known else []
+    # A running process joins from its first execution on.
+    start_ns, end_ns = known or (0, 0)
     if near.any():
-        edges.append((int(activities.starts[near].min()), int(activities.ends[near].max())))
-    start_ns, end_ns = min((a for a, _ in edges), default=0), max((b for _, b in edges), default=0)
+        start_ns, end_ns = int(activities.starts[near].min()), max(end_ns, int(activities.ends[near].max()))
     pool = Pool(timeline, start_ns=start_ns)
     for region, executions in mine.executions.items():
         pool.count(region, executions)
     columns = np.array([pool.attribution.column(region) for region in mine.regions], np.int64)
     # What is left out has no length, and so overlaps nothing.
     ends = np.where(near, activities.ends, activities.starts)
-    pool.take(activities._replace(ends=ends, columns=columns[activities.columns]), end_ns, final=True)
+    pool.take(activities._replace(ends=ends, columns=columns[activities.columns]), pool.known_ns(end_ns), final=True)
     return pool
 
 
@@ -242,7 +245,7 @@ def _region_use(summary: RegionSummary, verdict: Verdict, runs: Runs) -> RegionU
     if summary.busy is None:
         reasons.append(f"GPU busy: {summary.reason or 'not measured'}")
     if summary.call_energy_j is None:
-        why = summary.reason or "the mean power while the region ran cannot be told apart from its neighbours'"
+        why = summary.energy_reason or summary.reason or "no executions have ended"
         if not summary.energy_source:
             why = "the recording has neither energy nor power of this device"
         reasons.append(f"energy per call: {why}")

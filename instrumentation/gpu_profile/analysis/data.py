@@ -72,6 +72,7 @@ def _device(use: DeviceUse) -> Value:
         "energy_coverage": use.energy_coverage,
         "power_w": use.power_w,
         "unattributed_j": use.unattributed_j,
+        "unattributed_half_width_j": use.unattributed_half_width_j,
     }
 
 
@@ -116,10 +117,12 @@ def of_region(use: RegionUse) -> Mapping[str, Value]:
         "busy_half_width": summary.busy_half_width,
         "busy_source": summary.busy_source or None,
         "busy_s": summary.busy_s,
+        "busy_half_width_s": summary.busy_s_half_width,
         "power_w": summary.power_w,
         "power_half_width_w": summary.power_half_width,
         "energy_source": summary.energy_source or None,
         "energy_j": summary.energy_j,
+        "energy_half_width_j": summary.energy_half_width,
         "call_energy_j": summary.call_energy_j,
         "memory_max_bytes": summary.memory_max,
         "operations": None if use.operations is None else _operations(use.operations),

@@ -33,7 +33,8 @@ class DeviceUse:
 
     `utilization` and `power_w` are means over the time that samples cover, `coverage` and `energy_coverage` that time's
     share of the whole. `energy_j` is the mean power times the whole time, where samples cover nearly all of it, or
-    leave out short gaps only; `unattributed_j` is the part of it that no region has, where they cover nearly all.
+    leave out short gaps only; `unattributed_j` is the part of it that no region has, where they cover nearly all, and
+    `unattributed_half_width_j` that of its 95 % interval: None where some region's share is uncertain.
     None: not known, with the reason in `reasons`.
     """
 
@@ -49,6 +50,7 @@ class DeviceUse:
     energy_coverage: float
     power_w: float | None
     unattributed_j: float | None
+    unattributed_half_width_j: float | None
     reasons: tuple[str, ...]
 
 
@@ -144,6 +146,7 @@ def device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUs
     ]
     shares = [summary.energy_j for summary in regions if summary.reason != UNSAMPLED]
     known = [share for share in shares if share is not None]
+    widths = [s.energy_half_width for s in regions if s.reason != UNSAMPLED and s.energy_half_width is not None]
     return DeviceUse(
         device=timeline.device,
         timeline=timeline,
@@ -157,6 +160,7 @@ def device_use(timeline: Timeline, regions: Sequence[RegionSummary]) -> DeviceUs
         energy_coverage=energy_coverage,
         power_w=watts,
         unattributed_j=None if joules is None or not whole or len(known) < len(shares) else _rest(joules, sum(known)),
+        unattributed_half_width_j=sum(widths) if len(widths) == len(shares) else None,
         reasons=tuple(reasons),
     )
 

@@ -13,6 +13,7 @@ from gpu_profile.analysis.drawing import title as device_title
 from gpu_profile.analysis.lanes import HOST, Lanes, by_rank, by_region, on_devices, on_host
 from gpu_profile.analysis.text import (
     DEVICE_COLUMNS,
+    about,
     device_row,
     events,
     headline,
@@ -27,6 +28,7 @@ from gpu_profile.recording import Recording
 from gpu_profile.regimes import Regime
 from gpu_profile.report import page
 from gpu_profile.report.blocks import HUES
+from gpu_profile.report.table import ABOUT, ABOUT_MEANS
 from gpu_profile.units import NS_PER_S, percent, si
 
 #: Cards and lines beyond these are left to the tables and to `--json`.
@@ -183,23 +185,30 @@ def _energy(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
         if len(analysis.devices) > 1:
             yield f"<h3>{escape(device_title(use.device, names[use.device.uuid]))}</h3>"
         yield from _shares(analysis, use, number)
-    yield "<p>Each region's own share: what ran inside it has its own.</p></section>"
+    yield (
+        "<p>Joules are those of this board's own sensor. Each region's own share: what ran inside it has its own. "
+        f"{ABOUT_MEANS}.</p></section>"
+    )
 
 
 def _shares(analysis: Analysis, use: DeviceUse, number: Mapping[str, int]) -> Iterator[str]:
     whole = use.energy_j or 0.0
     own = [each for each in analysis.regions if each.summary.device == use.device and each.summary.energy_j]
     own.sort(key=lambda each: -(each.summary.energy_j or 0.0))
-    shares = [(e.summary.region, e.summary.energy_j or 0.0, _style(e, number), "") for e in own[:_MOST_SHARES]]
+    shares = [
+        (e.summary.region, e.summary.energy_j or 0.0, _style(e, number), "", e.summary.energy_half_width is None)
+        for e in own[:_MOST_SHARES]
+    ]
     if others := sum(each.summary.energy_j or 0.0 for each in own[_MOST_SHARES:]):
-        shares.append(("others", others, "--of-regime:var(--r-DIFFERS)", ""))
+        unsure = any(each.summary.energy_half_width is None for each in own[_MOST_SHARES:])
+        shares.append(("others", others, "--of-regime:var(--r-DIFFERS)", "", unsure))
     if use.unattributed_j is not None:
-        shares.append(("in no region", use.unattributed_j, "", "rest"))
-    bars = "".join(_share(name, joules / whole, style, kind) for name, joules, style, kind in shares)
+        shares.append(("in no region", use.unattributed_j, "", "rest", use.unattributed_half_width_j is None))
+    bars = "".join(_share(name, joules / whole, style, kind) for name, joules, style, kind, _ in shares)
     lines = "".join(
-        f'<li><span class="swatch {kind}" style="{style}"></span>{escape(name)} {si(joules, "J")} '
-        f"({percent(joules / whole)})</li>"
-        for name, joules, style, kind in shares
+        f'<li><span class="swatch {kind}" style="{style}"></span>{escape(name)} {ABOUT if unsure else ""}'
+        f"{si(joules, 'J')} ({percent(joules / whole)})</li>"
+        for name, joules, style, kind, unsure in shares
     )
     if use.unattributed_j is None:
         lines += "<li>some regions' shares are not known: what is in no region cannot be told</li>"
@@ -230,7 +239,9 @@ def _regions(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
         "".join(_region_cell(column, cell, use, number) for column, cell in zip(columns, row, strict=True))
         for use, row in zip(analysis.regions, rows, strict=True)
     ]
-    yield f"<section><h2>Regions</h2>{page.table(columns, lines)}</section>"
+    means = about(rows).strip()
+    note = f"<p>{escape(means)}</p>" if means else ""
+    yield f"<section><h2>Regions</h2>{page.table(columns, lines)}{note}</section>"
 
 
 def _region_cell(column: str, cell: str, use: RegionUse, number: Mapping[str, int]) -> str:

@@ -44,8 +44,8 @@ _REGIONS: Final[Mapping[str, Callable[[_Row], Cell]]] = {
     **_same("items", "items_per_s", "item_energy_j", "interval_source", "interval_s"),
     "busy_ratio": _of("busy"),
     "busy_half_width_ratio": _of("busy_half_width"),
-    **_same("busy_source", "busy_s", "power_w", "power_half_width_w"),
-    **_same("energy_source", "energy_j", "call_energy_j", "memory_max_bytes"),
+    **_same("busy_source", "busy_s", "busy_half_width_s", "power_w", "power_half_width_w"),
+    **_same("energy_source", "energy_j", "energy_half_width_j", "call_energy_j", "memory_max_bytes"),
     "flops": _of("flops", "operations"),
     "flops_at_least": _of("flops_at_least", "operations"),
     "traffic_bytes": _of("bytes", "operations"),
@@ -81,6 +81,7 @@ _DEVICES: Final[Mapping[str, Callable[[DeviceUse], Cell]]] = {
     "energy_coverage_ratio": lambda use: use.energy_coverage,
     "power_w": lambda use: use.power_w,
     "unattributed_j": lambda use: use.unattributed_j,
+    "unattributed_half_width_j": lambda use: use.unattributed_half_width_j,
     "unknown_because": lambda use: "; ".join(use.reasons),
 }
 

@@ -16,7 +16,7 @@ from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import Operations
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
-from gpu_profile.report.table import UNKNOWN, fitted_table, printable
+from gpu_profile.report.table import ABOUT, ABOUT_MEANS, UNKNOWN, fitted_table, printable, share
 from gpu_profile.units import NS_PER_S, percent, si
 
 DEVICE_COLUMNS: Final = ("device", "name", "GPU busy", "covered", "energy", "mean power", "in no region", "uuid")
@@ -98,7 +98,7 @@ def device_row(use: DeviceUse, label: str) -> tuple[str, ...]:
         _covered(use),
         known(use.energy_j, "J"),
         known(use.power_w, "W"),
-        known(use.unattributed_j, "J"),
+        share(use.unattributed_j, use.unattributed_half_width_j, "J"),
         use.device.uuid,
     )
 
@@ -214,7 +214,12 @@ def _regions(analysis: Analysis, width: int | None = None) -> list[str]:
     spare = [[columns.index(column)] for column in _SPARE if column in columns]
     table = fitted_table(columns, rows, spare, width=width)
     ranks = rank_lines(analysis.ranks)
-    return [table, *(["\n".join(ranks)] if ranks else [])]
+    return [table + about(rows), *(["\n".join(ranks)] if ranks else [])]
+
+
+def about(rows: Sequence[Sequence[str]]) -> str:
+    """The line below a table that says what its mark of uncertain shares means, where it has one."""
+    return f"\n{ABOUT_MEANS}" if any(cell.startswith(ABOUT) for row in rows for cell in row) else ""
 
 
 def rank_lines(found: Sequence[RegionRanks]) -> list[str]:

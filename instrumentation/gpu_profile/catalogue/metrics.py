@@ -146,8 +146,20 @@ REGION_DURATION: Final = _REGIONS.histogram("gpu_profile.region.duration", "s", 
 REGION_BUSY: Final = _REGIONS.counter(
     "gpu_profile.region.busy", "s", "GPU busy time that a region caused: its exclusive share", "hw.id"
 )
+REGION_BUSY_UNCERTAIN: Final = _REGIONS.counter(
+    "gpu_profile.region.busy.uncertain",
+    "s",
+    "GPU busy time shared out to a region by time while its rate was not known; not part of the certain busy time",
+    "hw.id",
+)
 REGION_ENERGY: Final = _REGIONS.counter(
     "gpu_profile.region.energy", "J", "Energy that a GPU used for a region: its exclusive share", "hw.id"
+)
+REGION_ENERGY_UNCERTAIN: Final = _REGIONS.counter(
+    "gpu_profile.region.energy.uncertain",
+    "J",
+    "Energy shared out to a region by time while its power was not known; not part of the certain energy",
+    "hw.id",
 )
 REGION_ITEMS: Final = _REGIONS.counter(
     "gpu_profile.region.items", "{item}", "Units of work that a region's executions did"

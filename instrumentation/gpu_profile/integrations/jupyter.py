@@ -23,7 +23,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from gpu_profile.analysis import Analysis, analyse
-from gpu_profile.analysis.text import reasons, region_table, render_regions
+from gpu_profile.analysis.text import about, reasons, region_table, render_regions
 from gpu_profile.errors import GpuProfileError
 from gpu_profile.monitor import GpuMonitor
 from gpu_profile.monitor.gpu_summary import GpuSummary
@@ -99,7 +99,9 @@ def _value(value: float | None, unit: str, digits: int = 1) -> str:
 
 
 def _regions(analysis: Analysis) -> str:
-    return _table(*region_table(analysis))
+    columns, rows = region_table(analysis)
+    note = about(rows).strip()
+    return _table(columns, rows) + (f"<p><small>{escape(note)}</small></p>" if note else "")
 
 
 def _steps(analysis: Analysis) -> str:

@@ -85,7 +85,8 @@ class RegionSummary:
     `interval_s` is the time that was joined: the sum of device intervals where they are known, else of host ones.
     `busy` and `power` are means over that time, regions inside this one included, with the half-width of their 95 %
     intervals, as is `call_energy_j`, the mean of an execution. `busy_s` and `energy_j` are the region's own, exclusive
-    shares of what the device measured. None: not known, with the reason in `reason`.
+    shares of what the device measured; one without a half-width is uncertain: shared out by time, as the region's rate
+    is not known. None: not known, with the reason in `reason` or, of power and energy, in `energy_reason`.
     """
 
     region: str
@@ -98,14 +99,17 @@ class RegionSummary:
     busy_half_width: float | None
     busy_source: str
     busy_s: float | None
+    busy_s_half_width: float | None
     power_w: float | None
     power_half_width: float | None
     energy_source: str
     energy_j: float | None
+    energy_half_width: float | None
     call_energy_j: float | None
     memory_max: float | None
     evidence: Evidence
     reason: str = ""
+    energy_reason: str = ""
     rates: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -122,13 +126,9 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
     busy_source, energy_source = pool.busy_source(), pool.energy_source()
     busy = pooled.rates.get(busy_source) if busy_source else None
     power = pooled.rates.get(energy_source) if energy_source else None
-    idle = pooled.executions > 0 and pooled.inclusive_s == 0.0 and interval_source == "device"
-    reason = "" if busy is None else busy.reason
-    if idle:
-        # The stream passed the region's last mark right after its first: it launched nothing, and used nothing.
-        reason = ""
-    elif busy is None:
-        reason = "no samples yet" if busy_source else "the device tells no utilisation"
+    idle = pooled.executions > 0 and pooled.inclusive_s == 0.0 and interval_source == "device" and pool.whole
+    # On an idle region's stream, its last mark was passed right after its first: it launched nothing, and used nothing.
+    reason = "" if idle else _why(busy, busy_source, "utilisation")
     share = None if idle or busy is None or busy.reason else busy
     watts = None if idle or power is None or power.reason else power
     joules = watts.value * pooled.inclusive_s / pooled.executions if watts and pooled.executions else None
@@ -143,16 +143,26 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
         busy_half_width=share and share.half_width,
         busy_source=busy_source.key if busy_source else "",
         busy_s=0.0 if idle else pooled.busy_s,
+        busy_s_half_width=0.0 if idle else pooled.busy and pooled.busy.half_width,
         power_w=watts and watts.value,
         power_half_width=watts and watts.half_width,
         energy_source=energy_source.key if energy_source else "",
         energy_j=0.0 if idle else pooled.energy_j,
+        energy_half_width=0.0 if idle else pooled.energy and pooled.energy.half_width,
         call_energy_j=0.0 if idle else joules,
         memory_max=pooled.memory_max,
         evidence=pooled_evidence(pool, pooled, launches_nothing=idle),
         reason=reason,
+        energy_reason="" if idle else _why(power, energy_source, "power"),
         rates={signal.key: rate.value for signal, rate in pooled.rates.items() if not rate.reason},
     )
+
+
+def _why(rate: Rate | None, source: Signal | None, quantity: str) -> str:
+    """Why a rate is not known; empty if it is."""
+    if rate is not None:
+        return rate.reason
+    return "no samples yet" if source else f"the device tells no {quantity}"
 
 
 def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = False) -> Evidence:

@@ -11,6 +11,9 @@ from gpu_profile.units import percent, si
 
 #: What is not known.
 UNKNOWN: Final = "–"
+#: Stands before what is uncertain, and what a line below a table says of it.
+ABOUT: Final = "~"
+ABOUT_MEANS: Final = f"{ABOUT} uncertain: shared out by time, as the region's own rate is not known"
 REGION_COLUMNS: Final = (
     "region",
     "calls",
@@ -33,7 +36,6 @@ def region_row(summary: RegionSummary, verdict: Verdict) -> tuple[str, ...]:
     if summary.busy is not None:
         width = summary.busy_half_width
         busy = percent(min(1.0, summary.busy)) + (f" ±{width * 100:.1f}" if width else "")
-    energy = summary.energy_j
     each = summary.call_energy_j
     return (
         summary.region,
@@ -41,12 +43,19 @@ def region_row(summary: RegionSummary, verdict: Verdict) -> tuple[str, ...]:
         UNKNOWN if mean is None else si(mean, "s"),
         UNKNOWN if durations.p95_s is None else si(durations.p95_s, "s"),
         busy,
-        UNKNOWN if summary.busy_s is None else si(summary.busy_s, "s"),
-        UNKNOWN if energy is None else si(energy, "J"),
+        share(summary.busy_s, summary.busy_s_half_width, "s"),
+        share(summary.energy_j, summary.energy_half_width, "J"),
         UNKNOWN if each is None else si(each, "J"),
         str(verdict.regime),
         UNKNOWN if verdict.regime is Regime.UNKNOWN else percent(verdict.confidence, 0),
     )
+
+
+def share(value: float | None, half_width: float | None, unit: str) -> str:
+    """A part of a measured total: marked as uncertain if it has no half-width."""
+    if value is None:
+        return UNKNOWN
+    return f"{'' if half_width is not None else ABOUT}{si(value, unit)}"
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:

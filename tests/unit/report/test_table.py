@@ -22,10 +22,12 @@ def summary(**changes: object) -> RegionSummary:
         "busy_half_width": None,
         "busy_source": "",
         "busy_s": None,
+        "busy_s_half_width": None,
         "power_w": None,
         "power_half_width": None,
         "energy_source": "",
         "energy_j": None,
+        "energy_half_width": None,
         "call_energy_j": None,
         "memory_max": None,
         "evidence": NOTHING,
@@ -56,7 +58,9 @@ def test_a_region_that_is_known_reads_in_units_of_its_size() -> None:
         busy=0.713,
         busy_half_width=0.021,
         busy_s=4.278,
+        busy_s_half_width=0.01,
         energy_j=2400.0,
+        energy_half_width=5.0,
         call_energy_j=2.0,
     )
     assert cells(known, verdict(Regime.HOST_BOUND, 0.456)) == {
@@ -74,7 +78,15 @@ def test_a_region_that_is_known_reads_in_units_of_its_size() -> None:
 
 
 def test_a_measured_zero_is_shown_as_zero() -> None:
-    idle = summary(executions=3, busy=0.0, busy_s=0.0, energy_j=0.0, call_energy_j=0.0)
+    idle = summary(
+        executions=3,
+        busy=0.0,
+        busy_s=0.0,
+        busy_s_half_width=0.0,
+        energy_j=0.0,
+        energy_half_width=0.0,
+        call_energy_j=0.0,
+    )
     shown = cells(idle, verdict(Regime.IDLE, 0.9))
     assert (shown["GPU busy"], shown["busy time"], shown["energy"], shown["per call"]) == ("0.0 %", "0 s", "0 J", "0 J")
 

@@ -7,8 +7,11 @@ the region's own rate. Over many windows these are linear equations. Read in thi
 - `active_time`: exclusive active time per region as a function of time.
 - `region_columns`: the columns of the equations: which regions have one of their own.
 - `sensor`: which stretch of time a reading describes.
-- `unmix`: the equations, their solution, confidence intervals and refusals.
-- `timing_search`: the sensor's lag and window, found in the readings.
+- `probes`: what readings would show if an assumption were violated; `stamps`: how far stamps may be off.
+- `design`: the equations of readings under a timing of the sensor; `equations`: their sums over all readings.
+- `shrinkage`: the solution, with every violation as large as the readings call for.
+- `unmix`: rates, confidence intervals and refusals.
+- `scan`: many timings tried roughly; `timing_search`: the sensor's lag and window, found in the readings.
 - `mixture`: one family of signals with the same windows; `pooling`: all of a device's, region by region.
 
 Imports the history and the catalogue. Nothing outside `join` needs more of this package than `pooling.Pool`, the

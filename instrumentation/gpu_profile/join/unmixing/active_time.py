@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.activities import Pieces
+from gpu_profile.join.unmixing.probes import Gaps, Kind, bend, slope
 
 #: Numbers of columns: two bytes each, as there are many pieces.
 Columns = npt.NDArray[np.integer[Any]]
+_MS: Final = 1_000_000
 
 
 class SampledTime(NamedTuple):
@@ -102,6 +104,81 @@ class ActiveTime(NamedTuple):
         moments = np.arange(start_ns, end_ns + 2 * step_ns, step_ns)
         return SampledTime(start_ns, step_ns, self.until(moments, columns))
 
+    def smoothed(self, moments: Ints, columns: int, constant_ns: int) -> Floats:
+        """Each column's share of the device at each of the sorted `moments`, weighted by an exponential of that time
+        constant: `[columns, len(moments)]`."""
+        result = np.zeros((columns, len(moments)))
+        if not len(moments):
+            return result
+        # What lies further back than this weighs less than a millionth.
+        edges = np.concatenate(([moments[0] - 14 * constant_ns], moments))
+        some = self._between(int(edges[0]), int(edges[-1]))
+        variants: list[tuple[Columns, Floats | None]] = [(some.alone, None)]
+        if len(self.times):
+            variants = [(some.alone, self.alone_ns), (some.shared, self.shared_ns)]
+        new = np.zeros((columns, len(moments)))
+        for column, counted in variants:
+            # Every part of a piece between two moments, by the later of them.
+            first = np.maximum(np.searchsorted(edges, some.starts, side="right"), 1)
+            last = np.minimum(np.searchsorted(edges, some.ends, side="left"), len(edges) - 1)
+            parts = np.maximum(last - first + 1, 0)
+            which = np.repeat(np.arange(len(some.starts)), parts)
+            at = np.arange(len(which)) + np.repeat(first - np.cumsum(parts) + parts, parts)
+            starts = np.maximum(some.starts[which], edges[at - 1])
+            ends = np.minimum(some.ends[which], edges[at])
+            weight = np.exp((ends - edges[at]) / constant_ns) - np.exp((starts - edges[at]) / constant_ns)
+            if counted is not None:
+                lengths = np.maximum(ends - starts, 1)
+                weight = weight * (self._counted(ends, counted) - self._counted(starts, counted)) / lengths
+            np.add.at(new, (column[which], at - 1), weight)
+        kept = np.exp(-np.diff(edges) / constant_ns)
+        level = np.zeros(columns)
+        for i, share in enumerate(kept.tolist()):
+            level = level * share + new[:, i]
+            result[:, i] = level
+        return result
+
+    @property
+    def gaps(self) -> Gaps:
+        """The pauses between pieces."""
+        return Gaps.between(self.starts, self.reached)
+
+    def varied(self, moments: Ints, slots: Ints) -> tuple[Floats, dict[Kind, Floats]]:
+        """At each of the sorted `moments`: the share of the device that each column has, `[columns, moments]`, and the
+        integrals up to it of what its probes vary by, `[slots, moments]`.
+
+        `slots` is the place of each column's probes, -1 for none.
+        """
+        columns, count = len(slots), int(slots.max(initial=-1)) + 1
+        running = np.zeros((columns, len(moments)))
+        found = {kind: np.zeros((count, len(moments))) for kind in (Kind.SLOPE, Kind.BEND, Kind.LENGTH)}
+        if not len(moments):
+            return running, found
+        some = self._between(int(moments[0]), int(moments[-1]))
+        which, moment = _inside(some.starts, some.ends, moments)
+        many = np.bincount(moment, minlength=len(moments))
+        column = np.where(many[moment] > 1, some.shared[which], some.alone[which])
+        np.add.at(running, (column, moment), 1.0 / many[moment])
+        logs = np.log(np.maximum(some.ends - some.starts, 1) / _MS)
+        near = [(part - moments[0]).astype(np.float64) for part in (some.starts, some.ends, moments)]
+        variants = [(some.alone, near)]
+        if len(self.times):
+            variants = [
+                (column, [self._counted(part, counted) for part in (some.starts, some.ends, moments)])
+                for column, counted in ((some.alone, self.alone_ns), (some.shared, self.shared_ns))
+            ]
+        for column, (began, ended, at) in variants:
+            slot = slots[column]
+            mine = (slot >= 0) & (ended > began)
+            starts, ends, slot = began[mine], ended[mine], slot[mine]
+            which, moment = _inside(starts, ends, at)
+            passed, whole = at[moment] - starts[which], (ends - starts)[which]
+            for kind, integral in ((Kind.SLOPE, slope), (Kind.BEND, bend)):
+                np.add.at(found[kind], (slot[which], moment), integral(passed, whole))
+            if count:
+                found[Kind.LENGTH] += _passed(starts, ends, at, slot, count, logs[mine])
+        return running, found
+
     def until(self, moments: Ints, columns: int) -> Floats:
         """Active ns of each column up to each of the sorted `moments`: `[columns, len(moments)]`.
 
@@ -121,11 +198,21 @@ class ActiveTime(NamedTuple):
         return result
 
 
-def _passed(starts: Floats, ends: Floats, at: Floats, column: Columns, columns: int) -> Floats:
-    """Of each column, the sum over its pieces of what has passed of them by each moment."""
+def _inside(starts: Ints | Floats, ends: Ints | Floats, at: Ints | Floats) -> tuple[Ints, Ints]:
+    """Every pair of a piece and a moment within it."""
+    first, last = np.searchsorted(at, starts, side="right"), np.searchsorted(at, ends)
+    count = np.maximum(last - first, 0)
+    which = np.repeat(np.arange(len(starts)), count)
+    return which, np.arange(len(which)) + np.repeat(first - np.cumsum(count) + count, count)
+
+
+def _passed(
+    starts: Floats, ends: Floats, at: Floats, column: Columns, columns: int, weights: Floats | None = None
+) -> Floats:
+    """Of each column, the sum over its pieces of what has passed of them by each moment, each times its weight."""
     edges = np.concatenate((starts, ends))
-    sign = np.ones(len(edges))
-    sign[len(starts) :] = -1.0
+    sign = np.ones(len(edges)) if weights is None else np.concatenate((weights, weights))
+    sign[len(starts) :] *= -1.0
     width = len(at) + 1
     row = column.astype(np.int64) * width
     cells = np.searchsorted(at, edges, side="right") + np.concatenate((row, row))

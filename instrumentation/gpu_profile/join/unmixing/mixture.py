@@ -7,9 +7,9 @@ the residual grows for good, it is looked for again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,19 +18,24 @@ from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.unmixing.active_time import ActiveTime
+from gpu_profile.join.unmixing.design import Design, Windows
+from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.probes import Kind as Probing
+from gpu_profile.join.unmixing.probes import Probe, choose, run_time
 from gpu_profile.join.unmixing.sensor import LONGEST_LAG_NS, Sensor, shapes
-from gpu_profile.join.unmixing.timing_search import Search, Windows, design_of
-from gpu_profile.join.unmixing.unmix import Z95, Fit, Rate, Unmixer
+from gpu_profile.join.unmixing.stamps import Stamps
+from gpu_profile.join.unmixing.timing_search import Search
+from gpu_profile.join.unmixing.unmix import WIDEST_HALF_WIDTH, Fit, Rate
 from gpu_profile.units import NS_PER_S
 
 #: Windows after which a timing is locked if it has no phase, nothing comes near it, and its lag is known this well, and
 #: otherwise: 30 and 100 s at 10 Hz.
-_SURE_LAG_NS: Final = 200_000
+_SURE_LAG_MS: Final = 0.2
 LOCK_AT: Final = 300
 LOCK_UNSURE_AT: Final = 1000
 #: It is looked for again when there are this many times as many windows, and when there will be no more: each search
 #: costs some hundred small fits.
-_GROWTH: Final = 1.5
+_GROWTH: Final = 2.0
 _GROWTH_AT_LAST: Final = 1.25
 #: The search starts with this many windows per unknown.
 _LEAST_PER_COLUMN: Final = 3
@@ -58,6 +63,12 @@ _SOUND: Final = 1.25
 #: The rates that new windows are held against are solved for anew when there are this many times as many windows.
 _REFIT: Final = 1.25
 
+#: A board draws no more than this many times its limit: its controller averages over milliseconds, so that shorter
+#: kernels exceed it.
+_ABOVE_LIMIT: Final = 1.5
+#: How often a timing is corrected by what its probes say.
+_CORRECTIONS: Final = 6
+
 #: Signals that share their windows. The first of a family leads: its residual chooses the timing for all.
 FAMILIES: Final[tuple[tuple[Signal, ...], ...]] = (
     (rows.GRAPHICS, rows.SM, rows.OCCUPANCY, rows.TENSOR, rows.DRAM, rows.FP64, rows.FP32, rows.FP16),
@@ -73,66 +84,123 @@ SUPERSEDED: Final[Mapping[Signal, Signal]] = {rows.UTILIZATION: rows.GRAPHICS, r
 _IMMEDIATE: Final = frozenset({rows.PCIE_RX, rows.NVLINK_RX})
 
 
+class Share(NamedTuple):
+    """A part of a measured total, with the half-width of its 95 % interval.
+
+    None where it is uncertain: it was shared out by time, as the rate is not known.
+    """
+
+    value: float
+    half_width: float | None
+
+
+class Counted(NamedTuple):
+    """A share of a measured total that only grows: what was given while the rate was known, and what was not."""
+
+    certain: float
+    uncertain: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.certain + self.uncertain
+
+
 @dataclass(slots=True)
 class Shares:
     """A quantity shared out so that every share only grows and all shares add up to what was measured.
 
-    Columns are those of the equations: 0 is the unattributed rest. `shared` is in unit·s (a counter's unit).
+    Columns are those of the equations: 0 is the unattributed rest. In unit·s (a counter's unit), `certain` is what was
+    given while the column's rate was known, and `uncertain` what was not.
     """
 
-    shared: Floats = field(default_factory=lambda: np.zeros(1))
+    certain: Floats = field(default_factory=lambda: np.zeros(1))
+    uncertain: Floats = field(default_factory=lambda: np.zeros(1))
 
-    def hand_out(self, measured: float, targets: Floats) -> None:
-        """Bring the sum up to `measured`, so that the shares move towards the proportions of `targets`."""
-        if len(targets) > len(self.shared):
-            self.shared = np.pad(self.shared, (0, len(targets) - len(self.shared)))
+    @property
+    def shared(self) -> Floats:
+        """All that each column was given."""
+        return self.certain + self.uncertain
+
+    def _grow(self, columns: int) -> None:
+        more = columns - len(self.certain)
+        if more > 0:
+            self.certain, self.uncertain = np.pad(self.certain, (0, more)), np.pad(self.uncertain, (0, more))
+
+    def hand_out(self, measured: float, targets: Floats, known: npt.NDArray[np.bool_]) -> None:
+        """Bring the sum up to `measured`, so that the shares move towards the proportions of `targets`.
+
+        `known`: of which columns the targets follow from their rates.
+        """
+        self._grow(len(targets))
         total = float(targets.sum())
         if total > 0:
             wanted = targets / total * measured
         else:
             wanted = np.zeros(len(targets))
             wanted[0] = measured
-        short = np.maximum(wanted - self.shared, 0.0)
+        shared = self.shared
+        short = np.maximum(wanted - shared, 0.0)
         missing = float(short.sum())
-        left = measured - float(self.shared.sum())
+        left = measured - float(shared.sum())
         if missing > 0 and left > 0:
-            self.shared = self.shared + short * min(1.0, left / missing)
+            given = short * min(1.0, left / missing)
+            self.certain = self.certain + np.where(known, given, 0.0)
+            self.uncertain = self.uncertain + np.where(known, 0.0, given)
 
     def merge(self, column: int, into: int) -> None:
         """Give what a column was given to another."""
-        if column < len(self.shared):
-            self.shared = np.pad(self.shared, (0, max(0, into + 1 - len(self.shared))))
-            self.shared[into] += self.shared[column]
-            self.shared[column] = 0.0
+        if column < len(self.certain):
+            self._grow(into + 1)
+            for given in (self.certain, self.uncertain):
+                given[into] += given[column]
+                given[column] = 0.0
 
 
 class Mixture:
     """One family of signals of one device. Columns are numbered by the pool; column 0 is nobody's time.
 
-    `active_s` tells the exclusive active time of every column.
+    `active_s` tells the exclusive active time of every column, `regions` the columns of every region.
     """
 
     def __init__(
-        self, timeline: Timeline, family: tuple[Signal, ...], *, start_ns: int, active_s: Callable[[], Floats]
+        self,
+        timeline: Timeline,
+        family: tuple[Signal, ...],
+        *,
+        start_ns: int,
+        active_s: Callable[[], Floats],
+        regions: Callable[[], Iterable[Sequence[int]]],
+        stamps: Stamps,
     ) -> None:
         self.timeline = timeline
         self.signals = tuple(s for s in family if timeline.column(s) is not None)
         self.lead = family[0]
         self.start_ns = start_ns
         self.covered_s = 0.0
+        self._fetched_n = 0
+        #: Windows in a row that each signal has had no readings for.
+        self._silent = [0] * len(self.signals)
+        #: The rates that the probes of the timing are weighted by.
+        self._reference: Floats = np.zeros(1)
         self.measured: Floats = np.zeros(len(self.signals))
         self.sensor = Sensor()
         self.locked = self.lead in _IMMEDIATE
         #: How often the timing was looked for anew because the residual had grown.
         self.drifts = 0
-        self._active_s = active_s
+        self._active_s, self._regions = active_s, regions
         self._shares = Shares()
+        #: The targets, which are asked for by every region, and what they are of.
+        self._targeted = np.zeros(1), np.zeros(1)
+        self._targeted_of: tuple[int, float, float] | None = None
         self._seen_ns = start_ns
-        #: Nothing is busier than busy: rates of ratios end at 1.
-        self._most = self.lead.base(self.lead.limit) if self.lead.kind is Kind.WINDOW_MEAN else np.inf
-        self._unmixer = Unmixer(self._most)
+        #: Of the time before this it is not known whose it was.
+        self._unknown_ns = 0
+        self._stamps = stamps
+        self._origin_ns = start_ns
+        self._equations = Equations()
         #: Equations from when the timing was last beyond doubt: they stand.
-        self._settled = Unmixer(self._most)
+        self._settled = Equations()
         #: Windows since then that told of the timing.
         self._told = 0
         self._waiting: list[Windows] = []
@@ -140,20 +208,29 @@ class Mixture:
         self._judged_n = 0
         self._searched_n = 0
         self._watched_n = 0
-        self._watched: Fit = self._unmixer.fit()
+        self._watched = Fit(self._equations)
         self._usual = 0.0
         self._recent = 0.0
-        #: By how much each column's rate of each signal moves if the timing is off by its standard deviation.
-        self._swing: Floats = np.zeros((0, len(self.signals)))
-        self._repeats = 1.0
-        #: The timings that the latest search could not rule out.
+        #: The timings that the latest search could not rule out, and by column each signal's rates under the others.
         self._known: tuple[Sensor, ...] = ()
+        self._others: list[list[Floats]] = []
         self._fits: dict[int, Fit] = {}
 
     @property
     def n(self) -> int:
         """Windows taken in."""
-        return self._unmixer.n
+        return self._equations.n
+
+    @property
+    def _most(self) -> float:
+        """The highest rate that there can be: nothing is busier than busy, and no board draws much more than its limit
+        for as long as an execution."""
+        most = self.lead.base(self.lead.limit)
+        if self.lead in rows.ENERGY_SOURCES:
+            limit = self.timeline.column(rows.POWER_LIMIT)
+            if limit is not None and limit.last is not None and limit.last.value:
+                most = min(most, _ABOVE_LIMIT * limit.signal.base(limit.last.value))
+        return float(most)
 
     @property
     def seen_ns(self) -> int:
@@ -163,7 +240,7 @@ class Mixture:
     @property
     def columns(self) -> int:
         """Columns that a window was met by, nobody's included."""
-        return self._unmixer.columns
+        return self._equations.columns
 
     @property
     def needs_ns(self) -> int:
@@ -188,9 +265,12 @@ class Mixture:
         ahead = 0 if final else self.sensor.ahead_ns if self.locked else _AHEAD_NS
         windows = self._fetch(until_ns - ahead)
         self.covered_s += float((windows.ends - windows.starts).sum()) / NS_PER_S
+        self._fetched_n += len(windows.ends)
         self.measured = self.measured + windows.masses.sum(axis=0)
-        # A reading may look back to before the first slice, and nobody knows whose time that was.
-        windows = windows.where(windows.starts - self._reach_ns >= max(since_ns, self.start_ns))
+        # A reading may look back to where it is not known whose time it was. For timings that are only tried, the time
+        # before the first execution was nobody's.
+        known_ns = max(since_ns, self.start_ns if self.locked else self._unknown_ns)
+        windows = windows.where(windows.starts - self._reach_ns >= known_ns)
         if len(windows.ends):
             self._waiting.append(windows)
         return final or bool(self._waiting)
@@ -201,7 +281,7 @@ class Mixture:
         if self.locked and fresh and self.sensor.refuted(self.lead, np.concatenate([w.ends for w in fresh])):
             # Who asks more often than before is shown more.
             self.locked, self._judged_n, self._searched_n = False, 0, 0
-            self._settled = self._unmixer.copy()
+            self._settled = self._equations.copy()
         if not self.locked:
             self._kept += fresh
             self._searched_n += sum(len(windows.ends) for windows in fresh)
@@ -220,7 +300,8 @@ class Mixture:
             if not keep.any():
                 break
             place, fits = _places(column.edges(int(starts[0]), until_ns), starts, ends)
-            if not fits.any() and (column.watermark_ns is None or len(ends) >= _SILENT):
+            self._silent[i] = 0 if fits.any() else self._silent[i] + len(ends)
+            if not fits.any() and (column.watermark_ns is None or self._silent[i] >= _SILENT):
                 absent.append(i)
             else:
                 keep &= fits
@@ -237,26 +318,38 @@ class Mixture:
     def _leave(self, outputs: list[int]) -> None:
         """Go on without some of the signals."""
         self.signals = tuple(signal for i, signal in enumerate(self.signals) if i not in outputs)
+        self._silent = [0] * len(self.signals)
         self.measured = np.delete(self.measured, outputs)
         self._kept, self._waiting = (
             [w._replace(masses=np.delete(w.masses, outputs, axis=1)) for w in held]
             for held in (self._kept, self._waiting)
         )
-        self._unmixer.leave(outputs)
+        self._equations.leave(outputs)
         self._settled.leave(outputs)
-        self._swing = np.delete(self._swing, outputs, axis=1)
+        self._others = [[each for i, each in enumerate(rates) if i not in outputs] for rates in self._others]
         self._fits.clear()
 
     def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
-        for part in windows.parts():
-            design, values = design_of(part, active, columns, self.sensor, counts=self.lead.kind is Kind.COUNTER)
-            if not len(values):
-                continue
+        for shares, values, probes in self._rows(windows, active, columns):
             if self.locked and self.lead not in _IMMEDIATE:
-                near = self._watch(design, values[:, 0])
+                near = self._watch(probes, shares, values[:, 0])
                 if not near.all():
-                    design, values = design[near], values[near]
-            self._unmixer.add(design, values)
+                    shares, values, probes = shares[near], values[near], probes[near]  # noqa: PLW2901
+            self._equations.add(shares, values, probes)
+
+    def _rows(
+        self, windows: Windows, active: ActiveTime, columns: int,
+        sensor: Sensor | None = None, probes_of: Sequence[Probe] = (),
+    ) -> Iterator[tuple[Floats, Floats, Floats]]:  # fmt: skip
+        """The equations of windows, some at a time: shares, values and probes of each."""
+        for part in windows.parts():
+            design = Design(part, sensor or self.sensor, counts=self.lead.kind is Kind.COUNTER)
+            shares = design.shares(active, columns)
+            probes = design.probes(
+                active, probes_of or self._equations.probes, shares, self._reference, self._origin_ns
+            )
+            if len(shares):
+                yield shares, design.values, probes
 
     # ------------------------------------------------------------------ the timing
 
@@ -274,16 +367,60 @@ class Mixture:
         search = Search(self.lead, windows, active, columns, self._most, known=self._known)
         found = search.run()
         self._known = (found.sensor, *found.rivals)
-        self.sensor, self._swing = found.sensor, search.swing(found)
-        self._repeats = found.repeats
+        self.sensor = found.sensor
         self._usual = self._recent = found.residual
-        self._unmixer = self._settled.copy()
+        self._reference = search.rates(found.sensor)
+        self._equations = self._renewed(columns, self.sensor)
         self._fits.clear()
-        self._add(windows, active, columns)
-        sure = found.sensor.in_step and not found.rivals and found.lag_sd_ns <= _SURE_LAG_NS
+        sound = windows.where(windows.starts - self.sensor.reach_ns >= self.start_ns)
+        windows = sound if len(sound.ends) >= columns else windows
+        for _ in range(_CORRECTIONS):
+            rows = list(self._rows(windows, active, columns))
+            # Once for a solution, and once more for what blocks of windows differ from it by.
+            first = self._equations.copy()
+            for each in rows:
+                first.add(*each)
+            fit = Fit(first, most=self._most)
+            corrected = self._corrected(fit, int(windows.ends[len(windows.ends) // 2]))
+            if corrected is self.sensor:
+                break
+            self.sensor, self._reference = corrected, fit.rates
+        self._equations.refer(self._solutions(first), first.seen)
+        for each in rows:
+            self._equations.add(*each)
+        self._others = [self._rates(rival, windows, active, columns) for rival in found.rivals]
+        sure = found.sensor.in_step and not found.rivals and fit.uncertainty(Probing.LAG) <= _SURE_LAG_MS
         if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
         return True
+
+    def _corrected(self, fit: Fit, now_ns: int) -> Sensor:
+        """The sensor with its timing corrected by what the probes say of it."""
+        drift = fit.correction(Probing.LAG_DRIFT)
+        if not self.sensor.period_ns or self.sensor.follows or self.lead.kind is not Kind.COUNTER:
+            drift = 0.0
+        at = float(run_time(np.array([now_ns]), self._origin_ns)[0])
+        return self.sensor.corrected(
+            fit.correction(Probing.LAG) + drift * at, fit.correction(Probing.WINDOW), drift, now_ns
+        )
+
+    def _renewed(self, columns: int, sensor: Sensor) -> Equations:
+        """The equations that stand, for windows under another timing to be added."""
+        if self._settled.n:
+            return self._settled.copy()
+        active_s = np.zeros(columns)
+        known = self._active_s()[:columns]
+        active_s[: len(known)] = known
+        return Equations(choose(active_s, window=sensor.window_ns > 0))
+
+    def _rates(self, sensor: Sensor, windows: Windows, active: ActiveTime, columns: int) -> list[Floats]:
+        """Every signal's rates by column under another timing."""
+        equations = self._renewed(columns, sensor)
+        for each in self._rows(windows, active, columns, sensor, equations.probes):
+            equations.add(*each)
+        if not equations.n:
+            return [np.full(columns, np.inf) for _ in self.signals]
+        return [Fit(equations, i, most=self._most).rates for i in range(len(self.signals))]
 
     def lock(self) -> None:
         """Stay with the timing that was found, and forget the windows."""
@@ -302,20 +439,21 @@ class Mixture:
 
     def restart(self, since_ns: int) -> None:
         """Time goes on from an earlier moment than it had reached."""
-        self.start_ns = self._seen_ns = since_ns
+        self.start_ns = self._seen_ns = self._unknown_ns = since_ns
         self._kept, self._waiting = [], []
         # Windows that are gone find no timing; what they said stands, under the one that is known so far.
         self._judged_n = self._searched_n = 0
-        self._settled = self._unmixer.copy()
+        self._settled = self._equations.copy()
 
-    def _watch(self, design: Floats, values: Floats) -> npt.NDArray[np.bool_]:
+    def _watch(self, probes: Floats, shares: Floats, values: Floats) -> npt.NDArray[np.bool_]:
         """Which new windows are near what the rates say; looks for the timing again if they are not any more."""
         if self.n > _REFIT * self._watched_n:
-            self._watched_n, self._watched = self.n, self._unmixer.fit()
-        rates = self._watched.rates
-        missed = (values - design[:, : len(rates)] @ rates[: design.shape[1]]) ** 2
+            self._watched_n, self._watched = self.n, Fit(self._equations, start=self._watched)
+            self._reference = self._watched.rates
+            self._equations.refer(self._solutions(self._equations), self._equations.seen)
+        told, doubt = self._watched.told(probes, shares)
+        missed = (values - told) ** 2
         # A window of a region that is hardly known yet is the only way to know it better, however far off it is.
-        doubt = self._watched.variances(design)
         telling = np.isfinite(doubt) & (doubt <= _WELL_KNOWN * self._watched.noise)
         most = _OUTLIER**2 * self._usual
         if telling.any():
@@ -324,7 +462,7 @@ class Mixture:
         self._told += int(telling.sum())
         sound = self._recent < _SOUND * self._usual and 2 * self._told > self.n - self._settled.n
         if sound and self.n > _REFIT * self._settled.n:
-            self._settled, self._told = self._unmixer.copy(), 0
+            self._settled, self._told = self._equations.copy(), 0
         if self._usual > 0 and self._recent > _DRIFT * (1 + self.drifts) * self._usual:
             self.drifts += 1
             self.locked, self._judged_n, self._searched_n = False, 0, 0
@@ -335,7 +473,7 @@ class Mixture:
     def rate(self, signal: Signal, weights: Floats) -> Rate:
         """The rate of columns together, by their active times, in base units (a counter's: per second)."""
         fit = self._fit(signal)
-        share = np.zeros(len(fit.rates))
+        share = np.zeros(self._equations.columns)
         known = min(len(share), len(weights))
         share[:known] = weights[:known]
         if not share.any():
@@ -345,45 +483,122 @@ class Mixture:
     def _fit(self, signal: Signal) -> Fit:
         output = self.signals.index(signal)
         fit = self._fits.get(output)
-        if fit is None or fit.n != self._unmixer.n:
-            fit = self._fits[output] = self._unmixer.fit(output, self._swing[:, output], self._repeats)
+        if fit is None or fit.n != self._equations.n:
+            others = [rates[output] for rates in self._others]
+            errors, least = self._errors()
+            fit = Fit(
+                self._equations, output, errors=errors, least=least, others=others, most=self._most, start=self._watched
+            )
+            self._fits[output] = fit
         return fit
+
+    def _errors(self) -> tuple[Floats, float]:
+        """What errors of stamps may add to the equations' shares, by column, and the share of it that they add at
+        least."""
+        if self.lead in _IMMEDIATE or not self.n:
+            return np.zeros((self._equations.columns, self._equations.columns)), 0.0
+        length_ns = self.sensor.window_ns * (2 if self.sensor.smooth else 1)
+        length_ns = length_ns or round(self.covered_s * NS_PER_S / max(1, self._fetched_n))
+        return self._stamps.errors(self._equations.columns, self.n, 1 / max(1, length_ns)), self._stamps.least
+
+    def _solutions(self, equations: Equations) -> Floats:
+        """Every signal's solution of some equations."""
+        fits = [Fit(equations, i, most=self._most, start=self._watched) for i in range(len(self.signals))]
+        return np.array([fit.solution for fit in fits]).T
 
     def mean(self, signal: Signal) -> float | None:
         """The device's own mean over all windows."""
         return float(self.measured[self.signals.index(signal)]) / self.covered_s if self.covered_s else None
 
-    def targets(self) -> Floats:
-        """What each column should have of the lead's measured total, in proportion to its rate times its active time.
+    def share(self, columns: Sequence[int]) -> Share | None:
+        """What columns together should have of the lead's measured total."""
+        if not columns or min(columns) >= self.columns:
+            return None
+        targets, half_widths = self._targets()
+        own = [column for column in columns if column < len(targets)]
+        half_width = float(half_widths[own].sum())
+        return Share(float(targets[own].sum()), half_width if np.isfinite(half_width) else None)
+
+    def counted(self, columns: Sequence[int]) -> Counted:
+        """What columns were given so far of the lead's measured total, never less than before."""
+        targets, half_widths = self._targets()
+        self._shares.hand_out(float(self.measured[0]), targets, np.isfinite(half_widths))
+        own = [column for column in columns if column < len(targets)]
+        return Counted(float(self._shares.certain[own].sum()), float(self._shares.uncertain[own].sum()))
+
+    def _targets(self) -> tuple[Floats, Floats]:
+        """What each column should have of the lead's measured total, and half-widths: infinite where that is uncertain.
+
+        A region whose rate is known has that times its time, as nearly as what was measured allows. What is left goes
+        to the others by their time and, as far as they are known, their rates.
+        """
+        active_s, measured = self._active_s(), float(self.measured[0])
+        now = self.n, self.covered_s, float(active_s[1:].sum())
+        if self._targeted_of == now:
+            return self._targeted
+        drawn = self._drawn(active_s)
+        # Time that no window covers has no part of what was measured.
+        covered = min(1.0, self.covered_s / max(float(active_s.sum()), 1e-300))
+        targets, half_widths = drawn.copy(), np.full(len(active_s), np.inf)
+        mean = self.mean(self.lead) or 0.0
+        for columns in ([0], *self._regions()):
+            own = [column for column in columns if column < min(len(active_s), self.columns)]
+            time = active_s[own] * covered
+            if len(own) < len(columns) or time.sum() <= 0:
+                continue
+            weights = np.zeros(self.columns)
+            weights[own] = active_s[own]
+            rate = self.rate(self.lead, weights)
+            if not rate.reason:
+                parts = drawn[own] if drawn[own].sum() > 0 else time
+                targets[own] = rate.value * time.sum() * parts / parts.sum()
+                half_widths[own] = rate.half_width * time.sum() * parts / parts.sum()
+        targets, half_widths = _fitted(targets, half_widths, measured)
+        wide = half_widths > WIDEST_HALF_WIDTH * np.maximum(targets, mean * active_s * covered)
+        half_widths[wide] = np.inf
+        self._targeted, self._targeted_of = (targets, half_widths), now
+        return self._targeted
+
+    def _drawn(self, active_s: Floats) -> Floats:
+        """What each column should have, in proportion to its rate times its active time.
 
         The less certain a rate, the closer it is drawn to the mean (weights by inverse variance, the mean's own
         spread taken to be its size): with no certainty, time decides, as it does in the overlap mean.
         """
-        mean = self.mean(self.lead) or 0.0
-        active_s, fit = self._active_s(), self._fit(self.lead)
-        targets = np.zeros(len(active_s))
-        known = min(len(fit.rates), len(active_s))
-        doubt = (fit.half_widths()[:known] / Z95) ** 2
+        mean, fit = self.mean(self.lead) or 0.0, self._fit(self.lead)
+        drawn = np.zeros(len(active_s))
+        rates = fit.rates
+        known = min(len(rates), len(active_s))
+        doubt = fit.variance_of_rates()[:known]
         weight = np.where(np.isfinite(doubt) & (mean > 0), mean**2 / (mean**2 + doubt), 0.0) if mean else 0.0
-        targets[:known] = (weight * fit.rates[:known] + (1 - weight) * mean) * active_s[:known]
-        total = float(targets.sum())
-        return targets / total * float(self.measured[0]) if total > 0 else targets
-
-    def shares(self) -> Floats:
-        """What every column was given so far of the lead's measured total: never less than before."""
-        self._shares.hand_out(float(self.measured[0]), self.targets())
-        return self._shares.shared
+        drawn[:known] = (weight * rates[:known] + (1 - weight) * mean) * active_s[:known]
+        total = float(drawn.sum())
+        if total <= 0:
+            drawn, total = active_s, float(active_s.sum())
+        return drawn / total * float(self.measured[0]) if total > 0 else drawn
 
     def merge(self, column: int, into: int) -> None:
         """Make a column part of another, and free it."""
-        self.shares()
+        self.counted([])
         self._shares.merge(column, into)
-        self._unmixer.merge(column, into)
+        self._equations.merge(column, into)
         self._settled.merge(column, into)
-        if column < len(self._swing):
-            self._swing[column] = 0.0
         self._watched_n = 0
         self._fits.clear()
+        self._targeted_of = None
+
+
+def _fitted(targets: Floats, half_widths: Floats, measured: float) -> tuple[Floats, Floats]:
+    """Targets that add up to what was measured: each takes up what is missing by the square of how far it may be off,
+    which for an uncertain one is all of it. Half-widths grow by as much as their targets were moved."""
+    known = np.isfinite(half_widths)
+    off = np.where(known, np.where(targets > 0, half_widths, 0.0), targets) ** 2
+    fitted = targets
+    if off.sum() > 0:
+        fitted = np.maximum(0.0, targets + off / off.sum() * (measured - float(targets.sum())))
+    total = float(fitted.sum())
+    fitted = fitted * (measured / total) if total > 0 else targets
+    return fitted, np.where(known, half_widths + np.abs(fitted - targets), half_widths)
 
 
 def _places(rows: tuple[Ints, Ints, Ints], starts: Ints, ends: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:

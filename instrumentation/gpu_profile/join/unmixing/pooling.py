@@ -17,7 +17,7 @@ from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.activities import Activities, Activity, Named
-from gpu_profile.join.unmixing.mixture import FAMILIES, PATIENCE_NS, SUPERSEDED, Mixture
+from gpu_profile.join.unmixing.mixture import FAMILIES, PATIENCE_NS, SUPERSEDED, Counted, Mixture, Share
 from gpu_profile.join.unmixing.region_columns import OTHER, Attribution
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.unmix import Rate
@@ -27,11 +27,11 @@ from gpu_profile.units import NS_PER_S
 MOST_PIECES: Final = 20_000
 #: Slices of active time that wait for a window to be set beside.
 _MOST_FRESH: Final = 64
-#: Windows are taken in by the half second: the equations cost the same for one window as for five.
+#: Time is taken in by the half second: the equations cost the same for one window as for five.
 _STEP_NS: Final = NS_PER_S // 2
-#: A longer slice is taken in by such pieces, so that no more than this waits for its timing.
-_LONGEST_STEP_NS: Final = 30 * NS_PER_S
 _MOST_STEPS: Final = 5000
+#: Samples are waited for no longer than this.
+_LATEST_NS: Final = NS_PER_S
 #: The clock was set back if time is this far behind what was taken in already.
 _SET_BACK_NS: Final = 5 * NS_PER_S
 
@@ -43,7 +43,8 @@ class Pooled:
     `rates` are by signal, while the region or one inside it is active; a rate that cannot be given has its reason.
     `alone` are those rates while nothing else is active on the device, where that differs.
     `inclusive_s` is that time, `active_s` the part in which the region itself was the innermost (exclusive).
-    `busy_s` and `energy_j` are exclusive shares, the best estimates now. `memory_max` is in bytes.
+    `busy` (in s) and `energy` (in J) are exclusive shares, the best estimates now; `busy_s` and `energy_j` are their
+    values. `memory_max` is in bytes.
     """
 
     region: str
@@ -53,9 +54,19 @@ class Pooled:
     inclusive_s: float
     rates: Mapping[Signal, Rate]
     alone: Mapping[Signal, Rate]
-    busy_s: float | None
-    energy_j: float | None
+    busy: Share | None
+    energy: Share | None
     memory_max: float | None
+
+    @property
+    def busy_s(self) -> float | None:
+        """Busy time."""
+        return None if self.busy is None else self.busy.value
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy."""
+        return None if self.energy is None else self.energy.value
 
 
 class Pool:
@@ -69,11 +80,19 @@ class Pool:
         self.set_back = 0
         self.attribution = Attribution()
         self._mixtures = [
-            Mixture(timeline, family, start_ns=start_ns, active_s=self._active_s)
+            Mixture(
+                timeline,
+                family,
+                start_ns=start_ns,
+                active_s=self._active_s,
+                regions=self.attribution.regions,
+                stamps=self.attribution.stamps,
+            )
             for family in FAMILIES
             if timeline.column(family[0]) is not None
         ]
         self._executions: dict[str, int] = {}
+        self._counted_ns = start_ns
         self._memory_max: dict[int, float] = {}
 
     @property
@@ -88,6 +107,16 @@ class Pool:
         return [signal for mixture in self._live for signal in mixture.signals]
 
     @property
+    def whole(self) -> bool:
+        """Whether the time of all executions that were counted has been taken in."""
+        return self.frontier_ns >= self._counted_ns
+
+    def known_ns(self, now_ns: int) -> int:
+        """Up to when samples have come of all that this pool takes in; none is waited for for more than a second."""
+        mark = self.timeline.watermark_ns(self.joined)
+        return max(now_ns if mark is None else mark, now_ns - _LATEST_NS)
+
+    @property
     def regions(self) -> list[str]:
         """The regions that have executions of their own here, in order of appearance."""
         return list(self._executions)
@@ -97,26 +126,36 @@ class Pool:
         """Executions that were pooled under `OTHER`."""
         return self._executions.get(OTHER, 0)
 
-    def count(self, region: str, times: int = 1) -> None:
-        """Executions of `region` have ended on this device."""
+    def count(self, region: str, times: int = 1, *, until_ns: int = 0) -> None:
+        """Executions of `region` have ended on this device, the last one by `until_ns`."""
         self.attribution.column(region)
         name = self.attribution.name(region)
         self._executions[name] = self._executions.get(name, 0) + times
+        self._counted_ns = max(self._counted_ns, until_ns)
 
     def advance(self, activities: Named | Sequence[Activity], until_ns: int, *, final: bool = False) -> None:
-        """Take in the slice from the frontier to `until_ns`; `activities` are all that overlap it.
+        """Take in the time from the frontier to `until_ns`; `activities` are all that overlap it.
 
-        Slices of less than half a second wait for more, unless it is the `final` one.
+        Time is taken in by the half second of the clock, so that it does not matter when this is called: what is left
+        of the last one waits for more, unless it is `final`.
         """
-        if self._due(until_ns, final=final):
+        until_ns = self._due(until_ns, final=final)
+        if until_ns > self.frontier_ns or final:
             named = activities if isinstance(activities, Named) else Named.of(activities, until_ns)
             self.attribution.watch(named, self.frontier_ns, until_ns)
-            self.take(named.numbered(self.attribution.column), until_ns, final=final)
+            self._take(named.numbered(self.attribution.column), until_ns, final=final)
 
-    def _due(self, until_ns: int, *, final: bool) -> bool:
+    def take(self, activities: Activities, until_ns: int, *, final: bool = False) -> None:
+        """The same as `advance`, for activities whose columns are numbered by `attribution.column`."""
+        until_ns = self._due(until_ns, final=final)
+        if until_ns > self.frontier_ns or final:
+            self._take(activities, until_ns, final=final)
+
+    def _due(self, until_ns: int, *, final: bool) -> int:
+        """How far time can be taken in."""
         if until_ns < self.frontier_ns - _SET_BACK_NS:
             self._set_back(until_ns)
-        return final or until_ns - self.frontier_ns >= _STEP_NS
+        return max(self.frontier_ns, until_ns if final else until_ns - until_ns % _STEP_NS)
 
     def _set_back(self, until_ns: int) -> None:
         """Go on from an earlier moment: totals and equations stand, the active time before it does not."""
@@ -127,15 +166,13 @@ class Pool:
         self.start_ns -= self.frontier_ns - until_ns
         self.frontier_ns = until_ns
 
-    def take(self, activities: Activities, until_ns: int, *, final: bool = False) -> None:
-        """The same as `advance`, for activities whose columns are numbered by `attribution.column`."""
-        if not self._due(until_ns, final=final):
-            return
-        # A stamp that is far in the future must not mean a step for every half minute until then.
-        longest_ns = max(_LONGEST_STEP_NS, (until_ns - self.frontier_ns) // _MOST_STEPS)
-        edges = [*range(self.frontier_ns, until_ns, longest_ns), until_ns]
+    def _take(self, activities: Activities, until_ns: int, *, final: bool) -> None:
+        # A stamp that is far in the future must not mean a step for every half second until then.
+        step_ns = _STEP_NS * (1 + max(0, until_ns - self.frontier_ns) // (_MOST_STEPS * _STEP_NS))
+        first = self.frontier_ns - self.frontier_ns % step_ns + step_ns
+        edges = [self.frontier_ns, *range(first, until_ns, step_ns), until_ns]
         for step, present in zip(edges[1:], activities.slices(edges), strict=True):
-            self.attribution.take(present)
+            self.attribution.take(present, (self.frontier_ns, step))
             self._take_memory(present)
             self.frontier_ns = step
             self._take_windows(final=False)
@@ -233,22 +270,25 @@ class Pool:
             inclusive_s=float(inside.sum()) / NS_PER_S,
             rates=rates,
             alone=solo,
-            busy_s=_estimate(busy, own),
-            energy_j=_estimate(energy, own),
+            busy=None if busy is None else busy.share(own),
+            energy=None if energy is None else energy.share(own),
             memory_max=self._memory_max.get(column),
         )
 
-    def counted(self, region: str, signal: Signal | None) -> float | None:
+    def counted(self, region: str, signal: Signal | None) -> Counted | None:
         """The counted share of `signal` (base unit, times s for a mean) of `region`; None where it is not shared out.
 
-        It follows the best estimate without ever falling. All regions' and the rest add up to what was measured.
+        Both parts follow the best estimate without ever falling. All regions' and the rest add up to what was measured.
         """
-        known = self.attribution
-        return _counter(self._measured(signal), known.own(known.name(region, new=False)))
+        known, mixture = self.attribution, self._measured(signal)
+        own = known.own(known.name(region, new=False))
+        # A counter starts at 0, before its region is met by the first window.
+        return mixture.counted(own) if mixture is not None and own else None
 
-    def rest(self, signal: Signal) -> float | None:
+    def rest(self, signal: Signal | None) -> Counted | None:
         """The counted share of `signal` that no region was active for; None where its total is not shared out."""
-        return _counter(self._measured(signal), [0])
+        mixture = self._measured(signal)
+        return None if mixture is None else mixture.counted([0])
 
     def coverage(self, signal: Signal) -> float:
         """Share of the time since the start that the signal's windows cover."""
@@ -261,18 +301,3 @@ class Pool:
 
     def _measured(self, signal: Signal | None) -> Mixture | None:
         return next((m for m in self._live if m.lead is signal and m.covered_s), None)
-
-
-def _counter(mixture: Mixture | None, columns: Sequence[int]) -> float | None:
-    if mixture is None or not columns:
-        return None
-    # A counter starts at 0, before its region is met by the first window.
-    shared = mixture.shares()
-    return float(sum(shared[c] for c in columns if c < len(shared)))
-
-
-def _estimate(mixture: Mixture | None, columns: Sequence[int]) -> float | None:
-    if mixture is None or not columns or min(columns) >= mixture.columns:
-        return None
-    targets = mixture.targets()
-    return float(sum(targets[c] for c in columns if c < mixture.columns))

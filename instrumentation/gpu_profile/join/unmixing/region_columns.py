@@ -15,6 +15,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, Columns
 from gpu_profile.join.unmixing.activities import Activities, Named, Pieces, pieces
+from gpu_profile.join.unmixing.stamps import Stamps
 from gpu_profile.units import NS_PER_S
 
 #: At most this many regions per device have equations of their own; the rest are pooled under `OTHER`.
@@ -30,6 +31,7 @@ class Attribution:
     """The regions of one device: their columns, and their active time so far."""
 
     def __init__(self) -> None:
+        self.stamps = Stamps()
         #: The pieces of the recent past are complete from here on.
         self.since_ns = 0
         self._recent = _nothing()
@@ -79,6 +81,10 @@ class Attribution:
         column = self._index.get(region)
         return [] if column is None else [c for c in (column, int(self._shared[column])) if c]
 
+    def regions(self) -> list[list[int]]:
+        """The columns of every region."""
+        return [self.own(name) for name in self._index]
+
     def is_shared(self, columns: int) -> npt.NDArray[np.bool_]:
         """Which of the first columns are of time that is shared."""
         return self._is_shared[:columns]
@@ -101,8 +107,8 @@ class Attribution:
                 middle = sorted(self._watched.values())[_MOST_WATCHED // 2]
                 self._watched = {name: ns - middle for name, ns in self._watched.items() if ns > middle}
 
-    def take(self, activities: Activities) -> None:
-        """Take in a slice of time; `activities` are cut to it."""
+    def take(self, activities: Activities, between: tuple[int, int] | None = None) -> None:
+        """Take in a slice of time; `activities` are cut to it. Without its edges, nothing is learnt of their stamps."""
         found = pieces(activities)
         alone = activities.columns[found.owners]
         time = ActiveTime.of(found, alone, alone)
@@ -123,6 +129,8 @@ class Attribution:
         lasted_ns = np.maximum(activities.ends - activities.starts, 0)
         self._lasted_ns += np.bincount(activities.columns, lasted_ns, columns)
         self._fresh.append((found, alone.astype(np.int16), shared.astype(np.int16)))
+        if between is not None:
+            self.stamps.take(activities, found, alone, columns, between)
 
     def _nest(self, activities: Activities, owners: Ints, time: ActiveTime) -> None:
         """Note what ran inside what, while both ran: each region once, also where it is inside itself."""
@@ -219,6 +227,7 @@ class Attribution:
         self._inside[other] += self._inside[column]
         self._inside[column] = 0.0
         for gone, into in moves:
+            self.stamps.merge(gone, into)
             self._inside[:, into] += self._inside[:, gone]
             self._inside[:, gone] = 0.0
             self._active_ns[into] += self._active_ns[gone]

@@ -24,8 +24,10 @@ _MS: Final = 1_000_000
 #: Steps of the grid, coarse to fine.
 STEP_NS: Final = 5 * _MS
 FINE_STEPS_NS: Final = (2 * _MS, _MS // 2, _MS // 10)
-LONGEST_LAG_NS: Final = 120 * _MS
-_LAGS_NS: Final = range(0, LONGEST_LAG_NS + 1, STEP_NS)
+LONGEST_LAG_NS: Final = 1000 * _MS
+#: How far from what they were without renewals lags are tried with them, and by what share a period may be off.
+_MOVES_NS: Final = (-20 * _MS, 0, 20 * _MS)
+_OFF: Final = 0.03
 #: Stamps are in step with a period if their phases are this much alike (the length of the mean of unit vectors): for
 #: 100 ms, within about 5 ms, and may be if within 20 ms.
 IN_STEP: Final = 0.95
@@ -34,10 +36,18 @@ NEAR_STEP: Final = 0.5
 GUARD_NS: Final = 2 * _MS
 #: Half-widths of the stamps' errors that are tried.
 JITTERS_NS: Final = tuple(ms * _MS for ms in (1, 2, 5, 10, 20, 50))
-#: Windows and time constants of power sensors that are tried: 25 of every 100 ms (A100, H100), 100 ms, 1 s (Yang et
-#: al., "Part-time Power Measurements", SC24), what lies between, and the smoothing of older boards.
-MEANS_NS: Final = tuple(ms * _MS for ms in (25, 50, 100, 200, 500, 1000))
-SMOOTHINGS_NS: Final = tuple(ms * _MS for ms in (25, 50, 100, 200, 500))
+#: Windows and time constants of power sensors that are tried at first, from below 25 of every 100 ms (A100, H100) to
+#: more than 1 s (Yang et al., "Part-time Power Measurements", SC24), and by what share they are changed then.
+MEANS_NS: Final = tuple(round(25 * _MS * 2 ** (step / 2)) for step in range(-1, 12))
+SMOOTHINGS_NS: Final = tuple(round(15 * _MS * 2 ** (step * 0.7)) for step in range(9))
+_WINDOW_STEP: Final = 0.08
+#: The edges of a window are looked for in steps of this share of it.
+_STRETCH: Final = 0.01
+#: ... and a time constant in steps of this one.
+_SMOOTHED: Final = 0.04
+#: Windows that boards are known to have (ibid.), and how near to one counts.
+USUAL_NS: Final = (25 * _MS, 100 * _MS, 1000 * _MS // 6, 1000 * _MS)
+_USUAL: Final = 0.04
 #: Corners of the staircase that stands for an exponential: each step holds as much of it.
 _STEPS: Final = 24
 #: So many time constants back, and a little more, its last step ends.
@@ -54,8 +64,16 @@ _TURNS: Final = 41
 #: Phases are counted in so many parts of a period, and all in all are worth as much as this share of the readings.
 _BINS: Final = 40
 _BREADTH: Final = 0.02
+#: A renewal among readings that are in step is looked for in steps of this, but no more steps than this.
+_DIVIDED_NS: Final = 250_000
+_MOST_DIVIDED: Final = 80
 #: Readings are told apart by renewals they are of if their phases are this much alike: within 80 % of the period.
 _CLEAR_STEP: Final = 0.2
+#: A timing is corrected by no more than this at a time, a window by no more than this share, and neither by less.
+_FARTHEST_NS: Final = 3 * _MS
+_FARTHEST: Final = 0.2
+_NEGLIGIBLE_NS: Final = 50_000
+_MINUTE_NS: Final = 60_000 * _MS
 #: Readings come once a period if what lies between them is, on average, within this share of it.
 _ONCE: Final = 0.01
 
@@ -96,6 +114,22 @@ class Sensor(NamedTuple):
         since = round(float(((stamps - phase) % period).mean()))
         return self._replace(phase_ns=phase, lag_ns=self.lag_ns - since, follows=False)
 
+    def corrected(self, lag_ms: float, window_ms: float, drift: float, now_ns: int) -> Sensor:
+        """The sensor with so much more lag and window, and with a lag that grows by `drift` ms a minute, which is a
+        period that is shorter; itself if that is next to nothing. The renewal next to `now_ns` stays where it is."""
+        lag = float(np.clip(lag_ms * _MS, -_FARTHEST_NS, _FARTHEST_NS))
+        far = _FARTHEST * self.window_ns
+        window = float(np.clip(window_ms * _MS, -far, far))
+        shorter = drift * _MS * self.period_ns / _MINUTE_NS if self.period_ns else 0.0
+        if abs(lag) < _NEGLIGIBLE_NS and abs(window) < _NEGLIGIBLE_NS and abs(drift) * _MS < _NEGLIGIBLE_NS:
+            return self
+        found = self._replace(lag_ns=self.lag_ns + round(lag), window_ns=self.window_ns + round(window))
+        if round(shorter):
+            renewal = now_ns - (now_ns - self.phase_ns) % self.period_ns
+            period = self.period_ns - round(shorter)
+            found = found._replace(period_ns=period, phase_ns=renewal % period)
+        return found
+
     def refuted(self, signal: Signal, stamps: Ints) -> bool:
         """Whether new readings, stamped `stamps`, come faster than the renewals that this sensor was taken to have."""
         return bool(self.period_ns) and not self.follows and renews_faster(signal, stamps)
@@ -106,12 +140,21 @@ class Sensor(NamedTuple):
             return stamps - self.lag_ns
         return stamps - (stamps - self.phase_ns) % self.period_ns - self.lag_ns
 
+    def middles(self, stamps: Ints) -> Ints:
+        """The same, moved to the mean age of what the readings are of."""
+        return self.moments(stamps) - (self.window_ns if self.smooth else self.window_ns // 2)
+
     def clear(self, stamps: Ints) -> npt.NDArray[np.bool_]:
         """Which stamps are far enough from a renewal to tell which side of it they are on: a call takes time."""
         if not self.period_ns:
             return np.ones(len(stamps), bool)
         guard, since = GUARD_NS + self.jitter_ns + self.blur_ns // 2, (stamps - self.phase_ns) % self.period_ns
         return (since >= guard) & (since < self.period_ns - guard)
+
+    @property
+    def usual(self) -> bool:
+        """Whether boards are known that average over such a window."""
+        return not self.smooth and any(abs(self.window_ns / known - 1) <= _USUAL for known in USUAL_NS)
 
     @property
     def reach_ns(self) -> int:
@@ -165,14 +208,24 @@ class Sensor(NamedTuple):
                 yield self._replace(phase_ns=phase, blur_ns=step_ns)
                 # The same moments, but for the readings that are taken for those of another renewal.
                 yield self._replace(phase_ns=phase, lag_ns=self.lag_ns + move, blur_ns=step_ns)
+        if self.window_ns:
+            # A longer window looks further back on average: the lag makes up for that.
+            for share in (-2, -1, 1, 2):
+                longer = round(self.window_ns * share * _WINDOW_STEP * min(1.0, step_ns / FINE_STEPS_NS[0]))
+                lag = self.lag_ns - (longer if self.smooth else longer // 2)
+                yield self._replace(window_ns=self.window_ns + longer, lag_ns=lag, blur_ns=step_ns)
+                yield self._replace(window_ns=self.window_ns + longer, blur_ns=step_ns)
 
 
 def shapes(signal: Signal) -> Iterator[Sensor]:
-    """The windows that are tried for a signal. Only power averages over one that its stamps do not tell."""
+    """The windows that are tried for a signal. Power and utilisation average over one that stamps do not tell."""
     if signal is not rows.POWER_AVERAGE:
         yield Sensor()
+    if signal not in (rows.POWER_AVERAGE, rows.UTILIZATION):
         return
     yield from (Sensor(window_ns=window) for window in MEANS_NS)
+    if signal is rows.UTILIZATION:
+        return
     yield from (Sensor(window_ns=window, smooth=True) for window in SMOOTHINGS_NS)
 
 
@@ -232,8 +285,12 @@ def unsteadiness_ns(stamps: Ints) -> int:
 
 
 def lagging(some: Iterable[Sensor]) -> list[Sensor]:
-    """The grid of lags, for sensors of some shapes."""
-    return [s._replace(lag_ns=lag, blur_ns=STEP_NS) for s, lag in product(some, _LAGS_NS)]
+    """The grid of lags, for sensors of some shapes: the longer the window, the fewer."""
+    return [
+        s._replace(lag_ns=lag, blur_ns=STEP_NS)
+        for s in some
+        for lag in range(0, LONGEST_LAG_NS + 1, max(STEP_NS, s.window_ns // 10))
+    ]
 
 
 def following(some: Iterable[Sensor], starts: Ints, stamps: Ints) -> list[Sensor]:
@@ -255,24 +312,91 @@ def following(some: Iterable[Sensor], starts: Ints, stamps: Ints) -> list[Sensor
     ]
 
 
-def renewing(some: Iterable[Sensor], signal: Signal, stamps: Ints) -> list[Sensor]:
-    """The grid of renewals, for sensors of some shapes.
+def stepping(some: Iterable[Sensor], signal: Signal, stamps: Ints) -> list[Sensor]:
+    """Sensors that renew themselves once a nominal period, with readings in step with the renewals.
 
-    Readings that come in step with the renewals do not tell their phase, only how far before the readings they are.
+    Such readings do not tell the phase of the renewals, only how far before the readings they are.
     """
-    period, turn = signal.refresh_ns, _turn(stamps, signal.refresh_ns)
-    if abs(turn) < NEAR_STEP:
-        # Stamps that are far off may be of a renewal that is still to come, or of one that was long ago.
-        far = unsteadiness_ns(stamps) > STEP_NS
-        lags = (0, *range(-period // 2, period // 2 + 1, 4 * STEP_NS)) if far else (0,)
-        phases = range(0, period, 2 * STEP_NS if far else STEP_NS)
-        return [
-            s._replace(period_ns=period, phase_ns=phase, lag_ns=lag, blur_ns=STEP_NS)
-            for s, phase, lag in product(some, phases, lags)
-        ]
+    period = signal.refresh_ns
     # As far from the readings as can be, so that each is taken for the renewal that it is meant to be.
-    phase = round((np.angle(turn) / (2 * np.pi) + 0.5) % 1 * period)
+    phase = round((np.angle(_turn(stamps, period)) / (2 * np.pi) + 0.5) % 1 * period)
     return [
-        s._replace(period_ns=period, phase_ns=phase, lag_ns=lag - period // 2, blur_ns=STEP_NS, in_step=True)
-        for s, lag in product(some, _LAGS_NS)
+        s._replace(period_ns=period, phase_ns=phase, lag_ns=s.lag_ns - period // 2, blur_ns=STEP_NS, in_step=True)
+        for s in some
     ]
+
+
+def dividing(some: Iterable[Sensor], stamps: Ints) -> list[Sensor]:
+    """Sensors like some that are in step, but with a renewal among the readings that come once a period: a few of them
+    come before it and most after, or the other way round."""
+    found = []
+    for sensor in some:
+        since = (stamps - sensor.phase_ns) % sensor.period_ns
+        low, high = int(since.min()), int(since.max())
+        step = max(_DIVIDED_NS, (high - low) // _MOST_DIVIDED)
+        for move in range(low, high + step, step):
+            phase = (sensor.phase_ns + move) % sensor.period_ns
+            # What the readings before that moment are of, or those after it, stays as it is.
+            found += [
+                sensor._replace(phase_ns=phase, lag_ns=lag, blur_ns=_DIVIDED_NS, in_step=False)
+                for lag in (sensor.lag_ns + move, sensor.lag_ns + move - sensor.period_ns)
+            ]
+    return [each for each in found if each.lag_ns > -STEP_NS]
+
+
+def stretching(some: Iterable[Sensor]) -> list[Sensor]:
+    """Sensors whose windows begin and end near where those of some do, as far as the grid leaves it open."""
+    found = []
+    for sensor in some:
+        step = max(STEP_NS, round(sensor.window_ns * _STRETCH))
+        late, long = (
+            range(-most, most + 1) for most in (sensor.window_ns // 10 // step, sensor.window_ns // 4 // step)
+        )
+        if sensor.smooth:
+            # What is smoothed has no edges, but a mean age.
+            windows = [round(sensor.window_ns * (1 + move * _SMOOTHED)) for move in range(-7, 8)]
+            lags = {window: sensor.lag_ns + sensor.window_ns - window for window in windows}
+            found += [
+                sensor._replace(lag_ns=lag, window_ns=window)
+                for window, middle in lags.items()
+                for lag in {0, *(middle + move * step for move in range(-4, 5))}
+            ]
+            continue
+        found += [
+            sensor._replace(lag_ns=sensor.lag_ns + end * step, window_ns=sensor.window_ns + (start - end) * step)
+            for end, start in product(late, long)
+        ]
+    return [each for each in found if each.window_ns > 0 and (each.period_ns or each.lag_ns >= 0)]
+
+
+def plain(sensor: Sensor) -> Sensor:
+    """The sensor that only lags which a renewing one is like on average."""
+    return sensor._replace(period_ns=0, phase_ns=0, lag_ns=max(0, sensor.lag_ns + sensor.period_ns // 2), in_step=False)
+
+
+def renewing(some: Iterable[Sensor], signal: Signal) -> list[Sensor]:
+    """Sensors that renew themselves once a nominal period, at any phase, near some that only lag."""
+    period = signal.refresh_ns
+    return [_renewed(s, period, phase, move) for s in some for phase in _phases(period) for move in _MOVES_NS]
+
+
+def drifting(some: Iterable[Sensor], signal: Signal, stamps: Ints) -> list[Sensor]:
+    """Sensors whose period is a little longer or shorter than the nominal one, near some that only lag."""
+    nominal, span = signal.refresh_ns, max(1, int(stamps[-1] - stamps[0]))
+    step = max(1, round(2 * STEP_NS * nominal / span))
+    most = round(_OFF * nominal) // step
+    origin = int(stamps[len(stamps) // 2])
+    found = []
+    for period in (nominal + move * step for move in range(-most, most + 1) if move):
+        phases = ((origin + phase) % period for phase in range(0, period, period // 12))
+        found += [_renewed(s, period, phase, 0) for phase in phases for s in some]
+    return found
+
+
+def _phases(period_ns: int) -> range:
+    return range(0, period_ns, STEP_NS)
+
+
+def _renewed(sensor: Sensor, period_ns: int, phase_ns: int, move_ns: int) -> Sensor:
+    lag = max(0, sensor.lag_ns - period_ns // 2 + move_ns)
+    return sensor._replace(period_ns=period_ns, phase_ns=phase_ns, lag_ns=lag, blur_ns=STEP_NS)

@@ -2,49 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu_profile.catalogue import Kind, Signal
-from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
+from gpu_profile.join.unmixing.design import Design, Windows
+from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.probes import Kind as Probing
+from gpu_profile.join.unmixing.probes import Probe, choose, groups_of
+from gpu_profile.join.unmixing.scan import Scan
 from gpu_profile.join.unmixing.sensor import (
     FINE_STEPS_NS,
     IN_STEP,
     JITTERS_NS,
     LONGEST_LAG_NS,
+    NEAR_STEP,
     STEP_NS,
     Sensor,
+    dividing,
+    drifting,
     following,
     in_step,
     lagging,
+    plain,
     renewing,
     renews_faster,
     shapes,
+    stepping,
+    stretching,
     unsteadiness_ns,
 )
-from gpu_profile.join.unmixing.unmix import Z95, Unmixer
+from gpu_profile.join.unmixing.shrinkage import Posterior, shrink
+from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE, bounded
 from gpu_profile.units import NS_PER_S
 
-#: The coarse grid is tried on the newest windows alone...
+#: The coarse grid is tried on the newest windows alone.
 _COARSE: Final = 500
-#: ... and on active time at moments so far apart.
-_ROUGH_NS: Final = 2_000_000
 #: More pieces of active time than this are searched by what is active of each half millisecond, which is less work and
 #: off by an eighth of one at a window's edges at most; unless they are few for so many cells, or cells are too many.
 _MANY_PIECES: Final = 4000
 _CELL_NS: Final = 500_000
 _CELLS_PER_PIECE: Final = 3
 _MOST_CELLS: Final = 1_000_000
-#: Windows whose equations are made at once: more would take room, fewer time.
-_AT_ONCE: Final = 512
-#: Of many shapes, so many are tried with renewals too.
-_SHAPES: Final = 2
+#: So many of the best lags are tried with renewals too.
+_NEAR: Final = 3
+#: The newest windows, in which periods other than the nominal one are tried: more would need a finer grid of periods.
+_PERIODS: Final = 150
 #: So many points of the coarse grid are followed to their minimum.
-_STARTS: Final = 12
+_STARTS: Final = 8
 #: Scores are differences of log likelihoods, doubled. A timing is a rival of the best one if it is less than this away,
 #: not followed to its minimum if it is further away than this, and not looked at more closely than on the coarse grid,
 #: where a neighbour's score is all that is known, beyond this.
@@ -53,104 +62,46 @@ _HOPELESS: Final = 60.0
 _FAR_OFF: Final = 200.0
 #: A sensor that renews itself, but with a lag of its own besides, has this much against it to begin with.
 _STRANGE: Final = 20.0
-#: How far from the minimum its curvature is measured, and the most that a lag is said to be off.
-_NEAR_NS: Final = 1_000_000
-_WORST_LAG_NS: Final = 10_000_000
+#: ... and so has a window that no board is known to have, or a lag that is longer than any board's known one.
+_UNUSUAL: Final = 20.0
+_LATE_NS: Final = 200_000_000
+#: Rates vary if that explains this much of what the timing leaves (in variance).
+_MISFIT: Final = 1.5
+#: ... and then timings this near are looked at closely, in such steps, by this many windows, each corrected so often.
+_VARYING_NS: Final = 60_000_000
+_VARYING_STEP_NS: Final = 5_000_000
+_SOME: Final = 300
+_CORRECTIONS: Final = 3
+#: Two timings are neighbours if their windows are this much alike, and the moments of most readings of so many.
+_ALIKE: Final = 0.2
+_COMPARED: Final = 64
 #: A stamp's error is only believed in if it leaves this much less of the residual: chance finds a little.
 _BETTER: Final = 0.98
 
 
-class Windows(NamedTuple):
-    """Windows of a family: the stamps of their edges in ns since the epoch, and every signal's masses over them."""
-
-    starts: Ints
-    ends: Ints
-    masses: Floats
-
-    @classmethod
-    def joined(cls, some: Sequence[Windows]) -> Windows:
-        """Several as one."""
-        starts, ends, masses = zip(*some, strict=True)
-        return cls(np.concatenate(starts), np.concatenate(ends), np.concatenate(masses))
-
-    def where(self, keep: npt.NDArray[np.bool_]) -> Windows:
-        """Some of them."""
-        return self if keep.all() else Windows(self.starts[keep], self.ends[keep], self.masses[keep])
-
-    def parts(self) -> Iterator[Windows]:
-        """All of them, some at a time."""
-        n, count = len(self.ends), -(-len(self.ends) // _AT_ONCE)
-        for i in range(count):
-            cut = slice(i * n // count, (i + 1) * n // count)
-            yield Windows(self.starts[cut], self.ends[cut], self.masses[cut])
-
-
-def design_of(
-    windows: Windows, active: ActiveTime | SampledTime, columns: int, sensor: Sensor, *, counts: bool
-) -> tuple[Floats, Floats]:
-    """Shares of every window by column, `[n, columns]`, and the signals' means over it, if the sensor is as given.
-
-    `counts`: the masses are a counter's growth. Windows of which it is unclear what they are of are left out; those of
-    a sensor that `follows` without a period are weighted by their lengths, both shares and means.
-    """
-    follows, sensor = sensor.follows, sensor.placed(windows.ends)
-    starts, ends = sensor.moments(windows.starts), sensor.moments(windows.ends)
-    keep = ends > starts
-    if sensor.period_ns and not follows:
-        clear = keep & sensor.clear(windows.starts) & sensor.clear(windows.ends)
-        if clear.sum() * 2 >= keep.sum():
-            keep = clear
-    if not keep.all():
-        starts, ends = starts[keep], ends[keep]
-        windows = windows.where(keep)
-    # A counter grew between the moments; a mean was taken by the driver over whatever it covered.
-    lengths = ends - starts if counts else windows.ends - windows.starts
-    values = windows.masses * NS_PER_S / lengths[:, None]
-    # Moments that are off make much of a short row what belongs to a long one: by length, sums come out right.
-    weights = np.sqrt(lengths / lengths.mean()) if sensor.follows and len(lengths) else None
-    if sensor.window_ns:
-        offsets, factors = sensor.kernel()
-        shares = _weighted(active, ends[:, None] + offsets, factors, columns)
-    else:
-        spread = sensor.spread()
-        offsets, factors = np.append(spread, spread), np.repeat([1.0, -1.0], len(spread)) / len(spread)
-        edges = np.concatenate((ends[:, None] + spread, starts[:, None] + spread), axis=1)
-        shares = _weighted(active, edges, factors, columns) / (ends - starts)[:, None]
-    shares[:, 0] = np.clip(1.0 - shares[:, 1:].sum(axis=1), 0.0, 1.0)
-    if weights is not None:
-        shares, values = shares * weights[:, None], values * weights[:, None]
-    return shares, values
-
-
-def _weighted(active: ActiveTime | SampledTime, moments: Ints, factors: Floats, columns: int) -> Floats:
-    """The sum over each row's moments of the columns' active time up to them, times `factors`: `[n, columns]`."""
-    flat = moments.ravel()
-    if not len(flat):
-        return np.zeros((0, columns))
-    if isinstance(active, SampledTime):
-        sampled: Floats = (active.until(flat, columns).reshape(columns, *moments.shape) @ factors).T
-        return sampled
-    order = np.argsort(flat, kind="stable")
-    flat = flat[order]
-    sums = active.until(flat, columns)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    result: Floats = (sums[:, place].reshape(columns, *moments.shape) @ factors).T
-    return result
-
-
 class Found(NamedTuple):
-    """A timing, the mean squared error that it leaves, and how far its lag may be off (a standard deviation).
-
-    `rivals` are other timings that the windows do not rule out. `repeats` windows tell as much as one would if they did
-    not overlap.
-    """
+    """A timing, and the mean squared error that it leaves. `rivals` are others that the windows do not rule out."""
 
     sensor: Sensor
     residual: float
-    lag_sd_ns: float
     rivals: tuple[Sensor, ...]
-    repeats: float
+
+
+class Sums(NamedTuple):
+    """Normal equations of `n` windows: sums of products of shares, of shares and values, of values."""
+
+    n: int
+    gram: Floats
+    moment: Floats
+    square: float
+
+    def rates(self, most: float) -> Floats:
+        """The rates by column, within physics."""
+        return bounded(self.gram, self.moment, most)
+
+    def residual(self, rates: Floats) -> float:
+        """The sum of squares that these rates leave."""
+        return max(0.0, float(self.square - 2 * rates @ self.moment + rates @ self.gram @ rates))
 
 
 class Search:
@@ -171,6 +122,7 @@ class Search:
         self._pieces = active
         self._active = self._coarse()
         self._known = known
+        self._some = windows.ends[:: max(1, len(windows.ends) // _COMPARED)]
         self._alone = windows._replace(masses=windows.masses[:, :1])
         self._unsteadiness_ns = unsteadiness_ns(windows.ends)
         #: The catalogue's period is only nominal: what the readings show goes first.
@@ -194,20 +146,29 @@ class Search:
             return active
         return active.sampled(start, end, _CELL_NS, self.columns)
 
-    def _fitted(self, sensor: Sensor, windows: Windows, active: ActiveTime | SampledTime) -> Unmixer:
-        unmixer = Unmixer(self.most)
+    def _fitted(self, sensor: Sensor, windows: Windows, active: ActiveTime | SampledTime) -> Sums:
+        n, gram, moment, square = 0, np.zeros((self.columns, self.columns)), np.zeros(self.columns), 0.0
         for part in windows.parts():
-            unmixer.add(*design_of(part, active, self.columns, sensor, counts=self.lead.kind is Kind.COUNTER))
-        return unmixer
+            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
+            shares, values = design.shares(active, self.columns), design.values[:, 0]
+            gram += shares.T @ shares
+            moment += shares.T @ values
+            square += float(values @ values)
+            n += len(values)
+        return Sums(n, gram, moment, square)
 
     def residual(self, sensor: Sensor) -> float:
         """Mean squared error that a timing leaves."""
         return self._left(self._fitted(sensor, self._alone, self._active), len(self.windows.ends))
 
-    def _left(self, fitted: Unmixer, n: int) -> float:
+    def _left(self, fitted: Sums, n: int) -> float:
         """The mean squared error of `n` windows, where nothing but their mean tells those that were left out."""
-        used = fitted.n / n
-        return max(self._least, (used * fitted.residual if used else 0.0) + (1 - used) * self._variance)
+        left = fitted.residual(fitted.rates(self.most)) if fitted.n else 0.0
+        return max(self._least, (left + (n - fitted.n) * self._variance) / n)
+
+    def rates(self, sensor: Sensor) -> Floats:
+        """The rates of the first signal under a timing."""
+        return self._fitted(sensor, self._alone, self._active).rates(self.most)
 
     def run(self) -> Found:
         """The timing under which the windows are the most likely."""
@@ -216,58 +177,142 @@ class Search:
             # A period that is looked for is found anew with every reading more.
             known = [sensor for sensor in known if not sensor.period_ns]
         starts = [sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in known]
-        starts += [start for start in self._starts() if all(_apart(start, known) for known in starts)]
-        tried = [self._refined(start) for start in starts]
+        ranked = self._starts()
+        most = ranked[0][0] + _HOPELESS
+        tried = [self._refined(start) for start in starts + [start for score, start in ranked if score < most]]
         best, left = min(tried, key=lambda t: self._score(*t))
-        most = self._score(best, left) + _CERTAIN
-        rivals = tuple(t[0] for t in tried if _apart(t[0], best) and self._score(*t) < most)
-        return Found(best, left, self._lag_sd_ns(best, left), rivals, self._repeats(best))
+        scores = [self._score(*each) for each in tried]
+        posterior, probes = self._posterior(best)
+        enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (len(probes) + self.columns)
+        if enough and posterior.noise * _MISFIT < left:
+            tried, scores = self._varying(tried)
+            best, left = tried[int(np.argmin(scores))]
+        most = min(scores) + _CERTAIN
+        rivals = tuple(t[0] for t, score in zip(tried, scores, strict=True) if self._apart(t[0], best) and score < most)
+        return Found(best, left, rivals)
+
+    def _varying(self, tried: Sequence[tuple[Sensor, float]]) -> tuple[list[tuple[Sensor, float]], list[float]]:
+        """Timings near those, with what is against each if rates may vary.
+
+        What rates vary by is mistaken for the timing's doing where they are held to be steady: only with both does
+        either show.
+        """
+        middle = tried[0][0]
+        near = [sensor for sensor, _ in tried] + [
+            middle._replace(lag_ns=middle.lag_ns + move)
+            for move in range(-_VARYING_NS, _VARYING_NS + 1, _VARYING_STEP_NS)
+        ]
+        near = [sensor for sensor in near if sensor.period_ns or sensor.lag_ns >= 0]
+        found = [(self._posterior(sensor, _SOME), sensor) for sensor in near]
+        found.sort(key=lambda one: one[0][0].evidence + self._against(one[1]))
+        result: dict[Sensor, float] = {}
+        for told, start in found[:_STARTS]:
+            sensor = self._lag_corrected(start, told)
+            result.setdefault(sensor, self._posterior(sensor)[0].evidence + self._against(sensor))
+        return [(sensor, self.residual(sensor)) for sensor in result], list(result.values())
+
+    def _lag_corrected(self, sensor: Sensor, told: tuple[Posterior, tuple[Probe, ...]]) -> Sensor:
+        """The sensor with its lag corrected by what the probe of it says, again and again."""
+        for _ in range(_CORRECTIONS):
+            posterior, probes = told
+            moved = sensor.corrected(float(posterior.solution[probes.index(Probe(Probing.LAG))]), 0.0, 0.0, 0)
+            if moved is sensor:
+                break
+            sensor, told = moved, self._posterior(moved, _SOME)
+        return sensor
+
+    def _posterior(self, sensor: Sensor, most: int | None = None) -> tuple[Posterior, tuple[Probe, ...]]:
+        """What is known under a timing if rates may vary, by all windows or the newest, and by which probes."""
+        windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
+        equations = Equations(choose(self._active_s(), window=sensor.window_ns > 0))
+        rates, origin_ns = self.rates(sensor), int(windows.starts[0])
+        for part in windows.parts():
+            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
+            shares = design.shares(self._pieces, self.columns)
+            probes = design.probes(self._pieces, equations.probes, shares, rates, origin_ns)
+            equations.add(shares, design.values, probes)
+        # Windows that are left out are no better than their mean.
+        n = len(windows.ends)
+        square = float(equations.square[0]) + (n - equations.n) * self._variance
+        mean = abs(float(equations.sum[0])) / max(1, equations.n)
+        found = shrink(equations.gram, equations.moment[:, 0], square, n, groups_of(equations.probes), mean)
+        return found, equations.probes
+
+    def _active_s(self) -> Floats:
+        edges = np.array([self.windows.starts[0], self.windows.ends[-1]])
+        passed = np.diff(self._pieces.until(edges, self.columns))[:, 0]
+        passed[0] = max(0.0, float(edges[1] - edges[0] - passed[1:].sum()))
+        return passed / NS_PER_S
 
     def _score(self, sensor: Sensor, left: float) -> float:
         """Twice how much less likely (natural logarithm) the windows are than with a residual of 1.
 
         A timing that is not how such sensors work has to be that much better.
         """
+        return len(self.windows.ends) * float(np.log(left)) + self._against(sensor)
+
+    def _against(self, sensor: Sensor) -> float:
+        """What is against a timing to begin with."""
         strange = (
             self.lead.refresh_ns and not self._faster and not sensor.in_step and (sensor.lag_ns or not sensor.period_ns)
         )
-        return len(self.windows.ends) * float(np.log(left)) + (_STRANGE if strange else 0.0)
+        unheard = sensor.window_ns and not sensor.usual
+        late = sensor.lag_ns + sensor.period_ns // 2 > _LATE_NS
+        return (_STRANGE if strange else 0.0) + (_UNUSUAL if unheard else 0.0) + (_UNUSUAL if late else 0.0)
 
-    def _starts(self) -> list[Sensor]:
-        """The best points of the coarse grid that are not each other's neighbours, moved to the best near them."""
+    def _starts(self) -> list[tuple[float, Sensor]]:
+        """The best timings of coarse scans that are no neighbours, each moved to the best near it, by score."""
         alone = self._alone
         few = Windows(alone.starts[-_COARSE:], alone.ends[-_COARSE:], alone.masses[-_COARSE:])
-        start, end = int(few.starts[0]) - self._reach_ns, int(few.ends[-1]) + self._reach_ns
-        rough = self._pieces.sampled(start, end, _ROUGH_NS, self.columns)
+        scan = Scan(self._pieces, few, self.columns, self._reach_ns, counts=self.lead.kind is Kind.COUNTER)
 
-        def ranked(grid: list[Sensor]) -> list[tuple[float, int, Sensor]]:
-            left = [self._left(self._fitted(sensor, few, rough), len(few.ends)) for sensor in grid]
+        def ranked(tried: Sequence[Sensor]) -> list[tuple[float, int, Sensor]]:
+            left = np.maximum(scan.residuals(tried), self._least)
             return [
-                (self._score(sensor, one), i, sensor) for i, (sensor, one) in enumerate(zip(grid, left, strict=True))
+                (self._score(sensor, float(one)), i, sensor)
+                for i, (sensor, one) in enumerate(zip(tried, left, strict=True))
             ]
 
-        step = in_step(self.lead, self.windows.ends)
         every = [shape._replace(follows=self._faster) for shape in shapes(self.lead)]
+        step = in_step(self.lead, self.windows.ends)
         # What differs between stamps that are in step is the reader's doing: no lag behind a stamp is worth trying.
         tried = ranked(lagging(every)) if step < IN_STEP or self._faster else []
+        if step >= NEAR_STEP and not self._faster:
+            together = ranked(stepping(lagging(every), self.lead, self.windows.ends))
+            tried += together + ranked(dividing(self._distinct(together, _NEAR), self.windows.ends))
         if self._faster:
             tried += ranked(following(every, self.windows.starts, self.windows.ends))
-        elif self.lead.refresh_ns:
-            if tried and len(every) > _SHAPES:
-                least = {shape: min(score for score, _, s in tried if _shape(s) == shape) for shape in every}
-                every = sorted(every, key=least.__getitem__)[:_SHAPES]
-            tried += ranked(renewing(every, self.lead, self.windows.ends))
+        framed = [sensor for sensor in self._distinct(tried, _NEAR) if sensor.window_ns]
+        tried += ranked(stretching(framed))
+        if self.lead.refresh_ns and not self._faster:
+            near = [plain(sensor) for sensor in self._distinct(tried, _NEAR)]
+            if step < IN_STEP:
+                tried += ranked(renewing(near, self.lead))
+            if self.lead.kind is Kind.COUNTER:
+                newest = Windows(few.starts[-_PERIODS:], few.ends[-_PERIODS:], few.masses[-_PERIODS:])
+                tried += ranked(drifting(near, self.lead, newest.ends))
+        starts = self._distinct(tried, _STARTS)
+        # In a loop that hardly varies, what is right and what is wrong are few milliseconds apart.
+        nearer = sorted(min(ranked([*start.around(FINE_STEPS_NS[0])])) for start in starts)
+        return [(score, start) for score, _, start in nearer]
+
+    def _distinct(self, tried: Sequence[tuple[float, int, Sensor]], most: int) -> list[Sensor]:
+        """The best that are not each other's neighbours."""
         apart: list[Sensor] = []
         first = min(tried)[0]
         for score, _, sensor in sorted(tried):
-            if len(apart) == _STARTS or score > first + _FAR_OFF:
+            if len(apart) == most or score > first + _FAR_OFF:
                 break
-            if all(_apart(sensor, other) for other in apart):
+            if all(bool(sensor.period_ns) != bool(other.period_ns) or self._apart(sensor, other) for other in apart):
                 apart.append(sensor)
-        # In a loop that hardly varies, what is right and what is wrong are few milliseconds apart.
-        nearer = [min(ranked([*start.around(FINE_STEPS_NS[0])])) for start in apart]
-        most = min(nearer)[0] + _HOPELESS
-        return [start for score, _, start in nearer if score < most]
+        return apart
+
+    def _apart(self, one: Sensor, other: Sensor) -> bool:
+        """Whether two timings are not just neighbours on the grid."""
+        if one.smooth != other.smooth or abs(one.window_ns - other.window_ns) > _ALIKE * other.window_ns:
+            return True
+        far = np.abs(one.placed(self._some).middles(self._some) - other.placed(self._some).middles(self._some))
+        return bool(np.median(far) > max(STEP_NS, one.window_ns // 10))
 
     def _refined(self, sensor: Sensor) -> tuple[Sensor, float]:
         left = np.inf
@@ -289,70 +334,3 @@ class Search:
             if left < least:
                 best, least = tried, left
         return best
-
-    def _lag_sd_ns(self, sensor: Sensor, left: float) -> float:
-        """From how fast the residual grows beside its minimum: with `n` windows, `2 σ² / (n · residual'')`."""
-        sides = [self.residual(sensor._replace(lag_ns=sensor.lag_ns + move)) for move in (-_NEAR_NS, _NEAR_NS)]
-        bend = (sum(sides) - 2 * left) / _NEAR_NS**2
-        n = len(self.windows.ends)
-        spread = np.sqrt(2 * left / (bend * n)) if bend > 0 else np.inf
-        return float(np.hypot(min(spread, _WORST_LAG_NS), sensor.blur_ns / np.sqrt(12)))
-
-    def _repeats(self, sensor: Sensor) -> float:
-        """How much larger the variances of the rates are than if the windows' errors were independent.
-
-        Newey and West, Econometrica 55 (1987), 703, in short: what the errors of windows that overlap have in common,
-        times what their shares have in common, which is what the windows have.
-        """
-        steps = np.diff(self.windows.ends)
-        length = sensor.window_ns * (2 if sensor.smooth else 1)
-        overlapping = int(length // max(1, int(np.median(steps)))) if len(steps) else 0
-        if overlapping < 2:
-            return 1.0
-        counts, rates = self.lead.kind is Kind.COUNTER, self._fitted(sensor, self._alone, self._active).rates()
-        errors = np.concatenate(
-            [
-                values[:, 0] - shares @ rates
-                for shares, values in (
-                    design_of(part, self._active, self.columns, sensor, counts=counts) for part in self._alone.parts()
-                )
-            ]
-        )
-        square = float(errors @ errors)
-        alike = sum(
-            float(errors[lag:] @ errors[:-lag]) / square * (1 - lag / overlapping)
-            for lag in range(1, min(overlapping, len(errors)))
-        )
-        return max(1.0, 1 + 2 * alike) if square > 0 else 1.0
-
-    def swing(self, found: Found) -> Floats:
-        """By how much each column's rate of each signal may be off as the timing is: a standard deviation."""
-        outputs = range(self.windows.masses.shape[1])
-
-        def rates(sensor: Sensor) -> Floats:
-            fitted = self._fitted(sensor, self.windows, self._active)
-            return np.array([fitted.rates(output) for output in outputs]).T
-
-        sensor = found.sensor
-        late, early = (rates(sensor._replace(lag_ns=sensor.lag_ns + move)) for move in (_NEAR_NS, -_NEAR_NS))
-        result: Floats = (late - early) * (found.lag_sd_ns / (2 * _NEAR_NS))
-        if found.rivals:
-            here = rates(sensor)
-            apart = np.abs(np.array([rates(rival) - here for rival in found.rivals])).max(axis=0)
-            # Any of the rivals may be the truth; signs are those of the swing, so that what goes together stays so.
-            result = np.copysign(np.hypot(result, apart / Z95), result)
-        return result
-
-
-def _shape(sensor: Sensor) -> Sensor:
-    return Sensor(window_ns=sensor.window_ns, smooth=sensor.smooth)
-
-
-def _apart(one: Sensor, other: Sensor) -> bool:
-    """Whether two timings are not just neighbours on the grid."""
-    if _shape(one) != _shape(other) or (one.period_ns, one.follows) != (other.period_ns, other.follows):
-        return True
-    if one.period_ns and not one.follows:
-        turn = (one.phase_ns - one.lag_ns - other.phase_ns + other.lag_ns) % one.period_ns
-        return min(turn, one.period_ns - turn) > STEP_NS
-    return abs(one.lag_ns - other.lag_ns) > STEP_NS

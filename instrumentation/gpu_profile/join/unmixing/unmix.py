@@ -1,39 +1,61 @@
-"""The rates of regions that are shorter than a sensor's window. Pure.
+"""The rates of regions that are shorter than a sensor's window, with what is not known of them. Pure.
 
 A sensor that averages over 100 ms cannot see a 5 ms region; the mean of the windows that overlap it converges to the
 device's global mean, however long one waits. But every window is a known mixture: its value is the sum, over regions,
 of the share of the window in which the region was active times the region's own rate. Over many windows these are
-linear equations, and least squares with non-negative rates gives the rates back, with confidence intervals, or shows
-that the equations do not determine them.
+linear equations, and least squares gives the rates back, with intervals, or shows that the equations do not determine
+them.
 
-Only the normal equations are kept: (K+1) x (K+1) numbers, however long it runs.
+An interval is the hull of those that hold under everything that the windows do not rule out: that stamps err as much as
+they may (`stamps`), that the sensor's timing is another one, that rates vary in the ways that `probes` stand for, that
+windows have more in common with their neighbours than their noise. A rate is refused if the hull is wide or lies
+outside physics, and the reason is what contributes the most.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.probes import Group, Kind, groups_of
+from gpu_profile.join.unmixing.shrinkage import shrink
+from gpu_profile.join.unmixing.stamps import largest
 
 #: 97.5 % quantile of the normal distribution: half-widths are of 95 % intervals.
 Z95: Final = 1.959964
+#: The same of Student's t, for 1 to 15 degrees of freedom.
+_T95: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+#: No half-width is below this share of its rate.
+_LEAST_WIDTH: Final = 0.003
 #: A rate is given if its half-width is below this share of it (or of the mean of the signal, if that is larger).
 WIDEST_HALF_WIDTH: Final = 0.25
-#: A direction of the scaled equations that carries this much less than the strongest one is not determined by them.
-#: Loops of six regions in fixed order with 5 % jitter reach 500-10,000 under a 100 ms window, where intervals hold the
-#: truth; loops of 45 ms with none reach 1e5-1e14, and what the stamps' errors alone put there is no information
-#: (`make bench ONLY=heart`, the rows of fixed order and of loops near lock-step).
-WORST_CONDITION: Final = 30_000.0
-#: A rate may lie in such directions with this share of its square; the rest is refused.
-_LEAK: Final = 0.01
-#: Beyond this, the inverse is noise.
-_SINGULAR: Final = 1e12
+#: This share of the highest rate is next to nothing: a rate that is known by a part of it is known.
+_NOTHING: Final = 0.005
+#: A direction of the scaled equations that carries this much less than the strongest one is rounding.
+_WORST_CONDITION: Final = 1e9
+#: A rate may lie in directions that nothing determines with this share of its square.
+_LEAK: Final = 0.001
+#: What errors of stamps do to a rate is known to this share of it.
+_UNSURE: Final = 0.25
+#: Rates are taken for steady if errors of stamps explain this share of what steady rates leave, and no more than that.
+_MOSTLY: Final = 1 / 3
+_TOO_MUCH: Final = 3.0
+#: A direction must be determined also if stamps err by this much more (in variance) than the windows seem to allow.
+_CAUTION: Final = 3.0
+#: A rate is impossible if it is further beyond physics than this many half-widths: one at its edge is by chance.
+_IMPOSSIBLE: Final = 2.0
 #: Fewer windows than this per unknown say nothing about the noise.
 WINDOWS_PER_RATE: Final = 4
+#: Blocks of windows from which their differences tell anything.
+_FEWEST_BLOCKS: Final = 6
+LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
+TIMING: Final = "not identifiable: several timings of the sensor fit"
 
 
 class Rate(NamedTuple):
@@ -50,163 +72,159 @@ class Rate(NamedTuple):
     method: Literal["unmixed", "overlap"] = "unmixed"
 
 
-class Unmixer:
-    """Streaming normal equations: column 0 is the unattributed rest, the others are regions.
+class Fit:
+    """The rates of one of the signals of `equations`, and how far each may be off.
 
-    No rate is negative, and none is above `most` (a ratio's 1).
+    `errors` is the covariance that the errors of stamps may add to the shares, summed over the windows, by column, and
+    they add the share `least` of it at least.
+    `others` are the rates by column under other timings of the sensor that the windows do not rule out. No rate is
+    above `most`. `start` is an earlier fit, whose variances the search for new ones begins with.
     """
 
-    def __init__(self, most: float = np.inf) -> None:
-        self.most = most
-        self.n = 0
-        self._gram: Floats = np.zeros((1, 1))
-        self._seen = np.zeros(1, np.int64)
-        #: Of every signal: sums with each column, of the values and of their squares.
-        self._moment: Floats = np.zeros((1, 1))
-        self._sum: Floats = np.zeros(1)
-        self._square: Floats = np.zeros(1)
+    def __init__(
+        self, equations: Equations, output: int = 0, *, errors: Floats | None = None, least: float = 0.0,
+        others: Sequence[Floats] = (), most: float = np.inf, start: Fit | None = None,
+    ) -> None:  # fmt: skip
+        self.n, self.most = equations.n, most
+        self._first = p = len(equations.probes)
+        self._probes = equations.probes
+        self._seen, self._total = equations.seen[p:].copy(), equations.total.copy()
+        size, columns = len(equations.gram), equations.columns
+        self._gram = equations.gram[p:, p:].copy()
+        self._moment = equations.moment[p:, output].copy() if self.n else np.zeros(columns)
+        self._unseen = np.diag(self._gram) <= 0
+        self._diagonal = np.where(self._unseen, 1.0, np.diag(self._gram))
+        self.solution, self.noise = np.zeros(size), np.inf
+        self._covariance, self._clustered = np.zeros((size, size)), np.zeros((size, size))
+        self._shift, self._offsets = np.zeros(columns), np.zeros((0, columns))
+        self.mean, self._groups = 0.0, groups_of(self._probes)
+        self.variances: Mapping[Group, float] = {}
+        if not self.n:
+            return
+        square = float(equations.square[output])
+        self.mean = abs(float(equations.sum[output])) / self.n
+        errors = np.zeros((columns, columns)) if errors is None else errors
+        steady = np.linalg.lstsq(self._gram, self._moment, rcond=None)[0]
+        explained = least * float(steady @ errors @ steady) / max(square - float(steady @ self._moment), 1e-300)
+        if explained > _TOO_MUCH:
+            least = explained = 0.0
+        moved = self._directions(errors, square, least)
+        gram = equations.gram
+        if explained > _MOSTLY:
+            # What errors of stamps do is no sign that rates vary.
+            gram = gram.copy()
+            for places in self._groups.values():
+                gram[places], gram[:, places] = 0.0, 0.0
+        found = shrink(
+            gram, equations.moment[:, output], square, self.n, self._groups, self.mean,
+            None if start is None else start.variances,
+        )  # fmt: skip
+        self.solution, self._covariance, self.variances = found.solution, found.covariance, found.variances
+        self.solution[p:] += moved
+        if self.n > int((self._seen > 0).sum()):
+            self.noise = found.noise
+        self._cluster(equations, output)
+        self._offsets = np.array([self._padded(other) - self._mean_rates() for other in others]).reshape(-1, columns)
 
-    def copy(self) -> Unmixer:
-        """The same equations, to go on from twice."""
-        result = Unmixer(self.most)
-        result.n = self.n
-        result._gram, result._seen, result._moment = self._gram.copy(), self._seen.copy(), self._moment.copy()
-        result._sum, result._square = self._sum.copy(), self._square.copy()
+    def _padded(self, rates: Floats) -> Floats:
+        result = self._mean_rates()
+        result[: len(rates)] = rates[: len(result)]
         return result
 
-    def add(self, shares: Floats, values: Floats) -> None:
-        """Take windows in.
-
-        `shares[n, k]` is the share of each window in which column k was active, `values[n]` what the sensor said, or
-        `values[n, s]` for signals that share their windows.
-        """
-        if not len(values):
+    def _cluster(self, equations: Equations, output: int) -> None:
+        """The covariance by what blocks of windows have in common."""
+        sums = equations.blocks()[:, :, output]
+        self._blocks = len(sums)
+        if len(sums) < _FEWEST_BLOCKS or not 0 < self.noise < np.inf:
             return
-        values = values[:, None] if values.ndim == 1 else values
-        columns, outputs = shares.shape[1], values.shape[1]
-        if self.n == 0:
-            size = max(columns, len(self._gram))
-            self._gram, self._seen = np.zeros((size, size)), np.zeros(size, np.int64)
-            self._moment = np.zeros((size, outputs))
-            self._sum, self._square = np.zeros(outputs), np.zeros(outputs)
-        self._grow(columns)
-        self._gram[:columns, :columns] += shares.T @ shares
-        self._moment[:columns] += shares.T @ values
-        self._seen[:columns] += np.count_nonzero(shares > 0, axis=0)
-        self._sum += values.sum(axis=0)
-        self._square += (values**2).sum(axis=0)
-        self.n += len(values)
+        # The blocks' sums are taken at the equations' reference; here they are wanted at this solution.
+        change = np.where(equations.covered, self.solution - equations.reference[:, output], 0.0)
+        scores = (sums - equations.gram @ change / len(sums)) @ self._covariance / self.noise
+        scores = scores - scores.mean(axis=0)
+        self._clustered = scores.T @ scores * (len(sums) / (len(sums) - 1))
 
-    def _grow(self, columns: int) -> None:
-        more = columns - len(self._gram)
-        if more > 0:
-            self._gram = np.pad(self._gram, (0, more))
-            self._moment = np.pad(self._moment, ((0, more), (0, 0)))
-            self._seen = np.pad(self._seen, (0, more))
+    def _directions(self, errors: Floats, square: float, least: float) -> Floats:
+        """What errors of stamps may do: by how much they make rates wrong, how far that may be off itself, and which
+        directions they leave undetermined."""
+        used = ~self._unseen
+        self._scale = scale = np.where(used, 1 / np.sqrt(self._diagonal), 0.0)
+        scaled, wrong = (matrix * scale[:, None] * scale for matrix in (self._gram, errors))
+        most = largest(self._gram, self._moment, square, errors)
 
-    def leave(self, outputs: list[int]) -> None:
-        """Go on without some of the signals."""
-        if self.n:
-            self._moment = np.delete(self._moment, outputs, axis=1)
-            self._sum, self._square = np.delete(self._sum, outputs), np.delete(self._square, outputs)
+        def directions(share: float) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
+            strengths, axes = np.linalg.eigh(scaled - share * wrong)
+            return strengths, axes, strengths < max(float(strengths.max(initial=0.0)), 1e-300) / _WORST_CONDITION
 
-    def merge(self, column: int, into: int) -> None:
-        """Make a column part of another, as if they had always been one, and free it."""
-        self._grow(max(column, into) + 1)
-        self._gram[into] += self._gram[column]
-        self._gram[:, into] += self._gram[:, column]
-        self._moment[into] += self._moment[column]
-        # Windows that met both count twice: they cannot be told apart any more.
-        self._seen[into] = min(self.n, self._seen[into] + self._seen[column])
-        self._gram[column] = 0.0
-        self._gram[:, column] = 0.0
-        self._moment[column] = 0.0
-        self._seen[column] = 0
+        strengths, axes, weak = directions(0.0)
+        steady = axes @ ((axes.T @ (self._moment * scale)) / np.where(weak, np.inf, strengths))
+        _, other_axes, hidden = directions(_CAUTION * most)
+        self._hidden = [(axes, weak), (other_axes, hidden)]
+        # Where physics alone bounds a rate, there is no saying where between its bounds it is.
+        unbound = other_axes[:, hidden]
+
+        def moves(share: float) -> Floats:
+            strengths, axes, weak = directions(share)
+            found = axes @ ((axes.T @ (share * (wrong @ steady))) / np.where(weak, np.inf, strengths))
+            result: Floats = scale * (found - unbound @ (unbound.T @ found))
+            return result
+
+        first, last = moves(min(least, most)), moves(most)
+        moved = (first + last) / 2
+        self._shift = np.maximum(np.abs(last - first) / 2, _UNSURE * np.abs(moved))
+        return moved
 
     @property
-    def columns(self) -> int:
-        """Columns of the equations so far."""
-        return len(self._gram)
+    def rates(self) -> Floats:
+        """The rates by column, within physics."""
+        return np.clip(self._mean_rates(), 0.0, self.most)
 
-    @property
-    def residual(self) -> float:
-        """Mean squared error of the first signal's fit; infinite while there are no windows."""
-        if not self.n:
-            return float("inf")
-        return self._residual_sum(self.rates(), 0) / self.n
+    def _mean_rates(self) -> Floats:
+        return np.array([self._direction(unit) @ self.solution for unit in np.eye(len(self._gram))])
 
-    def rates(self, output: int = 0) -> Floats:
-        """The rates of one of the signals, by column."""
-        return bounded(self._gram, self._moment[:, output], self.most)
+    def _direction(self, weights: Floats) -> Floats:
+        """The sum of the unknowns whose value is the mean rate of a mixture of columns over all of their time."""
+        direction = np.concatenate((np.zeros(self._first), weights))
+        for i, (kind, column) in enumerate(self._probes):
+            if column >= 0 and kind not in (Kind.GAP, Kind.SOON, Kind.LATER):
+                total = self._total[self._first + column]
+                direction[i] = weights[column] * self._total[i] / total if total > 0 else 0.0
+        return direction
 
-    def _residual_sum(self, rates: Floats, output: int) -> float:
-        square = self._square[output] - 2 * rates @ self._moment[:, output] + rates @ self._gram @ rates
-        return max(0.0, float(square))
+    def correction(self, kind: Kind) -> float:
+        """What a probe of the timing says that it is off by, in ms; 0 if there is no such probe."""
+        return next((float(self.solution[i]) for i, probe in enumerate(self._probes) if probe.kind is kind), 0.0)
 
-    def fit(self, output: int = 0, swing: Floats | None = None, repeats: float = 1.0) -> Fit:
-        """The rates of one of the signals and how they vary together; for `swing` see `Fit`.
+    def uncertainty(self, kind: Kind) -> float:
+        """The standard deviation of that, in ms."""
+        places = [i for i, probe in enumerate(self._probes) if probe.kind is kind]
+        return math.sqrt(max(0.0, float(self._covariance[places[0], places[0]]))) if places else math.inf
 
-        `repeats` windows say as much as one would if their errors were independent.
-        """
-        k = len(self._gram)
-        swing = np.zeros(k) if swing is None else np.pad(swing[:k], (0, max(0, k - len(swing))))
-        if self.n == 0:
-            return Fit(np.zeros(k), self._gram.copy(), np.zeros(k), self._seen.copy(), 0, 0.0, self.most, 0.0, swing)
-        rates = self.rates(output)
-        freedom = self.n - int((np.diag(self._gram) > 0).sum())
-        noise = repeats * self._residual_sum(rates, output) / freedom if freedom > 0 else np.inf
-        mean, moment = abs(float(self._sum[output])) / self.n, self._moment[:, output].copy()
-        return Fit(rates, self._gram.copy(), moment, self._seen.copy(), self.n, mean, self.most, noise, swing)
-
-
-@dataclass(eq=False)
-class Fit:
-    """A solution: rates by column, the equations that they solve, windows by column (`seen`) and in all, the signal's
-    mean, the highest possible rate, and the variance of a window's error.
-
-    `swing` is by how much each rate moves if the sensor's timing is off by its standard deviation: all at once.
-    """
-
-    rates: Floats
-    gram: Floats
-    moment: Floats
-    seen: Ints
-    n: int
-    mean: float
-    most: float
-    noise: float
-    swing: Floats
-
-    def __post_init__(self) -> None:
-        used = np.diag(self.gram) > 0
-        # Columns of one size: a region that is seldom active is not for that reason badly determined.
-        self._scale = np.where(used, 1 / np.sqrt(np.where(used, np.diag(self.gram), 1.0)), 0.0)
-        strengths, self._directions = np.linalg.eigh(self.gram * self._scale[:, None] * self._scale[None, :])
-        strongest = max(float(strengths.max(initial=0.0)), 1e-300)
-        # Columns that were never active are directions of their own, with no strength.
-        self._weak = strengths < strongest / WORST_CONDITION
-        self._variances = self.noise / np.maximum(strengths, strongest / _SINGULAR)
+    # ------------------------------------------------------------------ answers
 
     def half_widths(self) -> Floats:
         """Of every column by itself, the half-width of its 95 % interval; infinite where it is not determined."""
-        if self.n == 0 or not np.isfinite(self.noise):
-            return np.full(len(self.rates), np.inf)
-        variances = self._scale**2 * (self._directions**2 @ self._variances) + self.swing**2
-        hidden = (self._directions**2 @ self._weak > _LEAK) | (self._scale == 0)
-        return np.where(hidden, np.inf, Z95 * np.sqrt(variances))
+        return np.array([self._half_width(unit) for unit in np.eye(len(self._gram))])
 
-    def variances(self, shares: Floats) -> Floats:
-        """Of each of some windows, the variance of what the rates say of it; infinite where it has columns that no
-        window had yet.
-        """
+    def variance_of_rates(self) -> Floats:
+        """Of every column's rate, its variance if all assumptions hold; infinite where no window had the column."""
+        units = np.array([self._direction(unit) for unit in np.eye(len(self._gram))])
+        found = np.einsum("ij,jk,ik->i", units, self._covariance, units)
+        return np.where(self._unseen | ~np.isfinite(self.noise), np.inf, found)
+
+    def told(self, probes: Floats, shares: Floats) -> tuple[Floats, Floats]:
+        """What this says of windows by their equations, and the variance of that: infinite where they have columns that
+        no window had yet."""
+        k = min(shares.shape[1], len(self._unseen))
+        rows = np.concatenate((probes, shares[:, :k]), axis=1)
+        size = rows.shape[1]
+        values: Floats = rows @ self.solution[:size]
         if not np.isfinite(self.noise):
-            return np.full(len(shares), np.inf)
-        known = np.zeros(shares.shape[1])
-        k = min(len(known), len(self._scale))
-        known[:k] = self._scale[:k]
-        parts = (shares[:, :k] * known[:k]) @ self._directions[:k]
-        strange = (shares[:, known == 0] > 0).any(axis=1)
-        return np.where(strange, np.inf, parts**2 @ self._variances)
+            return values, np.full(len(shares), np.inf)
+        known = np.zeros(shares.shape[1], bool)
+        known[:k] = ~self._unseen[:k]
+        strange = (shares[:, ~known] > 0).any(axis=1)
+        doubt = np.einsum("ij,jk,ik->i", rows, self._covariance[:size, :size], rows)
+        return values, np.where(strange, np.inf, doubt)
 
     def rate(self, weights: Floats) -> Rate:
         """The rate of a mixture of columns in proportion to `weights`, which add up to 1: one column, or a region and
@@ -215,29 +233,105 @@ class Fit:
         if self.n == 0:
             return Rate(0.0, np.inf, 0, "no samples yet")
         used = weights > 0
-        value, n = float(weights[used] @ self.rates[used]), int(self.seen[used].max(initial=0))
-        parts = self._directions.T @ (self._scale * weights)
-        size = float(parts @ parts)
-        known = size > 0 and np.isfinite(self.noise) and not (used & (self._scale == 0)).any()
-        swing = float(self.swing @ weights)
-        half_width = Z95 * math.sqrt(float(parts**2 @ self._variances) + swing**2) if known else math.inf
-        hidden = not known or float(parts[self._weak] @ parts[self._weak]) > _LEAK * size
-        reason = self._reason(value, half_width, n, hidden=hidden)
-        result = Rate(value, half_width, n, reason)
+        n = int(self._seen[used].max(initial=0))
+        value, half_width = float(self._direction(weights) @ self.solution), self._half_width(weights)
+        reason = self._reason(weights, value, half_width, n)
+        result = Rate(min(max(value, 0.0), self.most), half_width, n, reason)
         return (self._overlap(weights, n) or result) if reason else result
 
-    def _reason(self, rate: float, half_width: float, n: int, *, hidden: bool) -> str:
+    def _half_width(self, weights: Floats) -> float:
+        return sum(self._widths(weights).values())
+
+    def _widths(self, weights: Floats) -> dict[str, float]:
+        """What the half-width is made of, by cause."""
+        used = weights > 0
+        if not np.isfinite(self.noise) or (used & self._unseen).any():
+            return {LOCK_STEP: math.inf}
+        opened = self._undetermined(weights)
+        if not np.isfinite(opened):
+            return {LOCK_STEP: math.inf}
+        direction = self._direction(self._determined(weights) if opened else weights)
+        variance = float(direction @ self._covariance @ direction)
+        # No sensor is steadier than this, and no program.
+        widths = {"": max(Z95 * math.sqrt(max(0.0, variance)), _LEAST_WIDTH * abs(float(direction @ self.solution)))}
+        for group, places in self._groups.items():
+            known = self._given(direction, places)
+            if known < variance:
+                widths[f"not identifiable: {group}"] = 0.0 if variance <= 0 else widths[""] * (1 - known / variance)
+        free = np.array([i for i, probe in enumerate(self._probes) if probe.kind in (Kind.LAG, Kind.WINDOW)], np.int64)
+        if len(free) and variance > 0:
+            widths[TIMING] = widths[""] * (1 - self._given(direction, free) / variance)
+        widths[""] -= sum(width for cause, width in widths.items() if cause)
+        together = float(direction @ self._clustered @ direction)
+        if together > 0:
+            blocks = _T95[min(self._blocks - 1, len(_T95)) - 1] * math.sqrt(together)
+            widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
+        shift = float(self._shift @ weights)
+        widths[LOCK_STEP] = shift + opened
+        if len(self._offsets):
+            apart = float(np.abs(self._offsets @ weights).max())
+            widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, apart - shift)
+        return widths
+
+    def _given(self, direction: Floats, places: Ints) -> float:
+        """The variance in a direction if a group's unknowns were known."""
+        inner = self._covariance[np.ix_(places, places)]
+        across = self._covariance[places] @ direction
+        used = np.diag(inner) > 0
+        if not used.any():
+            return float(direction @ self._covariance @ direction)
+        told = across[used] @ np.linalg.lstsq(inner[np.ix_(used, used)], across[used], rcond=None)[0]
+        return max(0.0, float(direction @ self._covariance @ direction - told))
+
+    def _undetermined(self, weights: Floats) -> float:
+        """How far the rate may be off for what the windows leave undetermined: as far as physics lets it."""
+        return max(self._open(weights, axes[:, weak]) for axes, weak in self._hidden)
+
+    def _determined(self, weights: Floats) -> Floats:
+        """The part of a mixture of columns that lies in no direction which physics alone bounds."""
+        axes, weak = self._hidden[-1]
+        ways, part = axes[:, weak], self._scale * weights
+        rest = part - ways @ (ways.T @ part)
+        return np.where(self._unseen, 0.0, rest / np.where(self._unseen, 1.0, self._scale))
+
+    def _open(self, weights: Floats, axes: Floats) -> float:
+        """How far the rate moves if rates move along some axes of the scaled equations and stay within physics."""
+        part = self._scale * weights
+        size, along = float(part @ part), part @ axes
+        if size <= 0:
+            return math.inf
+        if float(along @ along) <= _LEAK * _LEAK * size:
+            return 0.0
+        if not np.isfinite(self.most):
+            return math.inf if float(along @ along) > _LEAK * size else 0.0
+        ways = axes * self._scale[:, None]
+        if axes.shape[1] == 1:
+            way, rates = ways[:, 0], self.rates
+            moved = np.abs(way) > 1e-9 * np.abs(way).max()
+            ends = np.stack((-rates[moved], self.most - rates[moved])) / way[moved]
+            farthest = max(float(ends.max(axis=0).min()), -float(ends.min(axis=0).max()))
+            return abs(float(along[0])) * farthest
+        # Of several, a bound: no rate moves by more than `most`.
+        basis = np.linalg.qr(ways)[0]
+        seen = basis @ (basis.T @ weights)
+        moved = np.abs(basis).max(axis=1) > 1e-9
+        return self.most * min(float(np.abs(seen).sum()), math.sqrt(moved.sum()) * float(np.linalg.norm(seen)))
+
+    def _reason(self, weights: Floats, value: float, half_width: float, n: int) -> str:
         """Why a rate is not given; empty if it is."""
-        if n < WINDOWS_PER_RATE or self.n < WINDOWS_PER_RATE * len(self.rates):
+        if n < WINDOWS_PER_RATE or self.n < WINDOWS_PER_RATE * len(self._gram):
             return f"too few samples ({n})"
-        if hidden:
-            return "not identifiable: the regions run in lock-step with the sensor's window"
-        if self._too_wide(rate, half_width):
-            return f"not identifiable yet: ±{half_width:.3g} around {rate:.3g}"
+        if self._too_wide(value, half_width):
+            widths = self._widths(weights)
+            cause = max(widths, key=widths.__getitem__)
+            return cause or f"not identifiable yet: ±{half_width:.3g} around {value:.3g}"
+        if value + _IMPOSSIBLE * half_width < 0 or value - _IMPOSSIBLE * half_width > self.most:
+            return f"not identifiable: {value:.3g} ± {half_width:.3g} is not possible"
         return ""
 
     def _too_wide(self, rate: float, half_width: float) -> bool:
-        return half_width > WIDEST_HALF_WIDTH * max(abs(rate), self.mean)
+        least = _NOTHING * self.most if np.isfinite(self.most) else 0.0
+        return not half_width <= WIDEST_HALF_WIDTH * max(abs(rate), self.mean, least)
 
     def _overlap(self, weights: Floats, n: int) -> Rate | None:
         """The mean of the windows by their overlap with the columns, if those fill them well enough.
@@ -247,18 +341,18 @@ class Fit:
         the rate without solving any equations.
         """
         used = weights > 0
-        share = float(self.gram[used].sum())
-        unseen = used & (self._scale == 0)
+        share = float(self._gram[used].sum())
+        unseen = used & self._unseen
         # Of a column that no window had, nothing is known but the highest rate that there can be.
         if not n or share <= 0 or not np.isfinite(self.noise) or (unseen.any() and not np.isfinite(self.most)):
             return None
         # Shares of a window add up to 1, so that a row of the equations adds up to the column's own share.
-        filled = float(self.gram[np.ix_(used, used)].sum()) / share
-        mean = float(self.moment[used].sum()) / share
-        ceilings = np.where(unseen, self.most, np.minimum(self.most, self.moment * self._scale**2))
-        rest = float(self.gram[np.ix_(used, ~used)].sum(axis=0) @ ceilings[~used]) / share
+        filled = float(self._gram[np.ix_(used, used)].sum()) / share
+        mean = float(self._moment[used].sum()) / share
+        ceilings = np.where(unseen, self.most, np.minimum(self.most, self._moment / self._diagonal))
+        rest = float(self._gram[np.ix_(used, ~used)].sum(axis=0) @ ceilings[~used]) / share
         # The columns are in the windows in proportions of their own, which may differ from the ones asked for.
-        surplus = weights - np.where(used, self.gram[used].sum(axis=0), 0.0) / (filled * share)
+        surplus = weights - np.where(used, self._gram[used].sum(axis=0), 0.0) / (filled * share)
         low = (mean - rest) / filled + float(np.minimum(surplus, 0.0) @ ceilings)
         high = mean / filled + float(np.maximum(surplus, 0.0) @ ceilings)
         low, high = max(0.0, low), min(self.most, high)

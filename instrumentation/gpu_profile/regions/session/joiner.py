@@ -94,8 +94,7 @@ class Joiner:
             for device in devices:
                 pool = self._pool(device, now)
                 if pool is not None:
-                    mark = pool.timeline.watermark_ns(pool.joined)
-                    until = max(now if mark is None else mark, now - nanoseconds(DEADLINE_S))
+                    until = pool.known_ns(now)
                     if final or not 0 <= until - pool.frontier_ns < nanoseconds(SLICE_S):
                         self._advance(pool, until, final=final)
                     frontier = min(frontier, pool.frontier_ns)
@@ -151,7 +150,7 @@ class Joiner:
             where[device] = [known.uuid for known in self.placement.of(device)]
         for (name, device), times in self.verdicts.take(found, where).items():
             for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
-                pool.count(name, times)
+                pool.count(name, times, until_ns=self.last_end_ns)
         for hook in self.on_end:
             for execution in found:
                 hook(execution)
@@ -168,7 +167,7 @@ class Joiner:
             pool = self.pools[device.uuid] = Pool(timeline, start_ns=min(starts, default=now))
             for execution in mine:
                 if execution.end_ns:
-                    pool.count(execution.name)
+                    pool.count(execution.name, until_ns=execution.end_ns)
         return pool
 
     def _let_go(self, now: int) -> None:

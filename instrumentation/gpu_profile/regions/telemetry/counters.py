@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from gpu_profile.catalogue import Metric, Signal
 from gpu_profile.catalogue import metrics as rows
@@ -19,20 +19,12 @@ def _calls(joiner: Joiner) -> Series:
     return {key: float(calls) for key, calls in joiner.verdicts.calls.items()}
 
 
-def _busy(joiner: Joiner) -> Series:
-    return _shares(joiner, Pool.busy_source)
-
-
-def _energy(joiner: Joiner) -> Series:
-    return _shares(joiner, Pool.energy_source)
-
-
-def _shares(joiner: Joiner, source: Callable[[Pool], Signal | None]) -> Series:
+def _shares(source: Callable[[Pool], Signal | None], part: Literal["certain", "uncertain"], joiner: Joiner) -> Series:
     return {
-        (region, uuid): known
+        (region, uuid): getattr(counted, part)
         for uuid, pool in joiner.pools.items()
         for region in pool.regions
-        if (known := pool.counted(region, source(pool))) is not None
+        if (counted := pool.counted(region, source(pool))) is not None
     }
 
 
@@ -61,8 +53,10 @@ def _kernels(row: Metric, joiner: Joiner) -> Series:
 #: Every counter among the region metrics, in the catalogue's order, and how it is read.
 COUNTERS: Final[tuple[tuple[Metric, Callable[[Joiner], Series]], ...]] = (
     (rows.REGION_CALLS, _calls),
-    (rows.REGION_BUSY, _busy),
-    (rows.REGION_ENERGY, _energy),
+    (rows.REGION_BUSY, partial(_shares, Pool.busy_source, "certain")),
+    (rows.REGION_BUSY_UNCERTAIN, partial(_shares, Pool.busy_source, "uncertain")),
+    (rows.REGION_ENERGY, partial(_shares, Pool.energy_source, "certain")),
+    (rows.REGION_ENERGY_UNCERTAIN, partial(_shares, Pool.energy_source, "uncertain")),
     (rows.REGION_ITEMS, _items),
     (rows.REGION_ERRORS, _errors),
     (rows.REGION_FLOPS, _flops),

@@ -10,7 +10,7 @@ from gpu_profile.join.unmixing.activities import Activity
 from gpu_profile.join.unmixing.mixture import Mixture
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import Attribution
-from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, lagging, renewing, shapes
+from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, lagging, renewing, shapes, stepping
 from gpu_profile.units import NS_PER_S
 
 
@@ -74,7 +74,7 @@ def test_a_signal_that_ends_midway_leaves_and_the_others_go_on() -> None:
         if i % 10 == 9:
             until = window.t_end_ns
             active = [a for a in world.activities if a.start_ns < until and (a.end_ns or 0) > pool.frontier_ns]
-            pool.advance(active, until)
+            pool.advance(active, until, final=i == len(world.samples) - 1)
     truth = sum(world.true_busy_s.values())
     assert sum(known(pool.pooled(name).busy_s) for name in NAMES) == pytest.approx(truth, rel=0.03)
     assert pool.mean(SM) is None
@@ -178,7 +178,12 @@ def test_counters_that_are_read_at_the_call_have_no_timing_to_look_for() -> None
 def single(signals: list[Signal], start_ns: int = T0) -> tuple[Timeline, Mixture, Attribution]:
     timeline, attribution = Timeline(DEVICE, signals, capacity=1000), Attribution()
     mixture = Mixture(
-        timeline, tuple(signals), start_ns=start_ns, active_s=lambda: attribution.active(mixture._seen_ns - start_ns)
+        timeline,
+        tuple(signals),
+        start_ns=start_ns,
+        active_s=lambda: attribution.active(mixture._seen_ns - start_ns),
+        regions=attribution.regions,
+        stamps=attribution.stamps,
     )
     return timeline, mixture, attribution
 
@@ -219,14 +224,14 @@ def test_readings_of_before_the_start_are_not_of_it() -> None:
 def test_active_time_is_asked_for_as_far_back_as_any_timing_that_is_tried_may_look() -> None:
     for signal in (GRAPHICS, POWER_AVERAGE):
         timeline, mixture, _ = single([signal])
-        tried = [*lagging(shapes(signal)), *renewing(shapes(signal), signal, T0 + np.arange(50) * 105 * MS)]
-        tried += renewing(shapes(signal), signal, T0 + np.arange(50) * 100 * MS)
+        lags = lagging(shapes(signal))
+        tried = [*lags, *renewing(lags[::50], signal), *stepping(lags, signal, T0 + np.arange(50) * 100 * MS)]
         tried = [near for sensor in tried for near in sensor.around(FINE_STEPS_NS[0])]
         tried += [sensor._replace(jitter_ns=50 * MS) for sensor in tried]
-        for i in range(40):
+        for i in range(200):
             a = T0 + i * 100 * MS
             timeline.append([Sample(signal, a, a + 100 * MS, 5000)])
-        mixture.fetch(T0, T0 + 4 * NS_PER_S)
+        mixture.fetch(T0, T0 + 20 * NS_PER_S)
         first = mixture._waiting[0].starts[:1]
         for sensor in tried:
             offsets = sensor.kernel()[0] if sensor.window_ns else sensor.spread()

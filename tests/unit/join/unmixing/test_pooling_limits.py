@@ -36,7 +36,7 @@ def test_after_the_clock_was_set_back_totals_go_on_and_rates_stay_right(back_s: 
             for a in world.activities
             if a.start_ns < until and (a.end_ns or 0) > until - NS_PER_S
         ]
-        pool.advance(active, until - shift)
+        pool.advance(active, until - shift, final=i == 790)
         shares = [known(pool.counted(name, pool.busy_source())) for name in NAMES]
         assert sum(shares) >= total - 1e-9
         total = sum(shares)
@@ -67,10 +67,10 @@ def test_a_stamp_that_is_far_in_the_future_costs_no_more_than_a_bounded_number_o
     steps = 0
     take = pool.attribution.take
 
-    def counted(activities: Activities) -> None:
+    def counted(activities: Activities, between: tuple[int, int] | None = None) -> None:
         nonlocal steps
         steps += 1
-        take(activities)
+        take(activities, between)
 
     pool.attribution.take = counted  # type: ignore[method-assign]
     pool.advance([Activity(1, None, "r", T0, None)], future)
@@ -144,15 +144,15 @@ def test_whoever_leaves_is_in_other_with_everything_it_had(step_s: int) -> None:
         spent = sum((a.end_ns or 0) - a.start_ns for a in activities) / NS_PER_S
         assert sum(p.active_s for p in pooled.values()) == pytest.approx(spent)
         assert sum(p.executions for p in pooled.values()) == len(activities)
-        shares = {name: share for name in names if (share := pool.counted(name, GRAPHICS)) is not None}
+        shares = {name: known(share) for name in names if (share := pool.counted(name, GRAPHICS)) is not None}
         measured = next(mixture.measured[0] for mixture in pool._mixtures if mixture.lead is GRAPHICS)
         assert sum(shares.values()) + known(pool.rest(GRAPHICS)) == pytest.approx(measured)
         gone = [name for name in before if name not in shares and name != OTHER]
         if gone:
             swapped = True
             assert shares[OTHER] >= before.get(OTHER, 0.0) + sum(before[name] for name in gone) - 1e-9
-        for name, share in shares.items():
-            assert share >= before.get(name, 0.0) - 1e-9
+        for name, given in shares.items():
+            assert given >= before.get(name, 0.0) - 1e-9
         before = shares
     assert swapped
     memory = pool.pooled(OTHER).memory_max
@@ -207,7 +207,8 @@ def test_two_streams_have_rates_alone_that_are_not_those_of_the_device_shared() 
         timeline.append([Sample(GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, value)])
         if i % 50 == 49:
             end = T0 + (i + 1) * 100 * MS
-            pool.advance([a for a in activities if a.start_ns < end and (a.end_ns or 0) > pool.frontier_ns], end)
+            active = [a for a in activities if a.start_ns < end and (a.end_ns or 0) > pool.frontier_ns]
+            pool.advance(active, end, final=i == 799)
     for name, alone in (("a", 0.5), ("b", 0.3)):
         pooled = pool.pooled(name)
         assert pooled.alone[GRAPHICS].reason == ""

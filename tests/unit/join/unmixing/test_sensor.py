@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, PCIE_RX, POWER_AVERAGE
-from gpu_profile.join.unmixing.sensor import IN_STEP, NEAR_STEP, Sensor, in_step, renewing, shapes
+from gpu_profile.join.unmixing.sensor import IN_STEP, NEAR_STEP, Sensor, in_step, renewing, shapes, stepping
 
 MS = 1_000_000
 T0 = 1_700_000_000_000_000_000
@@ -29,7 +29,9 @@ def test_right_beside_a_renewal_it_is_not_clear_what_a_reading_is_of() -> None:
 def test_only_power_averages_over_a_window_that_its_stamps_do_not_tell() -> None:
     assert list(shapes(GRAPHICS)) == list(shapes(ENERGY)) == [Sensor()]
     windows = {(shape.window_ns // MS, shape.smooth) for shape in shapes(POWER_AVERAGE)}
-    assert {(25, False), (100, False), (1000, False), (100, True)} <= windows
+    for wanted in (25, 100, 1000):
+        assert min(abs(window / wanted - 1) for window, smooth in windows if not smooth) < 0.2
+    assert any(smooth for _, smooth in windows)
 
 
 def test_a_boxcar_of_25_ms_is_the_difference_of_two_moments() -> None:
@@ -84,7 +86,7 @@ def test_signals_that_never_renew_themselves_are_in_step_with_nothing() -> None:
 def test_in_step_each_reading_is_taken_for_a_renewal_of_its_own_whatever_the_phase(phase_ms: int) -> None:
     rng = np.random.default_rng(0)
     stamps = T0 + (np.arange(50) * 100 + phase_ms) * MS + rng.integers(-5 * MS, 5 * MS, 50)
-    for sensor in renewing([Sensor()], GRAPHICS, stamps):
+    for sensor in stepping([Sensor()], GRAPHICS, stamps):
         assert sensor.in_step
         moments = sensor.moments(stamps)
         assert set(np.diff(moments).tolist()) == {100 * MS}
@@ -92,8 +94,7 @@ def test_in_step_each_reading_is_taken_for_a_renewal_of_its_own_whatever_the_pha
 
 
 def test_out_of_step_every_phase_is_tried() -> None:
-    stamps = T0 + np.arange(100) * 105 * MS
-    found = renewing([Sensor()], GRAPHICS, stamps)
+    found = renewing([Sensor()], GRAPHICS)
     phases = sorted({sensor.phase_ns for sensor in found if not sensor.lag_ns})
     around = np.diff([*phases, phases[0] + 100 * MS])
     assert around.max() <= max(sensor.blur_ns for sensor in found)

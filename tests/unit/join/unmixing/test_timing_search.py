@@ -10,9 +10,9 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing import timing_search
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.activities import Pieces
+from gpu_profile.join.unmixing.design import Design, Windows
 from gpu_profile.join.unmixing.sensor import Sensor
-from gpu_profile.join.unmixing.timing_search import Found, Search, Windows, design_of
-from gpu_profile.join.unmixing.unmix import Unmixer
+from gpu_profile.join.unmixing.timing_search import Found, Search
 from gpu_profile.units import NS_PER_S
 
 
@@ -46,9 +46,7 @@ def lags(found: Found, windows: Windows) -> Ints:
 
 def rates(world: World, found: Found) -> Floats:
     """The regions' rates under a timing."""
-    counts, unmixer = world.signal.kind is Kind.COUNTER, Unmixer()
-    unmixer.add(*design_of(windows_of(world), active_of(world), world.regions + 1, found.sensor, counts=counts))
-    return unmixer.rates()[1:]
+    return search_of(world).rates(found.sensor)[1:]
 
 
 # ---------------------------------------------------------------------- what is there is found
@@ -59,7 +57,8 @@ def test_a_lag_is_found_within_a_millisecond_or_two(lag_ms: int) -> None:
     world = World(1, seconds=40, lag_ns=lag_ms * MS)
     found = search_of(world).run()
     assert abs(np.median(lags(found, windows_of(world))) - lag_ms * MS) < 2 * MS
-    assert (found.sensor.window_ns, found.sensor.smooth) == (100 * MS, False)
+    assert found.sensor.window_ns == pytest.approx(100 * MS, rel=0.01)
+    assert found.sensor.smooth is False
     assert np.abs(rates(world, found) / world.truth - 1).mean() < 0.05
 
 
@@ -67,7 +66,8 @@ def test_a_lag_is_found_within_a_millisecond_or_two(lag_ms: int) -> None:
 def test_a_window_is_found(window_ms: int) -> None:
     world = World(2, seconds=40, window_ns=window_ms * MS)
     found = search_of(world).run()
-    assert (found.sensor.window_ns, found.sensor.smooth) == (window_ms * MS, False)
+    assert found.sensor.window_ns == pytest.approx(window_ms * MS, rel=0.01)
+    assert found.sensor.smooth is False
     assert abs(np.median(lags(found, windows_of(world)))) < 3 * MS
 
 
@@ -75,7 +75,8 @@ def test_a_window_is_found(window_ms: int) -> None:
 def test_an_exponential_is_told_from_a_window(tau_ms: int) -> None:
     world = World(3, seconds=40, window_ns=tau_ms * MS, shape="exponential")
     found = search_of(world).run()
-    assert (found.sensor.window_ns, found.sensor.smooth) == (tau_ms * MS, True)
+    assert found.sensor.window_ns == pytest.approx(tau_ms * MS, rel=0.06)
+    assert found.sensor.smooth is True
 
 
 @pytest.mark.parametrize(("step_ms", "seconds"), [(100, 40), (105, 60)])
@@ -101,10 +102,9 @@ def test_polls_of_half_a_renewal_still_find_it() -> None:
     assert np.median(np.abs(found.sensor.moments(windows.ends) - true)[clear]) < 3 * MS
 
 
-def test_stamps_that_are_off_by_tens_of_milliseconds_widen_the_lag_and_do_not_move_it() -> None:
+def test_stamps_that_are_off_by_tens_of_milliseconds_do_not_move_the_lag() -> None:
     found = [search_of(World(6, seconds=40, stamp_error_ns=error * MS)).run() for error in (1, 20)]
     assert found[1].residual > found[0].residual
-    assert found[1].lag_sd_ns > found[0].lag_sd_ns
     windows = windows_of(World(6, seconds=40, stamp_error_ns=20 * MS))
     assert abs(lags(found[1], windows).mean()) < 15 * MS
 
@@ -121,11 +121,6 @@ def test_what_is_found_leaves_no_more_than_any_other_timing_that_is_known() -> N
 def test_the_same_windows_find_the_same_timing() -> None:
     world = World(1, seconds=20)
     assert search_of(world).run() == search_of(world).run()
-
-
-def test_windows_that_overlap_count_for_fewer() -> None:
-    assert search_of(World(2, seconds=20)).run().repeats == 1.0
-    assert search_of(World(2, seconds=30, window_ns=NS_PER_S)).run().repeats > 1.2
 
 
 def test_many_short_pieces_are_searched_by_the_half_millisecond_and_find_nearly_the_same(
@@ -149,47 +144,18 @@ def test_many_short_pieces_are_searched_by_the_half_millisecond_and_find_nearly_
     assert coarse.residual(found.sensor) != fine.residual(found.sensor)
 
 
-# ---------------------------------------------------------------------- what it does to the rates
-
-
-def test_the_swing_is_how_far_the_rates_move_with_the_lag() -> None:
-    world = World(1, seconds=20)
-    search = search_of(world)
-    found = search.run()._replace(rivals=(), lag_sd_ns=1e6)
-    swing = search.swing(found)
-    assert swing.shape == (world.regions + 1, 1)
-    doubled = search.swing(found._replace(lag_sd_ns=2e6))
-    assert doubled == pytest.approx(2 * swing)
-    moved = [
-        rates(world, found._replace(sensor=found.sensor._replace(lag_ns=found.sensor.lag_ns + move)))
-        for move in (-MS, MS)
-    ]
-    assert swing[1:, 0] == pytest.approx((moved[1] - moved[0]) / 2, abs=1e-3)
-
-
-def test_a_rival_widens_every_rate_by_what_it_would_change() -> None:
-    world = World(1, seconds=20)
-    search = search_of(world)
-    found = search.run()._replace(rivals=())
-    rival = found.sensor._replace(lag_ns=found.sensor.lag_ns + 40 * MS)
-    assert (np.abs(search.swing(found._replace(rivals=(rival,)))) >= np.abs(search.swing(found))).all()
-    assert np.abs(search.swing(found._replace(rivals=(rival,)))).max() > 10 * np.abs(search.swing(found)).max()
-
-
 # ---------------------------------------------------------------------- nothing to find
 
 
 @pytest.mark.parametrize("signal", [GRAPHICS, ENERGY, POWER_AVERAGE])
 @pytest.mark.parametrize("watts", [0.0, 250.0])
-def test_a_signal_that_never_changes_finds_some_timing_and_says_how_unsure_it_is(signal: Signal, watts: float) -> None:
+def test_a_signal_that_never_changes_finds_some_timing_that_leaves_nothing(signal: Signal, watts: float) -> None:
     world = World(1, seconds=12)
     windows = windows_of(world)
     flat = windows._replace(masses=watts * (windows.ends - windows.starts)[:, None] / NS_PER_S)
     search = Search(signal, flat, active_of(world), world.regions + 1, np.inf)
     found = search.run()
     assert np.isfinite(found.residual)
-    assert np.isfinite(found.lag_sd_ns)
-    assert np.isfinite(search.swing(found)).all()
     # Stamps that are off by a hundredth of a window make as much of what a counter grew by between them.
     assert found.residual <= (0.02 if signal is ENERGY else 0.001) ** 2 * max(1.0, watts**2)
 
@@ -199,10 +165,7 @@ def test_a_few_windows_are_enough_to_end(count: int) -> None:
     world = World(1, seconds=5)
     windows = windows_of(world)
     few = Windows(windows.starts[:count], windows.ends[:count], windows.masses[:count])
-    search = search_of(world, few)
-    found = search.run()
-    assert np.isfinite(found.lag_sd_ns)
-    assert np.isfinite(search.swing(found)).all()
+    assert np.isfinite(search_of(world, few).run().residual)
 
 
 def test_columns_that_nobody_was_ever_active_in_change_nothing() -> None:
@@ -211,7 +174,6 @@ def test_columns_that_nobody_was_ever_active_in_change_nothing() -> None:
     plain = Search(world.signal, windows, active, world.regions + 1, np.inf).run()
     wider = Search(world.signal, windows, active, world.regions + 9, np.inf)
     assert wider.run().sensor == plain.sensor
-    assert not wider.swing(wider.run())[world.regions + 1 :].any()
 
 
 def test_without_any_activity_all_timings_are_alike_and_it_ends() -> None:
@@ -227,8 +189,8 @@ def test_windows_without_length_are_left_out_of_the_equations() -> None:
     windows = windows_of(world)
     none = windows._replace(starts=windows.ends)
     for sensor in (Sensor(), Sensor(window_ns=100 * MS), Sensor(period_ns=100 * MS)):
-        shares, values = design_of(none, active_of(world), world.regions + 1, sensor, counts=False)
-        assert (len(shares), len(values)) == (0, 0)
+        design = Design(none, sensor, counts=False)
+        assert (len(design.shares(active_of(world), world.regions + 1)), len(design.values)) == (0, 0)
 
 
 def test_windows_that_are_all_of_one_moment_end_the_search() -> None:

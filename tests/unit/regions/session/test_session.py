@@ -45,9 +45,9 @@ def test_shares_of_regions_and_the_rest_add_up_to_the_device(stage: Stage) -> No
     parts = [pool.counted(name, pool.energy_source()) for name in ("prefill", "decode")]
     parts.append(pool.rest(source))
     truth = stage.truth().device(0, start, stage.clock.now_ns()).energy_j
-    assert sum(part or 0.0 for part in parts) == pytest.approx(truth, rel=0.05)
+    assert sum(part.total for part in parts if part is not None) == pytest.approx(truth, rel=0.05)
     busy = [pool.pooled(name).busy_s or 0.0 for name in ("prefill", "decode")]
-    assert sum(busy) == pytest.approx(truly_busy_s, rel=0.05)
+    assert sum(busy) == pytest.approx(truly_busy_s, rel=0.1)
 
 
 def test_region_that_outlives_the_history_has_values_of_its_own_for_all_of_its_time(staged: Staged) -> None:
@@ -90,17 +90,19 @@ def test_clock_that_is_set_back_delays_no_span_and_the_join_goes_on(
 
 
 def test_nested_regions_are_charged_once(stage: Stage) -> None:
-    for _ in range(30):
+    # A loop that never varies would be in lock-step with some sensor.
+    pauses = np.random.default_rng(0).uniform(0, 0.06, 30)
+    for pause in pauses.tolist():
         with region("request"):
             with region("model"):
                 stage.work(0.08, "model", share=0.8)
-            stage.run(0.03)
+            stage.run(pause)
     stage.flush()
     pool = stage.session.joiner.pools[stage.uuid]
     assert pool.pooled("model").busy_s == pytest.approx(30 * 0.064, rel=0.1)
     assert pool.pooled("model").active_s == pytest.approx(30 * 0.08, rel=0.01)
     # While its child is active on the device, a parent is not innermost.
-    assert pool.pooled("request").active_s == pytest.approx(30 * 0.03, rel=0.01)
+    assert pool.pooled("request").active_s == pytest.approx(pauses.sum(), rel=0.01)
 
 
 def test_region_that_runs_for_long_is_joined_while_it_runs(stage: Stage) -> None:
@@ -238,18 +240,19 @@ def test_parents_are_known_when_executions_are_let_go(stage: Stage) -> None:
 
 def test_regions_tells_every_region_with_a_verdict(stage: Stage) -> None:
     stage.run(0.5)
-    for i in range(20):
+    pauses = np.random.default_rng(2).uniform(0.02, 0.2, 60)  # a loop in step with the sensor would tell nothing
+    for pause in pauses.tolist():
         with region("train", items=4):
             stage.queue.launch(Work(flops=3e13, bytes=1e9), tag="train")
             stage.run(0.06)
         with region("load"):
-            stage.run(0.05 + 0.01 * (i % 7))  # a loop in step with the sensor would tell nothing
+            stage.run(pause)
     stage.session.flush()
     train, load = stage.session.regions()
     assert (train.summary.region, load.summary.region) == ("train", "load")
     assert str(train.verdict.regime) == "COMPUTE_BOUND"
-    assert train.summary.durations.calls == 20
-    assert train.summary.durations.items == 80
+    assert train.summary.durations.calls == 60
+    assert train.summary.durations.items == 240
     assert load.summary.interval_source == "device"
 
 

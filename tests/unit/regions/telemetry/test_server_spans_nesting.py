@@ -6,6 +6,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind
 from support.concurrency import in_threads
 from support.regions import Stage
+from support.worlds import known
 from unit.regions.telemetry.foreign import foreign_span, start, watch
 
 from gpu_profile import region
@@ -79,9 +80,9 @@ def test_span_that_is_matched_late_counts_from_its_start(on_host: Stage, spans: 
     assert on_host.attributes("job")["busy.ratio"] == pytest.approx(1.0, abs=0.02)
     # What the pool had taken in before the span was matched stays nobody's.
     pool = on_host.session.joiner.pools[on_host.uuid]
-    busy_s = pool.counted("job", pool.busy_source())
-    assert busy_s is not None
-    assert 0.1 < busy_s < 1.5
+    busy = pool.counted("job", pool.busy_source())
+    assert busy is not None
+    assert 0.1 < busy.total < 1.5
 
 
 def test_busy_time_inside_a_region_is_not_charged_to_the_span_around_it(on_host: Stage, spans: ForeignSpans) -> None:
@@ -94,5 +95,5 @@ def test_busy_time_inside_a_region_is_not_charged_to_the_span_around_it(on_host:
             on_host.run(0.5)
     on_host.flush()
     pool = on_host.session.joiner.pools[on_host.uuid]
-    assert pool.counted("decode", pool.busy_source()) == pytest.approx(6.0, rel=0.05)
-    assert pool.counted("GET /", pool.busy_source()) == pytest.approx(0.0, abs=0.3)
+    assert known(pool.counted("decode", pool.busy_source())) == pytest.approx(6.0, rel=0.05)
+    assert known(pool.counted("GET /", pool.busy_source())) == pytest.approx(0.0, abs=0.3)

@@ -1,0 +1,168 @@
+"""The normal equations of many windows, kept as sums: what any number of windows says, in a fixed space. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.probes import Probe
+
+#: Windows are summed by blocks of time, whose differences show what windows have in common with their neighbours.
+#: With this many, every two become one.
+_MOST_BLOCKS: Final = 16
+
+
+class Equations:
+    """Sums over windows. Unknowns are the probes' coefficients, then the columns' rates, nobody's first.
+
+    `probes` are those of every window that is added; signals share the windows.
+    """
+
+    def __init__(self, probes: Sequence[Probe] = ()) -> None:
+        self.probes = tuple(probes)
+        size = len(self.probes) + 1
+        self.n = 0
+        self.gram: Floats = np.zeros((size, size))
+        #: By signal: sums with each unknown, of values, and of their squares.
+        self.moment: Floats = np.zeros((size, 1))
+        self.sum: Floats = np.zeros(1)
+        self.square: Floats = np.zeros(1)
+        #: Sums of each unknown's columns, and the windows that had some of it.
+        self.total: Floats = np.zeros(size)
+        self.seen = np.zeros(size, np.int64)
+        #: The solution that the blocks' sums are taken at; there are none before there is one.
+        self.reference: Floats = np.zeros((size, 1))
+        #: The unknowns that it covers: windows that have others are in no block.
+        self.covered = np.zeros(size, bool)
+        #: Windows of each block, and its sums of the unknowns' columns times what the reference leaves.
+        self._blocks: list[tuple[int, Floats]] = []
+        self._block = 1
+
+    def copy(self) -> Equations:
+        """The same equations, to go on from twice."""
+        result = Equations(self.probes)
+        result.n, result._block = self.n, self._block
+        for name in ("gram", "moment", "sum", "square", "total", "seen", "reference", "covered"):
+            setattr(result, name, getattr(self, name).copy())
+        result._blocks = [(n, sums.copy()) for n, sums in self._blocks]
+        return result
+
+    @property
+    def columns(self) -> int:
+        """Columns so far, nobody's included."""
+        return len(self.gram) - len(self.probes)
+
+    def add(self, shares: Floats, values: Floats, probes: Floats | None = None) -> None:
+        """Take windows in.
+
+        `shares[n, k]` is the share of each window in which each column was active, `values[n]` or `values[n, s]` what
+        the sensor said, and `probes[n, p]` are the windows' probes.
+        """
+        if not len(values):
+            return
+        probes = np.zeros((len(values), len(self.probes))) if probes is None else probes
+        values = values[:, None] if values.ndim == 1 else values
+        outputs = values.shape[1]
+        if self.n == 0:
+            self.moment = np.zeros((len(self.gram), outputs))
+            self.sum, self.square = np.zeros(outputs), np.zeros(outputs)
+            if self.reference.shape[1] != outputs:
+                self.reference = np.zeros((len(self.gram), outputs))
+        self._grow(shares.shape[1])
+        rows = np.concatenate((probes, shares), axis=1)
+        size = rows.shape[1]
+        self.gram[:size, :size] += rows.T @ rows
+        self.moment[:size] += rows.T @ values
+        self.total[:size] += rows.sum(axis=0)
+        self.seen[:size] += np.count_nonzero(rows > 0, axis=0)
+        self.sum += values.sum(axis=0)
+        self.square += (values**2).sum(axis=0)
+        self.n += len(values)
+        if self.covered.any():
+            known = ~(rows[:, ~self.covered[:size]] != 0).any(axis=1)
+            self._add_blocks(rows[known], (values - rows @ self.reference[:size])[known])
+
+    def _add_blocks(self, rows: Floats, errors: Floats) -> None:
+        size, at = rows.shape[1], 0
+        while at < len(rows):
+            if not self._blocks or self._blocks[-1][0] >= self._block:
+                if len(self._blocks) == _MOST_BLOCKS:
+                    self._halve()
+                    continue
+                self._blocks.append((0, np.zeros(self.moment.shape, np.float32)))
+            n, sums = self._blocks[-1]
+            part = slice(at, at + self._block - n)
+            sums[:size] += rows[part].T @ errors[part]
+            took = len(rows[part])
+            self._blocks[-1] = n + took, sums
+            at += took
+
+    def _halve(self) -> None:
+        self._blocks = [
+            (a + b, first + second)
+            for (a, first), (b, second) in zip(self._blocks[::2], self._blocks[1::2], strict=True)
+        ]
+        self._block *= 2
+
+    def refer(self, solution: Floats, seen: Ints) -> None:
+        """Take the blocks' sums at another solution, which so many windows of each unknown told of. If it covers more
+        unknowns, the blocks begin anew."""
+        self._grow(len(solution) - len(self.probes))
+        covered = seen > 0
+        covered[: len(self.probes)] = True
+        if (covered & ~self.covered).any():
+            self._blocks, self._block = [], 1
+        # Each block has its part of the equations of all windows.
+        moved = self.gram @ (solution - self.reference) / max(1, self.n)
+        self._blocks = [(n, (sums - moved * n).astype(np.float32)) for n, sums in self._blocks]
+        self.reference, self.covered = solution, covered
+
+    def blocks(self) -> Floats:
+        """The sums of every block that is at least half full: `[blocks, unknowns, signals]`."""
+        full = [sums for n, sums in self._blocks if 2 * n >= self._block]
+        return np.array(full, np.float64).reshape(len(full), *self.moment.shape)
+
+    def _grow(self, columns: int) -> None:
+        more = columns - self.columns
+        if more > 0:
+            self.gram = np.pad(self.gram, (0, more))
+            self.moment = np.pad(self.moment, ((0, more), (0, 0)))
+            self.total, self.seen = np.pad(self.total, (0, more)), np.pad(self.seen, (0, more))
+            self.covered = np.pad(self.covered, (0, more))
+            self._blocks = [(n, np.pad(sums, ((0, more), (0, 0)))) for n, sums in self._blocks]
+        if (more := len(self.gram) - len(self.reference)) > 0:
+            self.reference = np.pad(self.reference, ((0, more), (0, 0)))
+
+    def leave(self, outputs: list[int]) -> None:
+        """Go on without some of the signals."""
+        if self.n:
+            self.moment, self.reference = (np.delete(a, outputs, axis=1) for a in (self.moment, self.reference))
+            self.sum, self.square = np.delete(self.sum, outputs), np.delete(self.square, outputs)
+            self._blocks = [(n, np.delete(sums, outputs, axis=1)) for n, sums in self._blocks]
+
+    def merge(self, column: int, into: int) -> None:
+        """Make a column part of another, as if they had always been one, and free it. Its probes say nothing more."""
+        self._grow(max(column, into) + 1)
+        place, target = len(self.probes) + column, len(self.probes) + into
+        self.gram[target] += self.gram[place]
+        self.gram[:, target] += self.gram[:, place]
+        self.moment[target] += self.moment[place]
+        self.total[target] += self.total[place]
+        # Windows that met both count twice: they cannot be told apart any more.
+        self.seen[target] = min(self.n, self.seen[target] + self.seen[place])
+        for _, sums in self._blocks:
+            sums[target] += sums[place]
+        gone = [place, *(i for i, probe in enumerate(self.probes) if probe.column == column)]
+        self.gram[gone], self.gram[:, gone], self.moment[gone], self.total[gone], self.seen[gone] = (
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            0,
+        )
+        for _, sums in self._blocks:
+            sums[gone] = 0.0
+        self.reference[gone] = 0.0

@@ -1,0 +1,161 @@
+"""Probe columns: what windows would show if an assumption of the equations were violated. Pure.
+
+The equations assume that a region draws the same all through an execution, in long executions and short ones, early
+in a run and late; that nobody's time is all alike; that the sensor's timing is right. A probe is the linearised effect
+of one violation on every window. Its coefficient is shrunk towards zero with those of its group (`shrinkage`), so that
+a group that the windows do not call for changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.units import NS_PER_S
+
+#: At most this many columns have probes of their own; none that was active for less than this share of the time.
+MOST_PROBED: Final = 16
+_LEAST_SHARE: Final = 0.005
+_MS: Final = 1_000_000
+#: Pauses shorter than this are alike: how long one is, stamps decide as much as the program.
+_SHORT_NS: Final = _MS
+#: The unit of run time in a probe of drift.
+_RUN_NS: Final = 60 * NS_PER_S
+
+
+class Group(StrEnum):
+    """Violations whose probes are shrunk together; the value says it in a refusal."""
+
+    PHASE = "its power changes within an execution"
+    LENGTH = "its power depends on the length of an execution"
+    RUN_TIME = "its power changes over the run"
+    TIMING = "the timing of the sensor is uncertain"
+    IDLE = "power outside regions changes with the length of the pause"
+
+
+class Kind(StrEnum):
+    """What a probe is the effect of."""
+
+    SLOPE = "slope"
+    BEND = "bend"
+    LENGTH = "length"
+    DRIFT = "drift"
+    LAG = "lag"
+    LAG_DRIFT = "lag drift"
+    WINDOW = "window"
+    GAP = "gap"
+    SOON = "soon"
+    LATER = "later"
+
+
+GROUPS: Final = {
+    Kind.SLOPE: Group.PHASE,
+    Kind.BEND: Group.PHASE,
+    Kind.LENGTH: Group.LENGTH,
+    Kind.DRIFT: Group.RUN_TIME,
+    Kind.LAG_DRIFT: Group.TIMING,
+    Kind.GAP: Group.IDLE,
+    Kind.SOON: Group.IDLE,
+    Kind.LATER: Group.IDLE,
+}
+#: The kinds that say how one column's rate varies, of a region's and of nobody's.
+_OF_REGIONS: Final = (Kind.SLOPE, Kind.BEND, Kind.LENGTH, Kind.DRIFT)
+_OF_NOBODY: Final = (Kind.GAP, Kind.SOON, Kind.LATER, Kind.DRIFT)
+
+
+class Probe(NamedTuple):
+    """One probe. `column` is whose rate it varies; -1 for the timing, which concerns all."""
+
+    kind: Kind
+    column: int = -1
+
+
+def choose(active: Floats, *, window: bool) -> tuple[Probe, ...]:
+    """The probes for columns that were active for so long each, nobody's first.
+
+    `window`: the sensor averages over a window of its own, which may be off too.
+    """
+    share = active / max(float(active.sum()), 1e-300)
+    share[0] = 0.0
+    busiest = np.argsort(-share, kind="stable")[:MOST_PROBED]
+    regions = sorted(int(column) for column in busiest if share[column] >= _LEAST_SHARE)
+    return (
+        *(Probe(kind, column) for kind in _OF_REGIONS for column in regions),
+        *(Probe(kind, 0) for kind in _OF_NOBODY),
+        Probe(Kind.LAG),
+        Probe(Kind.LAG_DRIFT),
+        *([Probe(Kind.WINDOW)] if window else ()),
+    )
+
+
+class Gaps(NamedTuple):
+    """The pauses in which no piece is active, by start, in ns. The last one has no end yet: it is where it starts."""
+
+    starts: Ints
+    ends: Ints
+
+    @classmethod
+    def between(cls, starts: Ints, reached: Ints) -> Gaps:
+        """Between pieces by start, whose latest end so far is `reached`."""
+        if not len(starts):
+            return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        apart = starts[1:] > reached[:-1]
+        return cls(np.append(reached[:-1][apart], reached[-1]), np.append(starts[1:][apart], reached[-1]))
+
+    def integrals(self, moments: Ints) -> dict[Kind, Floats]:
+        """Of each way in which nobody's power may vary over a pause, its integral up to each moment, in ns."""
+        if not len(self.starts):
+            return {kind: np.zeros(len(moments)) for kind in (Kind.GAP, Kind.SOON, Kind.LATER)}
+        origin = int(self.starts[0])
+        starts, ends, at = ((part - origin).astype(np.float64) for part in (self.starts, self.ends, moments))
+        ends[-1] = max(starts[-1] + 1.0, float(at.max(initial=0.0)))
+        lengths = ends - starts
+        place = np.maximum(np.searchsorted(starts, at, side="right") - 1, 0)
+        since = np.clip(at - starts[place], 0.0, lengths[place])
+        found = {}
+        logs = np.log(np.maximum(lengths, _SHORT_NS) / _SHORT_NS)
+        for kind, passed, whole in (
+            (Kind.GAP, logs[place] * since, logs * lengths),
+            (Kind.SOON, _settled(since, 50e6), _settled(lengths, 50e6)),
+            (Kind.LATER, _settled(since, 1e9), _settled(lengths, 1e9)),
+        ):
+            before = np.concatenate(([0.0], np.cumsum(whole)[:-1]))
+            found[kind] = before[place] + passed
+        return found
+
+
+def _settled(since: Floats, constant_ns: float) -> Floats:
+    """The integral of `s / (s + constant)`: how far something has settled that begins to when work ends."""
+    settled: Floats = since - constant_ns * np.log1p(since / constant_ns)
+    return settled
+
+
+def slope(passed: Floats, lengths: Floats) -> Floats:
+    """The integral of the Legendre polynomial `2u - 1` over the first part of a piece, in ns; 0 over all of it."""
+    u = passed / lengths
+    return lengths * (u * u - u)
+
+
+def bend(passed: Floats, lengths: Floats) -> Floats:
+    """The same of `6u² - 6u + 1`."""
+    u = passed / lengths
+    return lengths * (2 * u * u * u - 3 * u * u + u)
+
+
+def run_time(moments: Ints, origin_ns: int) -> Floats:
+    """Time since an origin, in the unit of the probes of drift."""
+    since: Floats = (moments - origin_ns) / _RUN_NS
+    return since
+
+
+def groups_of(probes: Sequence[Probe]) -> dict[Group, Ints]:
+    """The places of each group's probes. The sensor's lag and window are in none: nothing says that they are right."""
+    places: dict[Group, list[int]] = {}
+    for i, probe in enumerate(probes):
+        if probe.kind in GROUPS:
+            places.setdefault(GROUPS[probe.kind], []).append(i)
+    return {group: np.array(each, np.int64) for group, each in places.items()}

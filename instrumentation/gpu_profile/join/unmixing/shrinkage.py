@@ -1,0 +1,111 @@
+"""Least squares in which groups of unknowns are shrunk towards zero as far as the data allow. Pure.
+
+Each group's unknowns are taken for draws from a normal distribution around 0 whose variance is found from the data: the
+evidence is maximised by MacKay's fixed point (*Bayesian interpolation*, Neural Computation 4 (1992), 415, eq. 4.11).
+A group that the data do not call for ends with a variance of next to nothing, as if it were not there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.probes import Group
+
+_ROUNDS: Final = 40
+#: What a rate varies by has no larger standard deviation than this many times the mean of the signal: the slope of a
+#: region that works in its first third alone is twice its rate.
+_LARGEST: Final = 2.0
+#: The fixed point has been reached if no variance moves by more than this share.
+_STEADY: Final = 0.01
+#: A direction with less than this share of the strongest one's strength is rounding.
+_ROUNDING: Final = 1e-11
+_TINY: Final = 1e-300
+#: What is held at 0, as a multiple of what the windows say of it.
+_HELD: Final = 1e12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Posterior:
+    """A solution, the covariance of its errors, the variance of one window's error, and that of each group's unknowns.
+
+    Of unknowns that no window had, the solution and the covariance are 0. `evidence` is minus twice the logarithm of
+    how likely the values are under all solutions, but for a constant (MacKay, eq. 4.8): the less, the better.
+    """
+
+    solution: Floats
+    covariance: Floats
+    noise: float
+    variances: Mapping[Group, float]
+    evidence: float
+
+
+def shrink(
+    gram: Floats, moment: Floats, square: float, n: int, groups: Mapping[Group, Ints],
+    mean: float, start: Mapping[Group, float] | None = None,
+) -> Posterior:  # fmt: skip
+    """Solve the normal equations of `n` rows, whose values are `mean` on average and whose squares add up to `square`.
+
+    `groups` are the places of the unknowns that are shrunk, `start` variances to begin with.
+    """
+    diagonal = np.diag(gram)
+    used = diagonal > 0
+    scale = np.where(used, 1 / np.sqrt(np.where(used, diagonal, 1.0)), 0.0)
+    kept = np.flatnonzero(used)
+    inner = gram[np.ix_(kept, kept)] * scale[kept, None] * scale[kept]
+    right = moment[kept] * scale[kept]
+    place = np.full(len(gram), -1)
+    place[kept] = np.arange(len(kept))
+    own = {group: place[each][place[each] >= 0] for group, each in groups.items()}
+    own = {group: each for group, each in own.items() if len(each)}
+    shrunk = np.zeros(len(kept), bool)
+    for each in own.values():
+        shrunk[each] = True
+    free = int(len(kept) - shrunk.sum())
+    plain = np.flatnonzero(~shrunk)
+    strong = inner[np.ix_(plain, plain)] + _ROUNDING * np.eye(len(plain))
+    first = np.linalg.solve(strong, right[plain]) if len(plain) else np.zeros(0)
+    floor = max(_TINY, 1e-12 * square / max(n, 1))
+    noise = max(floor, float(square - first @ right[plain]) / max(1, n - free))
+    # The unknowns of a group are rates of one kind and have one variance, however strongly the windows show each. To
+    # begin with, it explains a tenth of the noise.
+    strength = {group: 1 / scale[kept][each] ** 2 for group, each in own.items()}
+    variances = {group: 0.1 * noise * n / float(each.sum()) for group, each in strength.items()}
+    if start:
+        variances |= {group: start[group] for group in own if start.get(group, 0.0) > 0}
+    most = {group: math.inf if group is Group.TIMING else (_LARGEST * mean) ** 2 for group in own}
+    solution = np.zeros(len(kept))
+    precision, left = np.full(len(kept), _ROUNDING), square
+    inverse: Floats = np.eye(len(kept))
+    for _ in range(_ROUNDS if own else 2):
+        precision = np.full(len(kept), _ROUNDING)
+        for group, each in own.items():
+            precision[each] = np.minimum(_HELD, noise / np.maximum(variances[group] * strength[group], _TINY))
+        inverse = np.linalg.inv(inner + np.diag(precision)).astype(np.float64)
+        solution = inverse @ right
+        freedom, moved = float(free), 0.0
+        for group, each in own.items():
+            told = len(each) - float((precision[each] * np.diag(inverse)[each]).sum())
+            freedom += max(0.0, told)
+            squares = float((solution[each] ** 2 / strength[group]).sum())
+            new = min(most[group], max(_TINY, squares / max(told, 1e-6)))
+            if told * squares > 1e-6 * noise / float(strength[group].mean()):
+                moved = max(moved, abs(new / variances[group] - 1))
+            variances[group] = new
+        left = float(square - 2 * solution @ right + solution @ inner @ solution)
+        old, noise = noise, max(floor, left / max(1.0, n - freedom))
+        if max(moved, abs(noise / old - 1)) < _STEADY:
+            break
+    penalty = float(precision @ solution**2)
+    evidence = n * np.log(noise) + (left + penalty) / noise - float(np.linalg.slogdet(inverse)[1])
+    evidence -= float(np.log(precision[shrunk]).sum())
+    whole = np.zeros((len(gram), len(gram)))
+    whole[np.ix_(kept, kept)] = noise * inverse * scale[kept, None] * scale[kept]
+    result = np.zeros(len(gram))
+    result[kept] = solution * scale[kept]
+    return Posterior(result, whole, noise, variances, float(evidence))
