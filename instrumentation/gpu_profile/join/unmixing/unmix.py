@@ -325,13 +325,17 @@ class Fit:
             widths = self._widths(weights)
             cause = max(widths, key=widths.__getitem__)
             return cause or f"not identifiable yet: ±{half_width:.3g} around {value:.3g}"
-        if value + _IMPOSSIBLE * half_width < 0 or value - _IMPOSSIBLE * half_width > self.most:
+        slack = _IMPOSSIBLE * half_width + self._next_to_nothing
+        if value + slack < 0 or value - slack > self.most:
             return f"not identifiable: {value:.3g} ± {half_width:.3g} is not possible"
         return ""
 
     def _too_wide(self, rate: float, half_width: float) -> bool:
-        least = _NOTHING * self.most if np.isfinite(self.most) else 0.0
-        return not half_width <= WIDEST_HALF_WIDTH * max(abs(rate), self.mean, least)
+        return not half_width <= WIDEST_HALF_WIDTH * max(abs(rate), self.mean, self._next_to_nothing)
+
+    @property
+    def _next_to_nothing(self) -> float:
+        return _NOTHING * self.most if np.isfinite(self.most) else 0.0
 
     def _overlap(self, weights: Floats, n: int) -> Rate | None:
         """The mean of the windows by their overlap with the columns, if those fill them well enough.
