@@ -12,8 +12,8 @@ from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, PCIE_RX
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.activities import Activity
-from gpu_profile.join.unmixing.mixture import Counted, Shares
 from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.shares import Counted, Shares
 
 few = settings(max_examples=25)
 ALL = np.ones(3, bool)

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.unmix import bounded, nnls
+from gpu_profile.join.unmixing.equations import bounded, nnls
 
 
 class Problem:

@@ -12,8 +12,8 @@ from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.trailing import Readings
 from gpu_profile.join.unmixing.activities import Activity
-from gpu_profile.join.unmixing.mixture import Counted
 from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.shares import Counted
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

@@ -56,9 +56,14 @@ class Design:
         follows, sensor = sensor.follows, sensor.placed(windows.ends)
         starts, ends = sensor.moments(windows.starts), sensor.moments(windows.ends)
         keep = ends > starts
+        #: How many windows contradict the sensor: the counter grew in what would be no time.
+        self.contradicting = int((~keep & (windows.masses[:, 0] > 0)).sum()) if counts else 0
+        #: ... and how many are left out because a renewal is too near to tell which side of it they are on.
+        self.unclear = 0
         if sensor.period_ns and not follows:
             clear = keep & sensor.clear(windows.starts) & sensor.clear(windows.ends)
             if clear.sum() * 2 >= keep.sum():
+                self.unclear = int(keep.sum() - clear.sum())
                 keep = clear
         if not keep.all():
             starts, ends = starts[keep], ends[keep]

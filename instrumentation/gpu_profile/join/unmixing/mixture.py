@@ -8,8 +8,7 @@ the residual grows for good, it is looked for again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, run_time
 from gpu_profile.join.unmixing.sensor import LONGEST_LAG_NS, Sensor, shapes
+from gpu_profile.join.unmixing.shares import Counted, Share, Shares, fitted
 from gpu_profile.join.unmixing.stamps import Stamps
 from gpu_profile.join.unmixing.timing_search import Search
 from gpu_profile.join.unmixing.unmix import WIDEST_HALF_WIDTH, Fit, Rate
@@ -37,8 +37,10 @@ LOCK_UNSURE_AT: Final = 1000
 #: costs some hundred small fits.
 _GROWTH: Final = 2.0
 _GROWTH_AT_LAST: Final = 1.25
-#: The search starts with this many windows per unknown.
-_LEAST_PER_COLUMN: Final = 3
+#: The search starts with this many windows per column, and with fewer where there will be no more; no rate is given
+#: before it.
+_LEAST_PER_COLUMN: Final = 8
+_LEAST_AT_LAST: Final = 3
 #: A signal that has readings, but for none of so many windows, does not belong to them.
 _SILENT: Final = 10
 #: Active time is not kept any longer than this for a signal that says nothing.
@@ -82,79 +84,6 @@ FAMILIES: Final[tuple[tuple[Signal, ...], ...]] = (
 SUPERSEDED: Final[Mapping[Signal, Signal]] = {rows.UTILIZATION: rows.GRAPHICS, rows.POWER_AVERAGE: rows.ENERGY}
 #: Counters that the driver reads from hardware at the call: there is no timing to look for.
 _IMMEDIATE: Final = frozenset({rows.PCIE_RX, rows.NVLINK_RX})
-
-
-class Share(NamedTuple):
-    """A part of a measured total, with the half-width of its 95 % interval.
-
-    None where it is uncertain: it was shared out by time, as the rate is not known.
-    """
-
-    value: float
-    half_width: float | None
-
-
-class Counted(NamedTuple):
-    """A share of a measured total that only grows: what was given while the rate was known, and what was not."""
-
-    certain: float
-    uncertain: float
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return self.certain + self.uncertain
-
-
-@dataclass(slots=True)
-class Shares:
-    """A quantity shared out so that every share only grows and all shares add up to what was measured.
-
-    Columns are those of the equations: 0 is the unattributed rest. In unit·s (a counter's unit), `certain` is what was
-    given while the column's rate was known, and `uncertain` what was not.
-    """
-
-    certain: Floats = field(default_factory=lambda: np.zeros(1))
-    uncertain: Floats = field(default_factory=lambda: np.zeros(1))
-
-    @property
-    def shared(self) -> Floats:
-        """All that each column was given."""
-        return self.certain + self.uncertain
-
-    def _grow(self, columns: int) -> None:
-        more = columns - len(self.certain)
-        if more > 0:
-            self.certain, self.uncertain = np.pad(self.certain, (0, more)), np.pad(self.uncertain, (0, more))
-
-    def hand_out(self, measured: float, targets: Floats, known: npt.NDArray[np.bool_]) -> None:
-        """Bring the sum up to `measured`, so that the shares move towards the proportions of `targets`.
-
-        `known`: of which columns the targets follow from their rates.
-        """
-        self._grow(len(targets))
-        total = float(targets.sum())
-        if total > 0:
-            wanted = targets / total * measured
-        else:
-            wanted = np.zeros(len(targets))
-            wanted[0] = measured
-        shared = self.shared
-        short = np.maximum(wanted - shared, 0.0)
-        missing = float(short.sum())
-        left = measured - float(shared.sum())
-        if missing > 0 and left > 0:
-            given = short * min(1.0, left / missing)
-            self.certain = self.certain + np.where(known, given, 0.0)
-            self.uncertain = self.uncertain + np.where(known, 0.0, given)
-
-    def merge(self, column: int, into: int) -> None:
-        """Give what a column was given to another."""
-        if column < len(self.certain):
-            self._grow(into + 1)
-            for given in (self.certain, self.uncertain):
-                given[into] += given[column]
-                given[column] = 0.0
 
 
 class Mixture:
@@ -238,6 +167,11 @@ class Mixture:
         return self._seen_ns
 
     @property
+    def _timed(self) -> bool:
+        """Whether the timing is more than a guess."""
+        return self.locked or bool(self._known)
+
+    @property
     def columns(self) -> int:
         """Columns that a window was met by, nobody's included."""
         return self._equations.columns
@@ -285,7 +219,7 @@ class Mixture:
         if not self.locked:
             self._kept += fresh
             self._searched_n += sum(len(windows.ends) for windows in fresh)
-        if not self._search(active, columns, _GROWTH_AT_LAST if final else _GROWTH) and fresh:
+        if not self._search(active, columns, final=final) and fresh:
             self._add(Windows.joined(fresh), active, columns)
 
     def _fetch(self, until_ns: int) -> Windows:
@@ -353,14 +287,15 @@ class Mixture:
 
     # ------------------------------------------------------------------ the timing
 
-    def _search(self, active: ActiveTime, columns: int, growth: float) -> bool:
-        """Look for the timing again if there are so many times more windows; True if the equations were made anew."""
+    def _search(self, active: ActiveTime, columns: int, *, final: bool) -> bool:
+        """Look for the timing again if there are enough more windows; True if the equations were made anew."""
         if self.locked:
             return False
         n = sum(len(w.ends) for w in self._kept)
-        enough = self._searched_n >= max(growth * self._judged_n, _LEAST_PER_COLUMN * columns)
+        least = columns * (_LEAST_AT_LAST if final else _LEAST_PER_COLUMN)
+        enough = self._searched_n >= max(self._judged_n * (_GROWTH_AT_LAST if final else _GROWTH), least)
         last = self._searched_n >= LOCK_UNSURE_AT
-        if columns == 1 or n < _LEAST_PER_COLUMN * columns or not (enough or last):
+        if columns == 1 or n < least or not (enough or last):
             return False
         self._judged_n = self._searched_n
         windows = Windows.joined(self._kept)
@@ -478,7 +413,10 @@ class Mixture:
         share[:known] = weights[:known]
         if not share.any():
             return Rate(0.0, np.inf, 0, "no samples yet")
-        return fit.rate(share / share.sum())
+        found = fit.rate(share / share.sum())
+        if not (self._timed or found.reason):
+            return found._replace(half_width=np.inf, reason=f"too few samples ({found.n})")
+        return found
 
     def _fit(self, signal: Signal) -> Fit:
         output = self.signals.index(signal)
@@ -553,7 +491,7 @@ class Mixture:
                 parts = drawn[own] if drawn[own].sum() > 0 else time
                 targets[own] = rate.value * time.sum() * parts / parts.sum()
                 half_widths[own] = rate.half_width * time.sum() * parts / parts.sum()
-        targets, half_widths = _fitted(targets, half_widths, measured)
+        targets, half_widths = fitted(targets, half_widths, measured)
         wide = half_widths > WIDEST_HALF_WIDTH * np.maximum(targets, mean * active_s * covered)
         half_widths[wide] = np.inf
         self._targeted, self._targeted_of = (targets, half_widths), now
@@ -562,16 +500,15 @@ class Mixture:
     def _drawn(self, active_s: Floats) -> Floats:
         """What each column should have, in proportion to its rate times its active time.
 
-        The less certain a rate, the closer it is drawn to the mean (weights by inverse variance, the mean's own
-        spread taken to be its size): with no certainty, time decides, as it does in the overlap mean.
+        The less certain a rate, the closer it is drawn to the mean, whose own spread is taken to be its size: with no
+        certainty, time decides, as it does in the overlap mean.
         """
-        mean, fit = self.mean(self.lead) or 0.0, self._fit(self.lead)
+        mean = self.mean(self.lead) or 0.0
         drawn = np.zeros(len(active_s))
-        rates = fit.rates
-        known = min(len(rates), len(active_s))
-        doubt = fit.variance_of_rates()[:known]
-        weight = np.where(np.isfinite(doubt) & (mean > 0), mean**2 / (mean**2 + doubt), 0.0) if mean else 0.0
-        drawn[:known] = (weight * rates[:known] + (1 - weight) * mean) * active_s[:known]
+        if mean > 0 and self._timed:
+            rates = self._fit(self.lead).drawn_to(mean, mean)
+            known = min(len(rates), len(active_s))
+            drawn[:known] = rates[:known] * active_s[:known]
         total = float(drawn.sum())
         if total <= 0:
             drawn, total = active_s, float(active_s.sum())
@@ -586,19 +523,6 @@ class Mixture:
         self._watched_n = 0
         self._fits.clear()
         self._targeted_of = None
-
-
-def _fitted(targets: Floats, half_widths: Floats, measured: float) -> tuple[Floats, Floats]:
-    """Targets that add up to what was measured: each takes up what is missing by the square of how far it may be off,
-    which for an uncertain one is all of it. Half-widths grow by as much as their targets were moved."""
-    known = np.isfinite(half_widths)
-    off = np.where(known, np.where(targets > 0, half_widths, 0.0), targets) ** 2
-    fitted = targets
-    if off.sum() > 0:
-        fitted = np.maximum(0.0, targets + off / off.sum() * (measured - float(targets.sum())))
-    total = float(fitted.sum())
-    fitted = fitted * (measured / total) if total > 0 else targets
-    return fitted, np.where(known, half_widths + np.abs(fitted - targets), half_widths)
 
 
 def _places(rows: tuple[Ints, Ints, Ints], starts: Ints, ends: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:

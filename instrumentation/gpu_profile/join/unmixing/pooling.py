@@ -17,9 +17,10 @@ from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.activities import Activities, Activity, Named
-from gpu_profile.join.unmixing.mixture import FAMILIES, PATIENCE_NS, SUPERSEDED, Counted, Mixture, Share
+from gpu_profile.join.unmixing.mixture import FAMILIES, PATIENCE_NS, SUPERSEDED, Mixture
 from gpu_profile.join.unmixing.region_columns import OTHER, Attribution
 from gpu_profile.join.unmixing.sensor import Sensor
+from gpu_profile.join.unmixing.shares import Counted, Share
 from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.units import NS_PER_S
 

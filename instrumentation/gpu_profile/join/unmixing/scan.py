@@ -73,9 +73,10 @@ class Scan:
         missed = (values - self._solved(shares * near, values * near, shares)) ** 2
         n = np.maximum(keep.sum(axis=1), 1)
         left = np.minimum(missed, far).sum(axis=1) / n
-        # Windows that a timing makes nothing of are no better than their mean.
+        # Windows that a timing makes nothing of are no better than their mean, and contradict it where a counter grew.
         whole = windows.masses[:, 0] * NS_PER_S / (windows.ends - windows.starts)
-        result: Floats = left + (1 - n / len(whole)) * float(whole.var())
+        out = float((whole**2).mean() if self._counts else whole.var())
+        result: Floats = left + (1 - n / len(whole)) * out
         return result
 
     def _solved(self, shares: Floats, values: Floats, whole: Floats | None = None) -> Floats:

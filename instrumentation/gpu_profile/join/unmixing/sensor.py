@@ -120,8 +120,9 @@ class Sensor(NamedTuple):
         lag = float(np.clip(lag_ms * _MS, -_FARTHEST_NS, _FARTHEST_NS))
         far = _FARTHEST * self.window_ns
         window = float(np.clip(window_ms * _MS, -far, far))
-        shorter = drift * _MS * self.period_ns / _MINUTE_NS if self.period_ns else 0.0
-        if abs(lag) < _NEGLIGIBLE_NS and abs(window) < _NEGLIGIBLE_NS and abs(drift) * _MS < _NEGLIGIBLE_NS:
+        lag, window, drift = (part if abs(part) >= _NEGLIGIBLE_NS else 0.0 for part in (lag, window, drift * _MS))
+        shorter = drift * self.period_ns / _MINUTE_NS if self.period_ns else 0.0
+        if not (lag or window or drift):
             return self
         found = self._replace(lag_ns=self.lag_ns + round(lag), window_ns=self.window_ns + round(window))
         if round(shorter):
@@ -199,11 +200,11 @@ class Sensor(NamedTuple):
 
     def around(self, step_ns: int) -> Iterator[Sensor]:
         """This one and its neighbours on a finer grid, as far as the coarser one leaves it open."""
-        most = self.blur_ns // 2 // step_ns + 1
+        most = -(-self.blur_ns // (2 * step_ns))
         for move in range(-most * step_ns, most * step_ns + 1, step_ns):
             if self.period_ns or self.lag_ns + move >= 0:
                 yield self._replace(lag_ns=self.lag_ns + move, blur_ns=step_ns)
-            if self.period_ns and not self.in_step:
+            if move and self.period_ns and not self.in_step:
                 phase = (self.phase_ns + move) % self.period_ns
                 yield self._replace(phase_ns=phase, blur_ns=step_ns)
                 # The same moments, but for the readings that are taken for those of another renewal.
@@ -377,26 +378,32 @@ def plain(sensor: Sensor) -> Sensor:
 def renewing(some: Iterable[Sensor], signal: Signal) -> list[Sensor]:
     """Sensors that renew themselves once a nominal period, at any phase, near some that only lag."""
     period = signal.refresh_ns
-    return [_renewed(s, period, phase, move) for s in some for phase in _phases(period) for move in _MOVES_NS]
+    renewed = dict.fromkeys(_renewed(s, period, move) for s in some for move in _MOVES_NS)
+    return [s._replace(phase_ns=phase) for s in renewed for phase in _phases(period)]
 
 
-def drifting(some: Iterable[Sensor], signal: Signal, stamps: Ints) -> list[Sensor]:
-    """Sensors whose period is a little longer or shorter than the nominal one, near some that only lag."""
+def drifting(near: Sensor, signal: Signal, stamps: Ints) -> list[Sensor]:
+    """Sensors whose period is a little longer or shorter than the nominal one, with no lag besides, or the one that
+    `near`, which only lags, has beyond what renewals explain.
+    """
     nominal, span = signal.refresh_ns, max(1, int(stamps[-1] - stamps[0]))
     step = max(1, round(2 * STEP_NS * nominal / span))
     most = round(_OFF * nominal) // step
     origin = int(stamps[len(stamps) // 2])
-    found = []
-    for period in (nominal + move * step for move in range(-most, most + 1) if move):
-        phases = ((origin + phase) % period for phase in range(0, period, period // 12))
-        found += [_renewed(s, period, phase, 0) for phase in phases for s in some]
-    return found
+    lag = _renewed(near, nominal, 0).lag_ns
+    lags = {0, lag} if lag > _MOVES_NS[-1] else {0}
+    return [
+        near._replace(lag_ns=lag, period_ns=period, phase_ns=(origin + phase) % period, blur_ns=STEP_NS)
+        for period in (nominal + move * step for move in range(-most, most + 1) if move)
+        for phase in range(0, period, period // 12)
+        for lag in sorted(lags)
+    ]
 
 
 def _phases(period_ns: int) -> range:
     return range(0, period_ns, STEP_NS)
 
 
-def _renewed(sensor: Sensor, period_ns: int, phase_ns: int, move_ns: int) -> Sensor:
+def _renewed(sensor: Sensor, period_ns: int, move_ns: int) -> Sensor:
     lag = max(0, sensor.lag_ns - period_ns // 2 + move_ns)
-    return sensor._replace(period_ns=period_ns, phase_ns=phase_ns, lag_ns=lag, blur_ns=STEP_NS)
+    return sensor._replace(period_ns=period_ns, lag_ns=lag, blur_ns=STEP_NS)

@@ -11,12 +11,13 @@ from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
 from gpu_profile.join.unmixing.design import Design, Windows
-from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.equations import Equations, bounded
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, groups_of
 from gpu_profile.join.unmixing.scan import Scan
 from gpu_profile.join.unmixing.sensor import (
     FINE_STEPS_NS,
+    GUARD_NS,
     IN_STEP,
     JITTERS_NS,
     LONGEST_LAG_NS,
@@ -37,7 +38,7 @@ from gpu_profile.join.unmixing.sensor import (
     unsteadiness_ns,
 )
 from gpu_profile.join.unmixing.shrinkage import Posterior, shrink
-from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE, bounded
+from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE
 from gpu_profile.units import NS_PER_S
 
 #: The coarse grid is tried on the newest windows alone.
@@ -88,12 +89,21 @@ class Found(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Normal equations of `n` windows: sums of products of shares, of shares and values, of values."""
+    """Normal equations of `n` windows: sums of products of shares, of shares and values, of values. Of those left out,
+    `unclear` ones may be of either side of a renewal; in `contradicting` ones a counter grew in what would be no time.
+    """
 
     n: int
+    unclear: int
+    contradicting: int
     gram: Floats
     moment: Floats
     square: float
+
+    @property
+    def alike(self) -> float:
+        """How many windows each fitted one stands for: unclear ones speak neither for a timing nor against it."""
+        return (self.n + self.unclear) / max(1, self.n)
 
     def rates(self, most: float) -> Floats:
         """The rates by column, within physics."""
@@ -133,7 +143,7 @@ class Search:
         #: Sums of squares are not more exact than this, and no fit is better.
         means = self._alone.masses[:, 0] * NS_PER_S / (windows.ends - windows.starts)
         self._least = 1e-9 * float((means**2).mean()) + 1e-30
-        self._variance = float(means.var())
+        self._variance, self._mean = float(means.var()), float(means.mean())
 
     def _coarse(self) -> ActiveTime | SampledTime:
         """Active time as it is searched."""
@@ -147,7 +157,8 @@ class Search:
         return active.sampled(start, end, _CELL_NS, self.columns)
 
     def _fitted(self, sensor: Sensor, windows: Windows, active: ActiveTime | SampledTime) -> Sums:
-        n, gram, moment, square = 0, np.zeros((self.columns, self.columns)), np.zeros(self.columns), 0.0
+        n, unclear, contradicting, square = 0, 0, 0, 0.0
+        gram, moment = np.zeros((self.columns, self.columns)), np.zeros(self.columns)
         for part in windows.parts():
             design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
             shares, values = design.shares(active, self.columns), design.values[:, 0]
@@ -155,16 +166,23 @@ class Search:
             moment += shares.T @ values
             square += float(values @ values)
             n += len(values)
-        return Sums(n, gram, moment, square)
+            unclear += design.unclear
+            contradicting += design.contradicting
+        return Sums(n, unclear, contradicting, gram, moment, square)
 
     def residual(self, sensor: Sensor) -> float:
         """Mean squared error that a timing leaves."""
         return self._left(self._fitted(sensor, self._alone, self._active), len(self.windows.ends))
 
     def _left(self, fitted: Sums, n: int) -> float:
-        """The mean squared error of `n` windows, where nothing but their mean tells those that were left out."""
+        """The mean squared error of `n` windows, those included that were left out."""
         left = fitted.residual(fitted.rates(self.most)) if fitted.n else 0.0
-        return max(self._least, (left + (n - fitted.n) * self._variance) / n)
+        return max(self._least, (left * fitted.alike + self._out(fitted, n)) / n)
+
+    def _out(self, fitted: Sums, n: int) -> float:
+        """The sum of squares of those of `n` windows that are neither fitted nor unclear: they are no better than their
+        mean, and contradict the timing where a counter grew."""
+        return (n - fitted.n - fitted.unclear) * self._variance + fitted.contradicting * self._mean**2
 
     def rates(self, sensor: Sensor) -> Floats:
         """The rates of the first signal under a timing."""
@@ -179,7 +197,8 @@ class Search:
         starts = [sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in known]
         ranked = self._starts()
         most = ranked[0][0] + _HOPELESS
-        tried = [self._refined(start) for start in starts + [start for score, start in ranked if score < most]]
+        starts += [start for score, start in ranked if score < most]
+        tried = self._refined([self._unsettled(start) for start in starts])
         best, left = min(tried, key=lambda t: self._score(*t))
         scores = [self._score(*each) for each in tried]
         posterior, probes = self._posterior(best)
@@ -207,8 +226,9 @@ class Search:
         found.sort(key=lambda one: one[0][0].evidence + self._against(one[1]))
         result: dict[Sensor, float] = {}
         for told, start in found[:_STARTS]:
-            sensor = self._lag_corrected(start, told)
-            result.setdefault(sensor, self._posterior(sensor)[0].evidence + self._against(sensor))
+            # A counter that renews itself has no lag besides: not just a neighbour of the best lag.
+            for sensor in {self._lag_corrected(start, told), *([] if start.lag_ns else [start])}:
+                result.setdefault(sensor, self._posterior(sensor)[0].evidence + self._against(sensor))
         return [(sensor, self.residual(sensor)) for sensor in result], list(result.values())
 
     def _lag_corrected(self, sensor: Sensor, told: tuple[Posterior, tuple[Probe, ...]]) -> Sensor:
@@ -225,17 +245,19 @@ class Search:
         """What is known under a timing if rates may vary, by all windows or the newest, and by which probes."""
         windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
         equations = Equations(choose(self._active_s(), window=sensor.window_ns > 0))
-        rates, origin_ns = self.rates(sensor), int(windows.starts[0])
+        fitted = self._fitted(sensor, windows, self._active)
+        rates, origin_ns = fitted.rates(self.most), int(windows.starts[0])
         for part in windows.parts():
             design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
             shares = design.shares(self._pieces, self.columns)
             probes = design.probes(self._pieces, equations.probes, shares, rates, origin_ns)
             equations.add(shares, design.values, probes)
-        # Windows that are left out are no better than their mean.
         n = len(windows.ends)
-        square = float(equations.square[0]) + (n - equations.n) * self._variance
+        square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
         mean = abs(float(equations.sum[0])) / max(1, equations.n)
-        found = shrink(equations.gram, equations.moment[:, 0], square, n, groups_of(equations.probes), mean)
+        groups = groups_of(equations.probes)
+        gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
+        found = shrink(gram, moment, square, n, groups, mean)
         return found, equations.probes
 
     def _active_s(self) -> Floats:
@@ -258,7 +280,9 @@ class Search:
         )
         unheard = sensor.window_ns and not sensor.usual
         late = sensor.lag_ns + sensor.period_ns // 2 > _LATE_NS
-        return (_STRANGE if strange else 0.0) + (_UNUSUAL if unheard else 0.0) + (_UNUSUAL if late else 0.0)
+        # A reading that is of a moment after its stamp: only stamps that are off can show that.
+        early = not sensor.in_step and sensor.lag_ns < -GUARD_NS
+        return _STRANGE * bool(strange) + _UNUSUAL * (bool(unheard) + late + early)
 
     def _starts(self) -> list[tuple[float, Sensor]]:
         """The best timings of coarse scans that are no neighbours, each moved to the best near it, by score."""
@@ -290,7 +314,7 @@ class Search:
                 tried += ranked(renewing(near, self.lead))
             if self.lead.kind is Kind.COUNTER:
                 newest = Windows(few.starts[-_PERIODS:], few.ends[-_PERIODS:], few.masses[-_PERIODS:])
-                tried += ranked(drifting(near, self.lead, newest.ends))
+                tried += ranked(drifting(near[0], self.lead, newest.ends))
         starts = self._distinct(tried, _STARTS)
         # In a loop that hardly varies, what is right and what is wrong are few milliseconds apart.
         nearer = sorted(min(ranked([*start.around(FINE_STEPS_NS[0])])) for start in starts)
@@ -314,14 +338,21 @@ class Search:
         far = np.abs(one.placed(self._some).middles(self._some) - other.placed(self._some).middles(self._some))
         return bool(np.median(far) > max(STEP_NS, one.window_ns // 10))
 
-    def _refined(self, sensor: Sensor) -> tuple[Sensor, float]:
-        left = np.inf
-        if not sensor.in_step:
-            sensor = self._jittered(sensor, self.residual(sensor))
+    def _refined(self, sensors: Sequence[Sensor]) -> list[tuple[Sensor, float]]:
+        """The best timing near each, and what it leaves; those aside that turn out to be hopeless on the way."""
+        tried = [(sensor, 0.0) for sensor in sensors]
         for step in FINE_STEPS_NS[1:]:
-            tried = [(near, self.residual(near)) for near in sensor.around(step)]
-            sensor, left = min(tried, key=lambda t: self._score(*t))
-        return sensor, left
+            found = []
+            for sensor, _ in tried:
+                near = [(each, self.residual(each)) for each in sensor.around(step)]
+                found.append(min(near, key=lambda t: self._score(*t)))
+            most = min(self._score(*each) for each in found) + 2 * _CERTAIN
+            tried = [each for each in found if self._score(*each) < most]
+        return tried
+
+    def _unsettled(self, sensor: Sensor) -> Sensor:
+        """The sensor with an error of its stamps, if that explains the windows better."""
+        return sensor if sensor.in_step else self._jittered(sensor, self.residual(sensor))
 
     def _jittered(self, sensor: Sensor, left: float) -> Sensor:
         """The sensor with that error of its stamps which leaves clearly less residual; as it is if none does."""

@@ -184,8 +184,8 @@ class Fit:
     def _direction(self, weights: Floats) -> Floats:
         """The sum of the unknowns whose value is the mean rate of a mixture of columns over all of their time."""
         direction = np.concatenate((np.zeros(self._first), weights))
-        for i, (kind, column) in enumerate(self._probes):
-            if column >= 0 and kind not in (Kind.GAP, Kind.SOON, Kind.LATER):
+        for i, (_, column) in enumerate(self._probes):
+            if column >= 0:
                 total = self._total[self._first + column]
                 direction[i] = weights[column] * self._total[i] / total if total > 0 else 0.0
         return direction
@@ -201,15 +201,16 @@ class Fit:
 
     # ------------------------------------------------------------------ answers
 
-    def half_widths(self) -> Floats:
-        """Of every column by itself, the half-width of its 95 % interval; infinite where it is not determined."""
-        return np.array([self._half_width(unit) for unit in np.eye(len(self._gram))])
-
-    def variance_of_rates(self) -> Floats:
-        """Of every column's rate, its variance if all assumptions hold; infinite where no window had the column."""
+    def drawn_to(self, mean: float, spread: float) -> Floats:
+        """The rates by column if they come from a normal distribution: the less the windows say of one, the nearer it
+        is to the mean."""
         units = np.array([self._direction(unit) for unit in np.eye(len(self._gram))])
-        found = np.einsum("ij,jk,ik->i", units, self._covariance, units)
-        return np.where(self._unseen | ~np.isfinite(self.noise), np.inf, found)
+        known = ~self._unseen & np.isfinite(self.noise)
+        doubt = (units @ self._covariance @ units.T)[np.ix_(known, known)]
+        result = np.full(len(units), mean)
+        result[known] += spread**2 * np.linalg.solve(doubt + spread**2 * np.eye(len(doubt)), self.rates[known] - mean)
+        drawn: Floats = np.clip(result, 0.0, self.most)
+        return drawn
 
     def told(self, probes: Floats, shares: Floats) -> tuple[Floats, Floats]:
         """What this says of windows by their equations, and the variance of that: infinite where they have columns that
@@ -363,58 +364,3 @@ class Fit:
         noise = Z95 * float(np.sqrt(self.noise / (filled * share)))
         rate, half_width = (low + high) / 2, (high - low) / 2 + noise
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
-
-
-def bounded(gram: Floats, moment: Floats, most: float) -> Floats:
-    """Minimise `x'Gx - 2x'm` over 0 <= x <= most: what comes out above is held at `most`, the worst first.
-
-    What is held is not let go again: the minimum for mixtures of rates within the bounds, near it where data defy them.
-    """
-    x = nnls(gram, moment)
-    held = np.zeros(len(x), bool)
-    while (x > most).any():
-        held[np.argmax(np.where(held, -np.inf, x))] = True
-        free = ~held
-        x = np.where(held, most, 0.0)
-        x[free] = nnls(gram[np.ix_(free, free)], moment[free] - gram[np.ix_(free, held)] @ x[held])
-    return x
-
-
-def nnls(gram: Floats, moment: Floats) -> Floats:
-    """Minimise `x'Gx - 2x'm` over x >= 0 by active sets.
-
-    Lawson and Hanson, *Solving Least Squares Problems*, 1974, ch. 23. `gram` is symmetric and positive
-    semi-definite. Columns that were never active stay 0.
-    """
-    k = len(moment)
-    x = np.zeros(k)
-    free = np.zeros(k, bool)
-    usable = np.diag(gram) > 0
-    if usable.any():
-        # Mostly nothing has to be held at 0, and one solve is all it takes.
-        x[usable] = np.linalg.lstsq(gram[np.ix_(usable, usable)], moment[usable], rcond=None)[0]
-        if (x >= 0).all():
-            return x
-        x = np.zeros(k)
-    tolerance = 1e-10 * max(1.0, float(np.abs(moment).max(initial=0.0)))
-    for _ in range(3 * k + 10):
-        gradient = moment - gram @ x
-        candidates = usable & ~free & (gradient > tolerance)
-        if not candidates.any():
-            break
-        free[np.argmax(np.where(candidates, gradient, -np.inf))] = True
-        while True:
-            index = np.nonzero(free)[0]
-            trial = np.zeros(k)
-            trial[index] = np.linalg.lstsq(gram[np.ix_(index, index)], moment[index], rcond=None)[0]
-            below = free & (trial <= 0)
-            if not below.any():
-                x = trial
-                break
-            steps = x[below] / (x[below] - trial[below] + 1e-300)
-            x = x + float(steps.min()) * (trial - x)
-            free &= x > 1e-12 * max(1.0, float(np.abs(x).max(initial=0.0)))
-            x[~free] = 0.0
-            if not free.any():
-                break
-    return x

@@ -159,17 +159,33 @@ def test_counters_that_are_read_at_the_call_have_no_timing_to_look_for() -> None
     timeline = Timeline(DEVICE, [PCIE_RX], capacity=1000)
     pool = Pool(timeline, start_ns=T0)
     quanta = 0
-    for i in range(200):
+    for i in range(40):
         quanta += (i % 2) * 5000
         timeline.append([Sample(PCIE_RX, T0 + (i + 1) * 100 * MS, T0 + (i + 1) * 100 * MS, quanta)])
     active = [
-        Activity(i, None, "copy" if i % 2 else "wait", T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS) for i in range(200)
+        Activity(i, None, "copy" if i % 2 else "wait", T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS) for i in range(40)
     ]
-    pool.advance(active, T0 + 20 * NS_PER_S, final=True)
+    pool.advance(active, T0 + 4 * NS_PER_S, final=True)
     rates = [pool.pooled(name).rates[PCIE_RX] for name in ("copy", "wait")]
     assert [rate.reason for rate in rates] == ["", ""]
     assert rates[0].value == pytest.approx(50_000 * PCIE_RX.quantum, rel=1e-6)
     assert rates[1].value == pytest.approx(0, abs=1e-3)
+
+
+def test_before_its_timing_was_looked_for_a_counter_has_no_rate_and_time_shares_it_out() -> None:
+    timeline = Timeline(DEVICE, [GRAPHICS], capacity=100)
+    pool = Pool(timeline, start_ns=T0)
+    active = []
+    for i in range(14):
+        a = T0 + i * 100 * MS
+        timeline.append([Sample(GRAPHICS, a, a + 100 * MS, 10_000 * (i % 2))])
+        active.append(Activity(i, None, "work", a, a + (20 + 60 * (i % 2)) * MS))
+    pool.advance(active, T0 + 1500 * MS)
+    pooled = pool.pooled("work")
+    assert pooled.rates[GRAPHICS].reason == "too few samples (14)"
+    assert pooled.busy is not None
+    assert pooled.busy.half_width is None
+    assert pooled.busy_s == pytest.approx(0.7 * pooled.active_s / 1.5)
 
 
 # ---------------------------------------------------------------------- what is fetched

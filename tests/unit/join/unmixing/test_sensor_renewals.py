@@ -83,11 +83,7 @@ REFUSED = (CONSTANT, 10, 50)
 
 @pytest.mark.parametrize(
     ("load", "period_ms", "poll_ms"),
-    [
-        case
-        for case in product((CONSTANT, ALTERNATING), (10, 20, 50, 100), POLLS_MS)
-        if case != REFUSED and case[1:] != (20, 50)
-    ],
+    [case for case in product((CONSTANT, ALTERNATING), (10, 20, 50, 100), POLLS_MS) if case[1:] != (20, 50)],
 )
 def test_powers_are_right_however_often_the_counter_is_renewed_and_read(
     load: Load, period_ms: int, poll_ms: int
@@ -98,7 +94,7 @@ def test_powers_are_right_however_often_the_counter_is_renewed_and_read(
 
 @pytest.mark.parametrize(("period_ms", "poll_ms"), [(20, 7), (50, 11), (50, 20)])
 def test_a_reader_that_is_faster_than_the_renewals_may_be_unsteady(period_ms: int, poll_ms: int) -> None:
-    check(pool_of(ALTERNATING, period_ms, calls(poll_ms, 10, wander_ms=3), 10), ALTERNATING, within=0.04)
+    check(pool_of(ALTERNATING, period_ms, calls(poll_ms, 10, wander_ms=3), 10), ALTERNATING)
 
 
 @pytest.mark.parametrize("load", [CONSTANT, ALTERNATING])
@@ -122,8 +118,7 @@ def test_a_counter_that_is_renewed_as_known_keeps_its_period_when_it_is_read_mor
     for poll_ms in POLLS_MS:
         sensor = pool_of(ALTERNATING, 100, calls(poll_ms, 10), 10).sensor(ENERGY)
         assert sensor is not None
-        assert sensor.period_ns == pytest.approx(100 * MS, rel=1e-4)
-        assert not sensor.follows
+        assert (sensor.period_ns, sensor.follows) == (100 * MS, False)
 
 
 # ---------------------------------------------------------------------- what readings show

@@ -144,6 +144,29 @@ def test_many_short_pieces_are_searched_by_the_half_millisecond_and_find_nearly_
     assert coarse.residual(found.sensor) != fine.residual(found.sensor)
 
 
+# ---------------------------------------------------------------------- windows that a timing leaves out
+
+
+def test_a_counter_that_grew_in_what_would_be_no_time_speaks_against_a_timing() -> None:
+    windows = windows_of(World(1, seconds=20))
+    steady = windows._replace(masses=300.0 * (windows.ends - windows.starts)[:, None] / NS_PER_S)
+    search = Search(ENERGY, steady, active_of(World(1, seconds=20)), 7, np.inf)
+    # Every other window lies within one renewal of a counter that is renewed half as often.
+    assert search.residual(Sensor(period_ns=200 * MS)) >= 0.3 * 300.0**2
+    assert search.residual(Sensor()) < 10.0**2
+
+
+def test_windows_too_near_a_renewal_to_tell_its_side_speak_neither_for_a_timing_nor_against_it() -> None:
+    world = World(4, seconds=60, signal=ENERGY, step_ns=105 * MS)
+    windows = windows_of(world)
+    right = Sensor(period_ns=100 * MS, phase_ns=ORIGIN_NS % (100 * MS))
+    design = Design(windows, right, counts=True)
+    assert design.unclear > 20
+    shares, values = design.shares(active_of(world), world.regions + 1), design.values[:, 0]
+    missed = values - shares @ np.linalg.lstsq(shares, values, rcond=None)[0]
+    assert search_of(world, windows).residual(right) == pytest.approx((missed**2).mean(), rel=0.01)
+
+
 # ---------------------------------------------------------------------- nothing to find
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.probes import Kind, Probe
 from gpu_profile.join.unmixing.unmix import LOCK_STEP, Fit, Rate
 
 WINDOW_MS = 100.0
@@ -193,6 +194,18 @@ def test_an_empty_slice_of_windows_changes_nothing(equations: Equations) -> None
     equations.add(np.eye(2)[[0, 1] * 10], np.array([3.0, 5.0] * 10))
     equations.add(np.zeros((0, 2)), np.zeros((0, 1)))
     assert [rate.value for rate in solve(equations)] == [pytest.approx(3), pytest.approx(5)]
+
+
+def test_the_rate_of_time_outside_regions_is_its_mean_over_pauses_of_all_lengths() -> None:
+    rng = np.random.default_rng(0)
+    outside, log = rng.uniform(0.1, 0.9, 400), rng.uniform(0, 5, 400)
+    shares = np.column_stack([outside, 1 - outside])
+    equations = Equations((Probe(Kind.GAP, 0),))
+    drawn = 60 + 20 * log
+    equations.add(shares, shares[:, 0] * drawn + shares[:, 1] * 300 + rng.normal(0, 1, 400), (outside * log)[:, None])
+    rate = Fit(equations).rate(np.array([1.0, 0.0]))
+    assert rate.reason == ""
+    assert rate.value == pytest.approx(np.average(drawn, weights=outside), rel=0.01)
 
 
 def test_a_handful_of_windows_is_too_few(equations: Equations) -> None:

@@ -55,8 +55,7 @@ def test_short_regions_beside_the_long_one_are_counted_and_rated_throughout(meas
     day, _ = measured
     short, long = day.regions["short"].summary, day.regions["long"].summary
     assert short.durations.calls == SECONDS // 10
-    # The load changes at random by the second: a regression over an hour of it is sure within some per cent only.
-    assert long.power_w == pytest.approx(day.truth["mean power"], rel=0.03)
+    assert long.power_w == pytest.approx(day.truth["mean power"], rel=0.01)
     shares = [summary.energy_j for summary in (short, long)]
     assert None not in shares
     assert sum(share or 0 for share in shares) == pytest.approx(day.truth["energy"], rel=1e-3)

@@ -274,9 +274,9 @@ def test_counters_go_on_where_a_session_ends(stage: Stage, reader: Reader) -> No
     process.stop()
     assert reader.values(rows.REGION_ITEMS.otel) == {("decode",): 48}
     stage.restart()
-    busy_service(stage, times=22)
-    assert reader.values(rows.REGION_ITEMS.otel) == {("decode",): 400}
-    assert reader.durations("decode").count == 25
+    busy_service(stage, times=2)
+    assert reader.values(rows.REGION_ITEMS.otel) == {("decode",): 80}
+    assert reader.durations("decode").count == 5
     assert joules(reader, stage) > before
 
 

@@ -1,0 +1,97 @@
+"""A measured total shared out among columns: shares that only grow and add up to it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_profile.history.timeline import Floats
+
+
+class Share(NamedTuple):
+    """A part of a measured total, with the half-width of its 95 % interval.
+
+    None where it is uncertain: it was shared out by time, as the rate is not known.
+    """
+
+    value: float
+    half_width: float | None
+
+
+class Counted(NamedTuple):
+    """A share of a measured total that only grows: what was given while the rate was known, and what was not."""
+
+    certain: float
+    uncertain: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.certain + self.uncertain
+
+
+@dataclass(slots=True)
+class Shares:
+    """A quantity shared out so that every share only grows and all shares add up to what was measured.
+
+    Columns are those of the equations: 0 is the unattributed rest. In unit·s (a counter's unit), `certain` is what was
+    given while the column's rate was known, and `uncertain` what was not.
+    """
+
+    certain: Floats = field(default_factory=lambda: np.zeros(1))
+    uncertain: Floats = field(default_factory=lambda: np.zeros(1))
+
+    @property
+    def shared(self) -> Floats:
+        """All that each column was given."""
+        return self.certain + self.uncertain
+
+    def _grow(self, columns: int) -> None:
+        more = columns - len(self.certain)
+        if more > 0:
+            self.certain, self.uncertain = np.pad(self.certain, (0, more)), np.pad(self.uncertain, (0, more))
+
+    def hand_out(self, measured: float, targets: Floats, known: npt.NDArray[np.bool_]) -> None:
+        """Bring the sum up to `measured`, so that the shares move towards the proportions of `targets`.
+
+        `known`: of which columns the targets follow from their rates.
+        """
+        self._grow(len(targets))
+        total = float(targets.sum())
+        if total > 0:
+            wanted = targets / total * measured
+        else:
+            wanted = np.zeros(len(targets))
+            wanted[0] = measured
+        shared = self.shared
+        short = np.maximum(wanted - shared, 0.0)
+        missing = float(short.sum())
+        left = measured - float(shared.sum())
+        if missing > 0 and left > 0:
+            given = short * min(1.0, left / missing)
+            self.certain = self.certain + np.where(known, given, 0.0)
+            self.uncertain = self.uncertain + np.where(known, 0.0, given)
+
+    def merge(self, column: int, into: int) -> None:
+        """Give what a column was given to another."""
+        if column < len(self.certain):
+            self._grow(into + 1)
+            for given in (self.certain, self.uncertain):
+                given[into] += given[column]
+                given[column] = 0.0
+
+
+def fitted(targets: Floats, half_widths: Floats, measured: float) -> tuple[Floats, Floats]:
+    """Targets that add up to what was measured: each takes up what is missing by the square of how far it may be off,
+    which for an uncertain one is all of it. Half-widths grow by as much as their targets were moved."""
+    known = np.isfinite(half_widths)
+    off = np.where(known, np.where(targets > 0, half_widths, 0.0), targets) ** 2
+    fitted = targets
+    if off.sum() > 0:
+        fitted = np.maximum(0.0, targets + off / off.sum() * (measured - float(targets.sum())))
+    total = float(fitted.sum())
+    fitted = fitted * (measured / total) if total > 0 else targets
+    return fitted, np.where(known, half_widths + np.abs(fitted - targets), half_widths)
