@@ -168,7 +168,7 @@ def _answers(summary: RegionSummary) -> dict[tuple[str, str], Answer]:
     found = {
         "power": Answer(summary.power_w, summary.power_half_width, summary.energy_reason),
         "busy": Answer(summary.busy, summary.busy_half_width, summary.reason),
-        "sm": Answer(sm, reason=summary.reason),
+        "sm": Answer(sm and sm.value, sm and sm.half_width, summary.reason),
         "energy": Answer(summary.energy_j, summary.energy_half_width, flagged=summary.energy_half_width is None),
         "busy_s": Answer(summary.busy_s, summary.busy_s_half_width, flagged=summary.busy_s_half_width is None),
     }

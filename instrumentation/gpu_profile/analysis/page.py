@@ -24,6 +24,7 @@ from gpu_profile.analysis.text import (
     region_table,
 )
 from gpu_profile.catalogue.samples import DeviceKind
+from gpu_profile.join.summary import ACTIVITIES, RegionSummary
 from gpu_profile.recording import Recording
 from gpu_profile.regimes import Regime
 from gpu_profile.report import page
@@ -280,18 +281,29 @@ def _why(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
     yield "</section>"
 
 
+def _half_widths(summary: RegionSummary) -> dict[str, float]:
+    """The half-widths of the intervals of those shares that have one."""
+    found = {key: rate.half_width for key, signal in ACTIVITIES.items() if (rate := summary.rates.get(signal.key))}
+    return found | ({} if summary.busy_half_width is None else {"busy": summary.busy_half_width})
+
+
+def _within(half_width: float | None) -> str:
+    return "" if half_width is None else f" ±{half_width * 100:.1f}"
+
+
 def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     verdict, evidence = use.verdict, use.evidence
     unknown = verdict.regime is Regime.UNKNOWN
     sure = "" if unknown else f" {percent(verdict.confidence, 0)} sure, by {escape(verdict.basis)}"
     shares = {key: value for key, value in evidence.values.items() if key != "kernel_s"}
-    named = [(_EVIDENCE.get(key, key), value, key == "busy") for key, value in shares.items()]
+    widths = _half_widths(use.summary) if evidence.basis == use.summary.evidence.basis else {}
+    named = [(_EVIDENCE.get(key, key), value, widths.get(key), key == "busy") for key, value in shares.items()]
     rows = "".join(
-        f"<span>{escape(name)}</span>{_meter(value)}<span>{percent(value)}</span>"
-        for name, value, always in named
+        f"<span>{escape(name)}</span>{_meter(value)}<span>{percent(value)}{_within(width)}</span>"
+        for name, value, width, always in named
         if always or value >= _NEXT_TO_NOTHING
     )
-    none = ", ".join(name for name, value, always in named if value < _NEXT_TO_NOTHING and not always)
+    none = ", ".join(name for name, value, _, always in named if value < _NEXT_TO_NOTHING and not always)
     if none:
         rows += f'<span class="none">0 %: {escape(none)}</span>'
     behind = _BEHIND.get(verdict.basis, "sensor windows")

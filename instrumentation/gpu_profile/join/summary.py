@@ -86,7 +86,8 @@ class RegionSummary:
     `busy` and `power` are means over that time, regions inside this one included, with the half-width of their 95 %
     intervals, as is `call_energy_j`, the mean of an execution. `busy_s` and `energy_j` are the region's own, exclusive
     shares of what the device measured; one without a half-width is uncertain: shared out by time, as the region's rate
-    is not known. None: not known, with the reason in `reason` or, of power and energy, in `energy_reason`.
+    is not known. None: not known, with the reason in `reason` or, of power and energy, in `energy_reason`. `rates` are
+    those of every signal by its key, where they are known.
     """
 
     region: str
@@ -110,7 +111,7 @@ class RegionSummary:
     evidence: Evidence
     reason: str = ""
     energy_reason: str = ""
-    rates: Mapping[str, float] = field(default_factory=dict)
+    rates: Mapping[str, Rate] = field(default_factory=dict)
 
 
 class Judged(NamedTuple):
@@ -154,7 +155,7 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
         evidence=pooled_evidence(pool, pooled, launches_nothing=idle),
         reason=reason,
         energy_reason="" if idle else _why(power, energy_source, "power"),
-        rates={signal.key: rate.value for signal, rate in pooled.rates.items() if not rate.reason},
+        rates={signal.key: rate for signal, rate in pooled.rates.items() if not rate.reason},
     )
 
 
