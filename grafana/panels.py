@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gpu_profile.report.table import WHOSE_JOULES
+
 Json = dict[str, Any]
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 COLUMNS = 24
@@ -148,7 +150,9 @@ SMALL: Json = {"width": 6, "height": 7}
 
 
 def panel(title: str, description: str, unit: str, *queries: Query, **shape: Any) -> Panel:
-    """A panel of these queries; `shape` are its other fields."""
+    """A panel of these queries; `shape` are its other fields. One of joules or watts says whose they are."""
+    if unit in ("joule", "watt"):
+        description += f" {WHOSE_JOULES}."
     return Panel(title=title, description=description, unit=unit, queries=queries, **shape)
 
 

@@ -110,6 +110,7 @@ def analyse(
         timeline = timelines.get(uuid) or Timeline(Device(uuid))
         regions += list(_regions(timeline, mine, work, thresholds))
         notes += _uncovered(timeline, mine)
+    notes += [f"{use.summary.region}: {why}" for use in regions if (why := use.summary.contradiction)]
     for timeline in timelines.values():
         own = [use.summary for use in regions if use.summary.device == timeline.device]
         uses.append(device_use(timeline, own))
@@ -186,6 +187,7 @@ def _unsampled(summary: RegionSummary) -> RegionSummary:
         reason=UNSAMPLED,
         energy_reason=UNSAMPLED,
         rates={},
+        metered=None,
     )
 
 

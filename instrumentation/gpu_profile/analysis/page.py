@@ -29,7 +29,7 @@ from gpu_profile.recording import Recording
 from gpu_profile.regimes import Regime
 from gpu_profile.report import page
 from gpu_profile.report.blocks import HUES
-from gpu_profile.report.table import ABOUT, ABOUT_MEANS
+from gpu_profile.report.table import ABOUT, ABOUT_MEANS, WHOSE_JOULES
 from gpu_profile.units import NS_PER_S, percent, si
 
 #: Cards and lines beyond these are left to the tables and to `--json`.
@@ -186,10 +186,7 @@ def _energy(analysis: Analysis, number: Mapping[str, int]) -> Iterator[str]:
         if len(analysis.devices) > 1:
             yield f"<h3>{escape(device_title(use.device, names[use.device.uuid]))}</h3>"
         yield from _shares(analysis, use, number)
-    yield (
-        "<p>Joules are those of this board's own sensor. Each region's own share: what ran inside it has its own. "
-        f"{ABOUT_MEANS}.</p></section>"
-    )
+    yield (f"<p>{WHOSE_JOULES}. Each region's own share: what ran inside it has its own. {ABOUT_MEANS}.</p></section>")
 
 
 def _shares(analysis: Analysis, use: DeviceUse, number: Mapping[str, int]) -> Iterator[str]:
@@ -313,6 +310,11 @@ def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     costs = [f"{known(use.summary.call_energy_j, 'J')} per call"] if use.summary.call_energy_j is not None else []
     costs += [f"{si(use.item_energy_j, 'J')} per item"] if use.item_energy_j is not None else []
     costs += [f"{si(use.items_per_s, '').strip()} items/s"] if use.items_per_s is not None else []
+    if (metered := use.summary.metered) is not None:
+        costs.append(
+            f"{si(metered.power_w, 'W')} ±{si(metered.power_half_width_w, 'W')} by the energy counter's growth over "
+            f"{metered.executions:,} executions of 2 s or more"
+        )
     mean_ns = None if use.kernels is None else use.kernels.mean_kernel_ns
     costs += [f"{si(mean_ns / NS_PER_S, 's')} per kernel"] if mean_ns is not None else []
     next_step = f'<p class="next">{escape(verdict.advice)}</p>' if verdict.advice else ""

@@ -46,6 +46,7 @@ _REGIONS: Final[Mapping[str, Callable[[_Row], Cell]]] = {
     "busy_half_width_ratio": _of("busy_half_width"),
     **_same("busy_source", "busy_s", "busy_half_width_s", "power_w", "power_half_width_w"),
     **_same("energy_source", "energy_j", "energy_half_width_j", "call_energy_j", "memory_max_bytes"),
+    **_same("metered_executions", "metered_power_w", "metered_power_half_width_w"),
     "flops": _of("flops", "operations"),
     "flops_at_least": _of("flops_at_least", "operations"),
     "traffic_bytes": _of("bytes", "operations"),

@@ -31,6 +31,7 @@ from gpu_profile.recording import read_recording
 from gpu_profile.regions.region import region
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.recorder import Recorder
+from gpu_profile.report.table import WHOSE_JOULES
 
 #: Shows a value under the cell.
 display: Callable[[object], object] = IPython.display.display
@@ -91,6 +92,8 @@ def _devices(summaries: Sequence[GpuSummary]) -> str:
     notes = "".join(
         f"<p><small>GPU {escape(str(s.device))}: {escape(s.notes)}</small></p>" for s in summaries if s.notes
     )
+    if any(each.energy_j is not None or each.power_mean_w is not None for each in summaries):
+        notes += f"<p><small>{escape(WHOSE_JOULES)}</small></p>"
     return _table(columns, rows) + notes
 
 

@@ -15,7 +15,7 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.reading import WIDEST_WINDOW, Reading, read
-from gpu_profile.join.unmixing.pooling import Pool, Pooled
+from gpu_profile.join.unmixing.pooling import Metered, Pool, Pooled
 from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.regimes import Verdict
 from gpu_profile.regimes.evidence import Basis, Evidence
@@ -36,6 +36,8 @@ ACTIVITIES: Final[Mapping[str, Signal]] = {
 _HISTORY_NS: Final = 60 * NS_PER_S
 #: Busy shares below this are as good as none, whatever noise leaves of their digits.
 _NEGLIGIBLE: Final = 0.01
+#: The energy counter's growth is of the same time as the unmixed power if it is of this share of it.
+_SAME: Final = 0.9
 #: An execution is described by its own readings if samples cover this much of it.
 LEAST_COVERAGE: Final = 0.9
 
@@ -87,7 +89,8 @@ class RegionSummary:
     intervals, as is `call_energy_j`, the mean of an execution. `busy_s` and `energy_j` are the region's own, exclusive
     shares of what the device measured; one without a half-width is uncertain: shared out by time, as the region's rate
     is not known. None: not known, with the reason in `reason` or, of power and energy, in `energy_reason`. `rates` are
-    those of every signal by its key, where they are known.
+    those of every signal by its key, where they are known. `metered` is what the energy counter says of executions of
+    2 s or more with nothing unmixed, and `contradiction` how `power_w` contradicts it; empty if it does not.
     """
 
     region: str
@@ -112,6 +115,8 @@ class RegionSummary:
     reason: str = ""
     energy_reason: str = ""
     rates: Mapping[str, Rate] = field(default_factory=dict)
+    metered: Metered | None = None
+    contradiction: str = ""
 
 
 class Judged(NamedTuple):
@@ -156,6 +161,21 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
         reason=reason,
         energy_reason="" if idle else _why(power, energy_source, "power"),
         rates={signal.key: rate for signal, rate in pooled.rates.items() if not rate.reason},
+        metered=pooled.metered,
+        contradiction=_contradiction(pooled, watts),
+    )
+
+
+def _contradiction(pooled: Pooled, power: Rate | None) -> str:
+    """How the unmixed power contradicts what the counter says of the same executions; empty if it does not."""
+    metered = pooled.metered
+    if power is None or metered is None or metered.total_s < _SAME * pooled.inclusive_s or pooled.alone:
+        return ""
+    if abs(power.value - metered.power_w) <= power.half_width + metered.power_half_width_w:
+        return ""
+    return (
+        f"{power.value:.4g} W ±{power.half_width:.2g} by unmixing contradicts {metered.power_w:.4g} W "
+        f"±{metered.power_half_width_w:.2g}, the energy counter's growth over {metered.executions:,} executions"
     )
 
 

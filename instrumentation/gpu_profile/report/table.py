@@ -14,6 +14,8 @@ UNKNOWN: Final = "–"
 #: Stands before what is uncertain, and what a line below a table says of it.
 ABOUT: Final = "~"
 ABOUT_MEANS: Final = f"{ABOUT} uncertain: shared out by time, as the region's own rate is not known"
+#: What every page says of the joules and watts that it shows (Yang et al., "Part-time Power Measurements", SC24).
+WHOSE_JOULES: Final = "Joules and watts are those of the board's own sensor: boards of one kind differ by up to 5 %"
 REGION_COLUMNS: Final = (
     "region",
     "calls",

@@ -54,6 +54,7 @@ def test_every_quantity_has_its_unit_in_its_name() -> None:
     units = ("_s", "_j", "_w", "_ratio", "_bytes", "_per_s", "_per_byte", "_ns")
     plain = {
         *("region", "device_uuid", "device_index", "device_name", "calls", "executions", "failures", "items", "flops"),
+        "metered_executions",
         "flops_at_least",
         *("profiled", "kernels"),
         *("interval_source", "busy_source", "energy_source", "regime", "basis", "rule", "runner_up", "windows"),

@@ -9,7 +9,8 @@ from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Durations, read_span, span_evidence, summarise
 from gpu_profile.join.unmixing.activities import Activity
-from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.pooling import Metered, Pool
+from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000
@@ -232,6 +233,27 @@ def test_rates_that_cannot_be_told_are_none_with_the_reason() -> None:
     assert "not identifiable" in summary.reason
     assert summary.evidence.reason == summary.reason
     assert "graphics" not in summary.rates
+
+
+@pytest.mark.parametrize(
+    ("power_w", "half_width", "total_s", "told"),
+    [(400.0, 2.0, 20.0, False), (425.0, 16.0, 20.0, False), (440.0, 2.0, 20.0, True), (440.0, 2.0, 5.0, False)],
+)
+def test_an_unmixed_power_that_contradicts_the_counter_says_so(
+    power_w: float, half_width: float, total_s: float, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = pool(timeline())
+    pooled = replace(
+        source.pooled("work"),
+        rates={rows.ENERGY: Rate(power_w, half_width, 100)},
+        inclusive_s=20.0,
+        metered=Metered(4, total_s, 400 * total_s, 10 * total_s),
+    )
+    monkeypatch.setattr(source, "pooled", lambda _: pooled)
+    summary = summarise(source, "work", Durations(), interval_source="host")
+    assert summary.metered == pooled.metered
+    assert bool(summary.contradiction) is told
+    assert not told or summary.contradiction.startswith("440 W ±2 by unmixing contradicts 400 W ±10")
 
 
 def test_a_region_that_launched_nothing_used_nothing() -> None:

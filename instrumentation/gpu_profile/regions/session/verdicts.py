@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
@@ -15,6 +16,8 @@ from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
 from gpu_profile.regimes.operation import Operations
 from gpu_profile.regions.execution import Execution
 from gpu_profile.units import NS_PER_S
+
+_log = logging.getLogger("gpu_profile")
 
 #: Names that are counted apart; more, as when a program puts a request's id into the name, are counted as `other`.
 MOST_NAMES: Final = 1_000
@@ -103,6 +106,9 @@ class Verdicts:
             return
         durations, source = self._durations(region), self._sources.get(region, "host")
         summary = summarise(pool, region, durations, interval_source=source)
+        before = self._judged.get((region, device))
+        if summary.contradiction and not (before and before.summary.contradiction):
+            _log.warning("region %s on %s: %s", region, device, summary.contradiction)
         verdict = self._by_profilers(region) or classify(summary.evidence, self.thresholds)
         self._judged[region, device] = Judged(summary, verdict)
 

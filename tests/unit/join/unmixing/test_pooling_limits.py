@@ -263,3 +263,55 @@ def test_a_pool_of_a_long_time_takes_as_long_for_the_last_minute_as_for_the_firs
         )
         sizes.append(len(pool.attribution._recent.starts) + pool.attribution.fresh)
     assert max(sizes) <= 20_100
+
+
+# ---------------------------------------------------------------------- long executions by the counter alone
+
+
+def metered(lengths_s: list[float], *, lost: range = range(0), running: bool = False) -> Pool:
+    """Executions at 400 W with pauses of 1.3 s at 90 W between them; a counter that is read every 100 ms."""
+    timeline = Timeline(DEVICE, [ENERGY], capacity=5000)
+    pool = Pool(timeline, start_ns=T0)
+    at, spans = 0.0, []
+    for length in lengths_s:
+        spans.append((at + 1.3, at + 1.3 + length))
+        at = spans[-1][1]
+    count = int((at + 1.3) * 10)
+    edges = np.array([0.0, *(edge for span in spans for edge in span), at + 10])
+    drawn = np.concatenate(([0.0], np.cumsum(np.diff(edges) * np.where(np.arange(len(edges) - 1) % 2, 400.0, 90.0))))
+    activities = [
+        Activity(i, None, "work", T0 + round(a * NS_PER_S), T0 + round(b * NS_PER_S)) for i, (a, b) in enumerate(spans)
+    ]
+    if running:
+        activities[-1] = activities[-1]._replace(end_ns=None)
+    for i in range(count):
+        t = T0 + i * 100 * MS
+        if i not in lost:
+            timeline.append([Sample(ENERGY, t, t, round(1000 * float(np.interp(i / 10, edges, drawn))))])
+        if i % 10 == 9:
+            pool.advance([a for a in activities if a.start_ns < t and (a.end_ns or t) > pool.frontier_ns], t)
+    pool.advance([a for a in activities if (a.end_ns or t) > pool.frontier_ns], t, final=True)
+    return pool
+
+
+def test_executions_of_two_seconds_are_metered_by_the_growth_of_the_counter() -> None:
+    found = metered([2.4, 3.1, 1.9, 5.0]).pooled("work").metered
+    assert found is not None
+    assert found.executions == 3
+    assert found.total_s == pytest.approx(10.5)
+    assert abs(found.power_w - 400) <= found.power_half_width_w < 40
+    assert found.power_w == pytest.approx(400, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "pool", [metered([1.9, 1.0]), metered([3.0], running=True), metered([3.0], lost=range(20, 60))],
+    ids=["short", "running", "unread"],
+)  # fmt: skip
+def test_what_is_short_still_runs_or_was_not_read_is_not_metered(pool: Pool) -> None:
+    assert pool.pooled("work").metered is None
+
+
+def test_what_was_metered_of_a_region_that_leaves_goes_to_the_rest() -> None:
+    pool = metered([3.0])
+    pool._give_up("work", "busier", [(pool.attribution.column("work"), pool.attribution.column(OTHER))])
+    assert pool.pooled(OTHER).metered == metered([3.0]).pooled("work").metered
