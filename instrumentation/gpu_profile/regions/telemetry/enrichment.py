@@ -28,6 +28,9 @@ SHORTEST_S: Final = 0.3
 _MOST_KEPT: Final = 4_096
 #: What own values and pooled ones have in common.
 _SHARED: Final = tuple(row.name for row in (names.REGION, names.DEVICE_IDS, names.RANK, names.LOCAL_RANK))
+_VERDICT: Final = tuple(row.name for row in (names.REGIME, names.CONFIDENCE, names.BASIS, names.REASON))
+#: An execution's energy is told by its own readings if they cover this much of it; the rest is taken to be like them.
+_COVERED: Final = 0.95
 _SOURCE: Final = names.INTERVAL_SOURCE.name
 _LENGTH: Final = names.INTERVAL_S.name
 _ENERGY: Final = names.ENERGY.name
@@ -46,6 +49,13 @@ class _Region(NamedTuple):
     power_half_width: float
     #: Intervals shorter than this have no readings of their own.
     resolved_ns: float
+
+    def energy(self, length_s: float) -> dict[str, AttributeValues]:
+        """An execution's energy by the region's pooled power, which is of the time while the region is active."""
+        if self.power_w is None:
+            return {}
+        half_width_j = self.power_half_width * length_s
+        return {_ENERGY: round(self.power_w * length_s, _DIGITS), _ENERGY_HALF_WIDTH: round(half_width_j, _DIGITS)}
 
 
 class Enricher:
@@ -100,12 +110,12 @@ class Enricher:
                 result = {key: region.fixed[key] for key in _SHARED if key in region.fixed}
                 result |= {_SOURCE: source, _LENGTH: length_s}
                 _add_own(result, self.joiner, own)
+                if _ENERGY not in result:
+                    result |= region.energy(length_s)
+                if names.REGIME.name not in result:
+                    result |= {key: region.fixed[key] for key in _VERDICT if key in region.fixed}
                 return result
-        result = {**region.fixed, _SOURCE: source, _LENGTH: length_s}
-        if region.power_w is not None:
-            # A pooled rate is of the time while the region is active; this execution was for `length_s`.
-            result[_ENERGY] = round(region.power_w * length_s, _DIGITS)
-            result[_ENERGY_HALF_WIDTH] = round(region.power_half_width * length_s, _DIGITS)
+        result = {**region.fixed, _SOURCE: source, _LENGTH: length_s, **region.energy(length_s)}
         if not region.known:
             joiner = self.joiner
             result[names.UNJOINED.name] = joiner.sampler.problem or _why(joiner, execution.name, region.devices)
@@ -189,8 +199,8 @@ def _add_own(result: dict[str, AttributeValues], joiner: Joiner, own: list[tuple
         if bounds is not None:
             result[names.BUSY_HALF_WIDTH.name] = round(bounds.half_width_s / bounds.length_s, _DIGITS)
     energies = [e for reading, _ in own if (e := reading.get(ENERGY_SOURCES)) is not None]
-    if len(energies) == len(own):
-        result[names.ENERGY.name] = round(sum(e.total for e in energies), _DIGITS)
+    if len(energies) == len(own) and all(e.coverage >= _COVERED for e in energies):
+        result[names.ENERGY.name] = round(sum(e.total / e.coverage for e in energies), _DIGITS)
         result[names.ENERGY_SOURCE.name] = energies[0].signal.key
         result[names.ENERGY_RESOLUTION.name] = round(max(e.resolution for e in energies), _DIGITS)
         result[names.POWER_MEAN.name] = round(sum(e.mean for e in energies), _DIGITS)

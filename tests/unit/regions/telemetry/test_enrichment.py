@@ -31,6 +31,25 @@ def test_region_of_seconds_carries_its_own_values_close_to_the_truth(stage: Stag
     assert "unjoined" not in said
 
 
+@pytest.mark.parametrize(("late_s", "scope"), [(0.1, "span"), (0.35, "span"), (0.45, "span"), (0.8, "pooled")])
+def test_an_execution_whose_beginning_no_sample_covers_has_its_whole_energy_and_a_regime(
+    stage: Stage, late_s: float, scope: str
+) -> None:
+    with region("train"):
+        stage.queue.launch(Work(seconds=3.0, flops=1e13, bytes=1e12), tag="train")
+        # The sampler of a program that has just begun comes late.
+        stage.clock.advance(late_s)
+        stage.run(3.0 - late_s)
+    stage.flush()
+    span, said = stage.span("train"), stage.attributes("train")
+    assert span.start_time is not None
+    truth_j = stage.truth().device(0, span.start_time, span.start_time + 3_000_000_000).energy_j
+    assert said["scope"] == scope
+    # By the region's mean power, where its own readings cover too little: the first second draws less than the others.
+    assert said["energy.joules"] == pytest.approx(truth_j, rel=0.03 if late_s < 0.2 else 0.05)
+    assert said["regime"] != "UNKNOWN"
+
+
 def test_regions_of_milliseconds_carry_the_values_of_all_their_executions(stage: Stage) -> None:
     stage.run(0.5)
     for i in range(900):
