@@ -74,7 +74,10 @@ def judge(run: Run) -> dict[tuple[str, str], Known]:
         for key in keys:
             source = [(sensor, readings) for sensor, signal, _, readings in run.readings if signal.key == key]
             if source:
-                found |= _of(run.world, quantity, (rate, total), *source[0], moved)
+                known = _of(run.world, quantity, (rate, total), *source[0], moved)
+                # Answers are promised in the joules of the board's own sensor: nothing on the machine tells its gain.
+                gain = source[0][0].gain
+                found |= {name: Known(*(gain * part for part in each)) for name, each in known.items()}
                 break
     return found
 

@@ -159,7 +159,8 @@ class ActiveTime(NamedTuple):
         many = np.bincount(moment, minlength=len(moments))
         column = np.where(many[moment] > 1, some.shared[which], some.alone[which])
         np.add.at(running, (column, moment), 1.0 / many[moment])
-        logs = np.log(np.maximum(some.ends - some.starts, 1) / _MS)
+        # Shorter pieces are alike: how long one is, stamps decide as much as the program.
+        logs = np.log(np.maximum(some.ends - some.starts, _MS) / _MS)
         near = [(part - moments[0]).astype(np.float64) for part in (some.starts, some.ends, moments)]
         variants = [(some.alone, near)]
         if len(self.times):

@@ -253,19 +253,22 @@ class Fit:
             return {LOCK_STEP: math.inf}
         direction = self._direction(self._determined(weights) if opened else weights)
         variance = float(direction @ self._covariance @ direction)
+        known = {group: min(variance, self._given(direction, places)) for group, places in self._groups.items()}
+        # How large a group's unknowns may be is known from those unknowns alone: Student's t.
+        beyond = {group: (_t95(len(self._groups[group])) / Z95) ** 2 - 1 for group in known}
+        spread = variance + sum((variance - without) * beyond[group] for group, without in known.items())
         # No sensor is steadier than this, and no program.
-        widths = {"": max(Z95 * math.sqrt(max(0.0, variance)), _LEAST_WIDTH * abs(float(direction @ self.solution)))}
-        for group, places in self._groups.items():
-            known = self._given(direction, places)
-            if known < variance:
-                widths[f"not identifiable: {group}"] = 0.0 if variance <= 0 else widths[""] * (1 - known / variance)
+        widths = {"": max(Z95 * math.sqrt(max(0.0, spread)), _LEAST_WIDTH * abs(float(direction @ self.solution)))}
+        for group, without in known.items():
+            if without < variance:
+                widths[f"not identifiable: {group}"] = widths[""] * (variance - without) * (1 + beyond[group]) / spread
         free = np.array([i for i, probe in enumerate(self._probes) if probe.kind in (Kind.LAG, Kind.WINDOW)], np.int64)
         if len(free) and variance > 0:
             widths[TIMING] = widths[""] * (1 - self._given(direction, free) / variance)
         widths[""] -= sum(width for cause, width in widths.items() if cause)
         together = float(direction @ self._clustered @ direction)
         if together > 0:
-            blocks = _T95[min(self._blocks - 1, len(_T95)) - 1] * math.sqrt(together)
+            blocks = _t95(self._blocks - 1) * math.sqrt(together)
             widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
         shift = float(self._shift @ weights)
         widths[LOCK_STEP] = shift + opened
@@ -364,3 +367,8 @@ class Fit:
         noise = Z95 * float(np.sqrt(self.noise / (filled * share)))
         rate, half_width = (low + high) / 2, (high - low) / 2 + noise
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
+
+
+def _t95(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t."""
+    return _T95[min(max(freedom, 1), len(_T95)) - 1]
