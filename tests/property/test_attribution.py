@@ -48,6 +48,25 @@ def told(known: Attribution, region: str) -> tuple[float, float]:
 
 
 @given(forests(most=7), cuts())
+def test_columns_share_time_as_their_ticks_do(activities: list[Activity], edges: list[int]) -> None:
+    known = taken(activities, edges)
+    expected = np.zeros((known.columns, known.columns))
+    for t in range(SPAN):
+        parts: Counter[int] = Counter()
+        for activity, share in shared_at(activities, t):
+            if share < 1:
+                parts[known.own(activity.region)[-1]] += share  # type: ignore[assignment]
+        for one, mine in parts.items():
+            for other, theirs in parts.items():
+                expected[one, other] += mine * theirs
+    joint = known.joint()
+    assert joint.sum(axis=1) == pytest.approx(1.0)
+    met = expected.sum(axis=1) > 0
+    assert joint[met] == pytest.approx(expected[met] / expected[met].sum(axis=1, keepdims=True))
+    assert joint[~met].tolist() == np.eye(known.columns)[~met].tolist()
+
+
+@given(forests(most=7), cuts())
 def test_in_any_slices_every_regions_time_is_what_its_ticks_add_up_to(
     activities: list[Activity], edges: list[int]
 ) -> None:

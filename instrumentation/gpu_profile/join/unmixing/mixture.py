@@ -89,7 +89,8 @@ _IMMEDIATE: Final = frozenset({rows.PCIE_RX, rows.NVLINK_RX})
 class Mixture:
     """One family of signals of one device. Columns are numbered by the pool; column 0 is nobody's time.
 
-    `active_s` tells the exclusive active time of every column, `regions` the columns of every region.
+    `active_s` tells the exclusive active time of every column, `regions` the columns of every region, `joint` whose
+    rates make up the device's while a column is active.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Mixture:
         start_ns: int,
         active_s: Callable[[], Floats],
         regions: Callable[[], Iterable[Sequence[int]]],
+        joint: Callable[[], Floats],
         stamps: Stamps,
     ) -> None:
         self.timeline = timeline
@@ -117,7 +119,7 @@ class Mixture:
         self.locked = self.lead in _IMMEDIATE
         #: How often the timing was looked for anew because the residual had grown.
         self.drifts = 0
-        self._active_s, self._regions = active_s, regions
+        self._active_s, self._regions, self._joint = active_s, regions, joint
         self._shares = Shares()
         #: The targets, which are asked for by every region, and what they are of.
         self._targeted = np.zeros(1), np.zeros(1)
@@ -406,9 +408,12 @@ class Mixture:
     # ------------------------------------------------------------------ answers
 
     def rate(self, signal: Signal, weights: Floats) -> Rate:
-        """The rate of columns together, by their active times, in base units (a counter's: per second)."""
+        """The device's rate while columns are active, by their active times, in base units (a counter's: per second)."""
         fit = self._fit(signal)
         share = np.zeros(self._equations.columns)
+        joint = self._joint()
+        met = min(len(joint), len(weights))
+        weights = weights[:met] @ joint[:met]
         known = min(len(share), len(weights))
         share[:known] = weights[:known]
         if not share.any():
@@ -508,7 +513,8 @@ class Mixture:
         if mean > 0 and self._timed:
             rates = self._fit(self.lead).drawn_to(mean, mean)
             known = min(len(rates), len(active_s))
-            drawn[:known] = rates[:known] * active_s[:known]
+            rates = np.append(rates[:known], np.full(len(active_s) - known, mean))
+            drawn[:known] = (self._joint() @ rates)[:known] * active_s[:known]
         total = float(drawn.sum())
         if total <= 0:
             drawn, total = active_s, float(active_s.sum())

@@ -128,6 +128,7 @@ class Pool:
                 start_ns=start_ns,
                 active_s=self._active_s,
                 regions=self.attribution.regions,
+                joint=self.attribution.joint,
                 stamps=self.attribution.stamps,
             )
             for family in FAMILIES

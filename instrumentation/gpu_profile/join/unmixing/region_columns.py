@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime, Columns
+from gpu_profile.join.unmixing.active_time import ActiveTime, Columns, concurrency
 from gpu_profile.join.unmixing.activities import Activities, Named, Pieces, pieces
 from gpu_profile.join.unmixing.stamps import Stamps
 from gpu_profile.units import NS_PER_S
@@ -46,6 +46,8 @@ class Attribution:
         self._lasted_ns: Floats = np.zeros(1)
         #: For every region (by its column) the time of every column inside it.
         self._inside: Floats = np.zeros((1, 1))
+        #: For every column of shared time, its part of that time by the columns that it was shared with, itself too.
+        self._together: Floats = np.zeros((1, 1))
 
     # ------------------------------------------------------------------ names
 
@@ -74,6 +76,7 @@ class Attribution:
         self._active_ns = np.append(self._active_ns, 0.0)
         self._lasted_ns = np.append(self._lasted_ns, 0.0)
         self._inside = np.pad(self._inside, (0, 1))
+        self._together = np.pad(self._together, (0, 1))
         return len(self._active_ns) - 1
 
     def own(self, region: str) -> list[int]:
@@ -122,6 +125,8 @@ class Attribution:
         if shared_ns.any() or (activities.parents >= 0).any():
             active_ns += np.bincount(shared, shared_ns, columns)
             self._nest(activities, found.owners, time)
+            if shared_ns.any():
+                self._share(found, shared)
         else:
             diagonal = np.arange(columns)
             self._inside[diagonal, diagonal] += active_ns
@@ -131,6 +136,17 @@ class Attribution:
         self._fresh.append((found, alone.astype(np.int16), shared.astype(np.int16)))
         if between is not None:
             self.stamps.take(activities, found, alone, columns, between)
+
+    def _share(self, found: Pieces, shared: Ints) -> None:
+        """Note which columns shared time with which."""
+        columns, place = np.unique(shared, return_inverse=True)
+        times, count = concurrency(found)
+        changes = np.zeros((len(columns), len(times)))
+        for moments, sign in ((found.starts, 1.0), (found.ends, -1.0)):
+            np.add.at(changes, (place, np.searchsorted(times, moments)), sign)
+        parts = np.cumsum(changes, axis=1)[:, :-1] / np.maximum(count[:-1], 1)
+        lengths = np.where(count[:-1] > 1, np.diff(times), 0)
+        self._together[np.ix_(columns, columns)] += (parts * lengths) @ parts.T
 
     def _nest(self, activities: Activities, owners: Ints, time: ActiveTime) -> None:
         """Note what ran inside what, while both ran: each region once, also where it is inside itself."""
@@ -230,6 +246,9 @@ class Attribution:
             self.stamps.merge(gone, into)
             self._inside[:, into] += self._inside[:, gone]
             self._inside[:, gone] = 0.0
+            for rows in (self._together, self._together.T):
+                rows[into] += rows[gone]
+                rows[gone] = 0.0
             self._active_ns[into] += self._active_ns[gone]
             self._active_ns[gone] = 0.0
         # What was inside both is in the sum twice.
@@ -249,6 +268,18 @@ class Attribution:
         """Active ns of every column while `region`, or what is inside it, was active."""
         column = self._index.get(region)
         return np.zeros(1) if column is None else self._inside[column]
+
+    def joint(self) -> Floats:
+        """Whose rates make up the device's while a column is active, `[columns, columns]`: rows add up to 1.
+
+        A column that is active alone is the device. While several are, the device's rate is the mean of theirs: the
+        equations tell that mean, and not which of two that are always active together has which part of it.
+        """
+        result = np.eye(self.columns)
+        times = self._together.sum(axis=1)
+        met = times > 0
+        result[met] = self._together[met] / times[met, None]
+        return result
 
     def active_s(self, region: str) -> float:
         """Seconds in which the region itself was the innermost."""

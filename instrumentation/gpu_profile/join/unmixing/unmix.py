@@ -54,6 +54,8 @@ _IMPOSSIBLE: Final = 2.0
 WINDOWS_PER_RATE: Final = 4
 #: Blocks of windows from which their differences tell anything.
 _FEWEST_BLOCKS: Final = 6
+#: What physics says of how large a group's unknowns are counts for as much as so many of them.
+_BOUND: Final = 2
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
 TIMING: Final = "not identifiable: several timings of the sensor fit"
 
@@ -254,8 +256,8 @@ class Fit:
         direction = self._direction(self._determined(weights) if opened else weights)
         variance = float(direction @ self._covariance @ direction)
         known = {group: min(variance, self._given(direction, places)) for group, places in self._groups.items()}
-        # How large a group's unknowns may be is known from those unknowns alone: Student's t.
-        beyond = {group: (_t95(len(self._groups[group])) / Z95) ** 2 - 1 for group in known}
+        # How large a group's unknowns may be is known from those unknowns, and from what physics leaves: Student's t.
+        beyond = {group: (_t95(len(self._groups[group]) + _BOUND) / Z95) ** 2 - 1 for group in known}
         spread = variance + sum((variance - without) * beyond[group] for group, without in known.items())
         # No sensor is steadier than this, and no program.
         widths = {"": max(Z95 * math.sqrt(max(0.0, spread)), _LEAST_WIDTH * abs(float(direction @ self.solution)))}

@@ -199,6 +199,7 @@ def single(signals: list[Signal], start_ns: int = T0) -> tuple[Timeline, Mixture
         start_ns=start_ns,
         active_s=lambda: attribution.active(mixture._seen_ns - start_ns),
         regions=attribution.regions,
+        joint=attribution.joint,
         stamps=attribution.stamps,
     )
     return timeline, mixture, attribution

@@ -213,9 +213,13 @@ def test_two_streams_have_rates_alone_that_are_not_those_of_the_device_shared() 
         pooled = pool.pooled(name)
         assert pooled.alone[GRAPHICS].reason == ""
         assert pooled.alone[GRAPHICS].value == pytest.approx(alone, rel=0.05)
-        assert abs(pooled.rates[GRAPHICS].value - alone) > 0.01
         mine = busy[0 if name == "a" else 1]
         both = busy.all(axis=0).sum()
+        # Which of the two keeps the device busy while both run, nothing tells; how busy it is then, every window does.
+        while_active = (alone * (mine.sum() - both) + 0.6 * both / 2) / (mine.sum() - both / 2)
+        assert pooled.rates[GRAPHICS].reason == ""
+        assert pooled.rates[GRAPHICS].value == pytest.approx(while_active, rel=0.02)
+        assert pooled.rates[GRAPHICS].half_width < 0.1 * while_active
         assert pooled.active_s == pytest.approx((mine.sum() - both / 2) / 1000)
     assert sum(known(pool.pooled(name).busy_s) for name in ("a", "b")) == pytest.approx(use.sum() / 1000, rel=0.02)
 
