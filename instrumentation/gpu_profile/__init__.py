@@ -8,11 +8,12 @@ The packages in the order in which data passes them:
 - `regions`: named parts of a program, from a call to a span with GPU attributes.
 
 Beside them lie `recording` (the file format) and `report` (how anything is shown). On them stand `monitor` (one
-measured run), `kernels` (GPU operations by region), `roofline` (an operation against ceilings) and `analysis`
-(recordings). The doors are `integrations`, the command in `cli`, and the names below, which load on first use, so that
-importing the package costs a service nothing. A package imports only from those before it; `pyproject.toml` has the
-order. At the bottom are `units`, `clock`, `errors` and `protobuf`; at the top `testing`, a clock for tests of services.
-`CONTRIBUTING.md` has the same map with the steps to add a signal, a driver, a view or a regime's rule.
+measured run), `kernels` (GPU operations by region), `roofline` (an operation against ceilings), `calibration` (how
+sensors answer) and `analysis` (recordings). The doors are `integrations`, the command in `cli`, and the names below,
+which load on first use, so that importing the package costs a service nothing. A package imports only from those before
+it; `pyproject.toml` has the order. At the bottom are `units`, `clock`, `errors`, `protobuf` and `user_cache`; at the
+top `testing`, a clock for tests of services. `CONTRIBUTING.md` has the same map with the steps to add a signal, a
+driver, a view or a regime's rule.
 """
 
 from __future__ import annotations

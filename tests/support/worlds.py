@@ -12,6 +12,7 @@ from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.trailing import Readings
 from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.shares import Counted
 from gpu_profile.units import NS_PER_S
@@ -97,8 +98,10 @@ class World:
             for end, value, energy in zip(stamps[1:], busy + noise, joules[1:], strict=True)
         ]
 
-    def run(self, windows_per_slice: int, after_each: Callable[[Pool], None] = lambda _: None) -> Pool:
-        pool = Pool(Timeline(DEVICE, [GRAPHICS, ENERGY], capacity=10_000), start_ns=T0)
+    def run(
+        self, windows_per_slice: int, after_each: Callable[[Pool], None] = lambda _: None, known: Known | None = None
+    ) -> Pool:
+        pool = Pool(Timeline(DEVICE, [GRAPHICS, ENERGY], capacity=10_000), start_ns=T0, known=known)
         for i in range(0, len(self.samples), windows_per_slice):
             piece = self.samples[i : i + windows_per_slice]
             for both in piece:

@@ -8,7 +8,7 @@ import grimp
 
 ROOT = Path(__file__).parents[2]
 #: Packages below the regions that read clocks, devices and files, or run threads.
-IMPURE = {"sampling", "driver", "recording", "clock"}
+IMPURE = {"sampling", "driver", "recording", "clock", "user_cache"}
 
 
 def contract(name: str) -> Any:

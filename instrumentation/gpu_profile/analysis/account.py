@@ -17,12 +17,14 @@ from gpu_profile.errors import UsageError
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Durations, RegionSummary, summarise
 from gpu_profile.join.unmixing.activities import Activities
+from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.recording import ProcessInfo, Recording
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, Thresholds, Verdict, classify
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import Operations
+from gpu_profile.regions.session.known_sensors import known_sensors, unexpected
 from gpu_profile.units import NS_PER_S
 
 #: Executions that reach further than a day from a device's samples, or a month from the middle one where it has none,
@@ -108,7 +110,10 @@ def analyse(
     uses, regions = [], []
     for uuid, mine in work.devices.items():
         timeline = timelines.get(uuid) or Timeline(Device(uuid))
-        regions += list(_regions(timeline, mine, work, thresholds))
+        version = next((each.driver_version for each in recording.processes if each.driver_version), "")
+        pool = _pool(timeline, mine, known_sensors(timeline.device, version))
+        regions += list(_regions(pool, mine, work, thresholds))
+        notes += [unexpected(timeline.device, signal) for signal in pool.unexpected]
         notes += _uncovered(timeline, mine)
     notes += [f"{use.summary.region}: {why}" for use in regions if (why := use.summary.contradiction)]
     for timeline in timelines.values():
@@ -141,8 +146,8 @@ def _extent(uses: Sequence[DeviceUse], work: Work) -> tuple[int, int]:
     return min(starts, default=0), max(ends, default=0)
 
 
-def _regions(timeline: Timeline, mine: DeviceWork, work: Work, thresholds: Thresholds) -> Iterator[RegionUse]:
-    pool = _pool(timeline, mine)
+def _regions(pool: Pool, mine: DeviceWork, work: Work, thresholds: Thresholds) -> Iterator[RegionUse]:
+    timeline = pool.timeline
     known = sampled(timeline)
     seen = None if known is None else {mine.regions[i] for i in mine.activities.during(*known).columns.tolist()}
     for region, executions in mine.executions.items():
@@ -191,7 +196,7 @@ def _unsampled(summary: RegionSummary) -> RegionSummary:
     )
 
 
-def _pool(timeline: Timeline, mine: DeviceWork) -> Pool:
+def _pool(timeline: Timeline, mine: DeviceWork, sensors: Known) -> Pool:
     activities = mine.activities
     known = sampled(timeline)
     near = _near(known, activities)
@@ -199,7 +204,7 @@ def _pool(timeline: Timeline, mine: DeviceWork) -> Pool:
     start_ns, end_ns = known or (0, 0)
     if near.any():
         start_ns, end_ns = int(activities.starts[near].min()), max(end_ns, int(activities.ends[near].max()))
-    pool = Pool(timeline, start_ns=start_ns)
+    pool = Pool(timeline, start_ns=start_ns, known=sensors)
     for region, executions in mine.executions.items():
         pool.count(region, executions)
     columns = np.array([pool.attribution.column(region) for region in mine.regions], np.int64)

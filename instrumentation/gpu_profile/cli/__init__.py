@@ -7,6 +7,7 @@ none of it. Read in this order:
   line at the foot of the terminal (`live`), and shows what came of it (`outcome`).
 - `record`: samples alone, into a directory. `analysis`: `analyze`, `classify` and `compare` of recordings.
 - `kernels`: traces of PyTorch's profiler. `op` (with `op_text`): what bounds an operation.
+- `calibrate`: how a GPU's sensors answer to a load.
 - `doctor`: what works on this machine; it asks `machine` and `gpus`, each answer a `finding`.
 - For all of them: `options`, `devices` (which ones are meant), `output` (files and descriptors), `ending` (signals).
 
@@ -25,6 +26,7 @@ import click
 
 from gpu_profile import __version__
 from gpu_profile.cli.analysis import analyze, classify, compare
+from gpu_profile.cli.calibrate import calibrate
 from gpu_profile.cli.doctor import doctor
 from gpu_profile.cli.kernels import kernels
 from gpu_profile.cli.launch import LAST
@@ -72,7 +74,7 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for each in (run_command, record, kernels, op, analyze, classify, compare, doctor):
+for each in (run_command, record, kernels, op, analyze, classify, compare, calibrate, doctor):
     commands.add_command(each)
 
 

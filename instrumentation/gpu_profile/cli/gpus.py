@@ -86,6 +86,7 @@ def _devices(spec: str, found: Driver) -> Iterator[Finding]:
             data=_facts(device) | {"read_ms": took_ms},
         )
         yield from _signals(device, found)
+        yield from _sensors(device, found)
 
 
 def _nvml_version(found: Driver) -> str:
@@ -155,3 +156,23 @@ def _signals(device: Device, found: Driver) -> Iterator[Finding]:
         yield Finding("  not", State.MISSING, f"{', '.join(names)}: {reason}", to_do)
     if part:
         yield Finding("  not all", State.INFO, "; ".join(f"{', '.join(keys)}: {why}" for why, keys in part.items()))
+
+
+def _sensors(device: Device, found: Driver) -> Iterator[Finding]:
+    """Whether the device's sensors are calibrated, and what came of it."""
+    from datetime import UTC, datetime
+
+    from gpu_profile.catalogue.samples import DeviceKind
+    from gpu_profile.regions.session.known_sensors import kept_calibration
+    from gpu_profile.units import NS_PER_S
+
+    if device.kind is DeviceKind.MIG:
+        return
+    kept = kept_calibration(device, found.version)
+    if kept is None:
+        yield Finding("  sensors", State.INFO, "not calibrated for this driver and firmware: gpu-profile calibrate")
+        return
+    day = datetime.fromtimestamp(kept["made_ns"] / NS_PER_S, UTC).date().isoformat()
+    names = ", ".join(key for key, each in kept["signals"].items() if not each["reason"])
+    state, to_do = (State.FAILS, "pooled numbers are refused; calibrate again") if kept["missed"] else (State.OK, "")
+    yield Finding("  sensors", state, f"calibrated on {day}: {names or 'none'}", to_do, {"calibration": dict(kept)})

@@ -29,7 +29,7 @@ panels.create_performance_plots.__kwdefaults__["budget_s"] = 0.2
 
 
 def test_its_python_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.VARIABLE, os.fspath(tmp_path))
+    monkeypatch.setenv("GPU_PROFILE_CACHE", os.fspath(tmp_path))
     key = dict(machine("cpu").key)
     assert cache.store(Ceilings.from_json(CEILINGS.to_json() | {"key": key, "calibrated_ns": time.time_ns()})) == ""
     assert len(BLOCKS) == 5

@@ -156,7 +156,7 @@ def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = calibration.calibrate
     monkeypatch.setattr(cache, "calibrate", lambda machine, **options: whole(machine, **options | {"budget_s": 0.01}))
     monkeypatch.setattr(cache, "ATTEMPTS", 1)
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv("GPU_PROFILE_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.usefixtures("short")
@@ -205,7 +205,7 @@ def test_a_folder_that_nothing_can_be_kept_in_costs_a_remark(
     if place == "read-only":  # root may write there all the same
         monkeypatch.setattr(Path, "mkdir", _refuse)
     names = {"a file": "file", "under a file": "file/below", "read-only": "read-only", "too long": "x" * 5000}
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / names[place]))
+    monkeypatch.setenv("GPU_PROFILE_CACHE", str(tmp_path / names[place]))
     monkeypatch.setattr("gpu_profile.roofline.ceilings.ceilings.MOST_WAITED", 1.0)
     assert GPUProfiler("cpu").ceilings.compute
     assert "Calibration Complete! (measured now; not kept: " in capsys.readouterr().out

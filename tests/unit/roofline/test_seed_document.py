@@ -37,7 +37,7 @@ COMMANDS = [
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ceilings:
     """Ceilings of this CPU are in the cache, so that nothing has to be measured."""
     configure(backend="none")
-    monkeypatch.setenv(ceiling_cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv("GPU_PROFILE_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     machine = machine_of("cpu")
     known = Ceilings.from_json(CEILINGS.to_json() | {"key": dict(machine.key), "calibrated_ns": time.time_ns()})

@@ -6,7 +6,7 @@ the region's own rate. Over many windows these are linear equations. Read in thi
 - `activities`: executions on a device, and the stretches in which each was the innermost.
 - `active_time`: exclusive active time per region as a function of time.
 - `region_columns`: the columns of the equations: which regions have one of their own.
-- `sensor`: which stretch of time a reading describes.
+- `sensor`: which stretch of time a reading describes; `expected`: what was known of that before.
 - `probes`: what readings would show if an assumption were violated; `stamps`: how far stamps may be off.
 - `design`: the equations of readings under a timing of the sensor; `equations`: their sums over all readings.
 - `shrinkage`: the solution, with every violation as large as the readings call for.

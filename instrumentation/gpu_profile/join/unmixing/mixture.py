@@ -19,6 +19,7 @@ from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.design import Design, Windows
 from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, run_time
 from gpu_profile.join.unmixing.sensor import LONGEST_LAG_NS, Sensor, shapes
@@ -90,7 +91,7 @@ class Mixture:
     """One family of signals of one device. Columns are numbered by the pool; column 0 is nobody's time.
 
     `active_s` tells the exclusive active time of every column, `regions` the columns of every region, `joint` whose
-    rates make up the device's while a column is active.
+    rates make up the device's while a column is active; `known` is what was known of the device's sensors before.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Mixture:
         regions: Callable[[], Iterable[Sequence[int]]],
         joint: Callable[[], Floats],
         stamps: Stamps,
+        known: Known,
     ) -> None:
         self.timeline = timeline
         self.signals = tuple(s for s in family if timeline.column(s) is not None)
@@ -117,6 +119,10 @@ class Mixture:
         self.measured: Floats = np.zeros(len(self.signals))
         self.sensor = Sensor()
         self.locked = self.lead in _IMMEDIATE
+        #: Why nothing that is unmixed here is to be trusted; and what was expected of the sensor, if anything was.
+        self._untrusted, self._expected = known.untrusted, known.sensors.get(self.lead)
+        #: Whether its readings say something else.
+        self.unexpected = False
         #: How often the timing was looked for anew because the residual had grown.
         self.drifts = 0
         self._active_s, self._regions, self._joint = active_s, regions, joint
@@ -301,8 +307,11 @@ class Mixture:
             return False
         self._judged_n = self._searched_n
         windows = Windows.joined(self._kept)
-        search = Search(self.lead, windows, active, columns, self._most, known=self._known)
+        search = Search(self.lead, windows, active, columns, self._most, known=self._known, expected=self._expected)
         found = search.run()
+        if self._expected is not None:
+            every = (found.sensor, *found.rivals)
+            self.unexpected = not any(self._expected.admits(each, windows.ends) for each in every)
         self._known = (found.sensor, *found.rivals)
         self.sensor = found.sensor
         self._usual = self._recent = found.residual
@@ -408,7 +417,7 @@ class Mixture:
     # ------------------------------------------------------------------ answers
 
     def rate(self, signal: Signal, weights: Floats) -> Rate:
-        """The device's rate while columns are active, by their active times, in base units (a counter's: per second)."""
+        """The device's rate while columns are active, by their active times, in base units (a counter's per s)."""
         fit = self._fit(signal)
         share = np.zeros(self._equations.columns)
         joint = self._joint()
@@ -419,6 +428,8 @@ class Mixture:
         if not share.any():
             return Rate(0.0, np.inf, 0, "no samples yet")
         found = fit.rate(share / share.sum())
+        if self._untrusted:
+            return found._replace(half_width=np.inf, reason=self._untrusted)
         if not (self._timed or found.reason):
             return found._replace(half_width=np.inf, reason=f"too few samples ({found.n})")
         return found

@@ -17,6 +17,7 @@ from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.activities import Activities, Activity, Named
+from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.mixture import FAMILIES, PATIENCE_NS, SUPERSEDED, Mixture
 from gpu_profile.join.unmixing.region_columns import OTHER, Attribution
 from gpu_profile.join.unmixing.sensor import Sensor
@@ -112,9 +113,9 @@ class Pooled:
 
 
 class Pool:
-    """The regions of one device, from `start_ns` on."""
+    """The regions of one device, from `start_ns` on. `known` is what was known of its sensors before."""
 
-    def __init__(self, timeline: Timeline, *, start_ns: int) -> None:
+    def __init__(self, timeline: Timeline, *, start_ns: int, known: Known | None = None) -> None:
         self.timeline = timeline
         self.start_ns = start_ns
         self.frontier_ns = start_ns
@@ -130,6 +131,7 @@ class Pool:
                 regions=self.attribution.regions,
                 joint=self.attribution.joint,
                 stamps=self.attribution.stamps,
+                known=known or Known(),
             )
             for family in FAMILIES
             if timeline.column(family[0]) is not None
@@ -318,6 +320,11 @@ class Pool:
         """The device's own mean of a signal over all that the pool has seen, in base units (a counter's: per s)."""
         mixture = self._mixture(signal)
         return mixture.mean(signal) if mixture is not None else None
+
+    @property
+    def unexpected(self) -> list[Signal]:
+        """The signals whose readings contradict what was known of their sensors before."""
+        return [mixture.lead for mixture in self._live if mixture.unexpected]
 
     def sensor(self, signal: Signal) -> Sensor | None:
         """What the signal's readings were found to be of."""

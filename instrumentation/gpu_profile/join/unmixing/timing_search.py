@@ -12,6 +12,7 @@ from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
 from gpu_profile.join.unmixing.design import Design, Windows
 from gpu_profile.join.unmixing.equations import Equations, bounded
+from gpu_profile.join.unmixing.expected import Expected
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, groups_of
 from gpu_profile.join.unmixing.scan import Scan
@@ -117,12 +118,13 @@ class Sums(NamedTuple):
 class Search:
     """The search for the timing of one family in `windows`, whose first signal is `lead`.
 
-    `known` are timings that an earlier search could not rule out: they are followed too.
+    `known` are timings that an earlier search could not rule out: they are followed too. `expected` is what was known
+    of the sensor before.
     """
 
     def __init__(
         self, lead: Signal, windows: Windows, active: ActiveTime, columns: int, most: float,
-        *, known: Sequence[Sensor] = (),
+        *, known: Sequence[Sensor] = (), expected: Expected | None = None,
     ) -> None:  # fmt: skip
         self.lead = lead
         self.windows = windows
@@ -131,7 +133,7 @@ class Search:
         self._reach_ns = LONGEST_LAG_NS + max(shape.reach_ns for shape in shapes(lead)) + 2 * lead.refresh_ns
         self._pieces = active
         self._active = self._coarse()
-        self._known = known
+        self._known, self._expected = known, expected
         self._some = windows.ends[:: max(1, len(windows.ends) // _COMPARED)]
         self._alone = windows._replace(masses=windows.masses[:, :1])
         self._unsteadiness_ns = unsteadiness_ns(windows.ends)
@@ -274,7 +276,9 @@ class Search:
         return len(self.windows.ends) * float(np.log(left)) + self._against(sensor)
 
     def _against(self, sensor: Sensor) -> float:
-        """What is against a timing to begin with."""
+        """What is against a timing to begin with: how such sensors work, or how this one does."""
+        if self._expected is not None:
+            return 0.0 if self._expected.admits(sensor, self._some) else _STRANGE + _UNUSUAL
         strange = (
             self.lead.refresh_ns and not self._faster and not sensor.in_step and (sensor.lag_ns or not sensor.period_ns)
         )
@@ -315,6 +319,8 @@ class Search:
             if self.lead.kind is Kind.COUNTER:
                 newest = Windows(few.starts[-_PERIODS:], few.ends[-_PERIODS:], few.masses[-_PERIODS:])
                 tried += ranked(drifting(near[0], self.lead, newest.ends))
+        if self._expected is not None:
+            tried += ranked(self._expected.starts())
         starts = self._distinct(tried, _STARTS)
         # In a loop that hardly varies, what is right and what is wrong are few milliseconds apart.
         nearer = sorted(min(ranked([*start.around(FINE_STEPS_NS[0])])) for start in starts)

@@ -3,7 +3,7 @@
 Read in this order:
 
 - `entrance`: what a region touches of a session, and the queue that it leaves its execution in.
-- `placement`: which devices a region runs on.
+- `placement`: which devices a region runs on. `known_sensors`: how their sensors were calibrated.
 - `backlog`: executions from their beginning until every pool has taken them in.
 - `verdicts`: what is known of each region: counts, durations, the newest verdict.
 - `joiner`: pools of executions and samples, their backlog and verdicts, behind one lock.

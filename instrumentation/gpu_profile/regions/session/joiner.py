@@ -17,6 +17,7 @@ from gpu_profile.regimes import Thresholds
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.backlog import Backlog
+from gpu_profile.regions.session.known_sensors import known_sensors, unexpected
 from gpu_profile.regions.session.placement import Placement
 from gpu_profile.regions.session.verdicts import Verdicts
 from gpu_profile.sampling.sampler import Sampler
@@ -60,6 +61,8 @@ class Joiner:
         self._clock = clock
         self._counts = counts
         self._started_ns = clock.now_ns()
+        #: The sensors, by UUID and signal, that were said to contradict their calibration.
+        self._unexpected: set[tuple[str, str]] = set()
         #: How many names of devices there were when they were last looked up, and the placement's version then.
         self._looked_up = (0, 0)
         #: The executions that outlive the history, and where it was anchored for them.
@@ -114,6 +117,11 @@ class Joiner:
         if pool.set_back > times:
             self._counts["clock set back"] += 1
             _log.warning("gpu-profile: the clock was set back; the join of %s starts anew", pool.timeline.device.uuid)
+        uuid = pool.timeline.device.uuid
+        for signal in pool.unexpected:
+            if (uuid, signal.key) not in self._unexpected:
+                self._unexpected.add((uuid, signal.key))
+                _log.warning("gpu-profile: %s", unexpected(pool.timeline.device, signal))
 
     def _answered(self, now: int) -> bool:
         """Whether the driver has said which devices there are, or has had the time to."""
@@ -164,7 +172,9 @@ class Joiner:
             here = self._here(device.uuid)
             mine = [execution for execution in self.backlog.everyone() if here(execution.device)]
             starts = (execution.start_ns for execution in mine if execution.start_ns)
-            pool = self.pools[device.uuid] = Pool(timeline, start_ns=min(starts, default=now))
+            driver = self.sampler.driver
+            known = known_sensors(device, driver.version if driver is not None else "")
+            pool = self.pools[device.uuid] = Pool(timeline, start_ns=min(starts, default=now), known=known)
             for execution in mine:
                 if execution.end_ns:
                     pool.count(execution.name, until_ns=execution.end_ns)

@@ -7,6 +7,7 @@ from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, PCIE_RX, POWER_AVERAGE, SM, TENSOR
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.mixture import Mixture
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import Attribution
@@ -201,6 +202,7 @@ def single(signals: list[Signal], start_ns: int = T0) -> tuple[Timeline, Mixture
         regions=attribution.regions,
         joint=attribution.joint,
         stamps=attribution.stamps,
+        known=Known(),
     )
     return timeline, mixture, attribution
 

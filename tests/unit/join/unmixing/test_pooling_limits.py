@@ -10,8 +10,10 @@ from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, UTILIZATION
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.activities import Activities, Activity
+from gpu_profile.join.unmixing.expected import Expected, Known
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
+from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.units import NS_PER_S
 
 # ---------------------------------------------------------------------- clocks
@@ -319,3 +321,26 @@ def test_what_was_metered_of_a_region_that_leaves_goes_to_the_rest() -> None:
     pool = metered([3.0])
     pool._give_up("work", "busier", [(pool.attribution.column("work"), pool.attribution.column(OTHER))])
     assert pool.pooled(OTHER).metered == metered([3.0]).pooled("work").metered
+
+
+# ---------------------------------------------------------------------- what was known before
+
+
+def test_a_device_that_is_not_trusted_gives_no_pooled_rate() -> None:
+    world = World(1)
+    trusted, doubted = world.run(10), world.run(10, known=Known(untrusted="pooled numbers of this GPU are not trusted"))
+    assert trusted.pooled("r0").rates[GRAPHICS].reason == ""
+    rate = doubted.pooled("r0").rates[GRAPHICS]
+    assert (rate.reason, rate.half_width) == ("pooled numbers of this GPU are not trusted", np.inf)
+    counted = doubted.counted("r0", GRAPHICS)
+    assert counted is not None
+    assert counted.certain == 0.0
+    assert counted.uncertain > 0.0
+
+
+def test_readings_that_contradict_a_calibration_are_told_of() -> None:
+    world = World(1)
+    wrong = Expected(Sensor(lag_ns=700 * MS), MS, MS)
+    right = Expected(Sensor(), MS, MS)
+    assert world.run(10, known=Known({GRAPHICS: wrong})).unexpected == [GRAPHICS]
+    assert world.run(10, known=Known({GRAPHICS: right})).unexpected == []

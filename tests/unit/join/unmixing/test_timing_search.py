@@ -11,6 +11,7 @@ from gpu_profile.join.unmixing import timing_search
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.join.unmixing.design import Design, Windows
+from gpu_profile.join.unmixing.expected import Expected
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.timing_search import Found, Search
 from gpu_profile.units import NS_PER_S
@@ -222,3 +223,50 @@ def test_windows_that_are_all_of_one_moment_end_the_search() -> None:
     same = np.full(len(windows.ends), windows.ends[0])
     found = search_of(world, Windows(same - 100 * MS, same, windows.masses)).run()
     assert np.isfinite(found.residual)
+
+
+# ---------------------------------------------------------------------- what was known before
+
+
+def expecting(world: World, expected: Expected) -> tuple[Search, Windows]:
+    windows = windows_of(world)
+    return Search(world.signal, windows, active_of(world), world.regions + 1, np.inf, expected=expected), windows
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_loop_has_fewer_timings_where_the_sensor_is_known(seed: int) -> None:
+    world = World(seed, order="fixed", jitter=0.1, seconds=12, lag_ns=40 * MS)
+    expected = Expected(Sensor(lag_ns=40 * MS, window_ns=100 * MS), MS, MS)
+    search, windows = expecting(world, expected)
+    found = search.run()
+    assert len(search_of(world).run().rivals) >= 2
+    assert found.rivals == ()
+    assert expected.admits(found.sensor, windows.ends)
+    assert abs(np.median(lags(found, windows)) - 40 * MS) < 2 * MS
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_readings_that_contradict_what_was_known_win(seed: int) -> None:
+    world = World(seed, seconds=30, lag_ns=40 * MS)
+    expected = Expected(Sensor(lag_ns=300 * MS, window_ns=100 * MS), MS, MS)
+    search, windows = expecting(world, expected)
+    found = search.run()
+    assert abs(np.median(lags(found, windows)) - 40 * MS) < 2 * MS
+    assert not expected.admits(found.sensor, windows.ends)
+
+
+def test_a_known_sensor_admits_itself_at_any_phase_and_no_other() -> None:
+    stamps = ORIGIN_NS + np.arange(300) * 105 * MS
+    known = Expected(Sensor(lag_ns=20 * MS, period_ns=100 * MS), MS, MS)
+    assert len(known.starts()) == 20
+    assert all(known.admits(each, stamps) for each in known.starts())
+    assert known.admits(Sensor(lag_ns=70 * MS), stamps), "the mean age of what it says"
+    for other in (
+        Sensor(lag_ns=130 * MS),
+        Sensor(lag_ns=10 * MS),
+        Sensor(lag_ns=28 * MS, period_ns=100 * MS),
+        Sensor(lag_ns=20 * MS, period_ns=101 * MS),
+        Sensor(lag_ns=20 * MS, period_ns=100 * MS, window_ns=25 * MS),
+        Sensor(lag_ns=70 * MS, smooth=True),
+    ):
+        assert not known.admits(other, stamps), other

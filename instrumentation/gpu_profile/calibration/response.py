@@ -1,0 +1,410 @@
+"""What a sensor makes of a load that is known: its period, lag, window and gains, with 95 % intervals. Pure.
+
+A sensor shows `base + sum of gains * share of its window at each level`. Its window ends `lag` before the moment at
+which it renews its reading; it is a mean over so long, or weighted by an exponential of that time constant; a counter's
+reaches back to the renewal before, or, of a part-time sensor, less far. All of these are continuous unknowns: they are
+looked for on a coarse grid, and from there by least squares. The intervals are those of a linear model at the minimum,
+by blocks of neighbours (Liang and Zeger, 1986), and half the distance between two polls, which may hide a renewal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from gpu_profile.history.timeline import Floats, Ints
+
+Shape = Literal["interval", "mean", "exponential"]
+
+_MS: Final = 1e6
+#: A sensor that changes less often than this while the load does all the time does not answer to it.
+_FEWEST: Final = 40
+#: Periods that are looked for, in ms; shorter than two polls, none shows.
+_LONGEST_MS: Final = 1200.0
+#: Changes in which they are looked for at first, and so many parts of a turn that the first look may be off by.
+_FIRST: Final = 300
+_FINE: Final = 8
+#: Changes come once a period if their phases are this much alike (the length of the mean of unit vectors), and the
+#: longest period is taken of those that come this near to the best.
+_STEADY: Final = 0.6
+_AS_GOOD: Final = 0.9
+#: The coarse grid: lags in ms, windows and time constants in ms, on so many observations.
+_LAGS: Final = np.arange(0.0, 1000.1, 10.0)
+_WINDOWS: Final = 5.0 * 1.25 ** np.arange(27)
+_COARSE: Final = 800
+#: Where the fit begins to refine, and where it ends, in ms.
+_STEP: Final = 8.0
+_LAST_STEP: Final = 0.02
+#: Corners of the staircase that stands for an exponential, at equal quantiles, the last at this many time constants.
+_CORNERS: Final = 48
+_REACH: Final = 6.0
+#: A shape is told from another one if it is more likely by this much (twice the natural logarithm).
+_CLEAR: Final = 10.0
+#: A counter that measures more than this share of its period measures all of it.
+_WHOLE: Final = 0.98
+#: Neighbours that errors may be common to.
+_BLOCK: Final = 20
+Z95: Final = 1.96
+#: A response of any form, in so many steps, that leaves this much less (in variance): the sensor is of no known shape.
+_FREE: Final = 40
+_MISFIT: Final = 1.5
+
+
+class Load(NamedTuple):
+    """What alone ran on the device: edges in ns by the clock of the stamps, and the level of each, from 0."""
+
+    starts: Ints
+    ends: Ints
+    levels: Ints
+
+    @property
+    def kinds(self) -> int:
+        """How many levels there are."""
+        return int(self.levels.max(initial=-1)) + 1
+
+
+class Estimate(NamedTuple):
+    """A value and the half-width of its 95 % interval."""
+
+    value: float
+    half_width: float
+
+    def __str__(self) -> str:
+        # Two digits of the half-width tell how many of the value mean anything.
+        digits = min(4, max(1, 1 - math.floor(math.log10(self.half_width)))) if self.half_width > 0 else 1
+        return f"{self.value:.{digits}f} ± {self.half_width:.{digits}f}"
+
+
+class Response(NamedTuple):
+    """How a sensor answers. Times in ms: `period` is 0 if readings are renewed at no steady period that polls can tell,
+    `window` 0 for a mean since the renewal before; `gains` are what each level adds to `base`, in the readings' unit.
+
+    `sure`: the shape is told from the others. `reason`: why there is no answer, or what speaks against it.
+    """
+
+    n: int
+    period: Estimate
+    jitter_ms: float
+    shape: Shape
+    sure: bool
+    lag: Estimate
+    window: Estimate
+    base: Estimate
+    gains: tuple[Estimate, ...]
+    noise: float
+    reason: str = ""
+
+    @property
+    def part_time(self) -> float | None:
+        """The share of the time that the sensor measures; None if its renewals cannot be told."""
+        if self.shape == "exponential" or not self.period.value:
+            return None
+        return 1.0 if not self.window.value else min(1.0, self.window.value / self.period.value)
+
+
+class _Observed(NamedTuple):
+    """Moments of renewal in ms after the origin, what was read then, and the moments of the renewals before."""
+
+    at: Floats
+    values: Floats
+    before: Floats
+
+
+def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> Response | None:
+    """The response of a sensor that was polled at `stamps` and said `values`; a counter's are totals in unit·s.
+
+    None if it says nothing, or does not answer to the load.
+    """
+    new = np.flatnonzero(np.diff(values) != 0) + 1
+    if len(new) < _FEWEST or not load.kinds:
+        return None
+    origin = int(stamps[0])
+    at = (stamps - origin) / _MS
+    gap = float(np.median(np.diff(at)))
+    # A renewal lies between the last poll that did not show it and the first that did.
+    changes, edge = (at[new - 1] + at[new]) / 2, gap / 2
+    period, jitter = _period(changes, gap)
+    if period.value:
+        changes, edge, period = _placed(at[new - 1], at[new], period)
+    else:
+        changes = at[new]
+    seen = _Observed(changes[1:], values[new][1:], changes[:-1])
+    if counter:
+        seen = seen._replace(values=np.diff(values[new]) / (np.diff(changes) / 1e3))
+    passed = _Passed(load, origin)
+    tried = [_fitted(passed, seen, shape) for shape in (("interval", "mean") if counter else ("mean", "exponential"))]
+    found = min(tried, key=lambda fit: fit.score)
+    sure = max(fit.score for fit in tried) - found.score > _CLEAR
+    if counter and tried[1].window >= _WHOLE * period.value > 0:
+        # A window as long as the interval is the interval.
+        found, sure = tried[0], True
+    return _response(found, period, jitter, edge, sure=sure)
+
+
+def find_stamped(load: Load, stamps: Ints, values: Floats) -> Response | None:
+    """The response of a sensor whose driver keeps every reading with the moment of its renewal."""
+    if len(stamps) < _FEWEST or not load.kinds or not np.ptp(values):
+        return None
+    origin = int(stamps[0])
+    at = (stamps - origin) / _MS
+    period, jitter = _period(at, 1.0)
+    seen = _Observed(at[1:], values[1:], at[:-1])
+    tried = [_fitted(_Passed(load, origin), seen, shape) for shape in ("mean", "exponential")]
+    found = min(tried, key=lambda fit: fit.score)
+    return _response(found, period, jitter, 0.0, sure=max(fit.score for fit in tried) - found.score > _CLEAR)
+
+
+def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_ms: float) -> Response | None:
+    """The response of a sensor that gives means between two calls, by what it was when it last renewed itself: every
+    `period_ms`, at a phase that no call shows and that is looked for."""
+    if len(stamps) < _FEWEST or not load.kinds or not np.ptp(values):
+        return None
+    origin = int(starts[0])
+    passed, (begin, at) = _Passed(load, origin), ((part - origin) / _MS for part in (starts, stamps))
+
+    def observed(phase: float) -> _Observed:
+        end, start = (part - (part - phase) % period_ms for part in (at, begin))
+        keep = end > start
+        return _Observed(end[keep], values[keep], start[keep])
+
+    def best(phases: Floats) -> tuple[float, float, float]:
+        tried = []
+        for phase in phases.tolist():
+            fit = _fitted(passed, observed(phase), "interval")
+            tried.append((fit.left / max(1, len(fit.seen.at) - 4), phase, fit.lag))
+        return min(tried)
+
+    _, phase, _ = best(np.arange(0.0, period_ms, period_ms / 20))
+    _, phase, _ = best(phase + np.linspace(-period_ms / 20, period_ms / 20, 21))
+    found = _fitted(passed, observed(phase), "interval")
+    return _response(found, Estimate(period_ms, 0.0), 0.0, period_ms / 200, sure=True)
+
+
+def _response(fit: _Fit, period: Estimate, jitter: float, edge: float, *, sure: bool) -> Response:
+    return Response(len(fit.seen.at), period, jitter, fit.shape, sure, *fit.response(edge), reason=fit.misfit())
+
+
+def _period(changes: Floats, gap: float) -> tuple[Estimate, float]:
+    """The period of changes, in ms, and how unsteady it is; 0 if they come at none."""
+    some = changes[:_FIRST] - changes[0]
+    span = float(some[-1])
+    if span <= 0:
+        return Estimate(0.0, 0.0), 0.0
+    turns = np.arange(max(2.0, span / _LONGEST_MS), span / (2 * gap), 1 / _FINE)
+    alike = np.concatenate([
+        np.abs(np.exp(2j * np.pi * part[:, None] * (some / span)).mean(axis=1))
+        for part in np.array_split(turns, max(1, len(turns) * len(some) // 1_000_000))
+    ])  # fmt: skip
+    best = float(alike.max(initial=0.0))
+    if best < _STEADY:
+        return Estimate(0.0, 0.0), 0.0
+    peaks = np.flatnonzero(alike >= _AS_GOOD * best)
+    first = peaks[0]
+    # The top of the first peak: the longest period of those that explain the changes.
+    while first + 1 < len(alike) and alike[first + 1] > alike[first]:
+        first += 1
+    period, count = span / float(turns[first]), len(some)
+    while True:
+        part = changes[:count] - changes[0]
+        tried = 1 / (1 / period + np.linspace(-1, 1, 81) / max(float(part[-1]), 1.0))
+        period = float(tried[np.abs([np.exp(2j * np.pi * part / each).mean() for each in tried]).argmax()])
+        if count == len(changes):
+            break
+        count = min(len(changes), 2 * count)
+    number = np.rint((changes - changes[0]) / period)
+    slope, start = np.polyfit(number, changes, 1)
+    left = changes - (start + slope * number)
+    width = Z95 * float(left.std()) / math.sqrt(len(changes)) / max(float(number.std()), 1.0) + 1e-6 * slope
+    own = max(0.0, float(left.var()) - gap * gap / 12)
+    return Estimate(float(slope), width), math.sqrt(own)
+
+
+def _placed(shut: Floats, open_: Floats, period: Estimate) -> tuple[Floats, float, Estimate]:
+    """When the sensor renewed itself, how far off that may be for all of them together, and the period again: from the
+    last poll before each renewal and the first one after it."""
+    middles = (shut + open_) / 2
+    number = np.rint((middles - middles[0]) / period.value)
+
+    def room(tried: float) -> float:
+        return float((open_ - number * tried).min() - (shut - number * tried).max())
+
+    # One phase and one period are between all pairs of polls, if the sensor keeps time: what is left for the phase is
+    # concave in the period.
+    low, high = period.value - 4 * period.half_width, period.value + 4 * period.half_width
+    for _ in range(60):
+        one, other = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (low, other) if room(one) > room(other) else (one, high)
+    best = (low + high) / 2
+    if room(best) > 0:
+        first = float((shut - number * best).max()) + room(best) / 2
+        width = room(best) / 2 / max(1.0, float(number[-1]) / 2)
+        return first + number * best, room(best) / 2, Estimate(best, width)
+    # Polls at every phase of the period leave no error in the mean, and those in step with it all of it.
+    apart, gap = open_ - number * period.value, float(np.median(open_ - shut))
+    alike = abs(complex(np.exp(2j * np.pi * (apart - apart.mean()) / gap).mean()))
+    return middles, gap / 2 * max(float(alike), 2 / math.sqrt(len(middles))), period
+
+
+class _Passed:
+    """How long each level has been on by any moment, in ms."""
+
+    def __init__(self, load: Load, origin_ns: int) -> None:
+        self.count = load.kinds
+        self._edges, self._sums = [], []
+        for level in range(load.kinds):
+            mine = load.levels == level
+            edges = np.column_stack([(part[mine] - origin_ns) / _MS for part in (load.starts, load.ends)]).ravel()
+            lengths = edges[1::2] - edges[::2]
+            sums = np.concatenate(([0.0], np.repeat(np.cumsum(lengths), 2)[:-1]))
+            self._edges.append(edges)
+            self._sums.append(sums)
+
+    def until(self, moments: Floats) -> Floats:
+        """By every moment, `[levels, *moments.shape]`."""
+        return np.array([np.interp(moments, e, s) for e, s in zip(self._edges, self._sums, strict=True)])
+
+    def shares(self, seen: _Observed, shape: Shape, lag: Floats | float, window: float) -> Floats:
+        """The share of each level in each observation, `[levels, *lag.shape, n]`."""
+        at = seen.at - np.asarray(lag)[..., None]
+        if shape == "interval":
+            before = seen.before - np.asarray(lag)[..., None]
+            return (self.until(at) - self.until(before)) / (seen.at - seen.before)
+        if shape == "mean":
+            return (self.until(at) - self.until(at - window)) / window
+        corners = -np.log(1 - np.linspace(0, 1 - math.exp(-_REACH), _CORNERS + 1)) * window
+        result = np.zeros((self.count, *at.shape))
+        newer = self.until(at)
+        for a, b in pairwise(corners.tolist()):
+            older = self.until(at - b)
+            result += (newer - older) / (b - a) / _CORNERS
+            newer = older
+        return result
+
+
+def _fitted(passed: _Passed, seen: _Observed, shape: Shape) -> _Fit:
+    """The best lag and window of a shape."""
+    some = slice(None, None, max(1, len(seen.at) // _COARSE))
+    few = _Observed(*(part[some] for part in seen))
+    windows = [0.0] if shape == "interval" else _WINDOWS.tolist()
+    starts = []
+    for window in windows:
+        shares = passed.shares(few, shape, _LAGS, window)
+        left = _left(shares, few)
+        starts.append((float(left.min()), float(_LAGS[int(left.argmin())]), window))
+    fits = []
+    for _, lag, window in sorted(starts)[:3]:
+        fits.append(_refined(_Fit(passed, few, shape, lag, window), _STEP))
+    best = min(fits, key=lambda f: f.left)
+    return _refined(_Fit(passed, seen, shape, best.lag, best.window), _STEP / 16)
+
+
+def _refined(fit: _Fit, step: float) -> _Fit:
+    """The best near it."""
+    while step >= _LAST_STEP:
+        tried = (_Fit(fit.passed, fit.seen, fit.shape, *place) for place in fit.around(step))
+        near = min(tried, key=lambda f: f.left)
+        if near.left < fit.left:
+            fit = near
+        else:
+            step /= 2
+    return fit
+
+
+def _solved(shares: Floats, seen: _Observed) -> tuple[float, Floats, Floats]:
+    """The sum of squares that is left, the coefficients, and the equations. A slope in time takes up warming."""
+    age = (seen.at - seen.at.mean()) / max(float(np.ptp(seen.at)), 1.0)
+    rows = np.column_stack((np.ones(len(age)), *shares, age * shares.sum(axis=0)))
+    found, *_ = np.linalg.lstsq(rows, seen.values, rcond=None)
+    missed = seen.values - rows @ found
+    return float(missed @ missed), found, rows
+
+
+def _left(shares: Floats, seen: _Observed) -> Floats:
+    """The sums of squares that many timings leave, roughly: `shares` are `[levels, timings, n]`."""
+    age = (seen.at - seen.at.mean()) / max(float(np.ptp(seen.at)), 1.0)
+    some = np.concatenate((np.ones((1, *shares.shape[1:])), shares, (age * shares.sum(axis=0))[None]))
+    values = seen.values - seen.values.mean()
+    gram = np.einsum("atn,btn->tab", some, some, optimize=True)
+    gram += 1e-9 * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(len(some))
+    moment = np.einsum("atn,n->ta", some, values, optimize=True)
+    left: Floats = values @ values - (moment * np.linalg.solve(gram, moment[..., None])[..., 0]).sum(axis=1)
+    return left
+
+
+class _Fit:
+    """A shape with a lag and a window, and what they leave."""
+
+    def __init__(self, passed: _Passed, seen: _Observed, shape: Shape, lag: float, window: float) -> None:
+        self.passed, self.seen, self.shape, self.lag, self.window = passed, seen, shape, lag, window
+        self.left, self.found, self.rows = _solved(passed.shares(seen, shape, lag, window), seen)
+
+    @property
+    def score(self) -> float:
+        """Twice how much less likely the observations are; a shape with a window of its own has one unknown more."""
+        n = len(self.seen.at)
+        return n * math.log(max(self.left, 1e-300) / n) + (0.0 if self.shape == "interval" else math.log(n))
+
+    def around(self, step: float) -> Iterator[tuple[float, float]]:
+        """Neighbours: another lag, another window, and both, so that the window's middle stays."""
+        for move in (-step, step):
+            yield self.lag + move, self.window
+            if self.shape != "interval" and self.window + move > 1.0:
+                yield self.lag, self.window + move
+                yield self.lag - move * (1.0 if self.shape == "exponential" else 0.5), self.window + move
+
+    def response(self, edge: float) -> tuple[Estimate, Estimate, Estimate, tuple[Estimate, ...], float]:
+        """Lag, window, base, gains and noise, each with its interval; `edge` is how far off renewals may be in all."""
+        n, levels = len(self.seen.at), self.passed.count
+        told = self.rows @ self.found
+        ways = [(0.1, 0.0)] if self.shape == "interval" else [(0.1, 0.0), (0.0, 0.1)]
+        slopes = [
+            (self._told(self.lag + a, self.window + b) - self._told(self.lag - a, self.window - b)) / 0.2
+            for a, b in ways
+        ]
+        rows = np.column_stack((self.rows, *slopes))
+        inverse = np.linalg.pinv(rows.T @ rows)
+        missed = self.seen.values - told
+        scores = np.add.reduceat(rows * missed[:, None], np.arange(0, n, _BLOCK), axis=0)
+        covariance = inverse @ (scores.T @ scores) @ inverse
+        noise = math.sqrt(self.left / max(1, n - rows.shape[1]))
+        widths = Z95 * np.sqrt(np.maximum(np.diag(covariance), np.diag(inverse) * noise * noise))
+        known = [Estimate(float(v), float(w)) for v, w in zip(self.found, widths, strict=False)]
+        lag, window = widths[levels + 2], widths[-1] if len(ways) > 1 else 0.0
+        return (
+            Estimate(self.lag, float(lag) + edge),
+            Estimate(self.window, float(window) + (edge if self.window else 0.0)),
+            known[0],
+            tuple(known[1 : levels + 1]),
+            noise,
+        )
+
+    def _told(self, lag: float, window: float) -> Floats:
+        shares = self.passed.shares(self.seen, self.shape, lag, max(window, 0.01))
+        rows = np.column_stack((self.rows[:, 0], *shares, self.rows[:, -1]))
+        told: Floats = rows @ self.found
+        return told
+
+    def misfit(self) -> str:
+        """Why the shape is not the sensor's; empty if no response of another form explains much more."""
+        length = self.window * (_REACH if self.shape == "exponential" else 1.0)
+        reach = self.lag + 1.5 * max(length, float(np.median(self.seen.at - self.seen.before)))
+        n = len(self.seen.at)
+        # Finely around the window, and roughly for as long again as any lag may be.
+        fine, rough = np.linspace(min(0.0, self.lag), reach, _FREE), reach + _LAGS[-1] * np.linspace(0, 1, _FREE // 2)
+        edges = np.concatenate((fine, rough[1:]))
+        if n < 3 * len(edges):
+            return ""
+        gains = np.maximum(self.found[1 : self.passed.count + 1], 0.0)
+        steps = [gains @ self.passed.shares(self.seen, "mean", a, b - a) for a, b in pairwise(edges.tolist())]
+        rows = np.column_stack((np.ones(n), *steps, self.rows[:, -1]))
+        found, *_ = np.linalg.lstsq(rows, self.seen.values, rcond=None)
+        missed = self.seen.values - rows @ found
+        free, own = float(missed @ missed) / (n - len(edges) - 1), self.left / (n - self.rows.shape[1] - 2)
+        floor = 1e-6 * float(np.square(self.seen.values).mean())
+        if self.shape == "interval" or own <= _MISFIT * max(free, floor):
+            return ""
+        return f"neither a mean nor an exponential: another response leaves {1 - free / own:.0%} less of the variance"

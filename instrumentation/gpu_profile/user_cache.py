@@ -1,0 +1,90 @@
+"""What is kept between runs: JSON files in the user's cache, one for each thing that was measured.
+
+The folder is `$GPU_PROFILE_CACHE`, else `gpu-profile` in `$XDG_CACHE_HOME`, else `~/.cache/gpu-profile`, with a folder
+in it for each kind of thing. A file is written beside its place and renamed: who reads sees one of the writers' files,
+never a part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+_log = logging.getLogger("gpu_profile")
+
+T = TypeVar("T")
+
+#: The variable that names the folder.
+VARIABLE: Final = "GPU_PROFILE_CACHE"
+#: No file of ours comes near this; a larger one is not read.
+MOST_BYTES: Final = 1 << 20
+
+_told: set[Path] = set()
+
+
+def folder(kind: str) -> Path | None:
+    """Where things of a kind are kept; None if the user has no home."""
+    named, shared = os.environ.get(VARIABLE), os.environ.get("XDG_CACHE_HOME", "")
+    if named:
+        return Path(named) / kind
+    # By the specification, a relative path there is to be ignored.
+    if Path(shared).is_absolute():
+        return Path(shared) / "gpu-profile" / kind
+    try:
+        return Path.home() / ".cache" / "gpu-profile" / kind
+    except RuntimeError:
+        return None
+
+
+def path_of(kind: str, key: Mapping[str, str], name: str) -> Path | None:
+    """The file for what this key stands for, which people call `name`; None if there is no folder for it."""
+    place = folder(kind)
+    readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+    digest = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]
+    return None if place is None else place / f"{readable}-{digest}.json"
+
+
+def load(path: Path | None, read: Callable[[Any], T | None]) -> T | None:
+    """What `read` makes of a file's JSON; None if there is no file, or `read` says so or raises. Never raises."""
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            found = file.read(MOST_BYTES + 1)
+    except OSError:
+        return None
+    try:
+        return read(json.loads(found))
+    except Exception as error:  # noqa: BLE001 - the file may hold anything, and costs a measurement at most
+        if path not in _told:
+            _told.add(path)
+            _log.warning("gpu-profile: %s is damaged and is measured anew: %r", path, error)
+        return None
+
+
+def store(path: Path | None, content: Mapping[str, Any]) -> str:
+    """Write it. '' if that went well, else one line that says why not. Never raises."""
+    if path is None:
+        return f"there is no home folder: set {VARIABLE}"
+    written = None
+    try:
+        text = json.dumps(content, indent=1)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, written = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".new")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(written).replace(path)
+    except (OSError, ValueError) as error:
+        if written is not None:
+            with suppress(OSError):
+                Path(written).unlink()
+        return f"{path.parent}: {getattr(error, 'strerror', None) or error}"
+    return ""

@@ -1,0 +1,244 @@
+"""A simulated GPU, calibrated on a clock that the test turns: what is found, what is kept, and what uses it."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpu_profile import clock as clocks
+from gpu_profile.calibration import calibrate as module
+from gpu_profile.calibration.calibrate import Calibration, calibrate
+from gpu_profile.calibration.loop import Checked
+from gpu_profile.calibration.response import Estimate
+from gpu_profile.calibration.workers import FrameworkWorker, SimulatedWorker, Worker
+from gpu_profile.catalogue import Tier
+from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Device, ProcessUse, Sample
+from gpu_profile.cli import commands
+from gpu_profile.driver import Driver, simulated
+from gpu_profile.driver.grammar import open_driver
+from gpu_profile.driver.simulated import SimulatedQueue
+from gpu_profile.errors import GpuProfileError, UsageError
+from gpu_profile.regions.session.known_sensors import kept_calibration, known_sensors, sensors_path
+from gpu_profile.testing import FakeClock
+
+#: What simulated sensors show is so old.
+PUBLISHED_MS = 2.0
+
+
+class Bench:
+    """One simulated GPU with its driver."""
+
+    def __init__(self, directory: Path, model: str) -> None:
+        self.clock = FakeClock()
+        self.node = simulated.create(directory / "node", f'[[device]]\nmodel = "{model}"\n', clock=self.clock)
+        self.driver: Driver = open_driver(f"simulated:{self.node}", clock=self.clock)
+        self.device: Device = self.driver.devices()[0]
+
+    def worker(self) -> Worker:
+        return SimulatedWorker(str(self.node), self.device.uuid, self.clock)
+
+    def calibrated(self) -> Calibration:
+        return calibrate(self.driver, self.device, self.worker, self.clock, say=lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPU_PROFILE_CACHE", str(path := tmp_path_factory.mktemp("cache")))
+        yield path
+
+
+@pytest.fixture(scope="module", params=["H200 SXM", "A10G"])
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(tmp_path_factory.mktemp("bench"), request.param)
+    yield made
+    made.driver.close()
+
+
+@pytest.fixture(scope="module")
+def found(bench: Bench, home: Path) -> Calibration:
+    assert home.is_dir()
+    return bench.calibrated()
+
+
+def near(estimate: Estimate, truth: float, slack: float = 0.1) -> bool:
+    return abs(estimate.value - truth) <= estimate.half_width + slack
+
+
+# ---------------------------------------------------------------------- what is found
+
+
+def test_every_sensor_of_a_simulated_gpu_is_found_as_it_was_made(bench: Bench, found: Calibration) -> None:
+    model = SimulatedQueue(bench.node, clock=bench.clock).model
+    energy, average = found.responses[rows.ENERGY], found.responses[rows.POWER_AVERAGE]
+    assert near(energy.period, 100.0, 0.01)
+    assert near(energy.lag, PUBLISHED_MS)
+    assert (energy.shape, energy.part_time, average.shape) == ("interval", 1.0, "mean")
+    assert near(average.window, 1000.0)
+    power = found.responses[rows.POWER]
+    assert near(power.window, model.power_window_ns / 1e6)
+    assert near(energy.base, model.idle_w, 0.5)
+    assert all(each.reason == "" for each in found.responses.values())
+    assert all(near(ratio, 1.0, 0.002) for ratios in found.ratios().values() for ratio in ratios)
+    if rows.UTILIZATION in found.responses:
+        assert near(found.responses[rows.UTILIZATION].window, model.utilization_window_ns / 1e6, 0.3)
+
+
+def test_the_loop_that_was_held_out_is_told_within_its_intervals(found: Calibration) -> None:
+    told = [each for each in found.checked if not each.reason]
+    assert {each.signal for each in told} >= {"energy"}
+    assert {each.region for each in told} == {"products", "copies"}
+    assert found.missed == ""
+
+
+def test_what_is_kept_is_found_again_for_this_gpu_and_this_driver_alone(bench: Bench, found: Calibration) -> None:
+    assert found.keep() == ""
+    version = bench.driver.version
+    content = kept_calibration(bench.device, version)
+    assert content is not None
+    assert content == json.loads(json.dumps(found.to_json()))
+    known = known_sensors(bench.device, version)
+    energy = known.sensors[rows.ENERGY].sensor
+    assert (energy.period_ns / 1e6, energy.lag_ns / 1e6) == pytest.approx((100.0, PUBLISHED_MS), abs=0.2)
+    assert known.untrusted == ""
+    assert known_sensors(bench.device, version + "1").sensors == {}
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def test_the_command_says_what_it_found_and_doctor_what_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(clocks, "SYSTEM_CLOCK", clock)
+    assert home.is_dir()
+    node = simulated.create(tmp_path / "node", '[[device]]\nmodel = "A10G"\n', clock=clock)
+    backend = ["--backend", f"simulated:{node}"]
+    monkeypatch.setattr(module, "_CHIPS_S", 20.0)
+    done = CliRunner().invoke(commands, ["calibrate", *backend], catch_exceptions=False, standalone_mode=False)
+    assert "energy" in done.output, done.output
+    assert "since the renewal before" in done.output
+    assert "loop, copies: energy" in done.output
+    assert done.return_value == 0
+    told = CliRunner().invoke(commands, ["doctor", *backend], standalone_mode=False)
+    assert "sensors" in told.output
+    assert "calibrated on" in told.output
+
+
+def refused(arguments: Sequence[str]) -> str:
+    done = CliRunner().invoke(commands, ["calibrate", *arguments], standalone_mode=False)
+    assert isinstance(done.exception, GpuProfileError), done.output
+    return str(done.exception)
+
+
+def test_the_command_takes_one_whole_gpu_that_can_be_read_often(tmp_path: Path) -> None:
+    two = simulated.create(tmp_path / "two", '[[device]]\nmodel = "A10G"\n[[device]]\nmodel = "A10G"\n')
+    assert "one GPU at a time" in refused(["--backend", f"simulated:{two}"])
+    assert "one GPU at a time: name one of none" in refused(["--backend", "none"])
+
+
+# ---------------------------------------------------------------------- what must not be
+
+
+class Busy:
+    """A driver of a GPU that somebody else uses."""
+
+    version = "1"
+
+    def __init__(self, pids: Sequence[int] = (), utilization: int = 0) -> None:
+        self._pids, self._utilization, self.clock = pids, utilization, FakeClock()
+
+    def processes(self, device: Device) -> list[ProcessUse]:
+        return [ProcessUse(pid) for pid in self._pids]
+
+    def read(self, device: Device, tier: Tier) -> list[Sample]:
+        now = self.clock.now_ns()
+        return [Sample(rows.UTILIZATION, now - 10**8, now, self._utilization)]
+
+    def boundary(self, device: Device) -> list[Sample]:
+        return []
+
+    drain = boundary
+
+
+def never() -> Any:
+    raise AssertionError("a load was put on a GPU that others use")
+
+
+@pytest.mark.parametrize(
+    ("driver", "said"), [(Busy([1]), r"processes 1\b"), (Busy(utilization=30), "30% busy")], ids=["processes", "work"]
+)
+def test_a_gpu_that_others_use_is_left_alone(driver: Busy, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        calibrate(driver, Device("GPU-1"), never, driver.clock, say=lambda _: None)  # type: ignore[arg-type]
+
+
+def test_what_misses_in_the_loop_makes_a_gpu_untrusted(bench: Bench, found: Calibration, home: Path) -> None:
+    assert home.is_dir()
+    wrong = Checked("copies", "energy", 300.0, 2.0, 380.0, 1.0, "")
+    assert wrong.missed
+    assert not wrong._replace(reason="lock-step").missed
+    doubted = found._replace(missed=module._missed((wrong,)), driver_version="another")
+    assert doubted.keep() == ""
+    known = known_sensors(bench.device, "another")
+    assert known.untrusted.startswith("pooled numbers of this GPU are not trusted: in its calibration, energy of")
+
+
+def test_a_device_that_marks_nothing_is_no_calibration(tmp_path: Path) -> None:
+    made = Bench(tmp_path, "A10G")
+    worker = made.worker()
+
+    class Deaf:
+        device_uuid = made.device.uuid
+
+        def record(self) -> object:
+            return object()
+
+        def resolve(self, mark: object) -> int | None:
+            return None
+
+    worker.stream = Deaf()
+    with pytest.raises(GpuProfileError, match="has not run what was launched for seconds"):
+        calibrate(made.driver, made.device, lambda: worker, made.clock, say=lambda _: None)
+    made.driver.close()
+
+
+def test_without_a_framework_there_is_no_load_on_a_real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="needs PyTorch or CuPy"):
+        FrameworkWorker(0, FakeClock())
+
+
+KEPT = (
+    '{"schema": 1, "missed": "", "signals": {"energy": '
+    '{"reason": "", "shape": "mean", "period_ms": [%s, 0], "lag_ms": [%s, 0], "window_ms": [0, 0]}}}'
+)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "[]", "{}", '{"schema": 1}', '{"schema": 2, "signals": {}, "missed": ""}',
+        '{"schema": 1, "signals": {"energy": {}}, "missed": ""}',
+        '{"schema": 1, "signals": {"nothing": {"reason": ""}}, "missed": ""}',
+        KEPT % (100, "NaN"),
+        KEPT % ("1e9", 0),
+        KEPT % (-100, 0),
+        KEPT % ('"far"', 0),
+    ],
+)  # fmt: skip
+def test_a_file_that_holds_something_else_is_as_if_it_were_not_there(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PROFILE_CACHE", str(tmp_path))
+    device = Device("GPU-1", name="A10G")
+    path = sensors_path(device, "1")
+    assert path is not None
+    path.parent.mkdir()
+    path.write_text(content)
+    assert known_sensors(device, "1").sensors == {}

@@ -1,0 +1,185 @@
+"""Whether a sensor's response is found in what it says of a known load: sensors of the laboratory, polled at 250 Hz."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from laboratory.curves import Quantity
+from laboratory.programs import LEAD_S, PER_S, Floats
+from laboratory.sensors import Sensor
+
+from gpu_profile.calibration.playing import CHIPS_S
+from gpu_profile.calibration.response import Estimate, Load, Response, find, find_stamped, find_windows
+
+BASE_W, GAINS_W = 90.0, (500.0, 250.0)
+
+
+@dataclass
+class Chips:
+    """A device's curves under chips of two levels: what a sensor of the laboratory reads."""
+
+    seconds: int
+    load: Load
+    power: Floats
+    busy: Floats
+
+    def curve(self, quantity: Quantity) -> Floats:
+        return self.power if quantity == "power" else self.busy
+
+
+def chips(seed: int, seconds: int = 40, drift: float = 0.0) -> Chips:
+    """`drift`: the share that power grows by over the run."""
+    rng = np.random.default_rng(seed)
+    count = (seconds + LEAD_S) * PER_S
+    power, busy = np.full(count, BASE_W), np.zeros(count)
+    found, at = [], 0.3
+    while at < seconds - 0.3:
+        length, level = float(rng.choice(CHIPS_S)), int(rng.integers(-1, 2))
+        if level >= 0:
+            start, end = int(at * PER_S), int((at + length) * PER_S)
+            warmer = 1 + drift * at / seconds
+            power[LEAD_S * PER_S + start : LEAD_S * PER_S + end] += GAINS_W[level] * warmer
+            busy[LEAD_S * PER_S + start : LEAD_S * PER_S + end] = 1.0
+            found.append((start * NS_PER_STEP, end * NS_PER_STEP, level))
+        at += length
+    starts, ends, levels = np.array(found, np.int64).T
+    return Chips(seconds, Load(starts, ends, levels), power, busy)
+
+
+NS_PER_STEP = 10**9 // PER_S
+
+
+def response(sensor: Sensor, world: Chips, seed: int = 0) -> Response | None:
+    rng = np.random.default_rng(seed)
+    signal, _, read = sensor.read(world, rng)[0]  # type: ignore[arg-type]
+    values = read.values.astype(np.float64) * signal.quantum
+    if sensor.kind == "between":
+        return find_windows(world.load, read.starts_ns, read.stamps_ns, values, signal.refresh_ns / 1e6)
+    if sensor.buffered:
+        return find_stamped(world.load, read.stamps_ns, values)
+    return find(world.load, read.stamps_ns, values, counter=sensor.kind == "counter")
+
+
+def known(sensor: Sensor, seed: int = 1, **options: float) -> Response:
+    found = response(sensor, chips(seed, **options), seed)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def near(found: Estimate, truth: float, slack: float = 0.15) -> bool:
+    """Within the interval, which the grid of the laboratory's curves (0.1 ms) widens."""
+    return abs(found.value - truth) <= found.half_width + slack
+
+
+def counter(**options: float) -> Sensor:
+    return Sensor(("energy",), "counter", quantum=0.001, poll_ms=4.0, wander_ms=1.0, **options)  # type: ignore[arg-type]
+
+
+def mean(**options: float) -> Sensor:
+    return Sensor(("power_average",), "mean", poll_ms=4.0, wander_ms=1.0, **options)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- what is there is found
+
+
+@pytest.mark.parametrize(
+    "sensor",
+    [
+        counter(),
+        counter(lag_ms=137.0),
+        counter(period_ms=20.0, lag_ms=3.3),
+        counter(period_ms=101.7, lag_ms=60.0),
+        counter(window_ms=25.0, lag_ms=12.0),
+        mean(window_ms=1000.0, lag_ms=5.0),
+        mean(period_ms=50.0, window_ms=167.0, lag_ms=333.0),
+        mean(period_ms=101.3, window_ms=25.0),
+        replace(mean(period_ms=20.0, window_ms=80.0, lag_ms=40.0), kind="rc"),
+        replace(mean(window_ms=350.0), kind="rc"),
+    ],
+    ids=lambda sensor: f"{sensor.kind} {sensor.period_ms:g}/{sensor.window_ms:g}/{sensor.lag_ms:g} ms",
+)
+def test_period_lag_window_and_gains_of_a_sensor_are_found_within_their_intervals(sensor: Sensor) -> None:
+    found = known(sensor)
+    shape = {"counter": "mean" if sensor.window_ms else "interval", "mean": "mean", "rc": "exponential"}[sensor.kind]
+    assert (found.shape, found.sure, found.reason) == (shape, True, "")
+    assert near(found.period, sensor.period_ms, 0.001)
+    assert near(found.lag, sensor.lag_ms)
+    assert found.lag.half_width < 1.0
+    assert near(found.window, sensor.window_ms, 0.003 * sensor.window_ms + 0.15)
+    assert near(found.base, BASE_W, 1.0)
+    for gain, truth in zip(found.gains, GAINS_W, strict=True):
+        assert near(gain, truth, 1.0)
+        assert gain.half_width < 5.0
+    if shape != "exponential":
+        assert found.part_time == pytest.approx(min(1.0, (sensor.window_ms or 100.0) / sensor.period_ms), abs=0.02)
+
+
+def test_a_mean_between_two_calls_has_its_lag_and_gains() -> None:
+    found = known(Sensor(("graphics",), "between", lag_ms=30.0, poll_ms=106.0, wander_ms=3.0))
+    assert (found.shape, found.reason) == ("interval", "")
+    assert near(found.lag, 30.0, 1.0)
+    assert all(near(gain, 1.0, 0.01) for gain in found.gains)
+
+
+def test_what_a_driver_keeps_with_its_moments_needs_no_polls() -> None:
+    sensor = Sensor(("utilization",), "mean", period_ms=166.7, window_ms=166.7, buffered=True, quantum=0.01)
+    found = known(sensor)
+    assert near(found.lag, 0.0, 0.3)
+    assert near(found.window, 166.7, 0.5)
+
+
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_intervals_hold_for_any_seed(seed: int) -> None:
+    found = known(counter(lag_ms=float(seed * 7)), seed)
+    assert near(found.lag, seed * 7.0)
+    assert near(found.gains[0], GAINS_W[0], 0.5)
+
+
+def test_a_clock_that_drifts_has_its_own_period() -> None:
+    assert near(known(counter(period_ms=100.02)).period, 100.02, 0.0005)
+
+
+def test_warming_is_no_error_of_the_sensor() -> None:
+    found = response(counter(), chips(3, drift=0.05), 3)
+    assert found is not None
+    assert found.reason == ""
+    assert near(found.lag, 0.0)
+
+
+# ---------------------------------------------------------------------- what is not there is not told
+
+
+def test_a_sensor_of_neither_shape_is_doubted() -> None:
+    world = chips(4)
+    one, other = (sensor.read(world, np.random.default_rng(4))[0][2] for sensor in two_windows())  # type: ignore[arg-type]
+    values = (0.6 * one.values + 0.4 * other.values) * 1e-3
+    found = find(world.load, one.stamps_ns, values, counter=False)
+    assert found is not None
+    assert found.reason.startswith("neither a mean nor an exponential")
+
+
+def two_windows() -> tuple[Sensor, Sensor]:
+    """Of one sensor, so to speak: a mean over 25 ms and one over 25 ms a quarter of a second earlier."""
+    return mean(window_ms=25.0, noise=0.0005), mean(window_ms=25.0, lag_ms=250.0, noise=0.0005)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.zeros(5000), np.full(5000, 3.0), np.repeat(np.arange(20.0), 250)],
+    ids=["zero", "constant", "next to never"],
+)
+def test_a_sensor_that_does_not_answer_has_no_response(values: Floats) -> None:
+    world = chips(5, 20)
+    assert find(world.load, np.arange(5000) * 4_000_000, values, counter=False) is None
+
+
+def test_noise_is_not_taken_for_an_answer() -> None:
+    world, rng = chips(6, 20), np.random.default_rng(6)
+    found = find(world.load, np.arange(5000) * 4_000_000, rng.normal(100.0, 5.0, 5000), counter=False)
+    assert found is None or all(abs(gain.value) <= 2 * gain.half_width for gain in found.gains)
+
+
+def test_no_load_and_no_readings_are_no_error() -> None:
+    none = np.zeros(0, np.int64)
+    assert find(Load(none, none, none), np.arange(100) * 10**7, np.arange(100.0), counter=True) is None
+    assert find(chips(7, 10).load, none, np.zeros(0), counter=True) is None
