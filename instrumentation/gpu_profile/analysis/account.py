@@ -25,11 +25,13 @@ from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import Operations
 from gpu_profile.regions.session.known_sensors import known_sensors, unexpected
-from gpu_profile.units import NS_PER_S
+from gpu_profile.units import NS_PER_S, percent
 
 #: Executions that reach further than a day from a device's samples, or a month from the middle one where it has none,
 #: are counted and timed, but not joined.
 _FAR_NS: Final = 24 * 3600 * NS_PER_S
+#: Busy time in no region that is told of, as a share of all of it.
+_UNMARKED: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ def analyse(
         pool = _pool(timeline, mine, known_sensors(timeline.device, version))
         regions += list(_regions(pool, mine, work, thresholds))
         notes += [unexpected(timeline.device, signal) for signal in pool.unexpected]
+        notes += _unmarked(pool)
         notes += _uncovered(timeline, mine)
     notes += [f"{use.summary.region}: {why}" for use in regions if (why := use.summary.contradiction)]
     for timeline in timelines.values():
@@ -231,6 +234,17 @@ def _uncovered(timeline: Timeline, mine: DeviceWork) -> Iterator[str]:
     outside = int(np.count_nonzero((ends <= known[0]) | (starts >= known[1])))
     if outside:
         yield f"{outside:,} executions ran on {timeline.device.uuid} before its first sample or after its last"
+
+
+def _unmarked(pool: Pool) -> Iterator[str]:
+    """A line if the device was busy while no region was active, for longer than errors of stamps explain.
+
+    How much that is at most is all that is told: work between regions also moves the rates of those around it.
+    """
+    share = pool.outside(pool.busy_source())
+    if share is not None and share.half_width is not None and share.value - share.half_width > _UNMARKED:
+        most = percent(min(1.0, share.value + share.half_width), 0)
+        yield f"up to {most} of the busy time of {pool.timeline.device.uuid} is in no region: unmarked work, or others'"
 
 
 def _durations(runs: Runs) -> Durations:

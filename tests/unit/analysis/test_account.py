@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from laboratory.programs import Unmarked
+from laboratory.recordings import Case, recorded
+from laboratory.rows import COUNTER, GPM, program
 from support.analysis import EMPTY, GPU, ITEMS, MS, RATES, T0, B, Run, one, to_columns, two_devices
 
 from gpu_profile.analysis import analyse
@@ -335,3 +338,16 @@ def test_what_is_no_recording_is_one_line(tmp_path: Path) -> None:
     shutil.copy(__file__, tmp_path / "x.gpr")
     with pytest.raises(RecordingError, match="not a recording"):
         read_recording(tmp_path)
+
+
+# ---------------------------------------------------------------------- whose work it is
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05])
+def test_work_that_no_region_marks_is_told_of(share: float) -> None:
+    case = Case(program(0, unmarked=Unmarked(share)), (COUNTER, GPM), 40.0, 0)
+    told = [note for note in analyse(recorded(case.run())).notes if "is in no region" in note]
+    assert len(told) == (1 if share else 0)
+    if share:
+        assert told[0].startswith("up to ")
+        assert float(told[0].removeprefix("up to ").split("%")[0]) >= 100 * share * 0.8

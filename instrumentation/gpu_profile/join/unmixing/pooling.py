@@ -381,6 +381,16 @@ class Pool:
         mixture = self._measured(signal)
         return None if mixture is None else mixture.counted([0])
 
+    def outside(self, signal: Signal | None) -> Share | None:
+        """The part (a ratio) of what was measured of `signal` that no region was active for, as is known now; None
+        where it is not shared out, or nothing was measured."""
+        mixture = self._measured(signal)
+        found = mixture.share([0]) if mixture is not None else None
+        total = float(mixture.measured[0]) if mixture is not None else 0.0
+        if found is None or total <= 0:
+            return None
+        return Share(found.value / total, None if found.half_width is None else found.half_width / total)
+
     def coverage(self, signal: Signal) -> float:
         """Share of the time since the start that the signal's windows cover."""
         mixture = self._mixture(signal)
