@@ -13,15 +13,17 @@ from laboratory.rows import ROWS
 from laboratory.run import table
 from laboratory.score import Score, Verdict
 
+from benchmarks import calibrated_sensors
 from benchmarks.rows import Row
 
 SEEDS: Final = 20
 
 
 def rows() -> Iterator[Row]:
-    """All of them."""
+    """All of them, and what calibration finds."""
     for judged, _ in table(ROWS, SEEDS):
         yield _row(judged)
+    yield from calibrated_sensors.rows()
 
 
 def _row(judged: Verdict) -> Row:

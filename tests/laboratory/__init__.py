@@ -9,7 +9,9 @@ Everything is computed from physics, on a grid of 0.1 ms: nothing here is tuned 
 - `oracle`: the truth of each region, and how well anybody could know it who is given the samples.
 - `score`: answers held against truth and oracle, by row and quantity, with a verdict.
 - `rows`: the table of cases; `mixes`: random combinations of program, sensor and violations of the usual assumptions.
+- `chips`: a known load, and what calibration makes of sensors under it.
 - `run`: the command. `search`: hypothesis looks for confident errors; `found` keeps what it found.
 
-It imports the product only where a user would: the catalogue, the recording's format, `analyse`, and the live join.
+It imports the product only where a user would: the catalogue, the recording's format, `analyse`, the live join and
+`calibration`.
 """

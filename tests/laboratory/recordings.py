@@ -183,6 +183,7 @@ def replayed(run: Run) -> Answers:
     sampler = SimpleNamespace(
         states={DEVICE.uuid: SimpleNamespace(device=DEVICE)},
         stats=SimpleNamespace(turned_ns=1),
+        driver=None,
         timeline=lambda _: timeline,
         look_again=lambda: None,
     )

@@ -1,63 +1,14 @@
 """Whether a sensor's response is found in what it says of a known load: sensors of the laboratory, polled at 250 Hz."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from laboratory.curves import Quantity
-from laboratory.programs import LEAD_S, PER_S, Floats
+from laboratory.chips import BASE_W, GAINS_W, chips, response
+from laboratory.programs import Floats
 from laboratory.sensors import Sensor
 
-from gpu_profile.calibration.playing import CHIPS_S
-from gpu_profile.calibration.response import Estimate, Load, Response, find, find_stamped, find_windows
-
-BASE_W, GAINS_W = 90.0, (500.0, 250.0)
-
-
-@dataclass
-class Chips:
-    """A device's curves under chips of two levels: what a sensor of the laboratory reads."""
-
-    seconds: int
-    load: Load
-    power: Floats
-    busy: Floats
-
-    def curve(self, quantity: Quantity) -> Floats:
-        return self.power if quantity == "power" else self.busy
-
-
-def chips(seed: int, seconds: int = 40, drift: float = 0.0) -> Chips:
-    """`drift`: the share that power grows by over the run."""
-    rng = np.random.default_rng(seed)
-    count = (seconds + LEAD_S) * PER_S
-    power, busy = np.full(count, BASE_W), np.zeros(count)
-    found, at = [], 0.3
-    while at < seconds - 0.3:
-        length, level = float(rng.choice(CHIPS_S)), int(rng.integers(-1, 2))
-        if level >= 0:
-            start, end = int(at * PER_S), int((at + length) * PER_S)
-            warmer = 1 + drift * at / seconds
-            power[LEAD_S * PER_S + start : LEAD_S * PER_S + end] += GAINS_W[level] * warmer
-            busy[LEAD_S * PER_S + start : LEAD_S * PER_S + end] = 1.0
-            found.append((start * NS_PER_STEP, end * NS_PER_STEP, level))
-        at += length
-    starts, ends, levels = np.array(found, np.int64).T
-    return Chips(seconds, Load(starts, ends, levels), power, busy)
-
-
-NS_PER_STEP = 10**9 // PER_S
-
-
-def response(sensor: Sensor, world: Chips, seed: int = 0) -> Response | None:
-    rng = np.random.default_rng(seed)
-    signal, _, read = sensor.read(world, rng)[0]  # type: ignore[arg-type]
-    values = read.values.astype(np.float64) * signal.quantum
-    if sensor.kind == "between":
-        return find_windows(world.load, read.starts_ns, read.stamps_ns, values, signal.refresh_ns / 1e6)
-    if sensor.buffered:
-        return find_stamped(world.load, read.stamps_ns, values)
-    return find(world.load, read.stamps_ns, values, counter=sensor.kind == "counter")
+from gpu_profile.calibration.response import Estimate, Load, Response, find
 
 
 def known(sensor: Sensor, seed: int = 1, **options: float) -> Response:
