@@ -53,6 +53,9 @@ pytestmark = pytest.mark.debian
 
 def substituted(expr: str) -> str:
     """The query that Grafana would send with everything chosen, at a scrape interval of a second."""
+    if "_uncertain_" in expr:
+        # Whether anything is uncertain is not for this test to say: the series are there, often at 0.
+        expr = re.sub(r" > 0(?![.])", "", expr)
     replaced = expr.replace("$__rate_interval", "10s").replace("$__range", "1m")
     return re.sub(r"\$[a-z]\w*", ".+", replaced)
 

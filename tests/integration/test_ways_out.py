@@ -64,7 +64,8 @@ def main(way, method):
         with context.Pool(1) as pool:
             pool.map(work, range(3))
             workers = list(pool._pool)
-        print(*(worker.exitcode for worker in workers))
+        # A pool tells its workers to end, and ends those that have not by then with a signal: either is right.
+        print("ended" if {worker.exitcode for worker in workers} <= {0, -signal.SIGTERM} else workers)
     elif way == "executor":
         with ProcessPoolExecutor(1, mp_context=context) as pool:
             print(*pool.map(work, range(3)))
@@ -129,7 +130,7 @@ def place(tmp_path: Path) -> Place:
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize(
     ("way", "said", "calls"),
-    [("process", "0", 1), ("pool", str(-signal.SIGTERM), 3), ("executor", "0 1 2", 3), ("loader", "0 1 2", 3)],
+    [("process", "0", 1), ("pool", "ended", 3), ("executor", "0 1 2", 3), ("loader", "0 1 2", 3)],
 )
 def test_children_hand_in_their_regions_and_spans(place: Place, way: str, said: str, calls: int, method: str) -> None:
     if way == "loader":

@@ -8,9 +8,7 @@ from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.regimes import Regime
 from gpu_profile.regimes.evidence import Basis
 
-SAMPLE = 80
-#: The one workload whose verdict is wrong at a confidence of about 0.7: the rules name the wrong one of two kernels.
-MIXTURE = 71
+SAMPLE = 50
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +36,7 @@ def test_with_counters_19_of_20_answers_are_right_and_9_of_10_workloads_are_answ
 def test_answers_that_are_sure_are_right(cases: list[Case]) -> None:
     sure = [c for c in answered(cases) if c.verdict.confidence >= 0.7]
     assert len(sure) > SAMPLE / 5
-    assert [c.seed for c in sure if not c.right] in ([], [MIXTURE])
+    assert not [c.seed for c in sure if not c.right]
 
 
 def test_without_counters_only_waits_and_copies_are_sure(cases: list[Case]) -> None:
