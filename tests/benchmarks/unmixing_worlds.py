@@ -14,7 +14,7 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.samples import Device, Sample
-from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE
+from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE, POWER_LIMIT
 from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.unmixing.activities import Activity
 from gpu_profile.join.unmixing.pooling import Pool
@@ -24,6 +24,8 @@ from gpu_profile.units import NS_PER_S
 MS: Final = 1_000_000
 ORIGIN_NS: Final = 1_700_000_000 * NS_PER_S
 IDLE_W: Final = 90.0
+#: What a driver says that the board draws at most, as every one does that tells power.
+LIMIT_W: Final = 700.0
 #: Relative spread of an execution's power, and what a reading's error is made of.
 POWER_SPREAD: Final = 0.05
 NOISE_W: Final = 3.0
@@ -289,7 +291,9 @@ class Feed:
     def __init__(self, world: World) -> None:
         self.world = world
         self.samples = world.samples()
-        timeline = Timeline(Device("GPU-bench"), [world.signal], capacity=len(self.samples) + 2)
+        timeline = Timeline(Device("GPU-bench"), [world.signal, POWER_LIMIT], capacity=len(self.samples) + 2)
+        limit = round(LIMIT_W / POWER_LIMIT.quantum)
+        timeline.append([Sample(POWER_LIMIT, ORIGIN_NS, ORIGIN_NS, limit)])
         self.pool = Pool(timeline, start_ns=ORIGIN_NS)
         self.starts = (world.starts + ORIGIN_NS).tolist()
         self.ends = (world.ends + ORIGIN_NS).tolist()

@@ -26,10 +26,11 @@ class Equations:
         size = len(self.probes) + 1
         self.n = 0
         self.gram: Floats = np.zeros((size, size))
-        #: By signal: sums with each unknown, of values, and of their squares.
+        #: By signal: sums with each unknown, of values, and of their squares, and the highest value.
         self.moment: Floats = np.zeros((size, 1))
         self.sum: Floats = np.zeros(1)
         self.square: Floats = np.zeros(1)
+        self.highest: Floats = np.zeros(1)
         #: Sums of each unknown's columns, and the windows that had some of it.
         self.total: Floats = np.zeros(size)
         self.seen = np.zeros(size, np.int64)
@@ -45,7 +46,7 @@ class Equations:
         """The same equations, to go on from twice."""
         result = Equations(self.probes)
         result.n, result._block = self.n, self._block
-        for name in ("gram", "moment", "sum", "square", "total", "seen", "reference", "covered"):
+        for name in ("gram", "moment", "sum", "square", "highest", "total", "seen", "reference", "covered"):
             setattr(result, name, getattr(self, name).copy())
         result._blocks = [(n, sums.copy()) for n, sums in self._blocks]
         return result
@@ -68,7 +69,7 @@ class Equations:
         outputs = values.shape[1]
         if self.n == 0:
             self.moment = np.zeros((len(self.gram), outputs))
-            self.sum, self.square = np.zeros(outputs), np.zeros(outputs)
+            self.sum, self.square, self.highest = np.zeros(outputs), np.zeros(outputs), np.zeros(outputs)
             if self.reference.shape[1] != outputs:
                 self.reference = np.zeros((len(self.gram), outputs))
         self._grow(shares.shape[1])
@@ -80,6 +81,7 @@ class Equations:
         self.seen[:size] += np.count_nonzero(rows > 0, axis=0)
         self.sum += values.sum(axis=0)
         self.square += (values**2).sum(axis=0)
+        self.highest = np.maximum(self.highest, values.max(axis=0))
         self.n += len(values)
         if self.covered.any():
             known = ~(rows[:, ~self.covered[:size]] != 0).any(axis=1)
@@ -140,7 +142,7 @@ class Equations:
         """Go on without some of the signals."""
         if self.n:
             self.moment, self.reference = (np.delete(a, outputs, axis=1) for a in (self.moment, self.reference))
-            self.sum, self.square = np.delete(self.sum, outputs), np.delete(self.square, outputs)
+            self.sum, self.square, self.highest = (np.delete(a, outputs) for a in (self.sum, self.square, self.highest))
             self._blocks = [(n, np.delete(sums, outputs, axis=1)) for n, sums in self._blocks]
 
     def merge(self, column: int, into: int) -> None:

@@ -24,7 +24,7 @@ from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, run_time
 from gpu_profile.join.unmixing.sensor import LONGEST_LAG_NS, Sensor, shapes
 from gpu_profile.join.unmixing.shares import Counted, Share, Shares, fitted
-from gpu_profile.join.unmixing.stamps import Stamps
+from gpu_profile.join.unmixing.stamps import Errors, Stamps
 from gpu_profile.join.unmixing.timing_search import Search
 from gpu_profile.join.unmixing.unmix import WIDEST_HALF_WIDTH, Fit, Rate
 from gpu_profile.units import NS_PER_S
@@ -439,21 +439,19 @@ class Mixture:
         fit = self._fits.get(output)
         if fit is None or fit.n != self._equations.n:
             others = [rates[output] for rates in self._others]
-            errors, least = self._errors()
             fit = Fit(
-                self._equations, output, errors=errors, least=least, others=others, most=self._most, start=self._watched
+                self._equations, output, errors=self._errors(), others=others, most=self._most, start=self._watched
             )
             self._fits[output] = fit
         return fit
 
-    def _errors(self) -> tuple[Floats, float]:
-        """What errors of stamps may add to the equations' shares, by column, and the share of it that they add at
-        least."""
+    def _errors(self) -> Errors | None:
+        """What errors of stamps may add to the equations."""
         if self.lead in _IMMEDIATE or not self.n:
-            return np.zeros((self._equations.columns, self._equations.columns)), 0.0
+            return None
         length_ns = self.sensor.window_ns * (2 if self.sensor.smooth else 1)
         length_ns = length_ns or round(self.covered_s * NS_PER_S / max(1, self._fetched_n))
-        return self._stamps.errors(self._equations.columns, self.n, 1 / max(1, length_ns)), self._stamps.least
+        return self._stamps.errors(self._equations.columns, self.n, 1 / max(1, length_ns))
 
     def _solutions(self, equations: Equations) -> Floats:
         """Every signal's solution of some equations."""

@@ -13,7 +13,7 @@ of the readings' own error is not negative.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,15 @@ _QUARTILE: Final = 0.25
 #: A pause that stamps may have made up themselves, in standard deviations of their errors: two regions follow directly.
 _DIRECTLY: Final = 3.0
 _HALVINGS: Final = 30
+
+
+class Errors(NamedTuple):
+    """What errors of stamps may add to the equations: the covariance of the shares, `[columns, columns]`, summed over
+    the windows, at most; and the shares of it that they add at least, and most likely."""
+
+    most: Floats
+    least: float = 0.0
+    likely: float = 0.5
 
 
 class Stamps:
@@ -78,38 +87,41 @@ class Stamps:
         start_ns, end_ns = between
         lengths, pauses = (found.ends - found.starts).astype(np.float64), found.starts[1:] - found.ends[:-1]
         whole = (found.starts > start_ns) & (found.ends < end_ns)
+        # Which region is beside tells more of a stretch's length than any stamp: its mean is left out.
+        n, total, _ = self._lengths
+        usual = lengths - (total / np.maximum(n, 1.0))[columns]
         for edge, stamped, other in ((0, slice(None, -1), slice(1, None)), (1, slice(1, None), slice(None, -1))):
             # Up to the far end of the next one: a stamp that is very late moves the near one too.
-            beside = pauses + lengths[other]
+            beside = pauses + usual[other]
             told = whole[:-1] & whole[1:] & (pauses >= 0) & (pauses < _LONGEST_NS)
             own = columns[stamped][told].astype(np.int64)
             order = np.argsort(own, kind="stable")
             own, length, beside = own[order], lengths[stamped][told][order], beside[told][order]
-            # What changes slowly, as clocks do, is the same in two that follow each other.
-            pair = own[1:] == own[:-1]
-            length, beside, own = np.diff(length)[pair], np.diff(beside)[pair], own[1:][pair]
+            # What changes slowly, as clocks do, is the same in two soon after each other. Of two in a row, one would be
+            # beside the other; with the next but one there is no stretch in common.
+            pair = own[2:] == own[:-2]
+            length, beside, own = (length[2:] - length[:-2])[pair], (beside[2:] - beside[:-2])[pair], own[2:][pair]
             for i, each in enumerate((None, length * beside, length**2, beside**2)):
                 self._edges[edge, i] += np.bincount(own, each, self._edges.shape[2])
 
-    def _by_edges(self) -> tuple[float, float]:
-        """What the covariance beside stamps says the variance of their errors is at least and at most, in ns²."""
-        bounds = []
-        for sums in self._edges:
+    def _by_edges(self) -> tuple[float, float | None, float]:
+        """What the covariance beside stamps says the variance of their errors is at least, likely and at most, in ns²;
+        None where it says nothing."""
+        found, doubt = np.zeros(2), np.zeros(2)
+        for edge, sums in enumerate(self._edges):
             told = sums[0] >= _FEWEST
             if not told.any():
-                return 0.0, math.inf
+                return 0.0, None, math.inf
             n, products, lengths, besides = sums[:, told]
             # Differences have twice the variance; as each is in two of them, half of the pairs count.
             weights = 2 * n**3 / np.maximum(lengths * besides, 1.0)
-            found = -float((weights * products / (2 * n)).sum() / weights.sum())
-            error = _SURE / math.sqrt(float(weights.sum()))
-            bounds.append((max(0.0, found - error), max(0.0, found + error)))
-        return min(low for low, _ in bounds), max(high for _, high in bounds)
-
-    @property
-    def least(self) -> float:
-        """The share of `variance` that the error of a stamp has at least."""
-        return min(1.0, self._by_edges()[0] / self.variance) if self.known else 0.0
+            found[edge] = -(weights * products / (2 * n)).sum() / weights.sum()
+            doubt[edge] = 1 / weights.sum()
+        low, high = (np.maximum(0.0, found + side * _SURE * np.sqrt(doubt)) for side in (-1, 1))
+        mean = max(0.0, float(found.mean()))
+        # Of what is no more than its own doubt, nothing is believed (the positive part of James and Stein's estimate).
+        likely = max(0.0, mean - float(doubt.sum()) / 4 / mean) if mean else 0.0
+        return float(low.min()), likely, float(high.max())
 
     @property
     def known(self) -> bool:
@@ -128,22 +140,27 @@ class Stamps:
         order = np.argsort(variances)
         reached = np.cumsum(total[order]) / total.sum()
         by_length = float(variances[order][np.searchsorted(reached, _QUARTILE)])
-        return max(float(BEST_NS) ** 2, min(float(HOST_NS) ** 2, by_length, self._by_edges()[1]))
+        return max(float(BEST_NS) ** 2, min(float(HOST_NS) ** 2, by_length, self._by_edges()[2]))
 
-    def errors(self, columns: int, windows: int, kernel: float) -> Floats:
-        """The sum over so many windows of the covariance of the shares' errors, `[columns, columns]`, at most.
+    def errors(self, columns: int, windows: int, kernel: float) -> Errors:
+        """What errors of stamps may add to the shares of so many windows.
 
         `kernel`: the integral of the square of a window's weight over time, in 1/ns (1 / length for a mean).
         """
         if not self.elapsed_ns:
-            return np.zeros((columns, columns))
+            return Errors(np.zeros((columns, columns)))
         known = min(columns, len(self._follows))
         both = np.zeros((columns, columns))
         both[:known, :known] = self._follows[:known, :known]
         both = both + both.T
         np.fill_diagonal(both, 0.0)
+        variance = self.variance
         # Whatever one region gains at an edge, its neighbour loses.
-        return (np.diag(both.sum(axis=0)) - both) * (self.variance * windows * kernel / self.elapsed_ns)
+        most = (np.diag(both.sum(axis=0)) - both) * (variance * windows * kernel / self.elapsed_ns)
+        if variance <= 0:
+            return Errors(most)
+        low, likely, _ = self._by_edges()
+        return Errors(most, min(1.0, low / variance), 0.5 if likely is None else min(1.0, likely / variance))
 
     def merge(self, column: int, into: int) -> None:
         """Make a column part of another."""

@@ -25,7 +25,7 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Group, Kind, groups_of
 from gpu_profile.join.unmixing.shrinkage import shrink
-from gpu_profile.join.unmixing.stamps import largest
+from gpu_profile.join.unmixing.stamps import Errors, largest
 
 #: 97.5 % quantile of the normal distribution: half-widths are of 95 % intervals.
 Z95: Final = 1.959964
@@ -77,15 +77,14 @@ class Rate(NamedTuple):
 class Fit:
     """The rates of one of the signals of `equations`, and how far each may be off.
 
-    `errors` is the covariance that the errors of stamps may add to the shares, summed over the windows, by column, and
-    they add the share `least` of it at least.
+    `errors` is what errors of stamps may add to the equations.
     `others` are the rates by column under other timings of the sensor that the windows do not rule out. No rate is
     above `most`. `start` is an earlier fit, whose variances the search for new ones begins with.
     """
 
     def __init__(
-        self, equations: Equations, output: int = 0, *, errors: Floats | None = None, least: float = 0.0,
-        others: Sequence[Floats] = (), most: float = np.inf, start: Fit | None = None,
+        self, equations: Equations, output: int = 0, *, errors: Errors | None = None, others: Sequence[Floats] = (),
+        most: float = np.inf, start: Fit | None = None,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -99,18 +98,22 @@ class Fit:
         self.solution, self.noise = np.zeros(size), np.inf
         self._covariance, self._clustered = np.zeros((size, size)), np.zeros((size, size))
         self._shift, self._offsets = np.zeros(columns), np.zeros((0, columns))
+        self._ceilings = np.full(columns, most)
         self.mean, self._groups = 0.0, groups_of(self._probes)
         self.variances: Mapping[Group, float] = {}
         if not self.n:
             return
         square = float(equations.square[output])
         self.mean = abs(float(equations.sum[output])) / self.n
-        errors = np.zeros((columns, columns)) if errors is None else errors
+        # What runs in nobody's time is not heavier than what regions do in the busiest window.
+        self._ceilings[0] = min(most, float(equations.highest[output]))
+        errors = errors or Errors(np.zeros((columns, columns)))
         steady = np.linalg.lstsq(self._gram, self._moment, rcond=None)[0]
-        explained = least * float(steady @ errors @ steady) / max(square - float(steady @ self._moment), 1e-300)
+        left = max(square - float(steady @ self._moment), 1e-300)
+        explained = errors.least * float(steady @ errors.most @ steady) / left
         if explained > _TOO_MUCH:
-            least = explained = 0.0
-        moved = self._directions(errors, square, least)
+            errors, explained = Errors(errors.most), 0.0
+        moved = self._directions(errors, square)
         gram = equations.gram
         if explained > _MOSTLY:
             # What errors of stamps do is no sign that rates vary.
@@ -145,13 +148,13 @@ class Fit:
         scores = scores - scores.mean(axis=0)
         self._clustered = scores.T @ scores * (len(sums) / (len(sums) - 1))
 
-    def _directions(self, errors: Floats, square: float, least: float) -> Floats:
+    def _directions(self, errors: Errors, square: float) -> Floats:
         """What errors of stamps may do: by how much they make rates wrong, how far that may be off itself, and which
         directions they leave undetermined."""
         used = ~self._unseen
         self._scale = scale = np.where(used, 1 / np.sqrt(self._diagonal), 0.0)
-        scaled, wrong = (matrix * scale[:, None] * scale for matrix in (self._gram, errors))
-        most = largest(self._gram, self._moment, square, errors)
+        scaled, wrong = (matrix * scale[:, None] * scale for matrix in (self._gram, errors.most))
+        most = largest(self._gram, self._moment, square, errors.most)
 
         def directions(share: float) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
             strengths, axes = np.linalg.eigh(scaled - share * wrong)
@@ -170,9 +173,8 @@ class Fit:
             result: Floats = scale * (found - unbound @ (unbound.T @ found))
             return result
 
-        first, last = moves(min(least, most)), moves(most)
-        moved = (first + last) / 2
-        self._shift = np.maximum(np.abs(last - first) / 2, _UNSURE * np.abs(moved))
+        first, moved, last = (moves(min(share, most)) for share in (errors.least, errors.likely, 1.0))
+        self._shift = np.maximum.reduce([np.abs(last - moved), np.abs(first - moved), _UNSURE * np.abs(moved)])
         return moved
 
     @property
@@ -314,7 +316,7 @@ class Fit:
         if axes.shape[1] == 1:
             way, rates = ways[:, 0], self.rates
             moved = np.abs(way) > 1e-9 * np.abs(way).max()
-            ends = np.stack((-rates[moved], self.most - rates[moved])) / way[moved]
+            ends = np.stack((-rates[moved], np.maximum(0.0, self._ceilings - rates)[moved])) / way[moved]
             farthest = max(float(ends.max(axis=0).min()), -float(ends.min(axis=0).max()))
             return abs(float(along[0])) * farthest
         # Of several, a bound: no rate moves by more than `most`.

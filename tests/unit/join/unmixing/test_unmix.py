@@ -8,6 +8,7 @@ import pytest
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Kind, Probe
+from gpu_profile.join.unmixing.stamps import Errors
 from gpu_profile.join.unmixing.unmix import LOCK_STEP, Fit, Rate
 
 WINDOW_MS = 100.0
@@ -289,7 +290,7 @@ def test_shares_that_may_be_nothing_but_errors_of_stamps_give_no_number() -> Non
     # What the device drew never varied: so all regions draw the same, or their shares did not vary either.
     values = np.full(len(trial.values), steady @ trial.truth)
     assert not any(rate.reason for rate in solve(of(trial.shares, values)))
-    assert all(rate.reason == LOCK_STEP for rate in solve(of(trial.shares, values), errors=errors)[1:])
+    assert all(rate.reason == LOCK_STEP for rate in solve(of(trial.shares, values), errors=Errors(errors))[1:])
 
 
 def test_a_mixture_with_a_column_that_no_window_had_is_not_told_by_those_that_were_seen() -> None:

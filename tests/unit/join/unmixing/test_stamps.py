@@ -1,0 +1,79 @@
+"""What executions tell of the errors of their stamps, in programs whose stamps are known to be good or bad."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu_profile.history.timeline import Ints
+from gpu_profile.join.unmixing.activities import Activities, pieces
+from gpu_profile.join.unmixing.stamps import HOST_NS, Stamps
+
+MS = 1_000_000
+SLICE_NS = 500 * MS
+
+
+def stamped(seed: int, order: str, *, late_ms: float, gap_ms: float, spread: float, regions: int = 5) -> Stamps:
+    """The stamps of 60 s of executions of 2-20 ms, each stamp exponentially late."""
+    rng = np.random.default_rng(seed)
+    typical = rng.uniform(2, 20, regions) * MS
+    n = 12_000
+    owner = {
+        "random": rng.integers(regions, size=n),
+        "fixed": np.arange(n) % regions,
+        "shuffled": np.concatenate([rng.permutation(regions) for _ in range(n // regions)]),
+    }[order]
+    lengths = typical[owner[:n]] * (1 + rng.normal(0, spread, len(owner)))
+    ends = np.cumsum(lengths + gap_ms * MS)
+    starts = ends - lengths
+    # No stamp is taken before the one before it.
+    both = np.column_stack((starts, ends)).ravel()
+    both = np.maximum.accumulate(both + rng.exponential(late_ms, len(both)) * MS if late_ms else both)
+    starts, ends = both[::2].astype(np.int64), both[1::2].astype(np.int64)
+    result = Stamps()
+    for at in range(0, 60_000 * MS, SLICE_NS):
+        inside = np.flatnonzero((ends > at) & (starts < at + SLICE_NS))
+        _take(result, starts[inside], ends[inside], owner[inside] + 1, regions + 1, at)
+    return result
+
+
+def _take(stamps: Stamps, starts: Ints, ends: Ints, columns: Ints, count: int, at: int) -> None:
+    cut = Activities(np.maximum(starts, at), np.minimum(ends, at + SLICE_NS), np.full(len(starts), -1), columns)
+    found = pieces(cut)
+    stamps.take(cut, found, columns[found.owners], count, (at, at + SLICE_NS))
+
+
+def errors_ms(stamps: Stamps) -> tuple[float, float, float]:
+    """The standard deviation of a stamp's error, at least, most likely and at most."""
+    errors = stamps.errors(2, 100, 1e-8)
+    least, likely, most = (float(np.sqrt(share * stamps.variance)) / MS for share in (errors.least, errors.likely, 1.0))
+    return least, likely, most
+
+
+@pytest.mark.parametrize("regions", [1, 2, 5])
+@pytest.mark.parametrize("order", ["random", "fixed", "shuffled"])
+@pytest.mark.parametrize("seed", range(4))
+def test_exact_stamps_are_not_taken_for_late_ones(seed: int, order: str, regions: int) -> None:
+    stamps = stamped(seed, order, late_ms=0.0, gap_ms=0.2, spread=0.2, regions=regions)
+    assert stamps.known
+    least, likely, _ = errors_ms(stamps)
+    assert least == 0.0
+    # Lengths vary by a fifth, 0.4-4 ms: of that, chance looks like errors of stamps of some tenths of a millisecond.
+    assert likely < 0.5
+
+
+@pytest.mark.parametrize("order", ["random", "fixed", "shuffled"])
+@pytest.mark.parametrize("seed", range(4))
+def test_late_stamps_are_seen(seed: int, order: str) -> None:
+    stamps = stamped(seed, order, late_ms=1.0, gap_ms=4.0, spread=0.05)
+    least, likely, most = errors_ms(stamps)
+    assert 0.0 < least <= likely <= most <= HOST_NS / MS
+    assert likely == pytest.approx(1.0, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_bounds_hold_the_error(seed: int) -> None:
+    stamps = stamped(seed, "random", late_ms=0.5, gap_ms=3.0, spread=0.1)
+    least, _, most = errors_ms(stamps)
+    assert least < 0.6
+    assert most > 0.4
