@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.probes import Gaps, Kind, bend, slope
+from gpu_profile.join.unmixing.probes import PHASES, Gaps, Kind
 
 #: Numbers of columns: two bytes each, as there are many pieces.
 Columns = npt.NDArray[np.integer[Any]]
@@ -151,7 +151,7 @@ class ActiveTime(NamedTuple):
         """
         columns, count = len(slots), int(slots.max(initial=-1)) + 1
         running = np.zeros((columns, len(moments)))
-        found = {kind: np.zeros((count, len(moments))) for kind in (Kind.SLOPE, Kind.BEND, Kind.LENGTH)}
+        found = {kind: np.zeros((count, len(moments))) for kind in (*PHASES, Kind.LENGTH)}
         if not len(moments):
             return running, found
         some = self._between(int(moments[0]), int(moments[-1]))
@@ -173,9 +173,10 @@ class ActiveTime(NamedTuple):
             mine = (slot >= 0) & (ended > began)
             starts, ends, slot = began[mine], ended[mine], slot[mine]
             which, moment = _inside(starts, ends, at)
-            passed, whole = at[moment] - starts[which], (ends - starts)[which]
-            for kind, integral in ((Kind.SLOPE, slope), (Kind.BEND, bend)):
-                np.add.at(found[kind], (slot[which], moment), integral(passed, whole))
+            whole = (ends - starts)[which]
+            passed = (at[moment] - starts[which]) / whole
+            for kind, integral in PHASES.items():
+                np.add.at(found[kind], (slot[which], moment), whole * integral(passed))
             if count:
                 found[Kind.LENGTH] += _passed(starts, ends, at, slot, count, logs[mine])
         return running, found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -67,11 +68,10 @@ _STRANGE: Final = 20.0
 #: ... and so has a window that no board is known to have, or a lag that is longer than any board's known one.
 _UNUSUAL: Final = 20.0
 _LATE_NS: Final = 200_000_000
-#: Rates vary if that explains this much of what the timing leaves (in variance).
-_MISFIT: Final = 1.5
-#: ... and then timings this near are looked at closely, in such steps, by this many windows, each corrected so often.
+#: Where rates vary, timings this near are looked at closely, in such steps, by this many windows, each corrected so
+#: often.
 _VARYING_NS: Final = 60_000_000
-_VARYING_STEP_NS: Final = 5_000_000
+_VARYING_STEP_NS: Final = 2_500_000
 _SOME: Final = 300
 _CORRECTIONS: Final = 3
 #: Two timings are neighbours if their windows are this much alike, and the moments of most readings of so many.
@@ -205,7 +205,7 @@ class Search:
         scores = [self._score(*each) for each in tried]
         posterior, probes = self._posterior(best)
         enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (len(probes) + self.columns)
-        if enough and posterior.noise * _MISFIT < left:
+        if enough and len(self.windows.ends) * math.log(left / posterior.noise) > _CERTAIN:
             tried, scores = self._varying(tried)
             best, left = tried[int(np.argmin(scores))]
         most = min(scores) + _CERTAIN
