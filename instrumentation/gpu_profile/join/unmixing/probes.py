@@ -22,8 +22,6 @@ from gpu_profile.units import NS_PER_S
 MOST_PROBED: Final = 16
 _LEAST_SHARE: Final = 0.005
 _MS: Final = 1_000_000
-#: Pauses shorter than this are alike: how long one is, stamps decide as much as the program.
-_SHORT_NS: Final = _MS
 #: The unit of run time in a probe of drift.
 _RUN_NS: Final = 60 * NS_PER_S
 
@@ -51,6 +49,8 @@ class Kind(StrEnum):
     LAG_DRIFT = "lag drift"
     WINDOW = "window"
     GAP = "gap"
+    PAUSE = "pause"
+    REST = "rest"
     SOON = "soon"
     LATER = "later"
 
@@ -64,12 +64,14 @@ GROUPS: Final = {
     Kind.DRIFT: Group.RUN_TIME,
     Kind.LAG_DRIFT: Group.TIMING,
     Kind.GAP: Group.IDLE,
+    Kind.PAUSE: Group.IDLE,
+    Kind.REST: Group.IDLE,
     Kind.SOON: Group.IDLE,
     Kind.LATER: Group.IDLE,
 }
 #: The kinds that say how one column's rate varies, of a region's and of nobody's.
 _OF_REGIONS: Final = (Kind.SLOPE, Kind.BEND, Kind.THIRD, Kind.FOURTH, Kind.LENGTH, Kind.DRIFT)
-_OF_NOBODY: Final = (Kind.GAP, Kind.SOON, Kind.LATER, Kind.DRIFT)
+_OF_NOBODY: Final = (Kind.GAP, Kind.PAUSE, Kind.REST, Kind.SOON, Kind.LATER, Kind.DRIFT)
 
 
 def _phase(degree: int) -> Polynomial:
@@ -84,6 +86,12 @@ def _phase(degree: int) -> Polynomial:
 PHASES: Final = {
     kind: _phase(degree) for degree, kind in enumerate((Kind.SLOPE, Kind.BEND, Kind.THIRD, Kind.FOURTH), start=1)
 }
+
+
+#: Nobody's power may go from one level to another between pauses of these lengths and ten times longer ones: those
+#: between regions, those in which a region is that nobody marked, and those in which the program waits. Pauses shorter
+#: than the first are alike: how long one is, stamps decide as much as the program.
+_LONGER_NS: Final = {Kind.GAP: _MS, Kind.PAUSE: 10 * _MS, Kind.REST: 100 * _MS}
 
 
 class Probe(NamedTuple):
@@ -128,7 +136,7 @@ class Gaps(NamedTuple):
     def integrals(self, moments: Ints) -> dict[Kind, Floats]:
         """Of each way in which nobody's power may vary over a pause, its integral up to each moment, in ns."""
         if not len(self.starts):
-            return {kind: np.zeros(len(moments)) for kind in (Kind.GAP, Kind.SOON, Kind.LATER)}
+            return {kind: np.zeros(len(moments)) for kind in (*_LONGER_NS, Kind.SOON, Kind.LATER)}
         origin = int(self.starts[0])
         starts, ends, at = ((part - origin).astype(np.float64) for part in (self.starts, self.ends, moments))
         ends[-1] = max(starts[-1] + 1.0, float(at.max(initial=0.0)))
@@ -136,9 +144,12 @@ class Gaps(NamedTuple):
         place = np.maximum(np.searchsorted(starts, at, side="right") - 1, 0)
         since = np.clip(at - starts[place], 0.0, lengths[place])
         found = {}
-        logs = np.log(np.maximum(lengths, _SHORT_NS) / _SHORT_NS)
+        levels = {
+            kind: np.clip(np.log10(np.maximum(lengths, 1.0) / shortest), 0.0, 1.0)
+            for kind, shortest in _LONGER_NS.items()
+        }
         for kind, passed, whole in (
-            (Kind.GAP, logs[place] * since, logs * lengths),
+            *((kind, level[place] * since, level * lengths) for kind, level in levels.items()),
             (Kind.SOON, _settled(since, 50e6), _settled(lengths, 50e6)),
             (Kind.LATER, _settled(since, 1e9), _settled(lengths, 1e9)),
         ):
