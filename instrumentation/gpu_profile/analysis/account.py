@@ -25,7 +25,7 @@ from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWorks
 from gpu_profile.regimes.operation import Operations
 from gpu_profile.regions.session.known_sensors import known_sensors, unexpected
-from gpu_profile.units import NS_PER_S, percent
+from gpu_profile.units import NS_PER_S
 
 #: Executions that reach further than a day from a device's samples, or a month from the middle one where it has none,
 #: are counted and timed, but not joined.
@@ -237,14 +237,11 @@ def _uncovered(timeline: Timeline, mine: DeviceWork) -> Iterator[str]:
 
 
 def _unmarked(pool: Pool) -> Iterator[str]:
-    """A line if the device was busy while no region was active, for longer than errors of stamps explain.
-
-    How much that is at most is all that is told: work between regions also moves the rates of those around it.
-    """
+    """A line if the device was busy while no region was active, for longer than errors of stamps explain."""
     share = pool.outside(pool.busy_source())
     if share is not None and share.half_width is not None and share.value - share.half_width > _UNMARKED:
-        most = percent(min(1.0, share.value + share.half_width), 0)
-        yield f"up to {most} of the busy time of {pool.timeline.device.uuid} is in no region: unmarked work, or others'"
+        told = f"{share.value * 100:.1f} % ±{share.half_width * 100:.1f}"
+        yield f"{told} of the busy time of {pool.timeline.device.uuid} is in no region: unmarked work, or others'"
 
 
 def _durations(runs: Runs) -> Durations:
