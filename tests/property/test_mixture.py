@@ -123,9 +123,9 @@ def test_counters_of_all_regions_and_the_rest_are_what_was_measured_and_only_gro
         before = now
     for signal, which in ((GRAPHICS, 0), (ENERGY, 1)):
         mixture = next(m for m in pool._mixtures if m.lead is signal)
-        if mixture.covered_s:
+        if mixture.family.covered_s:
             whole = sum(both[which] for both in before.values()) + known(pool.rest(signal))
-            assert whole == pytest.approx(float(mixture.measured[0]), rel=1e-9, abs=1e-9)
+            assert whole == pytest.approx(float(mixture.family.measured[0]), rel=1e-9, abs=1e-9)
             estimates = [p.busy_s if which == 0 else p.energy_j for p in map(pool.pooled, "abcd")]
             assert all(estimate is None or estimate >= 0 for estimate in estimates)
             assert sum(estimate or 0 for estimate in estimates) <= whole * (1 + 1e-9) + 1e-9

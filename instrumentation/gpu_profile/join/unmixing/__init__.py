@@ -12,8 +12,8 @@ the region's own rate. Over many windows these are linear equations. Read in thi
 - `shrinkage`: the solution, with every violation as large as the readings call for.
 - `unmix`: rates, confidence intervals and refusals.
 - `scan`: many timings tried roughly; `timing_search`: the sensor's lag and window, found in the readings.
-- `shares`: a measured total, shared out among regions for good.
-- `mixture`: one family of signals with the same windows; `pooling`: all of a device's, region by region.
+- `family`: the windows of signals that share them; `shares`: a measured total, shared out among regions for good.
+- `mixture`: one family's windows beside what ran in them; `pooling`: all of a device's, region by region.
 
 Imports the history and the catalogue. Nothing outside `join` needs more of this package than `pooling.Pool`, the
 activities that are put into it, and `unmix.Rate`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -25,7 +26,8 @@ class Equations:
         self.probes = tuple(probes)
         size = len(self.probes) + 1
         self.n = 0
-        self.gram: Floats = np.zeros((size, size))
+        #: Half of the symmetric `gram`, which is most of what there is to keep.
+        self._upper: Floats = np.zeros(size * (size + 1) // 2)
         #: By signal: sums with each unknown, of values, and of their squares, and the highest value.
         self.moment: Floats = np.zeros((size, 1))
         self.sum: Floats = np.zeros(1)
@@ -42,11 +44,20 @@ class Equations:
         self._blocks: list[tuple[int, Floats]] = []
         self._block = 1
 
+    @property
+    def gram(self) -> Floats:
+        """Sums of products of each two unknowns' columns."""
+        places = _upper(len(self.total))
+        result: Floats = np.zeros((len(self.total), len(self.total)))
+        result[places] = self._upper
+        result.T[places] = self._upper
+        return result
+
     def copy(self) -> Equations:
         """The same equations, to go on from twice."""
         result = Equations(self.probes)
         result.n, result._block = self.n, self._block
-        for name in ("gram", "moment", "sum", "square", "highest", "total", "seen", "reference", "covered"):
+        for name in ("_upper", "moment", "sum", "square", "highest", "total", "seen", "reference", "covered"):
             setattr(result, name, getattr(self, name).copy())
         result._blocks = [(n, sums.copy()) for n, sums in self._blocks]
         return result
@@ -54,7 +65,7 @@ class Equations:
     @property
     def columns(self) -> int:
         """Columns so far, nobody's included."""
-        return len(self.gram) - len(self.probes)
+        return len(self.total) - len(self.probes)
 
     def add(self, shares: Floats, values: Floats, probes: Floats | None = None) -> None:
         """Take windows in.
@@ -68,14 +79,16 @@ class Equations:
         values = values[:, None] if values.ndim == 1 else values
         outputs = values.shape[1]
         if self.n == 0:
-            self.moment = np.zeros((len(self.gram), outputs))
+            self.moment = np.zeros((len(self.total), outputs))
             self.sum, self.square, self.highest = np.zeros(outputs), np.zeros(outputs), np.zeros(outputs)
             if self.reference.shape[1] != outputs:
-                self.reference = np.zeros((len(self.gram), outputs))
+                self.reference = np.zeros((len(self.total), outputs))
         self._grow(shares.shape[1])
         rows = np.concatenate((probes, shares), axis=1)
         size = rows.shape[1]
-        self.gram[:size, :size] += rows.T @ rows
+        rows_of, columns_of = _upper(len(self.total))
+        met = columns_of < size
+        self._upper[met] += (rows.T @ rows)[rows_of[met], columns_of[met]]
         self.moment[:size] += rows.T @ values
         self.total[:size] += rows.sum(axis=0)
         self.seen[:size] += np.count_nonzero(rows > 0, axis=0)
@@ -130,12 +143,12 @@ class Equations:
     def _grow(self, columns: int) -> None:
         more = columns - self.columns
         if more > 0:
-            self.gram = np.pad(self.gram, (0, more))
+            self._upper = np.pad(self.gram, (0, more))[_upper(len(self.total) + more)]
             self.moment = np.pad(self.moment, ((0, more), (0, 0)))
             self.total, self.seen = np.pad(self.total, (0, more)), np.pad(self.seen, (0, more))
             self.covered = np.pad(self.covered, (0, more))
             self._blocks = [(n, np.pad(sums, ((0, more), (0, 0)))) for n, sums in self._blocks]
-        if (more := len(self.gram) - len(self.reference)) > 0:
+        if (more := len(self.total) - len(self.reference)) > 0:
             self.reference = np.pad(self.reference, ((0, more), (0, 0)))
 
     def leave(self, outputs: list[int]) -> None:
@@ -149,8 +162,9 @@ class Equations:
         """Make a column part of another, as if they had always been one, and free it. Its probes say nothing more."""
         self._grow(max(column, into) + 1)
         place, target = len(self.probes) + column, len(self.probes) + into
-        self.gram[target] += self.gram[place]
-        self.gram[:, target] += self.gram[:, place]
+        gram = self.gram
+        gram[target] += gram[place]
+        gram[:, target] += gram[:, place]
         self.moment[target] += self.moment[place]
         self.total[target] += self.total[place]
         # Windows that met both count twice: they cannot be told apart any more.
@@ -158,16 +172,19 @@ class Equations:
         for _, sums in self._blocks:
             sums[target] += sums[place]
         gone = [place, *(i for i, probe in enumerate(self.probes) if probe.column == column)]
-        self.gram[gone], self.gram[:, gone], self.moment[gone], self.total[gone], self.seen[gone] = (
-            0.0,
-            0.0,
-            0.0,
-            0.0,
-            0,
-        )
+        gram[gone], gram[:, gone] = 0.0, 0.0
+        self.moment[gone], self.total[gone], self.seen[gone] = 0.0, 0.0, 0
+        self._upper = gram[_upper(len(gram))]
         for _, sums in self._blocks:
             sums[gone] = 0.0
         self.reference[gone] = 0.0
+
+
+@lru_cache(8)
+def _upper(size: int) -> tuple[Ints, Ints]:
+    """The places of the upper half of a matrix."""
+    rows, columns = np.triu_indices(size)
+    return rows, columns
 
 
 def bounded(gram: Floats, moment: Floats, most: float) -> Floats:

@@ -7,19 +7,19 @@ the residual grows for good, it is looked for again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.catalogue import Kind, Signal
-from gpu_profile.catalogue import signals as rows
-from gpu_profile.history.timeline import Floats, Ints, Timeline
+from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.design import Design, Windows
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.expected import Known
+from gpu_profile.join.unmixing.family import IMMEDIATE, Family
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, run_time
 from gpu_profile.join.unmixing.sensor import LONGEST_LAG_NS, Sensor, shapes
@@ -42,10 +42,6 @@ _GROWTH_AT_LAST: Final = 1.25
 #: before it.
 _LEAST_PER_COLUMN: Final = 8
 _LEAST_AT_LAST: Final = 3
-#: A signal that has readings, but for none of so many windows, does not belong to them.
-_SILENT: Final = 10
-#: Active time is not kept any longer than this for a signal that says nothing.
-_LONGEST_SILENCE_NS: Final = 10 * NS_PER_S
 #: Once the timing is locked, windows of so much time are taken in together: the cost is hardly more than for one.
 PATIENCE_NS: Final = 5 * NS_PER_S
 #: Readings wait for this long while stamps may be early: what ran after them is then known too.
@@ -65,26 +61,8 @@ _DRIFT_WINDOWS: Final = 200
 _SOUND: Final = 1.25
 #: The rates that new windows are held against are solved for anew when there are this many times as many windows.
 _REFIT: Final = 1.25
-
-#: A board draws no more than this many times its limit: its controller averages over milliseconds, so that shorter
-#: kernels exceed it.
-_ABOVE_LIMIT: Final = 1.5
 #: How often a timing is corrected by what its probes say.
 _CORRECTIONS: Final = 6
-
-#: Signals that share their windows. The first of a family leads: its residual chooses the timing for all.
-FAMILIES: Final[tuple[tuple[Signal, ...], ...]] = (
-    (rows.GRAPHICS, rows.SM, rows.OCCUPANCY, rows.TENSOR, rows.DRAM, rows.FP64, rows.FP32, rows.FP16),
-    (rows.UTILIZATION, rows.MEMORY_CONTROLLER),
-    (rows.ENERGY,),
-    (rows.POWER_AVERAGE,),
-    (rows.PCIE_RX, rows.PCIE_TX),
-    (rows.NVLINK_RX, rows.NVLINK_TX),
-)
-#: A family that is not needed where the lead of another is there: the better source makes it superfluous.
-SUPERSEDED: Final[Mapping[Signal, Signal]] = {rows.UTILIZATION: rows.GRAPHICS, rows.POWER_AVERAGE: rows.ENERGY}
-#: Counters that the driver reads from hardware at the call: there is no timing to look for.
-_IMMEDIATE: Final = frozenset({rows.PCIE_RX, rows.NVLINK_RX})
 
 
 class Mixture:
@@ -106,19 +84,12 @@ class Mixture:
         stamps: Stamps,
         known: Known,
     ) -> None:
-        self.timeline = timeline
-        self.signals = tuple(s for s in family if timeline.column(s) is not None)
+        self.family = Family(timeline, family, start_ns)
         self.lead = family[0]
-        self.start_ns = start_ns
-        self.covered_s = 0.0
-        self._fetched_n = 0
-        #: Windows in a row that each signal has had no readings for.
-        self._silent = [0] * len(self.signals)
         #: The rates that the probes of the timing are weighted by.
         self._reference: Floats = np.zeros(1)
-        self.measured: Floats = np.zeros(len(self.signals))
         self.sensor = Sensor()
-        self.locked = self.lead in _IMMEDIATE
+        self.locked = self.lead in IMMEDIATE
         #: Why nothing that is unmixed here is to be trusted; and what was expected of the sensor, if anything was.
         self._untrusted, self._expected = known.untrusted, known.sensors.get(self.lead)
         #: Whether its readings say something else.
@@ -130,7 +101,6 @@ class Mixture:
         #: The targets, which are asked for by every region, and what they are of.
         self._targeted = np.zeros(1), np.zeros(1)
         self._targeted_of: tuple[int, float, float] | None = None
-        self._seen_ns = start_ns
         #: Of the time before this it is not known whose it was.
         self._unknown_ns = 0
         self._stamps = stamps
@@ -159,20 +129,9 @@ class Mixture:
         return self._equations.n
 
     @property
-    def _most(self) -> float:
-        """The highest rate that there can be: nothing is busier than busy, and no board draws much more than its limit
-        for as long as an execution."""
-        most = self.lead.base(self.lead.limit)
-        if self.lead in rows.ENERGY_SOURCES:
-            limit = self.timeline.column(rows.POWER_LIMIT)
-            if limit is not None and limit.last is not None and limit.last.value:
-                most = min(most, _ABOVE_LIMIT * limit.signal.base(limit.last.value))
-        return float(most)
-
-    @property
-    def seen_ns(self) -> int:
-        """The end of the newest window that was fetched."""
-        return self._seen_ns
+    def signals(self) -> tuple[Signal, ...]:
+        """Those that have readings."""
+        return self.family.signals
 
     @property
     def _timed(self) -> bool:
@@ -188,7 +147,7 @@ class Mixture:
     def needs_ns(self) -> int:
         """From when on active time is still needed, as far as this mixture goes."""
         held = self._kept or self._waiting
-        return (int(held[0].starts[0]) if held else self._seen_ns) - self._reach_ns
+        return (int(held[0].starts[0]) if held else self.family.seen_ns) - self._reach_ns
 
     @property
     def _reach_ns(self) -> int:
@@ -202,16 +161,15 @@ class Mixture:
 
         Active time is known from `since_ns` on.
         """
-        if self.locked and not final and until_ns - self._seen_ns < PATIENCE_NS:
+        if self.locked and not final and until_ns - self.family.seen_ns < PATIENCE_NS:
             return False
         ahead = 0 if final else self.sensor.ahead_ns if self.locked else _AHEAD_NS
-        windows = self._fetch(until_ns - ahead)
-        self.covered_s += float((windows.ends - windows.starts).sum()) / NS_PER_S
-        self._fetched_n += len(windows.ends)
-        self.measured = self.measured + windows.masses.sum(axis=0)
+        windows, absent = self.family.fetch(until_ns - ahead)
+        if absent:
+            self._leave(absent)
         # A reading may look back to where it is not known whose time it was. For timings that are only tried, the time
         # before the first execution was nobody's.
-        known_ns = max(since_ns, self.start_ns if self.locked else self._unknown_ns)
+        known_ns = max(since_ns, self.family.start_ns if self.locked else self._unknown_ns)
         windows = windows.where(windows.starts - self._reach_ns >= known_ns)
         if len(windows.ends):
             self._waiting.append(windows)
@@ -230,38 +188,8 @@ class Mixture:
         if not self._search(active, columns, final=final) and fresh:
             self._add(Windows.joined(fresh), active, columns)
 
-    def _fetch(self, until_ns: int) -> Windows:
-        columns = [c for s in self.signals if (c := self.timeline.column(s)) is not None]
-        starts, ends, masses = columns[0].edges(self._seen_ns, until_ns)
-        self._seen_ns = int(ends[-1]) if len(ends) else max(self._seen_ns, until_ns - _LONGEST_SILENCE_NS)
-        keep = (starts >= self.start_ns) & (ends > starts)
-        taken = np.zeros((len(ends), len(columns)))
-        taken[:, 0] = masses
-        absent = []
-        for i, column in enumerate(columns[1:], start=1):
-            if not keep.any():
-                break
-            place, fits = _places(column.edges(int(starts[0]), until_ns), starts, ends)
-            self._silent[i] = 0 if fits.any() else self._silent[i] + len(ends)
-            if not fits.any() and (column.watermark_ns is None or self._silent[i] >= _SILENT):
-                absent.append(i)
-            else:
-                keep &= fits
-                taken[:, i] = place
-        if absent:
-            # A signal that has no readings must not silence the others of its family: it leaves.
-            self._leave(absent)
-            columns = [column for i, column in enumerate(columns) if i not in absent]
-            taken = np.delete(taken, absent, axis=1)
-        unit = 1 if self.lead.kind is Kind.COUNTER else NS_PER_S
-        scale = np.array([column.signal.quantum / unit for column in columns])
-        return Windows(starts[keep], ends[keep], taken[keep] * scale)
-
     def _leave(self, outputs: list[int]) -> None:
         """Go on without some of the signals."""
-        self.signals = tuple(signal for i, signal in enumerate(self.signals) if i not in outputs)
-        self._silent = [0] * len(self.signals)
-        self.measured = np.delete(self.measured, outputs)
         self._kept, self._waiting = (
             [w._replace(masses=np.delete(w.masses, outputs, axis=1)) for w in held]
             for held in (self._kept, self._waiting)
@@ -273,7 +201,7 @@ class Mixture:
 
     def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
         for shares, values, probes in self._rows(windows, active, columns):
-            if self.locked and self.lead not in _IMMEDIATE:
+            if self.locked and self.lead not in IMMEDIATE:
                 near = self._watch(probes, shares, values[:, 0])
                 if not near.all():
                     shares, values, probes = shares[near], values[near], probes[near]  # noqa: PLW2901
@@ -307,7 +235,9 @@ class Mixture:
             return False
         self._judged_n = self._searched_n
         windows = Windows.joined(self._kept)
-        search = Search(self.lead, windows, active, columns, self._most, known=self._known, expected=self._expected)
+        search = Search(
+            self.lead, windows, active, columns, self.family.most, known=self._known, expected=self._expected
+        )
         found = search.run()
         if self._expected is not None:
             every = (found.sensor, *found.rivals)
@@ -318,7 +248,7 @@ class Mixture:
         self._reference = search.rates(found.sensor)
         self._equations = self._renewed(columns, self.sensor)
         self._fits.clear()
-        sound = windows.where(windows.starts - self.sensor.reach_ns >= self.start_ns)
+        sound = windows.where(windows.starts - self.sensor.reach_ns >= self.family.start_ns)
         windows = sound if len(sound.ends) >= columns else windows
         for _ in range(_CORRECTIONS):
             rows = list(self._rows(windows, active, columns))
@@ -326,7 +256,7 @@ class Mixture:
             first = self._equations.copy()
             for each in rows:
                 first.add(*each)
-            fit = Fit(first, most=self._most)
+            fit = Fit(first, most=self.family.most)
             corrected = self._corrected(fit, int(windows.ends[len(windows.ends) // 2]))
             if corrected is self.sensor:
                 break
@@ -366,7 +296,7 @@ class Mixture:
             equations.add(*each)
         if not equations.n:
             return [np.full(columns, np.inf) for _ in self.signals]
-        return [Fit(equations, i, most=self._most).rates for i in range(len(self.signals))]
+        return [Fit(equations, i, most=self.family.most).rates for i in range(len(self.signals))]
 
     def lock(self) -> None:
         """Stay with the timing that was found, and forget the windows."""
@@ -385,7 +315,8 @@ class Mixture:
 
     def restart(self, since_ns: int) -> None:
         """Time goes on from an earlier moment than it had reached."""
-        self.start_ns = self._seen_ns = self._unknown_ns = since_ns
+        self.family.restart(since_ns)
+        self._unknown_ns = since_ns
         self._kept, self._waiting = [], []
         # Windows that are gone find no timing; what they said stands, under the one that is known so far.
         self._judged_n = self._searched_n = 0
@@ -440,27 +371,28 @@ class Mixture:
         if fit is None or fit.n != self._equations.n:
             others = [rates[output] for rates in self._others]
             fit = Fit(
-                self._equations, output, errors=self._errors(), others=others, most=self._most, start=self._watched
+                self._equations,
+                output,
+                errors=self._errors(),
+                others=others,
+                most=self.family.most,
+                start=self._watched,
             )
             self._fits[output] = fit
         return fit
 
     def _errors(self) -> Errors | None:
         """What errors of stamps may add to the equations."""
-        if self.lead in _IMMEDIATE or not self.n:
+        if self.lead in IMMEDIATE or not self.n:
             return None
         length_ns = self.sensor.window_ns * (2 if self.sensor.smooth else 1)
-        length_ns = length_ns or round(self.covered_s * NS_PER_S / max(1, self._fetched_n))
+        length_ns = length_ns or self.family.length_ns
         return self._stamps.errors(self._equations.columns, self.n, 1 / max(1, length_ns))
 
     def _solutions(self, equations: Equations) -> Floats:
         """Every signal's solution of some equations."""
-        fits = [Fit(equations, i, most=self._most, start=self._watched) for i in range(len(self.signals))]
+        fits = [Fit(equations, i, most=self.family.most, start=self._watched) for i in range(len(self.signals))]
         return np.array([fit.solution for fit in fits]).T
-
-    def mean(self, signal: Signal) -> float | None:
-        """The device's own mean over all windows."""
-        return float(self.measured[self.signals.index(signal)]) / self.covered_s if self.covered_s else None
 
     def share(self, columns: Sequence[int]) -> Share | None:
         """What columns together should have of the lead's measured total."""
@@ -474,7 +406,7 @@ class Mixture:
     def counted(self, columns: Sequence[int]) -> Counted:
         """What columns were given so far of the lead's measured total, never less than before."""
         targets, half_widths = self._targets()
-        self._shares.hand_out(float(self.measured[0]), targets, np.isfinite(half_widths))
+        self._shares.hand_out(float(self.family.measured[0]), targets, np.isfinite(half_widths))
         own = [column for column in columns if column < len(targets)]
         return Counted(float(self._shares.certain[own].sum()), float(self._shares.uncertain[own].sum()))
 
@@ -484,15 +416,15 @@ class Mixture:
         A region whose rate is known has that times its time, as nearly as what was measured allows. What is left goes
         to the others by their time and, as far as they are known, their rates.
         """
-        active_s, measured = self._active_s(), float(self.measured[0])
-        now = self.n, self.covered_s, float(active_s[1:].sum())
+        active_s, measured = self._active_s(), float(self.family.measured[0])
+        now = self.n, self.family.covered_s, float(active_s[1:].sum())
         if self._targeted_of == now:
             return self._targeted
         drawn = self._drawn(active_s)
         # Time that no window covers has no part of what was measured.
-        covered = min(1.0, self.covered_s / max(float(active_s.sum()), 1e-300))
+        covered = min(1.0, self.family.covered_s / max(float(active_s.sum()), 1e-300))
         targets, half_widths = drawn.copy(), np.full(len(active_s), np.inf)
-        mean = self.mean(self.lead) or 0.0
+        mean = self.family.mean(self.lead) or 0.0
         for columns in ([0], *self._regions()):
             own = [column for column in columns if column < min(len(active_s), self.columns)]
             time = active_s[own] * covered
@@ -517,7 +449,7 @@ class Mixture:
         The less certain a rate, the closer it is drawn to the mean, whose own spread is taken to be its size: with no
         certainty, time decides, as it does in the overlap mean.
         """
-        mean = self.mean(self.lead) or 0.0
+        mean = self.family.mean(self.lead) or 0.0
         drawn = np.zeros(len(active_s))
         if mean > 0 and self._timed:
             rates = self._fit(self.lead).drawn_to(mean, mean)
@@ -527,7 +459,7 @@ class Mixture:
         total = float(drawn.sum())
         if total <= 0:
             drawn, total = active_s, float(active_s.sum())
-        return drawn / total * float(self.measured[0]) if total > 0 else drawn
+        return drawn / total * float(self.family.measured[0]) if total > 0 else drawn
 
     def merge(self, column: int, into: int) -> None:
         """Make a column part of another, and free it."""
@@ -538,12 +470,3 @@ class Mixture:
         self._watched_n = 0
         self._fits.clear()
         self._targeted_of = None
-
-
-def _places(rows: tuple[Ints, Ints, Ints], starts: Ints, ends: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """For each window the mass of the row with the same edges, and whether there is one."""
-    row_starts, row_ends, masses = rows
-    if not len(row_ends):
-        return np.zeros(len(ends), np.int64), np.zeros(len(ends), bool)
-    place = np.minimum(np.searchsorted(row_ends, ends), len(row_ends) - 1)
-    return masses[place], (row_ends[place] == ends) & (row_starts[place] == starts)

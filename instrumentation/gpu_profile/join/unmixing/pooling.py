@@ -18,7 +18,8 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.activities import Activities, Activity, Named
 from gpu_profile.join.unmixing.expected import Known
-from gpu_profile.join.unmixing.mixture import FAMILIES, PATIENCE_NS, SUPERSEDED, Mixture
+from gpu_profile.join.unmixing.family import FAMILIES, SUPERSEDED
+from gpu_profile.join.unmixing.mixture import PATIENCE_NS, Mixture
 from gpu_profile.join.unmixing.region_columns import OTHER, Attribution
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.shares import Counted, Share
@@ -146,7 +147,7 @@ class Pool:
     @property
     def _live(self) -> list[Mixture]:
         """The mixtures that are needed: a device may list a better source, and never give a reading of it."""
-        measured = {mixture.lead for mixture in self._mixtures if mixture.covered_s}
+        measured = {mixture.lead for mixture in self._mixtures if mixture.family.covered_s}
         return [mixture for mixture in self._mixtures if SUPERSEDED.get(mixture.lead) not in measured]
 
     @property
@@ -319,7 +320,7 @@ class Pool:
     def mean(self, signal: Signal) -> float | None:
         """The device's own mean of a signal over all that the pool has seen, in base units (a counter's: per s)."""
         mixture = self._mixture(signal)
-        return mixture.mean(signal) if mixture is not None else None
+        return mixture.family.mean(signal) if mixture is not None else None
 
     @property
     def unexpected(self) -> list[Signal]:
@@ -386,7 +387,7 @@ class Pool:
         where it is not shared out, or nothing was measured."""
         mixture = self._measured(signal)
         found = mixture.share([0]) if mixture is not None else None
-        total = float(mixture.measured[0]) if mixture is not None else 0.0
+        total = float(mixture.family.measured[0]) if mixture is not None else 0.0
         if found is None or total <= 0:
             return None
         return Share(found.value / total, None if found.half_width is None else found.half_width / total)
@@ -397,8 +398,8 @@ class Pool:
         if mixture is None:
             return 0.0
         # Windows that are still to be fetched are not missing.
-        elapsed_ns = max(mixture.seen_ns, self.frontier_ns - PATIENCE_NS) - self.start_ns
-        return min(1.0, mixture.covered_s * NS_PER_S / elapsed_ns) if elapsed_ns > 0 else 0.0
+        elapsed_ns = max(mixture.family.seen_ns, self.frontier_ns - PATIENCE_NS) - self.start_ns
+        return min(1.0, mixture.family.covered_s * NS_PER_S / elapsed_ns) if elapsed_ns > 0 else 0.0
 
     def _measured(self, signal: Signal | None) -> Mixture | None:
-        return next((m for m in self._live if m.lead is signal and m.covered_s), None)
+        return next((m for m in self._live if m.lead is signal and m.family.covered_s), None)

@@ -90,13 +90,14 @@ class Fit:
         self._first = p = len(equations.probes)
         self._probes = equations.probes
         self._seen, self._total = equations.seen[p:].copy(), equations.total.copy()
-        size, columns = len(equations.gram), equations.columns
-        self._gram = equations.gram[p:, p:].copy()
+        gram, columns = equations.gram, equations.columns
+        size = len(gram)
+        self._gram = gram[p:, p:].copy()
         self._moment = equations.moment[p:, output].copy() if self.n else np.zeros(columns)
         self._unseen = np.diag(self._gram) <= 0
         self._diagonal = np.where(self._unseen, 1.0, np.diag(self._gram))
         self.solution, self.noise = np.zeros(size), np.inf
-        self._covariance, self._clustered = np.zeros((size, size)), np.zeros((size, size))
+        self._covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
         self._shift, self._offsets = np.zeros(columns), np.zeros((0, columns))
         self._ceilings = np.full(columns, most)
         self.mean, self._groups = 0.0, groups_of(self._probes)
@@ -114,21 +115,21 @@ class Fit:
         if explained > _TOO_MUCH:
             errors, explained = Errors(errors.most), 0.0
         moved = self._directions(errors, square)
-        gram = equations.gram
+        called_for = gram
         if explained > _MOSTLY:
             # What errors of stamps do is no sign that rates vary.
-            gram = gram.copy()
+            called_for = gram.copy()
             for places in self._groups.values():
-                gram[places], gram[:, places] = 0.0, 0.0
+                called_for[places], called_for[:, places] = 0.0, 0.0
         found = shrink(
-            gram, equations.moment[:, output], square, self.n, self._groups, self.mean,
+            called_for, equations.moment[:, output], square, self.n, self._groups, self.mean,
             None if start is None else start.variances,
         )  # fmt: skip
         self.solution, self._covariance, self.variances = found.solution, found.covariance, found.variances
         self.solution[p:] += moved
         if self.n > int((self._seen > 0).sum()):
             self.noise = found.noise
-        self._cluster(equations, output)
+        self._cluster(equations, output, gram)
         self._offsets = np.array([self._padded(other) - self._mean_rates() for other in others]).reshape(-1, columns)
 
     def _padded(self, rates: Floats) -> Floats:
@@ -136,17 +137,17 @@ class Fit:
         result[: len(rates)] = rates[: len(result)]
         return result
 
-    def _cluster(self, equations: Equations, output: int) -> None:
-        """The covariance by what blocks of windows have in common."""
+    def _cluster(self, equations: Equations, output: int, gram: Floats) -> None:
+        """By how much each block of windows moves the solution: the sum of squares is the covariance of its errors by
+        what windows of a block have in common."""
         sums = equations.blocks()[:, :, output]
         self._blocks = len(sums)
         if len(sums) < _FEWEST_BLOCKS or not 0 < self.noise < np.inf:
             return
         # The blocks' sums are taken at the equations' reference; here they are wanted at this solution.
         change = np.where(equations.covered, self.solution - equations.reference[:, output], 0.0)
-        scores = (sums - equations.gram @ change / len(sums)) @ self._covariance / self.noise
-        scores = scores - scores.mean(axis=0)
-        self._clustered = scores.T @ scores * (len(sums) / (len(sums) - 1))
+        scores = (sums - gram @ change / len(sums)) @ self._covariance / self.noise
+        self._scores = (scores - scores.mean(axis=0)) * math.sqrt(len(sums) / (len(sums) - 1))
 
     def _directions(self, errors: Errors, square: float) -> Floats:
         """What errors of stamps may do: by how much they make rates wrong, how far that may be off itself, and which
@@ -270,9 +271,9 @@ class Fit:
         if len(free) and variance > 0:
             widths[TIMING] = widths[""] * (1 - self._given(direction, free) / variance)
         widths[""] -= sum(width for cause, width in widths.items() if cause)
-        together = float(direction @ self._clustered @ direction)
+        together = float(np.linalg.norm(self._scores @ direction))
         if together > 0:
-            blocks = _t95(self._blocks - 1) * math.sqrt(together)
+            blocks = _t95(self._blocks - 1) * together
             widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
         shift = float(self._shift @ weights)
         widths[LOCK_STEP] = shift + opened

@@ -29,6 +29,8 @@ _MOST_KEPT: Final = 4_096
 #: What own values and pooled ones have in common.
 _SHARED: Final = tuple(row.name for row in (names.REGION, names.DEVICE_IDS, names.RANK, names.LOCAL_RANK))
 _VERDICT: Final = tuple(row.name for row in (names.REGIME, names.CONFIDENCE, names.BASIS, names.REASON))
+#: What is told with a region's energy.
+_POWER: Final = (names.ENERGY_SOURCE.name, names.POWER_MEAN.name)
 #: An execution's energy is told by its own readings if they cover this much of it; the rest is taken to be like them.
 _COVERED: Final = 0.95
 _SOURCE: Final = names.INTERVAL_SOURCE.name
@@ -55,7 +57,11 @@ class _Region(NamedTuple):
         if self.power_w is None:
             return {}
         half_width_j = self.power_half_width * length_s
-        return {_ENERGY: round(self.power_w * length_s, _DIGITS), _ENERGY_HALF_WIDTH: round(half_width_j, _DIGITS)}
+        told = {key: self.fixed[key] for key in _POWER}
+        return told | {
+            _ENERGY: round(self.power_w * length_s, _DIGITS),
+            _ENERGY_HALF_WIDTH: round(half_width_j, _DIGITS),
+        }
 
 
 class Enricher:

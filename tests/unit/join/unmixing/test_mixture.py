@@ -198,7 +198,7 @@ def single(signals: list[Signal], start_ns: int = T0) -> tuple[Timeline, Mixture
         timeline,
         tuple(signals),
         start_ns=start_ns,
-        active_s=lambda: attribution.active(mixture._seen_ns - start_ns),
+        active_s=lambda: attribution.active(mixture.family.seen_ns - start_ns),
         regions=attribution.regions,
         joint=attribution.joint,
         stamps=attribution.stamps,
@@ -215,9 +215,9 @@ def test_windows_without_all_signals_of_the_family_are_left_out_for_all() -> Non
         if i != 4:
             timeline.append([Sample(SM, a, a + 100 * MS, 1000)])
     mixture.fetch(T0, T0 + NS_PER_S, final=True)
-    assert mixture.covered_s == pytest.approx(0.9)
-    assert mixture.measured == pytest.approx([0.45, 0.09])
-    assert mixture.mean(SM) == pytest.approx(0.1)
+    assert mixture.family.covered_s == pytest.approx(0.9)
+    assert mixture.family.measured == pytest.approx([0.45, 0.09])
+    assert mixture.family.mean(SM) == pytest.approx(0.1)
 
 
 def test_no_window_is_fetched_twice_and_none_is_lost_between_slices() -> None:
@@ -228,16 +228,16 @@ def test_no_window_is_fetched_twice_and_none_is_lost_between_slices() -> None:
         if i % 7 == 0:
             mixture.fetch(T0, a + 37 * MS)
     mixture.fetch(T0, T0 + 20 * NS_PER_S, final=True)
-    assert mixture.covered_s == pytest.approx(10.0)
-    assert mixture.measured[0] == pytest.approx(sum(0.01 * i * 0.1 for i in range(100)))
+    assert mixture.family.covered_s == pytest.approx(10.0)
+    assert mixture.family.measured[0] == pytest.approx(sum(0.01 * i * 0.1 for i in range(100)))
 
 
 def test_readings_of_before_the_start_are_not_of_it() -> None:
     timeline, mixture, _ = single([ENERGY], T0 + NS_PER_S)
     timeline.append(Sample(ENERGY, at, at, i * 1000) for i, at in enumerate(range(T0, T0 + 3 * NS_PER_S, 500 * MS)))
     mixture.fetch(T0 + NS_PER_S, T0 + 3 * NS_PER_S, final=True)
-    assert mixture.measured[0] == pytest.approx(3.0)
-    assert mixture.covered_s == pytest.approx(1.5)
+    assert mixture.family.measured[0] == pytest.approx(3.0)
+    assert mixture.family.covered_s == pytest.approx(1.5)
 
 
 def test_active_time_is_asked_for_as_far_back_as_any_timing_that_is_tried_may_look() -> None:

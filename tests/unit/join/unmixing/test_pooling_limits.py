@@ -147,7 +147,7 @@ def test_whoever_leaves_is_in_other_with_everything_it_had(step_s: int) -> None:
         assert sum(p.active_s for p in pooled.values()) == pytest.approx(spent)
         assert sum(p.executions for p in pooled.values()) == len(activities)
         shares = {name: known(share) for name in names if (share := pool.counted(name, GRAPHICS)) is not None}
-        measured = next(mixture.measured[0] for mixture in pool._mixtures if mixture.lead is GRAPHICS)
+        measured = next(mixture.family.measured[0] for mixture in pool._mixtures if mixture.lead is GRAPHICS)
         assert sum(shares.values()) + known(pool.rest(GRAPHICS)) == pytest.approx(measured)
         gone = [name for name in before if name not in shares and name != OTHER]
         if gone:

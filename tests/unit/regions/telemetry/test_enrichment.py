@@ -47,6 +47,8 @@ def test_an_execution_whose_beginning_no_sample_covers_has_its_whole_energy_and_
     assert said["scope"] == scope
     # By the region's mean power, where its own readings cover too little: the first second draws less than the others.
     assert said["energy.joules"] == pytest.approx(truth_j, rel=0.03 if late_s < 0.2 else 0.05)
+    assert said["energy.source"] == "energy"
+    assert said["power.mean"] == pytest.approx(truth_j / 3.0, rel=0.05)
     assert said["regime"] != "UNKNOWN"
 
 

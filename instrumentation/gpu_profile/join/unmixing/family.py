@@ -1,0 +1,121 @@
+"""The windows of signals that share them, as they come into a device's timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_profile.catalogue import Kind, Signal
+from gpu_profile.catalogue import signals as rows
+from gpu_profile.history.timeline import Floats, Ints, Timeline
+from gpu_profile.join.unmixing.design import Windows
+from gpu_profile.units import NS_PER_S
+
+#: Signals that share their windows. The first of a family leads: its residual chooses the timing for all.
+FAMILIES: Final[tuple[tuple[Signal, ...], ...]] = (
+    (rows.GRAPHICS, rows.SM, rows.OCCUPANCY, rows.TENSOR, rows.DRAM, rows.FP64, rows.FP32, rows.FP16),
+    (rows.UTILIZATION, rows.MEMORY_CONTROLLER),
+    (rows.ENERGY,),
+    (rows.POWER_AVERAGE,),
+    (rows.PCIE_RX, rows.PCIE_TX),
+    (rows.NVLINK_RX, rows.NVLINK_TX),
+)
+#: A family that is not needed where the lead of another is there: the better source makes it superfluous.
+SUPERSEDED: Final[Mapping[Signal, Signal]] = {rows.UTILIZATION: rows.GRAPHICS, rows.POWER_AVERAGE: rows.ENERGY}
+#: Counters that the driver reads from hardware at the call: there is no timing to look for.
+IMMEDIATE: Final = frozenset({rows.PCIE_RX, rows.NVLINK_RX})
+#: A board draws no more than this many times its limit: its controller averages over milliseconds, so that shorter
+#: kernels exceed it.
+_ABOVE_LIMIT: Final = 1.5
+#: A signal that has readings, but for none of so many windows, does not belong to them.
+_SILENT: Final = 10
+#: Active time is not kept any longer than this for a signal that says nothing.
+_LONGEST_SILENCE_NS: Final = 10 * NS_PER_S
+
+
+class Family:
+    """The windows that all signals of a family have in a timeline, each fetched once, and what was measured in them."""
+
+    def __init__(self, timeline: Timeline, signals: tuple[Signal, ...], start_ns: int) -> None:
+        self._timeline = timeline
+        self.lead = signals[0]
+        self.signals = tuple(signal for signal in signals if timeline.column(signal) is not None)
+        #: Windows from before are not fetched; the newest that was ended here.
+        self.start_ns = self.seen_ns = start_ns
+        #: Windows that were fetched, the time that they cover, and each signal's mass over them.
+        self.n = 0
+        self.covered_s = 0.0
+        self.measured: Floats = np.zeros(len(self.signals))
+        #: Windows in a row that each signal has had no readings for.
+        self._silent = [0] * len(self.signals)
+
+    @property
+    def most(self) -> float:
+        """The highest rate that there can be: nothing is busier than busy, and no board draws much more than its limit
+        for as long as an execution."""
+        most = self.lead.base(self.lead.limit)
+        if self.lead in rows.ENERGY_SOURCES:
+            limit = self._timeline.column(rows.POWER_LIMIT)
+            if limit is not None and limit.last is not None and limit.last.value:
+                most = min(most, _ABOVE_LIMIT * limit.signal.base(limit.last.value))
+        return float(most)
+
+    @property
+    def length_ns(self) -> int:
+        """The mean length of a window."""
+        return round(self.covered_s * NS_PER_S / max(1, self.n))
+
+    def mean(self, signal: Signal) -> float | None:
+        """The device's own mean over all windows."""
+        return float(self.measured[self.signals.index(signal)]) / self.covered_s if self.covered_s else None
+
+    def fetch(self, until_ns: int) -> tuple[Windows, list[int]]:
+        """The windows that ended by then and were not fetched yet, and the places of signals that turned out to have no
+        readings in them: they have left."""
+        columns = [c for s in self.signals if (c := self._timeline.column(s)) is not None]
+        starts, ends, masses = columns[0].edges(self.seen_ns, until_ns)
+        self.seen_ns = int(ends[-1]) if len(ends) else max(self.seen_ns, until_ns - _LONGEST_SILENCE_NS)
+        keep = (starts >= self.start_ns) & (ends > starts)
+        taken = np.zeros((len(ends), len(columns)))
+        taken[:, 0] = masses
+        absent = []
+        for i, column in enumerate(columns[1:], start=1):
+            if not keep.any():
+                break
+            place, fits = _places(column.edges(int(starts[0]), until_ns), starts, ends)
+            self._silent[i] = 0 if fits.any() else self._silent[i] + len(ends)
+            if not fits.any() and (column.watermark_ns is None or self._silent[i] >= _SILENT):
+                absent.append(i)
+            else:
+                keep &= fits
+                taken[:, i] = place
+        if absent:
+            # A signal that has no readings must not silence the others of its family: it leaves.
+            columns = [column for i, column in enumerate(columns) if i not in absent]
+            taken = np.delete(taken, absent, axis=1)
+            self.signals = tuple(signal for i, signal in enumerate(self.signals) if i not in absent)
+            self.measured = np.delete(self.measured, absent)
+            self._silent = [0] * len(self.signals)
+        unit = 1 if self.lead.kind is Kind.COUNTER else NS_PER_S
+        scale = np.array([column.signal.quantum / unit for column in columns])
+        windows = Windows(starts[keep], ends[keep], taken[keep] * scale)
+        self.n += len(windows.ends)
+        self.covered_s += float((windows.ends - windows.starts).sum()) / NS_PER_S
+        self.measured = self.measured + windows.masses.sum(axis=0)
+        return windows, absent
+
+    def restart(self, since_ns: int) -> None:
+        """Time goes on from an earlier moment than it had reached."""
+        self.start_ns = self.seen_ns = since_ns
+
+
+def _places(rows: tuple[Ints, Ints, Ints], starts: Ints, ends: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """For each window the mass of the row with the same edges, and whether there is one."""
+    row_starts, row_ends, masses = rows
+    if not len(row_ends):
+        return np.zeros(len(ends), np.int64), np.zeros(len(ends), bool)
+    place = np.minimum(np.searchsorted(row_ends, ends), len(row_ends) - 1)
+    return masses[place], (row_ends[place] == ends) & (row_starts[place] == starts)
