@@ -261,7 +261,7 @@ class Mixture:
             if corrected is self.sensor:
                 break
             self.sensor, self._reference = corrected, fit.rates
-        self._equations.refer(self._solutions(first), first.seen)
+        self._equations.refer(self._solutions(first, fit), first.seen)
         for each in rows:
             self._equations.add(*each)
         self._others = [self._rates(rival, windows, active, columns) for rival in found.rivals]
@@ -327,7 +327,7 @@ class Mixture:
         if self.n > _REFIT * self._watched_n:
             self._watched_n, self._watched = self.n, Fit(self._equations, start=self._watched)
             self._reference = self._watched.rates
-            self._equations.refer(self._solutions(self._equations), self._equations.seen)
+            self._equations.refer(self._solutions(self._equations, self._watched), self._equations.seen)
         told, doubt = self._watched.told(probes, shares)
         missed = (values - told) ** 2
         # A window of a region that is hardly known yet is the only way to know it better, however far off it is.
@@ -389,9 +389,10 @@ class Mixture:
         length_ns = length_ns or self.family.length_ns
         return self._stamps.errors(self._equations.columns, self.n, 1 / max(1, length_ns))
 
-    def _solutions(self, equations: Equations) -> Floats:
-        """Every signal's solution of some equations."""
-        fits = [Fit(equations, i, most=self.family.most, start=self._watched) for i in range(len(self.signals))]
+    def _solutions(self, equations: Equations, lead: Fit) -> Floats:
+        """Every signal's solution of some equations, of which the lead's is known."""
+        others = range(1, len(self.signals))
+        fits = [lead, *(Fit(equations, i, most=self.family.most, start=self._watched) for i in others)]
         return np.array([fit.solution for fit in fits]).T
 
     def share(self, columns: Sequence[int]) -> Share | None:

@@ -30,6 +30,9 @@ _LONGEST_NS: Final = 20_000_000
 _SURE: Final = 2.0
 #: Executions of a region that tell how its lengths vary.
 _FEWEST: Final = 20
+#: Once so many executions are known, one in so many slices of time tells enough of how they go on.
+_MANY: Final = 3_000
+_EVERY: Final = 4
 #: The stamps are as bad as those of the regions that are this share of the active time at least.
 _QUARTILE: Final = 0.25
 #: A pause that stamps may have made up themselves, in standard deviations of their errors: two regions follow directly.
@@ -55,6 +58,8 @@ class Stamps:
         #: Of each column's last and first stamps: how many pairs of executions that follow each other, and sums over
         #: them of the product and the squares of what the stretches before and after the stamp differ by.
         self._edges: Floats = np.zeros((2, 4, 1))
+        #: Slices of time that there were, and the length of those that were taken in.
+        self._slices = 0
         self.elapsed_ns = 0
 
     def take(
@@ -62,6 +67,9 @@ class Stamps:
     ) -> None:
         """Take in a slice of time between two moments, its activities cut to it, and their pieces with the column of
         each."""
+        self._slices += 1
+        if self._slices % _EVERY and self._lengths[0].sum() > _MANY:
+            return
         start_ns, end_ns = between
         self.elapsed_ns += end_ns - start_ns
         more = count - len(self._follows)

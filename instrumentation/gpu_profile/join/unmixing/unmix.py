@@ -229,7 +229,7 @@ class Fit:
         known = np.zeros(shares.shape[1], bool)
         known[:k] = ~self._unseen[:k]
         strange = (shares[:, ~known] > 0).any(axis=1)
-        doubt = np.einsum("ij,jk,ik->i", rows, self._covariance[:size, :size], rows)
+        doubt = ((rows @ self._covariance[:size, :size]) * rows).sum(axis=1)
         return values, np.where(strange, np.inf, doubt)
 
     def rate(self, weights: Floats) -> Rate:
