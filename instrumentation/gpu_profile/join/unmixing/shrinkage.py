@@ -85,7 +85,8 @@ def shrink(
     for _ in range(_ROUNDS if own else 2):
         precision = np.full(len(kept), _ROUNDING)
         for group, each in own.items():
-            precision[each] = np.minimum(_HELD, noise / np.maximum(variances[group] * strength[group], _TINY))
+            # Never less than rounding: where nothing is noise, two columns that are alike would be one equation.
+            precision[each] = np.clip(noise / np.maximum(variances[group] * strength[group], _TINY), _ROUNDING, _HELD)
         inverse = np.linalg.inv(inner + np.diag(precision)).astype(np.float64)
         solution = inverse @ right
         freedom, moved = float(free), 0.0

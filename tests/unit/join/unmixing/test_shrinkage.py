@@ -1,0 +1,44 @@
+"""Least squares with groups that are shrunk, where equations are alike, too few or exact."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_profile.join.unmixing.probes import Group
+from gpu_profile.join.unmixing.shrinkage import shrink
+
+COLUMNS = 8
+GROUPS = {Group.PHASE: np.arange(3), Group.TIMING: np.arange(3, 5)}
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(1, 60),
+    rank=st.integers(1, COLUMNS),
+    noise=st.sampled_from([0.0, 1e-9, 1.0]),
+    size=st.sampled_from([1e-3, 1.0, 1e3]),
+    started=st.sampled_from([None, 1e-300, 1e-6, 1e30, np.inf]),
+)
+def test_there_is_a_finite_solution_whatever_the_equations_are(
+    seed: int, n: int, rank: int, noise: float, size: float, started: float | None
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n, rank)) @ rng.normal(size=(rank, COLUMNS))
+    values = size * (rows @ rng.normal(size=COLUMNS) + noise * rng.normal(size=n))
+    start = None if started is None else dict.fromkeys(GROUPS, started)
+    found = shrink(
+        rows.T @ rows, rows.T @ values, float(values @ values), n, GROUPS, float(np.abs(values).mean()), start
+    )
+    assert np.isfinite(found.solution).all()
+    assert np.isfinite(found.covariance).all()
+    assert (np.diag(found.covariance) >= 0).all()
+    assert found.noise > 0
+
+
+def test_two_columns_that_are_alike_in_exact_readings_are_no_singular_matrix() -> None:
+    rows = np.repeat(np.random.default_rng(0).uniform(size=(50, 1)), COLUMNS, axis=1)
+    values = rows[:, 0]
+    found = shrink(rows.T @ rows, rows.T @ values, float(values @ values), 50, GROUPS, 0.5, {Group.TIMING: 1e40})
+    assert abs(rows[0] @ found.solution - values[0]) < 1e-6
