@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -68,10 +68,10 @@ _STRANGE: Final = 20.0
 #: ... and so has a window that no board is known to have, or a lag that is longer than any board's known one.
 _UNUSUAL: Final = 20.0
 _LATE_NS: Final = 200_000_000
-#: Where rates vary, timings this near are looked at closely, in such steps, by this many windows, each corrected so
+#: Timings this near are looked at more closely, in such steps: where rates vary by this many windows, each corrected so
 #: often.
-_VARYING_NS: Final = 60_000_000
-_VARYING_STEP_NS: Final = 2_500_000
+_RANGE_NS: Final = 60_000_000
+_STEP_NS: Final = 2_500_000
 _SOME: Final = 300
 _CORRECTIONS: Final = 3
 #: Two timings are neighbours if their windows are this much alike, and the moments of most readings of so many.
@@ -203,25 +203,45 @@ class Search:
         tried = self._refined([self._unsettled(start) for start in starts])
         best, left = min(tried, key=lambda t: self._score(*t))
         scores = [self._score(*each) for each in tried]
+        judge = self._if_steady
         posterior, probes = self._posterior(best)
         enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (len(probes) + self.columns)
         if enough and len(self.windows.ends) * math.log(left / posterior.noise) > _CERTAIN:
-            tried, scores = self._varying(tried)
+            tried, scores = self._varying(best, tried)
             best, left = tried[int(np.argmin(scores))]
+            judge = self._if_rates_vary
         most = min(scores) + _CERTAIN
-        rivals = tuple(t[0] for t, score in zip(tried, scores, strict=True) if self._apart(t[0], best) and score < most)
-        return Found(best, left, rivals)
+        rivals = [t[0] for t, score in zip(tried, scores, strict=True) if self._apart(t[0], best) and score < most]
+        return Found(best, left, (*rivals, *self._as_good(best, judge, most)))
 
-    def _varying(self, tried: Sequence[tuple[Sensor, float]]) -> tuple[list[tuple[Sensor, float]], list[float]]:
-        """Timings near those, with what is against each if rates may vary.
+    def _if_steady(self, sensor: Sensor) -> float:
+        return self._score(sensor, self.residual(sensor))
+
+    def _if_rates_vary(self, sensor: Sensor) -> float:
+        return self._posterior(sensor)[0].evidence + self._against(sensor)
+
+    def _as_good(self, best: Sensor, judge: Callable[[Sensor], float], most: float) -> Iterator[Sensor]:
+        """The ends of the range around the best lag that is hardly worse: in a loop it may be wide."""
+        for step in (-_STEP_NS, _STEP_NS):
+            last = best
+            for move in range(step, step * (_RANGE_NS // _STEP_NS + 1), step):
+                near = best._replace(lag_ns=best.lag_ns + move)
+                if not (near.period_ns or near.lag_ns >= 0) or judge(near) >= most:
+                    break
+                last = near
+            if last is not best:
+                yield last
+
+    def _varying(
+        self, middle: Sensor, tried: Sequence[tuple[Sensor, float]]
+    ) -> tuple[list[tuple[Sensor, float]], list[float]]:
+        """Timings near those, and in a range around one of them, with what is against each if rates may vary.
 
         What rates vary by is mistaken for the timing's doing where they are held to be steady: only with both does
         either show.
         """
-        middle = tried[0][0]
         near = [sensor for sensor, _ in tried] + [
-            middle._replace(lag_ns=middle.lag_ns + move)
-            for move in range(-_VARYING_NS, _VARYING_NS + 1, _VARYING_STEP_NS)
+            middle._replace(lag_ns=middle.lag_ns + move) for move in range(-_RANGE_NS, _RANGE_NS + 1, _STEP_NS)
         ]
         near = [sensor for sensor in near if sensor.period_ns or sensor.lag_ns >= 0]
         found = [(self._posterior(sensor, _SOME), sensor) for sensor in near]
@@ -230,7 +250,7 @@ class Search:
         for told, start in found[:_STARTS]:
             # A counter that renews itself has no lag besides: not just a neighbour of the best lag.
             for sensor in {self._lag_corrected(start, told), *([] if start.lag_ns else [start])}:
-                result.setdefault(sensor, self._posterior(sensor)[0].evidence + self._against(sensor))
+                result.setdefault(sensor, self._if_rates_vary(sensor))
         return [(sensor, self.residual(sensor)) for sensor in result], list(result.values())
 
     def _lag_corrected(self, sensor: Sensor, told: tuple[Posterior, tuple[Probe, ...]]) -> Sensor:
