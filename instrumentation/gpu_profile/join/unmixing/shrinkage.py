@@ -63,50 +63,58 @@ def shrink(
     place[kept] = np.arange(len(kept))
     own = {group: place[each][place[each] >= 0] for group, each in groups.items()}
     own = {group: each for group, each in own.items() if len(each)}
-    shrunk = np.zeros(len(kept), bool)
-    for each in own.values():
-        shrunk[each] = True
-    free = int(len(kept) - shrunk.sum())
-    plain = np.flatnonzero(~shrunk)
-    strong = inner[np.ix_(plain, plain)] + _ROUNDING * np.eye(len(plain))
-    first = np.linalg.solve(strong, right[plain]) if len(plain) else np.zeros(0)
+    #: The places of all that is shrunk, and of each the number of its group.
+    shrunk = np.concatenate([*own.values(), np.zeros(0, np.intp)]).astype(np.intp)
+    sizes = np.array([len(each) for each in own.values()], np.intp)
+    of = np.repeat(np.arange(len(own)), sizes)
+    free = len(kept) - len(shrunk)
     floor = max(_TINY, 1e-12 * square / max(n, 1))
-    noise = max(floor, float(square - first @ right[plain]) / max(1, n - free))
+    plain = np.delete(np.arange(len(kept)), shrunk)
+    noise = max(floor, _left(inner[np.ix_(plain, plain)], right[plain], square) / max(1, n - free))
+
+    def by_group(values: Floats) -> Floats:
+        return np.bincount(of, values, len(own)).astype(np.float64)
+
     # The unknowns of a group are rates of one kind and have one variance, however strongly the windows show each. To
     # begin with, it explains a tenth of the noise.
-    strength = {group: 1 / scale[kept][each] ** 2 for group, each in own.items()}
-    variances = {group: 0.1 * noise * n / float(each.sum()) for group, each in strength.items()}
+    strength = 1 / scale[kept][shrunk] ** 2
+    strengths = by_group(strength)
+    variances = 0.1 * noise * n / strengths
     if start:
-        variances |= {group: start[group] for group in own if start.get(group, 0.0) > 0}
-    most = {group: math.inf if group is Group.TIMING else (_LARGEST * mean) ** 2 for group in own}
-    solution = np.zeros(len(kept))
-    precision, left = np.full(len(kept), _ROUNDING), square
-    inverse: Floats = np.eye(len(kept))
+        given = np.array([start.get(group, 0.0) for group in own])
+        variances = np.where(given > 0, given, variances)
+    most = np.array([math.inf if group is Group.TIMING else (_LARGEST * mean) ** 2 for group in own])
+    precision = np.full(len(kept), _ROUNDING)
     for _ in range(_ROUNDS if own else 2):
-        precision = np.full(len(kept), _ROUNDING)
-        for group, each in own.items():
-            # Never less than rounding: where nothing is noise, two columns that are alike would be one equation.
-            precision[each] = np.clip(noise / np.maximum(variances[group] * strength[group], _TINY), _ROUNDING, _HELD)
-        inverse = np.linalg.inv(inner + np.diag(precision)).astype(np.float64)
+        # Never less than rounding: where nothing is noise, two columns that are alike would be one equation.
+        precise = np.clip(noise / np.maximum(variances[of] * strength, _TINY), _ROUNDING, _HELD)
+        precision[shrunk] = precise
+        whole = inner.copy()
+        whole.flat[:: len(kept) + 1] += precision
+        inverse = np.linalg.inv(whole).astype(np.float64)
         solution = inverse @ right
-        freedom, moved = float(free), 0.0
-        for group, each in own.items():
-            told = len(each) - float((precision[each] * np.diag(inverse)[each]).sum())
-            freedom += max(0.0, told)
-            squares = float((solution[each] ** 2 / strength[group]).sum())
-            new = min(most[group], max(_TINY, squares / max(told, 1e-6)))
-            if told * squares > 1e-6 * noise / float(strength[group].mean()):
-                moved = max(moved, abs(new / variances[group] - 1))
-            variances[group] = new
+        told = sizes - by_group(precise * inverse.diagonal()[shrunk])
+        squares = by_group(solution[shrunk] ** 2 / strength)
+        new = np.clip(squares / np.maximum(told, 1e-6), _TINY, most)
+        matters = told * squares * strengths > 1e-6 * noise * sizes
+        moved = float(np.abs(new / variances - 1).max(where=matters, initial=0.0))
+        variances = new
         left = float(square - 2 * solution @ right + solution @ inner @ solution)
-        old, noise = noise, max(floor, left / max(1.0, n - freedom))
+        old, noise = noise, max(floor, left / max(1.0, n - free - float(np.maximum(told, 0.0).sum())))
         if max(moved, abs(noise / old - 1)) < _STEADY:
             break
     penalty = float(precision @ solution**2)
     evidence = n * np.log(noise) + (left + penalty) / noise - float(np.linalg.slogdet(inverse)[1])
     evidence -= float(np.log(precision[shrunk]).sum())
-    whole = np.zeros((len(gram), len(gram)))
-    whole[np.ix_(kept, kept)] = noise * inverse * scale[kept, None] * scale[kept]
+    covariance = np.zeros((len(gram), len(gram)))
+    covariance[np.ix_(kept, kept)] = noise * inverse * scale[kept, None] * scale[kept]
     result = np.zeros(len(gram))
     result[kept] = solution * scale[kept]
-    return Posterior(result, whole, noise, variances, float(evidence))
+    return Posterior(result, covariance, noise, dict(zip(own, variances.tolist(), strict=True)), float(evidence))
+
+
+def _left(gram: Floats, moment: Floats, square: float) -> float:
+    """The sum of squares that no solution explains."""
+    if not len(gram):
+        return square
+    return float(square - np.linalg.solve(gram + _ROUNDING * np.eye(len(gram)), moment) @ moment)
