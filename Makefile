@@ -12,7 +12,8 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check
 PYTHON ?=
-WORKERS ?= 2
+# A quarter of the tests' time is waiting: one more than two cores.
+WORKERS ?= 3
 PYTEST_ARGS ?=
 # The tests of the frameworks skip without these. This version, for others pull in gigabytes of CUDA.
 TORCH := torch==2.13.0
@@ -29,7 +30,7 @@ demo: $(VENV)/demo.stamp  ## a small service on this machine's GPUs, or on simul
 
 # With no way to install Debian's programs, the tests that need them are left out, and said so; so are those of PyTorch,
 # which is large. CI leaves nothing out.
-test: $(VENV)/dev.stamp  ## every test that this machine can run [WORKERS=2] [PYTEST_ARGS=...]
+test: $(VENV)/dev.stamp  ## every test that this machine can run [WORKERS=3] [PYTEST_ARGS=...]
 	@without=()
 	if ! command -v promtool >/dev/null || ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \

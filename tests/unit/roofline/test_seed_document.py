@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from gpu_profile.roofline.ceilings import cache as ceiling_cache
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.machines.devices import machine as machine_of
 from gpu_profile.roofline.plots import panels
-from gpu_profile.roofline.sweep import sweep
+from gpu_profile.roofline.profiler import GPUProfiler
+from gpu_profile.roofline.sweep import Row, sweep
 
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
@@ -45,6 +45,10 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ceilings:
     return known
 
 
+def swept_briefly(profiler: GPUProfiler, *, budget_s: float) -> list[Row]:
+    return sweep(profiler, budget_s=budget_s / 10)
+
+
 def translated(block: str) -> str:
     return block.replace("gpu_regime_profiler", "gpu_profile.roofline").replace("device='cuda'", "device='cpu'")
 
@@ -54,7 +58,7 @@ def test_its_python_runs_from_top_to_bottom(
 ) -> None:
     import torch
 
-    monkeypatch.setattr(panels, "sweep", partial(sweep, budget_s=0.2))
+    monkeypatch.setattr(panels, "sweep", swept_briefly)
     names: dict[str, Any] = {"x": torch.ones(1_000)}
     for block in BLOCKS:
         exec(compile(translated(block), "operations.md", "exec"), names)  # noqa: S102 - the project's own file
@@ -89,7 +93,7 @@ def test_the_panel_has_what_its_panel_has(kept: Ceilings, capsys: pytest.Capture
 
 def test_its_command_draws_the_panels(kept: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert ["gpu-profile", "--visualize"] in COMMANDS
-    monkeypatch.setattr(panels, "sweep", partial(sweep, budget_s=0.2))
+    monkeypatch.setattr(panels, "sweep", swept_briefly)
     assert run(["--visualize"]) == 0
     assert (tmp_path / "gpu_performance_analysis.png").read_bytes().startswith(b"\x89PNG")
 

@@ -33,9 +33,15 @@ def test_rates_of_regions_shorter_than_a_window_are_found_within_a_few_percent(s
         assert abs(rates[rows.GRAPHICS].value - busy) < 2 * rates[rows.GRAPHICS].half_width
 
 
+@pytest.fixture(scope="module")
+def whole() -> Pool:
+    """Of a world in slices of ten windows."""
+    return World().run(10)
+
+
 @pytest.mark.parametrize("windows_per_slice", [1, 7, 50, 400])
-def test_slices_of_any_size_give_about_the_same_rates(windows_per_slice: int) -> None:
-    whole, sliced = World().run(10), World().run(windows_per_slice)
+def test_slices_of_any_size_give_about_the_same_rates(whole: Pool, windows_per_slice: int) -> None:
+    sliced = World().run(windows_per_slice)
     for name in NAMES:
         a, b = whole.pooled(name), sliced.pooled(name)
         assert b.active_s == pytest.approx(a.active_s)
@@ -57,11 +63,10 @@ def test_readings_that_lag_by_40_ms_are_set_beside_what_ran_40_ms_earlier() -> N
         assert pool.pooled(name).rates[rows.GRAPHICS].value == pytest.approx(busy, rel=0.05)
 
 
-def test_busy_time_of_each_region_is_near_the_truth() -> None:
+def test_busy_time_of_each_region_is_near_the_truth(whole: Pool) -> None:
     world = World()
-    pool = world.run(10)
     for name in NAMES:
-        assert pool.pooled(name).busy_s == pytest.approx(world.true_busy_s[name], rel=0.06)
+        assert whole.pooled(name).busy_s == pytest.approx(world.true_busy_s[name], rel=0.06)
 
 
 def test_executions_and_active_time_are_those_that_were_fed() -> None:
