@@ -52,8 +52,8 @@ test: $(VENV)/dev.stamp  ## every test that this machine can run [WORKERS=3] [PY
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$library </dev/null >/dev/null || true
 	fi
 	[ -z "$${CI:-}" ] || $(MAKE) $(VENV)/frameworks.stamp
-	# Tests of a module run in one process, so that what they share is set up once.
-	$(PY) -m pytest -n $(WORKERS) --dist loadscope "$${without[@]}" $(PYTEST_ARGS)
+	# Tests of a module run in one process, so that what they share is set up once; those that take long come first.
+	$(PY) -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder "$${without[@]}" $(PYTEST_ARGS)
 
 lint: $(VENV)/dev.stamp  ## style: ruff's rules and its formatting
 	@$(BIN)/ruff check .

@@ -187,8 +187,9 @@ def test_device_intervals_are_near_the_truth_and_host_intervals_are_not(seen: Se
     for region in ("prefill", "decode"):
         signs = re.findall(r"([+−])([\d.]+) %", rows[region])
         busy, host_busy, energy, host_energy = (float(number) for _, number in signs)
-        assert busy < 15, rows[region]
-        assert energy < 15, rows[region]
+        # How near depends on how much of the machine it has: the laboratory holds that, on a clock of its own.
+        assert busy < host_busy / 3, rows[region]
+        assert energy < host_energy / 3, rows[region]
         assert host_busy > 50, rows[region]
         assert host_energy > 50, rows[region]
 
