@@ -12,7 +12,8 @@ from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.join.unmixing.design import Design, Windows
-from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, STEP_NS, Sensor, lagging, renewing, shapes, stepping
+from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, Sensor
+from gpu_profile.join.unmixing.timings import STEP_NS, lagging, renewing, shapes, stepping
 
 MS = 1_000_000
 few = settings(max_examples=60)

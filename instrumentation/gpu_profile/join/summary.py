@@ -15,7 +15,8 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.reading import WIDEST_WINDOW, Reading, read
-from gpu_profile.join.unmixing.pooling import Metered, Pool, Pooled
+from gpu_profile.join.unmixing.meter import Metered
+from gpu_profile.join.unmixing.pooling import Pool, Pooled
 from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.regimes import Verdict
 from gpu_profile.regimes.evidence import Basis, Evidence

@@ -9,7 +9,8 @@ from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Durations, read_span, span_evidence, summarise
 from gpu_profile.join.unmixing.activities import Activity
-from gpu_profile.join.unmixing.pooling import Metered, Pool
+from gpu_profile.join.unmixing.meter import Metered
+from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.units import NS_PER_S
 

@@ -138,6 +138,14 @@ class ActiveTime(NamedTuple):
             result[:, i] = level
         return result
 
+    def typical_ns(self, columns: int) -> Floats:
+        """How long the pieces of each column last: their mean, weighted by their time; 0 if it has none."""
+        column = np.concatenate((self.alone, self.shared))
+        lengths = np.tile((self.ends - self.starts).astype(np.float64), 2)
+        weighted, whole = (np.bincount(column, lengths**power, columns)[:columns] for power in (2, 1))
+        result: Floats = weighted / np.maximum(whole, 1.0)
+        return result
+
     @property
     def gaps(self) -> Gaps:
         """The pauses between pieces."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.probes import Probe
@@ -14,6 +15,10 @@ from gpu_profile.join.unmixing.probes import Probe
 #: Windows are summed by blocks of time, whose differences show what windows have in common with their neighbours.
 #: With this many, every two become one.
 _MOST_BLOCKS: Final = 16
+#: This share of a probe's own strength is rounding.
+_ROUNDING: Final = 1e-11
+
+_Float = TypeVar("_Float", np.float64, np.float32)
 
 
 class Equations:
@@ -25,6 +30,8 @@ class Equations:
     def __init__(self, probes: Sequence[Probe] = ()) -> None:
         self.probes = tuple(probes)
         size = len(self.probes) + 1
+        #: Of equations without probes: what they were on average over the time of their columns.
+        self.means: dict[Probe, float] = {}
         self.n = 0
         #: Half of the symmetric `gram`, which is most of what there is to keep.
         self._upper: Floats = np.zeros(size * (size + 1) // 2)
@@ -47,16 +54,64 @@ class Equations:
     @property
     def gram(self) -> Floats:
         """Sums of products of each two unknowns' columns."""
-        places = _upper(len(self.total))
-        result: Floats = np.zeros((len(self.total), len(self.total)))
-        result[places] = self._upper
-        result.T[places] = self._upper
+        return unpacked(self._upper, len(self.total))
+
+    def without_probes(self, precision: Floats) -> Equations:
+        """What the windows say of the columns' mean rates: of the probes' coefficients, only how they go with those.
+
+        `precision` is how well each coefficient was known to be 0 beforehand, in windows' variances.
+        """
+        result, p = Equations(), len(self.probes)
+        result.means = {
+            probe: float(self.total[i] / self.total[p + probe.column])
+            for i, probe in enumerate(self.probes)
+            if 0 <= probe.column < self.columns and self.total[p + probe.column] > 0
+        }
+        # With probes around their means over the time of their column, its rate is the mean.
+        around = np.eye(len(self.total))
+        around[p:, :p] = -result._means_of(self.probes, self.columns)
+        gram, moment = around.T @ self.gram @ around, around.T @ self.moment
+        own = np.diag(gram)[:p]
+        inner = gram[:p, :p] + np.diag(precision + _ROUNDING * own + (own <= 0))
+        goes_with, left = np.linalg.solve(inner, gram[:p, p:]), np.linalg.solve(inner, moment[:p])
+        into = around @ np.concatenate((-goes_with, np.eye(self.columns)))
+        result.n, result._block = self.n, self._block
+        result.sum, result.highest = self.sum.copy(), self.highest.copy()
+        result._upper = packed(gram[p:, p:] - gram[p:, :p] @ goes_with)
+        result.moment = moment[p:] - gram[p:, :p] @ left
+        result.square = self.square - (moment[:p] * left).sum(axis=0)
+        result.total, result.seen = self.total[p:].copy(), self.seen[p:].copy()
+        result.covered = self.covered[p:].copy()
+        result.reference = np.linalg.solve(around, self.reference)[p:].astype(np.float64)
+        result._blocks = [(n, (into.T @ sums).astype(np.float32)) for n, sums in self._blocks]
+        return result
+
+    def with_probes(self, probes: Sequence[Probe]) -> Equations:
+        """The same equations, which have no probes, for windows that have these to be added."""
+        result, p = self.copy(), len(probes)
+        result.probes = tuple(probes)
+        into = np.concatenate((self._means_of(probes, self.columns), np.eye(self.columns)), axis=1)
+        result._upper = packed(into.T @ self.gram @ into)
+        result.moment, result.total = into.T @ self.moment, self.total @ into
+        result.reference = np.pad(self.reference, ((p, 0), (0, 0)))
+        result.seen = np.append(np.zeros(p, np.int64), self.seen)
+        result.covered = np.append(np.full(p, self.covered.any()), self.covered)
+        result._blocks = [(n, (into.T @ sums).astype(np.float32)) for n, sums in self._blocks]
+        return result
+
+    def _means_of(self, probes: Sequence[Probe], columns: int) -> Floats:
+        """What probes were on average, at their columns: `[columns, probes]`."""
+        result = np.zeros((columns, len(probes)))
+        for i, probe in enumerate(probes):
+            if 0 <= probe.column < columns:
+                result[probe.column, i] = self.means.get(probe, 0.0)
         return result
 
     def copy(self) -> Equations:
         """The same equations, to go on from twice."""
         result = Equations(self.probes)
         result.n, result._block = self.n, self._block
+        result.means = dict(self.means)
         for name in ("_upper", "moment", "sum", "square", "highest", "total", "seen", "reference", "covered"):
             setattr(result, name, getattr(self, name).copy())
         result._blocks = [(n, sums.copy()) for n, sums in self._blocks]
@@ -143,7 +198,7 @@ class Equations:
     def _grow(self, columns: int) -> None:
         more = columns - self.columns
         if more > 0:
-            self._upper = np.pad(self.gram, (0, more))[_upper(len(self.total) + more)]
+            self._upper = packed(np.pad(self.gram, (0, more)))
             self.moment = np.pad(self.moment, ((0, more), (0, 0)))
             self.total, self.seen = np.pad(self.total, (0, more)), np.pad(self.seen, (0, more))
             self.covered = np.pad(self.covered, (0, more))
@@ -174,10 +229,25 @@ class Equations:
         gone = [place, *(i for i, probe in enumerate(self.probes) if probe.column == column)]
         gram[gone], gram[:, gone] = 0.0, 0.0
         self.moment[gone], self.total[gone], self.seen[gone] = 0.0, 0.0, 0
-        self._upper = gram[_upper(len(gram))]
+        self._upper = packed(gram)
         for _, sums in self._blocks:
             sums[gone] = 0.0
         self.reference[gone] = 0.0
+
+
+def packed(matrix: Floats) -> Floats:
+    """The upper half of a symmetric matrix."""
+    half: Floats = matrix[_upper(len(matrix))]
+    return half
+
+
+def unpacked(half: npt.NDArray[_Float], size: int) -> npt.NDArray[_Float]:
+    """The symmetric matrix of that half."""
+    result = np.zeros((size, size), half.dtype)
+    places = _upper(size)
+    result[places] = half
+    result.T[places] = half
+    return result
 
 
 @lru_cache(8)

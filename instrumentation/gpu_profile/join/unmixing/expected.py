@@ -12,7 +12,8 @@ import numpy as np
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.signals import signal
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.sensor import GUARD_NS, STEP_NS, Sensor
+from gpu_profile.join.unmixing.sensor import GUARD_NS, Sensor
+from gpu_profile.join.unmixing.timings import STEP_NS
 
 _MS: Final = 1e6
 #: What is beyond these is no sensor's, in ms.

@@ -22,11 +22,13 @@ from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.family import IMMEDIATE, Family
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, run_time
-from gpu_profile.join.unmixing.sensor import LONGEST_LAG_NS, Sensor, shapes
-from gpu_profile.join.unmixing.shares import Counted, Share, Shares, fitted
+from gpu_profile.join.unmixing.sensor import Sensor
+from gpu_profile.join.unmixing.shares import Counted, Share, Shares, targets
 from gpu_profile.join.unmixing.stamps import Errors, Stamps
 from gpu_profile.join.unmixing.timing_search import Search
-from gpu_profile.join.unmixing.unmix import WIDEST_HALF_WIDTH, Fit, Rate
+from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
+from gpu_profile.join.unmixing.unmix import Fit, Rate
+from gpu_profile.join.unmixing.watch import Watch
 from gpu_profile.units import NS_PER_S
 
 #: Windows after which a timing is locked if it has no phase, nothing comes near it, and its lag is known this well, and
@@ -48,19 +50,6 @@ PATIENCE_NS: Final = 5 * NS_PER_S
 _AHEAD_NS: Final = 60_000_000
 #: How far back any lag that is tried may look: a renewal, or the error of the stamps, comes on top of the grid's.
 _LONGEST_LOOK_NS: Final = 2 * LONGEST_LAG_NS
-#: A window that misses by so many standard deviations is not what the equations are about: a late reading, or one that
-#: was taken for that of another renewal.
-_OUTLIER: Final = 6.0
-#: Windows tell of the timing if what the rates say of them is this well known, as a share of the variance of a window.
-_WELL_KNOWN: Final = 0.25
-#: A locked timing is doubted when the latest windows miss by this many times what they missed by when it was found
-#: (mean squares, outliers cut), over about as many windows as this; the more often that was so, the less readily.
-_DRIFT: Final = 1.75
-_DRIFT_WINDOWS: Final = 200
-#: ... and is beyond doubt while they miss by no more than this many times as much.
-_SOUND: Final = 1.25
-#: The rates that new windows are held against are solved for anew when there are this many times as many windows.
-_REFIT: Final = 1.25
 #: How often a timing is corrected by what its probes say.
 _CORRECTIONS: Final = 6
 
@@ -94,8 +83,6 @@ class Mixture:
         self._untrusted, self._expected = known.untrusted, known.sensors.get(self.lead)
         #: Whether its readings say something else.
         self.unexpected = False
-        #: How often the timing was looked for anew because the residual had grown.
-        self.drifts = 0
         self._active_s, self._regions, self._joint = active_s, regions, joint
         self._shares = Shares()
         #: The targets, which are asked for by every region, and what they are of.
@@ -106,18 +93,13 @@ class Mixture:
         self._stamps = stamps
         self._origin_ns = start_ns
         self._equations = Equations()
-        #: Equations from when the timing was last beyond doubt: they stand.
+        #: What they said of rates when the timing was last beyond doubt: it stands.
         self._settled = Equations()
-        #: Windows since then that told of the timing.
-        self._told = 0
+        self._watch = Watch()
         self._waiting: list[Windows] = []
         self._kept: list[Windows] = []
         self._judged_n = 0
         self._searched_n = 0
-        self._watched_n = 0
-        self._watched = Fit(self._equations)
-        self._usual = 0.0
-        self._recent = 0.0
         #: The timings that the latest search could not rule out, and by column each signal's rates under the others.
         self._known: tuple[Sensor, ...] = ()
         self._others: list[list[Floats]] = []
@@ -132,6 +114,11 @@ class Mixture:
     def signals(self) -> tuple[Signal, ...]:
         """Those that have readings."""
         return self.family.signals
+
+    @property
+    def drifts(self) -> int:
+        """How often the timing was looked for anew because the residual had grown."""
+        return self._watch.drifts
 
     @property
     def _timed(self) -> bool:
@@ -180,8 +167,8 @@ class Mixture:
         fresh, self._waiting = self._waiting, []
         if self.locked and fresh and self.sensor.refuted(self.lead, np.concatenate([w.ends for w in fresh])):
             # Who asks more often than before is shown more.
-            self.locked, self._judged_n, self._searched_n = False, 0, 0
-            self._settled = self._equations.copy()
+            self._settle(self._lead_fit())
+            self._unlock()
         if not self.locked:
             self._kept += fresh
             self._searched_n += sum(len(windows.ends) for windows in fresh)
@@ -202,7 +189,7 @@ class Mixture:
     def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
         for shares, values, probes in self._rows(windows, active, columns):
             if self.locked and self.lead not in IMMEDIATE:
-                near = self._watch(probes, shares, values[:, 0])
+                near = self._near(probes, shares, values[:, 0])
                 if not near.all():
                     shares, values, probes = shares[near], values[near], probes[near]  # noqa: PLW2901
             self._equations.add(shares, values, probes)
@@ -244,9 +231,9 @@ class Mixture:
             self.unexpected = not any(self._expected.admits(each, windows.ends) for each in every)
         self._known = (found.sensor, *found.rivals)
         self.sensor = found.sensor
-        self._usual = self._recent = found.residual
+        self._watch.found(found.residual)
         self._reference = search.rates(found.sensor)
-        self._equations = self._renewed(columns, self.sensor)
+        self._equations = self._renewed(active, columns, self.sensor)
         self._fits.clear()
         sound = windows.where(windows.starts - self.sensor.reach_ns >= self.family.start_ns)
         windows = sound if len(sound.ends) >= columns else windows
@@ -272,26 +259,24 @@ class Mixture:
 
     def _corrected(self, fit: Fit, now_ns: int) -> Sensor:
         """The sensor with its timing corrected by what the probes say of it."""
-        drift = fit.correction(Probing.LAG_DRIFT)
+        drift, at = fit.correction(Probing.LAG_DRIFT), float(run_time(np.array([now_ns]), self._origin_ns)[0])
+        # Late in a run, windows of a short time say well what the lag is then, not what it was at the start.
+        lag = fit.correction(Probing.LAG) + drift * at
         if not self.sensor.period_ns or self.sensor.follows or self.lead.kind is not Kind.COUNTER:
             drift = 0.0
-        at = float(run_time(np.array([now_ns]), self._origin_ns)[0])
-        return self.sensor.corrected(
-            fit.correction(Probing.LAG) + drift * at, fit.correction(Probing.WINDOW), drift, now_ns
-        )
+        return self.sensor.corrected(lag, fit.correction(Probing.WINDOW), drift, now_ns)
 
-    def _renewed(self, columns: int, sensor: Sensor) -> Equations:
-        """The equations that stand, for windows under another timing to be added."""
-        if self._settled.n:
-            return self._settled.copy()
+    def _renewed(self, active: ActiveTime, columns: int, sensor: Sensor) -> Equations:
+        """What stands of the equations, for windows under another timing to be added."""
         active_s = np.zeros(columns)
         known = self._active_s()[:columns]
         active_s[: len(known)] = known
-        return Equations(choose(active_s, window=sensor.window_ns > 0))
+        lengths = active.typical_ns(columns) / self._length_ns(sensor)
+        return self._settled.with_probes(choose(active_s, lengths, window=sensor.window_ns > 0))
 
     def _rates(self, sensor: Sensor, windows: Windows, active: ActiveTime, columns: int) -> list[Floats]:
         """Every signal's rates by column under another timing."""
-        equations = self._renewed(columns, sensor)
+        equations = self._renewed(active, columns, sensor)
         for each in self._rows(windows, active, columns, sensor, equations.probes):
             equations.add(*each)
         if not equations.n:
@@ -302,8 +287,15 @@ class Mixture:
         """Stay with the timing that was found, and forget the windows."""
         self.locked = True
         self._kept = []
-        self._watched_n = 0
-        self._told = self.n
+        self._watch.begin(self.n)
+
+    def _unlock(self) -> None:
+        """Look for the timing anew, in windows that are yet to come."""
+        self.locked, self._judged_n, self._searched_n = False, 0, 0
+
+    def _settle(self, fit: Fit) -> None:
+        """Let what the equations say of rates stand, whatever comes of the timing."""
+        self._settled = self._equations.without_probes(fit.precision)
 
     def forget(self, before_ns: int) -> None:
         """Let windows from before go while the timing is looked for: their active time takes too much room."""
@@ -320,30 +312,24 @@ class Mixture:
         self._kept, self._waiting = [], []
         # Windows that are gone find no timing; what they said stands, under the one that is known so far.
         self._judged_n = self._searched_n = 0
-        self._settled = self._equations.copy()
+        self._settle(self._lead_fit())
 
-    def _watch(self, probes: Floats, shares: Floats, values: Floats) -> npt.NDArray[np.bool_]:
+    def _near(self, probes: Floats, shares: Floats, values: Floats) -> npt.NDArray[np.bool_]:
         """Which new windows are near what the rates say; looks for the timing again if they are not any more."""
-        if self.n > _REFIT * self._watched_n:
-            self._watched_n, self._watched = self.n, Fit(self._equations, start=self._watched)
-            self._reference = self._watched.rates
-            self._equations.refer(self._solutions(self._equations, self._watched), self._equations.seen)
-        told, doubt = self._watched.told(probes, shares)
-        missed = (values - told) ** 2
-        # A window of a region that is hardly known yet is the only way to know it better, however far off it is.
-        telling = np.isfinite(doubt) & (doubt <= _WELL_KNOWN * self._watched.noise)
-        most = _OUTLIER**2 * self._usual
-        if telling.any():
-            latest = float(np.minimum(missed[telling], most).mean())
-            self._recent += min(1.0, telling.sum() / _DRIFT_WINDOWS) * (latest - self._recent)
-        self._told += int(telling.sum())
-        sound = self._recent < _SOUND * self._usual and 2 * self._told > self.n - self._settled.n
-        if sound and self.n > _REFIT * self._settled.n:
-            self._settled, self._told = self._equations.copy(), 0
-        if self._usual > 0 and self._recent > _DRIFT * (1 + self.drifts) * self._usual:
-            self.drifts += 1
-            self.locked, self._judged_n, self._searched_n = False, 0, 0
-        return missed <= most + _OUTLIER**2 * doubt if self._usual > 0 else np.ones(len(missed), bool)
+        if self._watch.due(self.n):
+            fit = self._lead_fit()
+            self._reference = fit.rates
+            self._equations.refer(self._solutions(self._equations, fit), self._equations.seen)
+            if self._watch.expect(fit):
+                self._settle(fit)
+        near = self._watch.near(probes, shares, values)
+        if self._watch.drifted:
+            self._watch.drifts += 1
+            self._unlock()
+        return near
+
+    def _lead_fit(self) -> Fit:
+        return Fit(self._equations, most=self.family.most, start=self._watch.variances)
 
     # ------------------------------------------------------------------ answers
 
@@ -376,7 +362,7 @@ class Mixture:
                 errors=self._errors(),
                 others=others,
                 most=self.family.most,
-                start=self._watched,
+                start=self._watch.variances,
             )
             self._fits[output] = fit
         return fit
@@ -385,63 +371,49 @@ class Mixture:
         """What errors of stamps may add to the equations."""
         if self.lead in IMMEDIATE or not self.n:
             return None
-        length_ns = self.sensor.window_ns * (2 if self.sensor.smooth else 1)
-        length_ns = length_ns or self.family.length_ns
-        return self._stamps.errors(self._equations.columns, self.n, 1 / max(1, length_ns))
+        return self._stamps.errors(self._equations.columns, self.n, 1 / self._length_ns(self.sensor))
+
+    def _length_ns(self, sensor: Sensor) -> int:
+        """Over how long a reading averages."""
+        return max(1, sensor.window_ns * (2 if sensor.smooth else 1) or self.family.length_ns)
 
     def _solutions(self, equations: Equations, lead: Fit) -> Floats:
         """Every signal's solution of some equations, of which the lead's is known."""
         others = range(1, len(self.signals))
-        fits = [lead, *(Fit(equations, i, most=self.family.most, start=self._watched) for i in others)]
+        fits = [lead, *(Fit(equations, i, most=self.family.most, start=self._watch.variances) for i in others)]
         return np.array([fit.solution for fit in fits]).T
 
     def share(self, columns: Sequence[int]) -> Share | None:
         """What columns together should have of the lead's measured total."""
         if not columns or min(columns) >= self.columns:
             return None
-        targets, half_widths = self._targets()
-        own = [column for column in columns if column < len(targets)]
+        shares, half_widths = self._targets()
+        own = [column for column in columns if column < len(shares)]
         half_width = float(half_widths[own].sum())
-        return Share(float(targets[own].sum()), half_width if np.isfinite(half_width) else None)
+        return Share(float(shares[own].sum()), half_width if np.isfinite(half_width) else None)
 
     def counted(self, columns: Sequence[int]) -> Counted:
         """What columns were given so far of the lead's measured total, never less than before."""
-        targets, half_widths = self._targets()
-        self._shares.hand_out(float(self.family.measured[0]), targets, np.isfinite(half_widths))
-        own = [column for column in columns if column < len(targets)]
+        shares, half_widths = self._targets()
+        self._shares.hand_out(float(self.family.measured[0]), shares, np.isfinite(half_widths))
+        own = [column for column in columns if column < len(shares)]
         return Counted(float(self._shares.certain[own].sum()), float(self._shares.uncertain[own].sum()))
 
     def _targets(self) -> tuple[Floats, Floats]:
-        """What each column should have of the lead's measured total, and half-widths: infinite where that is uncertain.
-
-        A region whose rate is known has that times its time, as nearly as what was measured allows. What is left goes
-        to the others by their time and, as far as they are known, their rates.
-        """
+        """What each column should have of the lead's measured total, and half-widths."""
         active_s, measured = self._active_s(), float(self.family.measured[0])
         now = self.n, self.family.covered_s, float(active_s[1:].sum())
-        if self._targeted_of == now:
-            return self._targeted
-        drawn = self._drawn(active_s)
-        # Time that no window covers has no part of what was measured.
-        covered = min(1.0, self.family.covered_s / max(float(active_s.sum()), 1e-300))
-        targets, half_widths = drawn.copy(), np.full(len(active_s), np.inf)
-        mean = self.family.mean(self.lead) or 0.0
-        for columns in ([0], *self._regions()):
-            own = [column for column in columns if column < min(len(active_s), self.columns)]
-            time = active_s[own] * covered
-            if len(own) < len(columns) or time.sum() <= 0:
-                continue
-            weights = np.zeros(self.columns)
-            weights[own] = active_s[own]
-            rate = self.rate(self.lead, weights)
-            if not rate.reason:
-                parts = drawn[own] if drawn[own].sum() > 0 else time
-                targets[own] = rate.value * time.sum() * parts / parts.sum()
-                half_widths[own] = rate.half_width * time.sum() * parts / parts.sum()
-        targets, half_widths = fitted(targets, half_widths, measured)
-        wide = half_widths > WIDEST_HALF_WIDTH * np.maximum(targets, mean * active_s * covered)
-        half_widths[wide] = np.inf
-        self._targeted, self._targeted_of = (targets, half_widths), now
+        if self._targeted_of != now:
+            # Time that no window covers has no part of what was measured.
+            covered_s = active_s * min(1.0, self.family.covered_s / max(float(active_s.sum()), 1e-300))
+            mean, regions = self.family.mean(self.lead) or 0.0, [[0], *self._regions()]
+            known = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
+
+            def rate(weights: Floats) -> Rate:
+                return self.rate(self.lead, weights[: self.columns])
+
+            self._targeted = targets(self._drawn(active_s), covered_s, known, rate, measured, mean)
+            self._targeted_of = now
         return self._targeted
 
     def _drawn(self, active_s: Floats) -> Floats:
@@ -468,6 +440,6 @@ class Mixture:
         self._shares.merge(column, into)
         self._equations.merge(column, into)
         self._settled.merge(column, into)
-        self._watched_n = 0
+        self._watch.forget()
         self._fits.clear()
         self._targeted_of = None

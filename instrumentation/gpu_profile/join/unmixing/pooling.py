@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.activities import Activities, Activity, Named
 from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.family import FAMILIES, SUPERSEDED
+from gpu_profile.join.unmixing.meter import Meter, Metered
 from gpu_profile.join.unmixing.mixture import PATIENCE_NS, Mixture
 from gpu_profile.join.unmixing.region_columns import OTHER, Attribution
 from gpu_profile.join.unmixing.sensor import Sensor
@@ -30,53 +31,13 @@ from gpu_profile.units import NS_PER_S
 MOST_PIECES: Final = 20_000
 #: Slices of active time that wait for a window to be set beside.
 _MOST_FRESH: Final = 64
-#: Time is taken in by the half second: the equations cost the same for one window as for five.
-_STEP_NS: Final = NS_PER_S // 2
+#: Time is taken in by the second: the equations cost the same for one window as for ten.
+_STEP_NS: Final = NS_PER_S
 _MOST_STEPS: Final = 5000
 #: Samples are waited for no longer than this.
 _LATEST_NS: Final = NS_PER_S
 #: The clock was set back if time is this far behind what was taken in already.
 _SET_BACK_NS: Final = 5 * NS_PER_S
-
-
-#: Executions at least this long are also told by what the energy counter grew by from their beginning to their end, if
-#: its rows cover this much of them.
-_LONG_NS: Final = 2 * NS_PER_S
-_COVERED: Final = 0.95
-#: Its rows are waited for no longer than this.
-_LATE_NS: Final = 10 * NS_PER_S
-
-
-class Metered(NamedTuple):
-    """Executions of 2 s or more by what the energy counter grew by from the beginning to the end of each.
-
-    Nothing is unmixed. `half_width_j` is what the counter's rows that hold a beginning or an end may have of the time
-    before or after: nothing tells how much.
-    """
-
-    executions: int = 0
-    total_s: float = 0.0
-    energy_j: float = 0.0
-    half_width_j: float = 0.0
-
-    @property
-    def power_w(self) -> float:
-        """Mean power."""
-        return self.energy_j / self.total_s
-
-    @property
-    def power_half_width_w(self) -> float:
-        """How far that may be off."""
-        return self.half_width_j / self.total_s
-
-    def and_others(self, others: Metered) -> Metered:
-        """These executions and others."""
-        return Metered(
-            self.executions + others.executions,
-            self.total_s + others.total_s,
-            self.energy_j + others.energy_j,
-            self.half_width_j + others.half_width_j,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +101,7 @@ class Pool:
         self._executions: dict[str, int] = {}
         self._counted_ns = start_ns
         self._memory_max: dict[int, float] = {}
-        #: Long executions that wait for the counter: column, start and end; and by column what was metered.
-        self._unmetered: list[tuple[int, int, int]] = []
-        self._metered: dict[int, Metered] = {}
+        self._meter = Meter(timeline)
 
     @property
     def _live(self) -> list[Mixture]:
@@ -185,7 +144,7 @@ class Pool:
     def advance(self, activities: Named | Sequence[Activity], until_ns: int, *, final: bool = False) -> None:
         """Take in the time from the frontier to `until_ns`; `activities` are all that overlap it.
 
-        Time is taken in by the half second of the clock, so that it does not matter when this is called: what is left
+        Time is taken in by the second of the clock, so that it does not matter when this is called: what is left
         of the last one waits for more, unless it is `final`.
         """
         until_ns = self._due(until_ns, final=final)
@@ -194,14 +153,14 @@ class Pool:
             self.attribution.watch(named, self.frontier_ns, until_ns)
             numbered = named.numbered(self.attribution.column)
             # What still runs ends at `until_ns` here.
-            self._meter(numbered, until_ns - 1)
+            self._meter.note(numbered, self.frontier_ns, until_ns - 1)
             self._take(numbered, until_ns, final=final)
 
     def take(self, activities: Activities, until_ns: int, *, final: bool = False) -> None:
         """The same as `advance`, for activities whose columns are numbered by `attribution.column`."""
         until_ns = self._due(until_ns, final=final)
         if until_ns > self.frontier_ns or final:
-            self._meter(activities, until_ns)
+            self._meter.note(activities, self.frontier_ns, until_ns)
             self._take(activities, until_ns, final=final)
 
     def _due(self, until_ns: int, *, final: bool) -> int:
@@ -220,7 +179,7 @@ class Pool:
         self.frontier_ns = until_ns
 
     def _take(self, activities: Activities, until_ns: int, *, final: bool) -> None:
-        # A stamp that is far in the future must not mean a step for every half second until then.
+        # A stamp that is far in the future must not mean a step for every second until then.
         step_ns = _STEP_NS * (1 + max(0, until_ns - self.frontier_ns) // (_MOST_STEPS * _STEP_NS))
         first = self.frontier_ns - self.frontier_ns % step_ns + step_ns
         edges = [self.frontier_ns, *range(first, until_ns, step_ns), until_ns]
@@ -235,8 +194,7 @@ class Pool:
             self._give_up(*swapped)
         if final:
             self._take_windows(final=True)
-        if self._unmetered:
-            self._read_meter(final=final)
+        self._meter.read(self.frontier_ns, final=final)
 
     def _take_windows(self, *, final: bool) -> None:
         """Set the windows that ended by the frontier beside the active time that is known by now."""
@@ -260,42 +218,12 @@ class Pool:
         for column, into in columns:
             for mixture in self._mixtures:
                 mixture.merge(column, into)
-            if column in self._metered:
-                self._metered[into] = self._metered.pop(column).and_others(self._metered.get(into, Metered()))
+            self._meter.merge(column, into)
             if column in self._memory_max:
                 peak = self._memory_max.pop(column)
                 self._memory_max[into] = max(self._memory_max.get(into, peak), peak)
         self._executions[OTHER] = self._executions.get(OTHER, 0) + self._executions.pop(region, 0)
         self._executions.setdefault(busier, 0)
-
-    def _meter(self, activities: Activities, until_ns: int) -> None:
-        """Wait for the counter's rows of the long executions that ended by `until_ns`, and had not by the frontier."""
-        column = self.timeline.column(rows.ENERGY)
-        long = activities.ends - activities.starts >= _LONG_NS
-        ended = (activities.ends > self.frontier_ns) & (activities.ends <= until_ns)
-        if column is not None:
-            chosen = np.flatnonzero(long & ended)
-            found = (part[chosen].tolist() for part in (activities.columns, activities.starts, activities.ends))
-            self._unmetered += zip(*found, strict=True)
-
-    def _read_meter(self, *, final: bool) -> None:
-        column = self.timeline.column(rows.ENERGY)
-        mark = column.watermark_ns if column is not None else None
-        waiting, self._unmetered = self._unmetered, []
-        for region, start, end in waiting:
-            if column is None or mark is None:
-                continue
-            if mark < end and self.frontier_ns < end + _LATE_NS and not final:
-                self._unmetered.append((region, start, end))
-                continue
-            mass, covered, _, _, edge_ns = column.extent(start, end)
-            if covered < _COVERED * (end - start):
-                continue
-            joules, seconds = column.signal.base(mass), (end - start) / NS_PER_S
-            edges_s = 2 * max(edge_ns, column.signal.refresh_ns) / NS_PER_S
-            before = self._metered.get(region, Metered())
-            this = Metered(1, seconds, joules * (end - start) / covered, joules / seconds * edges_s)
-            self._metered[region] = before.and_others(this)
 
     def _take_memory(self, activities: Activities) -> None:
         column = self.timeline.column(rows.MEMORY_USED)
@@ -364,7 +292,7 @@ class Pool:
             busy=None if busy is None else busy.share(own),
             energy=None if energy is None else energy.share(own),
             memory_max=self._memory_max.get(column),
-            metered=self._metered.get(column),
+            metered=self._meter.metered.get(column),
         )
 
     def counted(self, region: str, signal: Signal | None) -> Counted | None:

@@ -21,6 +21,9 @@ from gpu_profile.units import NS_PER_S
 #: At most this many columns have probes of their own; none that was active for less than this share of the time.
 MOST_PROBED: Final = 16
 _LEAST_SHARE: Final = 0.005
+#: Of executions that last less than this share of what a reading averages over, degrees above the second are left out:
+#: a region that works in a third of its time moves a reading by them by no more than 1 % of its rate.
+_SHORT: Final = 0.1
 _MS: Final = 1_000_000
 #: The unit of run time in a probe of drift.
 _RUN_NS: Final = 60 * NS_PER_S
@@ -70,6 +73,7 @@ GROUPS: Final = {
     Kind.LATER: Group.IDLE,
 }
 #: The kinds that say how one column's rate varies, of a region's and of nobody's.
+_FINE: Final = (Kind.THIRD, Kind.FOURTH)
 _OF_REGIONS: Final = (Kind.SLOPE, Kind.BEND, Kind.THIRD, Kind.FOURTH, Kind.LENGTH, Kind.DRIFT)
 _OF_NOBODY: Final = (Kind.GAP, Kind.PAUSE, Kind.REST, Kind.SOON, Kind.LATER, Kind.DRIFT)
 
@@ -101,9 +105,10 @@ class Probe(NamedTuple):
     column: int = -1
 
 
-def choose(active: Floats, *, window: bool) -> tuple[Probe, ...]:
+def choose(active: Floats, lengths: Floats, *, window: bool) -> tuple[Probe, ...]:
     """The probes for columns that were active for so long each, nobody's first.
 
+    `lengths` are how long an execution of each typically lasts, as shares of what a reading averages over.
     `window`: the sensor averages over a window of its own, which may be off too.
     """
     share = active / max(float(active.sum()), 1e-300)
@@ -111,7 +116,12 @@ def choose(active: Floats, *, window: bool) -> tuple[Probe, ...]:
     busiest = np.argsort(-share, kind="stable")[:MOST_PROBED]
     regions = sorted(int(column) for column in busiest if share[column] >= _LEAST_SHARE)
     return (
-        *(Probe(kind, column) for kind in _OF_REGIONS for column in regions),
+        *(
+            Probe(kind, column)
+            for kind in _OF_REGIONS
+            for column in regions
+            if kind not in _FINE or lengths[column] >= _SHORT
+        ),
         *(Probe(kind, 0) for kind in _OF_NOBODY),
         Probe(Kind.LAG),
         Probe(Kind.LAG_DRIFT),

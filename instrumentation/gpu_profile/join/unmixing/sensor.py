@@ -8,44 +8,29 @@ models, other sensors lag. None of it is documented well enough to rely on, so i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
-from itertools import product
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.catalogue import Kind, Signal
-from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Ints
 
 _MS: Final = 1_000_000
-#: Steps of the grid, coarse to fine.
-STEP_NS: Final = 5 * _MS
+#: Steps in which a timing is looked for near another, coarse to fine.
 FINE_STEPS_NS: Final = (2 * _MS, _MS // 2, _MS // 10)
-LONGEST_LAG_NS: Final = 1000 * _MS
-#: How far from what they were without renewals lags are tried with them, and by what share a period may be off.
-_MOVES_NS: Final = (-20 * _MS, 0, 20 * _MS)
-_OFF: Final = 0.03
 #: Stamps are in step with a period if their phases are this much alike (the length of the mean of unit vectors): for
 #: 100 ms, within about 5 ms, and may be if within 20 ms.
 IN_STEP: Final = 0.95
 NEAR_STEP: Final = 0.5
 #: A driver call takes up to this long, so that its stamp may be on the other side of a renewal than its reading.
 GUARD_NS: Final = 2 * _MS
-#: Half-widths of the stamps' errors that are tried.
-JITTERS_NS: Final = tuple(ms * _MS for ms in (1, 2, 5, 10, 20, 50))
-#: Windows and time constants of power sensors that are tried at first, from below 25 of every 100 ms (A100, H100) to
-#: more than 1 s (Yang et al., "Part-time Power Measurements", SC24), and by what share they are changed then.
-MEANS_NS: Final = tuple(round(25 * _MS * 2 ** (step / 2)) for step in range(-1, 12))
-SMOOTHINGS_NS: Final = tuple(round(15 * _MS * 2 ** (step * 0.7)) for step in range(9))
+#: By what share a window is changed for its neighbours.
 _WINDOW_STEP: Final = 0.08
-#: The edges of a window are looked for in steps of this share of it.
-_STRETCH: Final = 0.01
-#: ... and a time constant in steps of this one.
-_SMOOTHED: Final = 0.04
-#: Windows that boards are known to have (ibid.), and how near to one counts.
+#: Windows that boards are known to have (Yang et al., "Part-time Power Measurements", SC24), and how near to one is one
+#: of them.
 USUAL_NS: Final = (25 * _MS, 100 * _MS, 1000 * _MS // 6, 1000 * _MS)
 _USUAL: Final = 0.04
 #: Corners of the staircase that stands for an exponential: each step holds as much of it.
@@ -64,18 +49,11 @@ _TURNS: Final = 41
 #: Phases are counted in so many parts of a period, and all in all are worth as much as this share of the readings.
 _BINS: Final = 40
 _BREADTH: Final = 0.02
-#: A renewal among readings that are in step is looked for in steps of this, but no more steps than this.
-_DIVIDED_NS: Final = 250_000
-_MOST_DIVIDED: Final = 80
-#: Readings are told apart by renewals they are of if their phases are this much alike: within 80 % of the period.
-_CLEAR_STEP: Final = 0.2
 #: A timing is corrected by no more than this at a time, a window by no more than this share, and neither by less.
 _FARTHEST_NS: Final = 3 * _MS
 _FARTHEST: Final = 0.2
 _NEGLIGIBLE_NS: Final = 50_000
 _MINUTE_NS: Final = 60_000 * _MS
-#: Readings come once a period if what lies between them is, on average, within this share of it.
-_ONCE: Final = 0.01
 
 
 class Sensor(NamedTuple):
@@ -104,7 +82,7 @@ class Sensor(NamedTuple):
         if not (self.follows and self.period_ns and len(stamps)):
             return self
         period, phases = self.period_ns, stamps % self.period_ns
-        mean = float(np.angle(_turn(stamps, period))) / (2 * np.pi)
+        mean = float(np.angle(turn(stamps, period))) / (2 * np.pi)
         counts = np.bincount(phases * _BINS // period, minlength=_BINS)
         near = sum(np.roll(counts, move) for move in (-1, 0, 1)) / len(stamps)
         middles = (np.arange(_BINS) + 0.5) / _BINS
@@ -218,18 +196,6 @@ class Sensor(NamedTuple):
                 yield self._replace(window_ns=self.window_ns + longer, blur_ns=step_ns)
 
 
-def shapes(signal: Signal) -> Iterator[Sensor]:
-    """The windows that are tried for a signal. Power and utilisation average over one that stamps do not tell."""
-    if signal is not rows.POWER_AVERAGE:
-        yield Sensor()
-    if signal not in (rows.POWER_AVERAGE, rows.UTILIZATION):
-        return
-    yield from (Sensor(window_ns=window) for window in MEANS_NS)
-    if signal is rows.UTILIZATION:
-        return
-    yield from (Sensor(window_ns=window, smooth=True) for window in SMOOTHINGS_NS)
-
-
 def renews_faster(signal: Signal, stamps: Ints) -> bool:
     """Whether new readings, stamped `stamps`, come faster than a counter is known to renew itself.
 
@@ -268,10 +234,11 @@ def shown_period_ns(stamps: Ints) -> int:
 def in_step(signal: Signal, stamps: Ints) -> float:
     """How much readings come in step with the signal's renewals: from 0, for not at all or no renewals, to 1."""
     period = signal.refresh_ns
-    return float(abs(_turn(stamps, period))) if period else 0.0
+    return float(abs(turn(stamps, period))) if period else 0.0
 
 
-def _turn(stamps: Ints, period_ns: int) -> complex:
+def turn(stamps: Ints, period_ns: int) -> complex:
+    """The mean of the stamps' phases in a period, as unit vectors."""
     return complex(np.exp(2j * np.pi * (stamps % period_ns) / period_ns).mean())
 
 
@@ -283,127 +250,3 @@ def unsteadiness_ns(stamps: Ints) -> int:
     steps = np.diff(stamps)
     # Differences of two such errors lie within 1.55 times the bound in 95 % of cases.
     return int(np.quantile(np.abs(steps - np.median(steps)), 0.95) / 1.55)
-
-
-def lagging(some: Iterable[Sensor]) -> list[Sensor]:
-    """The grid of lags, for sensors of some shapes: the longer the window, the fewer."""
-    return [
-        s._replace(lag_ns=lag, blur_ns=STEP_NS)
-        for s in some
-        for lag in range(0, LONGEST_LAG_NS + 1, max(STEP_NS, s.window_ns // 10))
-    ]
-
-
-def following(some: Iterable[Sensor], starts: Ints, stamps: Ints) -> list[Sensor]:
-    """The grid of lags behind the renewals that new readings show, which came at `stamps`, and the ones before each at
-    `starts`; none if they do not come once a period.
-
-    No phase is looked for: a clock that drifts by some millionths loses that of a period of 10 ms within minutes.
-    """
-    period = shown_period_ns(stamps)
-    # A reader that is hardly faster than the sensor is in step with itself, but now and then finds nothing new; or new
-    # readings come at every phase of the sensor's period, so that it is not clear which renewal they are of.
-    once = abs(float((stamps - starts).mean()) / period - 1) <= _ONCE + 1 / len(stamps)
-    if not once or abs(_turn(stamps, period)) < _CLEAR_STEP:
-        return []
-    step = min(STEP_NS, max(FINE_STEPS_NS[1], period // 5))
-    return [
-        s._replace(period_ns=period, lag_ns=lag, blur_ns=step, in_step=True, follows=True)
-        for s, lag in product(some, range(0, LONGEST_LAG_NS + 1, step))
-    ]
-
-
-def stepping(some: Iterable[Sensor], signal: Signal, stamps: Ints) -> list[Sensor]:
-    """Sensors that renew themselves once a nominal period, with readings in step with the renewals.
-
-    Such readings do not tell the phase of the renewals, only how far before the readings they are.
-    """
-    period = signal.refresh_ns
-    # As far from the readings as can be, so that each is taken for the renewal that it is meant to be.
-    phase = round((np.angle(_turn(stamps, period)) / (2 * np.pi) + 0.5) % 1 * period)
-    return [
-        s._replace(period_ns=period, phase_ns=phase, lag_ns=s.lag_ns - period // 2, blur_ns=STEP_NS, in_step=True)
-        for s in some
-    ]
-
-
-def dividing(some: Iterable[Sensor], stamps: Ints) -> list[Sensor]:
-    """Sensors like some that are in step, but with a renewal among the readings that come once a period: a few of them
-    come before it and most after, or the other way round."""
-    found = []
-    for sensor in some:
-        since = (stamps - sensor.phase_ns) % sensor.period_ns
-        low, high = int(since.min()), int(since.max())
-        step = max(_DIVIDED_NS, (high - low) // _MOST_DIVIDED)
-        for move in range(low, high + step, step):
-            phase = (sensor.phase_ns + move) % sensor.period_ns
-            # What the readings before that moment are of, or those after it, stays as it is.
-            found += [
-                sensor._replace(phase_ns=phase, lag_ns=lag, blur_ns=_DIVIDED_NS, in_step=False)
-                for lag in (sensor.lag_ns + move, sensor.lag_ns + move - sensor.period_ns)
-            ]
-    return [each for each in found if each.lag_ns > -STEP_NS]
-
-
-def stretching(some: Iterable[Sensor]) -> list[Sensor]:
-    """Sensors whose windows begin and end near where those of some do, as far as the grid leaves it open."""
-    found = []
-    for sensor in some:
-        step = max(STEP_NS, round(sensor.window_ns * _STRETCH))
-        late, long = (
-            range(-most, most + 1) for most in (sensor.window_ns // 10 // step, sensor.window_ns // 4 // step)
-        )
-        if sensor.smooth:
-            # What is smoothed has no edges, but a mean age.
-            windows = [round(sensor.window_ns * (1 + move * _SMOOTHED)) for move in range(-7, 8)]
-            lags = {window: sensor.lag_ns + sensor.window_ns - window for window in windows}
-            found += [
-                sensor._replace(lag_ns=lag, window_ns=window)
-                for window, middle in lags.items()
-                for lag in {0, *(middle + move * step for move in range(-4, 5))}
-            ]
-            continue
-        found += [
-            sensor._replace(lag_ns=sensor.lag_ns + end * step, window_ns=sensor.window_ns + (start - end) * step)
-            for end, start in product(late, long)
-        ]
-    return [each for each in found if each.window_ns > 0 and (each.period_ns or each.lag_ns >= 0)]
-
-
-def plain(sensor: Sensor) -> Sensor:
-    """The sensor that only lags which a renewing one is like on average."""
-    return sensor._replace(period_ns=0, phase_ns=0, lag_ns=max(0, sensor.lag_ns + sensor.period_ns // 2), in_step=False)
-
-
-def renewing(some: Iterable[Sensor], signal: Signal) -> list[Sensor]:
-    """Sensors that renew themselves once a nominal period, at any phase, near some that only lag."""
-    period = signal.refresh_ns
-    renewed = dict.fromkeys(_renewed(s, period, move) for s in some for move in _MOVES_NS)
-    return [s._replace(phase_ns=phase) for s in renewed for phase in _phases(period)]
-
-
-def drifting(near: Sensor, signal: Signal, stamps: Ints) -> list[Sensor]:
-    """Sensors whose period is a little longer or shorter than the nominal one, with no lag besides, or the one that
-    `near`, which only lags, has beyond what renewals explain.
-    """
-    nominal, span = signal.refresh_ns, max(1, int(stamps[-1] - stamps[0]))
-    step = max(1, round(2 * STEP_NS * nominal / span))
-    most = round(_OFF * nominal) // step
-    origin = int(stamps[len(stamps) // 2])
-    lag = _renewed(near, nominal, 0).lag_ns
-    lags = {0, lag} if lag > _MOVES_NS[-1] else {0}
-    return [
-        near._replace(lag_ns=lag, period_ns=period, phase_ns=(origin + phase) % period, blur_ns=STEP_NS)
-        for period in (nominal + move * step for move in range(-most, most + 1) if move)
-        for phase in range(0, period, period // 12)
-        for lag in sorted(lags)
-    ]
-
-
-def _phases(period_ns: int) -> range:
-    return range(0, period_ns, STEP_NS)
-
-
-def _renewed(sensor: Sensor, period_ns: int, move_ns: int) -> Sensor:
-    lag = max(0, sensor.lag_ns - period_ns // 2 + move_ns)
-    return sensor._replace(period_ns=period_ns, lag_ns=lag, blur_ns=STEP_NS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.unmix import WIDEST_HALF_WIDTH, Rate
 
 
 class Share(NamedTuple):
@@ -82,6 +84,34 @@ class Shares:
             for given in (self.certain, self.uncertain):
                 given[into] += given[column]
                 given[column] = 0.0
+
+
+def targets(
+    drawn: Floats, active_s: Floats, regions: Iterable[Sequence[int]], rate: Callable[[Floats], Rate],
+    measured: float, mean: float,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """What each column should have of a total that was measured, and half-widths: infinite where that is uncertain.
+
+    A region whose rate is known has that times its time, as nearly as what was measured allows. What is left goes to
+    the others as it is `drawn`: by their time and, as far as they are known, their rates. `active_s` is each column's
+    time that was measured, `mean` the device's rate.
+    """
+    wanted, half_widths = drawn.copy(), np.full(len(drawn), np.inf)
+    for region in regions:
+        own = list(region)
+        time = active_s[own]
+        if time.sum() <= 0:
+            continue
+        weights = np.zeros(len(drawn))
+        weights[own] = time
+        found = rate(weights)
+        if not found.reason:
+            parts = drawn[own] if drawn[own].sum() > 0 else time
+            wanted[own] = found.value * time.sum() * parts / parts.sum()
+            half_widths[own] = found.half_width * time.sum() * parts / parts.sum()
+    wanted, half_widths = fitted(wanted, half_widths, measured)
+    half_widths[half_widths > WIDEST_HALF_WIDTH * np.maximum(wanted, mean * active_s)] = np.inf
+    return wanted, half_widths
 
 
 def fitted(targets: Floats, half_widths: Floats, measured: float) -> tuple[Floats, Floats]:

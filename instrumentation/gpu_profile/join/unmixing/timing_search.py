@@ -21,25 +21,27 @@ from gpu_profile.join.unmixing.sensor import (
     FINE_STEPS_NS,
     GUARD_NS,
     IN_STEP,
-    JITTERS_NS,
-    LONGEST_LAG_NS,
     NEAR_STEP,
-    STEP_NS,
     Sensor,
-    dividing,
-    drifting,
-    following,
     in_step,
-    lagging,
-    plain,
-    renewing,
     renews_faster,
-    shapes,
-    stepping,
-    stretching,
     unsteadiness_ns,
 )
 from gpu_profile.join.unmixing.shrinkage import Posterior, shrink
+from gpu_profile.join.unmixing.timings import (
+    JITTERS_NS,
+    LONGEST_LAG_NS,
+    STEP_NS,
+    dividing,
+    drifting,
+    following,
+    lagging,
+    plain,
+    renewing,
+    shapes,
+    stepping,
+    stretching,
+)
 from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE
 from gpu_profile.units import NS_PER_S
 
@@ -266,7 +268,7 @@ class Search:
     def _posterior(self, sensor: Sensor, most: int | None = None) -> tuple[Posterior, tuple[Probe, ...]]:
         """What is known under a timing if rates may vary, by all windows or the newest, and by which probes."""
         windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
-        equations = Equations(choose(self._active_s(), window=sensor.window_ns > 0))
+        equations = Equations(choose(self._active_s(), self._lengths(sensor), window=sensor.window_ns > 0))
         fitted = self._fitted(sensor, windows, self._active)
         rates, origin_ns = fitted.rates(self.most), int(windows.starts[0])
         for part in windows.parts():
@@ -281,6 +283,12 @@ class Search:
         gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
         found = shrink(gram, moment, square, n, groups, mean)
         return found, equations.probes
+
+    def _lengths(self, sensor: Sensor) -> Floats:
+        """How long executions last, as shares of what a reading averages over."""
+        lengths_ns = self.windows.ends - self.windows.starts
+        over_ns = sensor.window_ns * (2 if sensor.smooth else 1) or float(lengths_ns.mean())
+        return self._pieces.typical_ns(self.columns) / over_ns
 
     def _active_s(self) -> Floats:
         edges = np.array([self.windows.starts[0], self.windows.ends[-1]])

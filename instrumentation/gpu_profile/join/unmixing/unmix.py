@@ -79,12 +79,12 @@ class Fit:
 
     `errors` is what errors of stamps may add to the equations.
     `others` are the rates by column under other timings of the sensor that the windows do not rule out. No rate is
-    above `most`. `start` is an earlier fit, whose variances the search for new ones begins with.
+    above `most`. `start` are the variances that the search for those of the groups begins with.
     """
 
     def __init__(
         self, equations: Equations, output: int = 0, *, errors: Errors | None = None, others: Sequence[Floats] = (),
-        most: float = np.inf, start: Fit | None = None,
+        most: float = np.inf, start: Mapping[Group, float] | None = None,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -97,7 +97,7 @@ class Fit:
         self._unseen = np.diag(self._gram) <= 0
         self._diagonal = np.where(self._unseen, 1.0, np.diag(self._gram))
         self.solution, self.noise = np.zeros(size), np.inf
-        self._covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
+        self.covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
         self._shift, self._offsets = np.zeros(columns), np.zeros((0, columns))
         self._ceilings = np.full(columns, most)
         self.mean, self._groups = 0.0, groups_of(self._probes)
@@ -123,9 +123,9 @@ class Fit:
                 called_for[places], called_for[:, places] = 0.0, 0.0
         found = shrink(
             called_for, equations.moment[:, output], square, self.n, self._groups, self.mean,
-            None if start is None else start.variances,
+            start,
         )  # fmt: skip
-        self.solution, self._covariance, self.variances = found.solution, found.covariance, found.variances
+        self.solution, self.covariance, self.variances = found.solution, found.covariance, found.variances
         self.solution[p:] += moved
         if self.n > int((self._seen > 0).sum()):
             self.noise = found.noise
@@ -146,7 +146,7 @@ class Fit:
             return
         # The blocks' sums are taken at the equations' reference; here they are wanted at this solution.
         change = np.where(equations.covered, self.solution - equations.reference[:, output], 0.0)
-        scores = (sums - gram @ change / len(sums)) @ self._covariance / self.noise
+        scores = (sums - gram @ change / len(sums)) @ self.covariance / self.noise
         self._scores = (scores - scores.mean(axis=0)) * math.sqrt(len(sums) / (len(sums) - 1))
 
     def _directions(self, errors: Errors, square: float) -> Floats:
@@ -179,6 +179,21 @@ class Fit:
         return moved
 
     @property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """The columns that a window had."""
+        return ~self._unseen
+
+    @property
+    def precision(self) -> Floats:
+        """How well the coefficient of each probe was known to be 0 beforehand, in windows' variances: 0 for those of
+        the timing, which are in no group."""
+        result = np.zeros(self._first)
+        for group, places in self._groups.items():
+            if self.variances.get(group) and np.isfinite(self.noise):
+                result[places] = self.noise / self.variances[group]
+        return result
+
+    @property
     def rates(self) -> Floats:
         """The rates by column, within physics."""
         return np.clip(self._mean_rates(), 0.0, self.most)
@@ -202,7 +217,7 @@ class Fit:
     def uncertainty(self, kind: Kind) -> float:
         """The standard deviation of that, in ms."""
         places = [i for i, probe in enumerate(self._probes) if probe.kind is kind]
-        return math.sqrt(max(0.0, float(self._covariance[places[0], places[0]]))) if places else math.inf
+        return math.sqrt(max(0.0, float(self.covariance[places[0], places[0]]))) if places else math.inf
 
     # ------------------------------------------------------------------ answers
 
@@ -211,26 +226,11 @@ class Fit:
         is to the mean."""
         units = np.array([self._direction(unit) for unit in np.eye(len(self._gram))])
         known = ~self._unseen & np.isfinite(self.noise)
-        doubt = (units @ self._covariance @ units.T)[np.ix_(known, known)]
+        doubt = (units @ self.covariance @ units.T)[np.ix_(known, known)]
         result = np.full(len(units), mean)
         result[known] += spread**2 * np.linalg.solve(doubt + spread**2 * np.eye(len(doubt)), self.rates[known] - mean)
         drawn: Floats = np.clip(result, 0.0, self.most)
         return drawn
-
-    def told(self, probes: Floats, shares: Floats) -> tuple[Floats, Floats]:
-        """What this says of windows by their equations, and the variance of that: infinite where they have columns that
-        no window had yet."""
-        k = min(shares.shape[1], len(self._unseen))
-        rows = np.concatenate((probes, shares[:, :k]), axis=1)
-        size = rows.shape[1]
-        values: Floats = rows @ self.solution[:size]
-        if not np.isfinite(self.noise):
-            return values, np.full(len(shares), np.inf)
-        known = np.zeros(shares.shape[1], bool)
-        known[:k] = ~self._unseen[:k]
-        strange = (shares[:, ~known] > 0).any(axis=1)
-        doubt = ((rows @ self._covariance[:size, :size]) * rows).sum(axis=1)
-        return values, np.where(strange, np.inf, doubt)
 
     def rate(self, weights: Floats) -> Rate:
         """The rate of a mixture of columns in proportion to `weights`, which add up to 1: one column, or a region and
@@ -257,7 +257,7 @@ class Fit:
         if not np.isfinite(opened):
             return {LOCK_STEP: math.inf}
         direction = self._direction(self._determined(weights) if opened else weights)
-        variance = float(direction @ self._covariance @ direction)
+        variance = float(direction @ self.covariance @ direction)
         known = {group: min(variance, self._given(direction, places)) for group, places in self._groups.items()}
         # How large a group's unknowns may be is known from those unknowns, and from what physics leaves: Student's t.
         beyond = {group: (_t95(len(self._groups[group]) + _BOUND) / Z95) ** 2 - 1 for group in known}
@@ -284,13 +284,13 @@ class Fit:
 
     def _given(self, direction: Floats, places: Ints) -> float:
         """The variance in a direction if a group's unknowns were known."""
-        inner = self._covariance[np.ix_(places, places)]
-        across = self._covariance[places] @ direction
+        inner = self.covariance[np.ix_(places, places)]
+        across = self.covariance[places] @ direction
         used = np.diag(inner) > 0
         if not used.any():
-            return float(direction @ self._covariance @ direction)
+            return float(direction @ self.covariance @ direction)
         told = across[used] @ np.linalg.lstsq(inner[np.ix_(used, used)], across[used], rcond=None)[0]
-        return max(0.0, float(direction @ self._covariance @ direction - told))
+        return max(0.0, float(direction @ self.covariance @ direction - told))
 
     def _undetermined(self, weights: Floats) -> float:
         """How far the rate may be off for what the windows leave undetermined: as far as physics lets it."""

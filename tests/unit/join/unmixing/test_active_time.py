@@ -96,3 +96,9 @@ def test_of_several_changes_at_one_moment_the_last_one_counts() -> None:
     found = Pieces(np.arange(3), np.array([0, 5, 5]), np.array([5, 9, 7]))
     changes, counts = concurrency(found)
     assert list(zip(changes.tolist(), counts.tolist(), strict=True)) == [(0, 1), (5, 2), (7, 1), (9, 0)]
+
+
+def test_the_typical_piece_of_a_column_is_the_one_that_most_of_its_time_is_in() -> None:
+    time = active((1, 0, 10), (1, 20, 50), (2, 60, 65))
+    assert time.typical_ns(20)[:4].tolist() == [0, (10 * 10 + 30 * 30) / 40, 5, 0]
+    assert active().typical_ns(3).tolist() == [0, 0, 0]

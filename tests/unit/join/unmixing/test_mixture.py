@@ -11,7 +11,8 @@ from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.mixture import Mixture
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import Attribution
-from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, lagging, renewing, shapes, stepping
+from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS
+from gpu_profile.join.unmixing.timings import lagging, renewing, shapes, stepping
 from gpu_profile.units import NS_PER_S
 
 
@@ -181,12 +182,12 @@ def test_before_its_timing_was_looked_for_a_counter_has_no_rate_and_time_shares_
         a = T0 + i * 100 * MS
         timeline.append([Sample(GRAPHICS, a, a + 100 * MS, 10_000 * (i % 2))])
         active.append(Activity(i, None, "work", a, a + (20 + 60 * (i % 2)) * MS))
-    pool.advance(active, T0 + 1500 * MS)
+    pool.advance(active, T0 + 2000 * MS)
     pooled = pool.pooled("work")
     assert pooled.rates[GRAPHICS].reason == "too few samples (14)"
     assert pooled.busy is not None
     assert pooled.busy.half_width is None
-    assert pooled.busy_s == pytest.approx(0.7 * pooled.active_s / 1.5)
+    assert pooled.busy_s == pytest.approx(0.7 * pooled.active_s / 2.0)
 
 
 # ---------------------------------------------------------------------- what is fetched

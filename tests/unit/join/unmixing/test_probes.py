@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.polynomial import Legendre
 
-from gpu_profile.join.unmixing.probes import PHASES, Gaps, Kind
+from gpu_profile.join.unmixing.probes import PHASES, Gaps, Kind, choose
 
 MS = 1_000_000
 
@@ -47,3 +48,21 @@ def test_pauses_of_nobody_may_be_heavy_between_light_ones() -> None:
     """Nothing below 1 ms, an unmarked region at 10 ms, nothing again in a pause of seconds."""
     told = {ms: np.array([level(kind, ms) for kind in (Kind.GAP, Kind.PAUSE)]) @ [1.0, -1.0] for ms in (0.5, 10, 5000)}
     assert told == pytest.approx({0.5: 0.0, 10: 1.0, 5000: 0.0})
+
+
+def test_of_executions_that_are_short_beside_the_window_two_degrees_are_enough() -> None:
+    lengths = np.array([0.0, 0.09, 0.11, 3.0])
+    chosen = choose(np.array([1.0, 1.0, 1.0, 1.0]), lengths, window=False)
+    assert {probe.column for probe in chosen if probe.kind is Kind.BEND} == {1, 2, 3}
+    for kind in (Kind.THIRD, Kind.FOURTH):
+        assert {probe.column for probe in chosen if probe.kind is kind} == {2, 3}
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0), (0.5, 1.0)])
+def test_what_a_short_execution_does_in_finer_detail_moves_a_reading_by_little(begin: float, end: float) -> None:
+    """Of an execution that works from `begin` to `end` and is cut by a window's edge, as a share of the window."""
+    at, short = np.linspace(0, 1, 2001), 0.1
+    power = np.where((at >= begin) & (at < end), 1 / (end - begin), 0.0)
+    for degree, kind in ((3, Kind.THIRD), (4, Kind.FOURTH)):
+        coefficient = (2 * degree + 1) * np.trapezoid(power * Legendre.basis(degree, domain=[0, 1])(at), at)
+        assert abs(coefficient * PHASES[kind](at)).max() * short < 0.01

@@ -11,7 +11,8 @@ from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_LIMIT
 from gpu_profile.history.timeline import Ints, Timeline
 from gpu_profile.join.unmixing.activities import Activity
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.sensor import Sensor, following, renews_faster, shown_period_ns
+from gpu_profile.join.unmixing.sensor import Sensor, renews_faster, shown_period_ns
+from gpu_profile.join.unmixing.timings import following
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000

@@ -71,14 +71,14 @@ def busy_service(stage: Stage, times: int = 20) -> None:
         handle = region.start("load")
         stage.run(0.02)
         handle.end(OSError("disk") if i % 10 == 0 else None)
-    stage.run(0.6)
+    stage.run(1.1)
 
 
 def product(stage: Stage) -> None:
     with region("matmul") as execution:
         stage.work(0.05, "matmul")
         execution.operation = PRODUCT
-    stage.run(0.6)
+    stage.run(1.1)
     stage.session.joiner.verdicts.take_kernels("matmul", HUNGRY)
 
 
@@ -178,7 +178,7 @@ def test_names_beyond_the_bound_are_one_series(stage: Stage, reader: Reader) -> 
     for i in range(1_050):
         with region(f"step {i}", span=False):
             pass
-    stage.run(0.6)
+    stage.run(1.1)
     assert reader.durations("other").count == 50
     assert len(reader.metrics()[rows.REGION_DURATION.otel].data.data_points) == 1_001
 

@@ -33,7 +33,7 @@ def busy_service(stage: Stage) -> None:
     with region("matmul") as execution:
         stage.work(0.05, "matmul")
         execution.operation = PRODUCT
-    stage.run(0.6)
+    stage.run(1.1)
     stage.session.joiner.verdicts.take_kernels("matmul", HUNGRY)
 
 
@@ -81,7 +81,7 @@ def test_work_of_operations_is_counted_for_their_region_alone(stage: Stage) -> N
             execution.operation = operation
         with region("blank") as execution:
             execution.operation = BLANK
-    stage.run(0.6)
+    stage.run(1.1)
     found = series(exposition())
     assert found['gpu_profile_region_flops_total{region="matmul"}'] == 2 * 2_400_000_000
     assert found['gpu_profile_region_traffic_bytes_total{region="matmul"}'] == 2 * 20_000_000

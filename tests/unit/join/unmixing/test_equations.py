@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from gpu_profile.join.unmixing.equations import Equations, packed, unpacked
+from gpu_profile.join.unmixing.probes import Kind, Probe
+
+PROBES = (Probe(Kind.LENGTH, 1), Probe(Kind.LENGTH, 2), Probe(Kind.LAG))
+
+
+def windows(seed: int, n: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Shares of three columns, values that differ with a probe of the first region, and probes."""
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.ones(3), n)
+    probes = np.column_stack(
+        [shares[:, 1] * rng.uniform(0, 2, n), shares[:, 2] * rng.uniform(0, 2, n), rng.normal(0, 0.1, n)]
+    )
+    values = shares @ [20.0, 300.0, 100.0] + 80 * probes[:, 0] + rng.normal(0, 1, n)
+    return shares, values, probes
+
+
+def solved(equations: Equations, precision: np.ndarray) -> np.ndarray:
+    """The mean rate of each column over its time."""
+    p = len(equations.probes)
+    gram = equations.gram + np.diag(np.append(precision, np.zeros(equations.columns)))
+    found = np.linalg.solve(gram, equations.moment[:, 0])
+    means = np.zeros((equations.columns, p))
+    for i, probe in enumerate(equations.probes):
+        if probe.column >= 0:
+            means[probe.column, i] = equations.total[i] / equations.total[p + probe.column]
+    return np.asarray(found[p:] + means @ found[:p])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("precise", [1e-3, 1.0])
+def test_without_probes_equations_say_of_mean_rates_what_they_said_with_them(seed: int, precise: float) -> None:
+    equations, precision = Equations(PROBES), np.full(3, precise)
+    equations.add(*windows(seed))
+    alone = equations.without_probes(precision)
+    assert alone.probes == ()
+    assert np.linalg.solve(alone.gram, alone.moment[:, 0]) == pytest.approx(solved(equations, precision))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_windows_that_are_added_to_what_was_said_of_rates_are_told_with_probes_of_their_own(seed: int) -> None:
+    first, last, both = Equations(PROBES), windows(seed + 10, 300), Equations(PROBES)
+    first.add(*windows(seed, 300))
+    on = first.without_probes(np.full(3, 1e-3)).with_probes(PROBES)
+    for equations in (on, both):
+        equations.add(*last)
+    both.add(*windows(seed, 300))
+    precision = np.full(3, 1e-3)
+    assert on.n == both.n
+    assert on.square == pytest.approx(both.square, rel=0.05)
+    of_columns = [0, 1, 3, 4, 5]
+    assert on.total[of_columns] == pytest.approx(both.total[of_columns], rel=0.05)
+    assert solved(on, precision) == pytest.approx(solved(both, precision), abs=1.0)
+
+
+def test_what_was_said_of_rates_stays_as_it_was_when_more_is_added() -> None:
+    equations = Equations(PROBES)
+    equations.add(*windows(1))
+    alone = equations.without_probes(np.ones(3))
+    before = [each.copy() for each in (alone.gram, alone.moment, alone.sum, alone.square, alone.total)]
+    equations.add(*windows(2))
+    on = alone.with_probes(PROBES)
+    on.add(*windows(3))
+    after = [alone.gram, alone.moment, alone.sum, alone.square, alone.total]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_equations_of_no_window_say_nothing_with_probes_or_without() -> None:
+    assert Equations(PROBES).without_probes(np.zeros(3)).n == 0
+    empty = Equations().with_probes(PROBES)
+    assert (empty.n, empty.columns, len(empty.probes)) == (0, 1, 3)
+    empty.add(*windows(1))
+    plain = Equations(PROBES)
+    plain.add(*windows(1))
+    assert np.array_equal(empty.gram, plain.gram)
+    assert np.array_equal(empty.moment, plain.moment)
+
+
+def test_half_of_a_symmetric_matrix_is_all_of_it() -> None:
+    matrix = np.random.default_rng(1).normal(size=(5, 5))
+    matrix += matrix.T
+    assert np.array_equal(unpacked(packed(matrix), 5), matrix)
