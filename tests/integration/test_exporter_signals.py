@@ -72,7 +72,7 @@ def test_a_log_and_an_output_that_nobody_reads_do_not_end_it() -> None:
             assert process.poll() is None
             assert time.monotonic() < deadline
         process.send_signal(signal.SIGHUP)
-        assert fails("healthcheck", "--url", url) == (0, "healthy\n", "")
+        assert fails("healthcheck", "--url", url)[0] == 0
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     finally:
