@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from laboratory.programs import Unmarked
 from laboratory.recordings import Case, recorded
-from laboratory.rows import COUNTER, GPM, program
+from laboratory.rows import COUNTER, GPM, ROWS, program
 from support.analysis import EMPTY, GPU, ITEMS, MS, RATES, T0, B, Run, one, to_columns, two_devices
 
 from gpu_profile.analysis import analyse
@@ -352,3 +352,11 @@ def test_work_that_no_region_marks_is_told_of(share: float) -> None:
         value, half_width = (float(part) for part in told[0].split(" of ")[0].replace("%", "").split("±"))
         assert half_width < 3
         assert value == pytest.approx(100 * share, abs=1.5 * half_width)
+
+
+def test_regions_that_work_in_a_third_of_their_time_are_not_confidently_wrong() -> None:
+    """In an order that hardly varies, the wrong part of an execution is explained almost as well by the wrong lag."""
+    (row,) = (row for row in ROWS if "work in a third of each region" in row.name)
+    told = [outcome for outcome in row.outcomes(2) if outcome.quantity in ("power", "energy")]
+    assert len(told) == 13
+    assert [(outcome.region, outcome.quantity) for outcome in told if outcome.confidently_wrong] == []

@@ -63,6 +63,9 @@ _STARTS: Final = 8
 #: not followed to its minimum if it is further away than this, and not looked at more closely than on the coarse grid,
 #: where a neighbour's score is all that is known, beyond this.
 _CERTAIN: Final = 20.0
+#: ... or if it leaves this much more of the windows' variance, where they call for rates that vary: the ways in which
+#: rates may vary are an approximation, whose error is no chance that more windows would even out.
+_MISFIT: Final = 0.2
 _HOPELESS: Final = 60.0
 _FAR_OFF: Final = 200.0
 #: A sensor that renews itself, but with a lag of its own besides, has this much against it to begin with.
@@ -205,14 +208,15 @@ class Search:
         tried = self._refined([self._unsettled(start) for start in starts])
         best, left = min(tried, key=lambda t: self._score(*t))
         scores = [self._score(*each) for each in tried]
-        judge = self._if_steady
+        judge, certain = self._if_steady, _CERTAIN
         posterior, probes = self._posterior(best)
         enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (len(probes) + self.columns)
         if enough and len(self.windows.ends) * math.log(left / posterior.noise) > _CERTAIN:
             tried, scores = self._varying(best, tried)
             best, left = tried[int(np.argmin(scores))]
             judge = self._if_rates_vary
-        most = min(scores) + _CERTAIN
+            certain = max(_CERTAIN, len(self.windows.ends) * math.log1p(_MISFIT))
+        most = min(scores) + certain
         rivals = [t[0] for t, score in zip(tried, scores, strict=True) if self._apart(t[0], best) and score < most]
         return Found(best, left, (*rivals, *self._as_good(best, judge, most)))
 
