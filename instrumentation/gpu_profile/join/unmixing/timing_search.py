@@ -63,9 +63,10 @@ _STARTS: Final = 8
 #: not followed to its minimum if it is further away than this, and not looked at more closely than on the coarse grid,
 #: where a neighbour's score is all that is known, beyond this.
 _CERTAIN: Final = 20.0
-#: ... or if it leaves this much more of the windows' variance, where they call for rates that vary: the ways in which
-#: rates may vary are an approximation, whose error is no chance that more windows would even out.
-_MISFIT: Final = 0.2
+#: ... or, where the windows call for rates that vary, if what it leaves more is no more than these shares of what
+#: varying rates explain and of what they leave: the ways in which rates may vary are an approximation, and no number of
+#: windows evens out its error.
+_MISFIT: Final = (0.05, 0.2)
 _HOPELESS: Final = 60.0
 _FAR_OFF: Final = 200.0
 #: A sensor that renews itself, but with a lag of its own besides, has this much against it to begin with.
@@ -214,8 +215,10 @@ class Search:
         if enough and len(self.windows.ends) * math.log(left / posterior.noise) > _CERTAIN:
             tried, scores = self._varying(best, tried)
             best, left = tried[int(np.argmin(scores))]
+            noise = self._posterior(best)[0].noise
             judge = self._if_rates_vary
-            certain = max(_CERTAIN, len(self.windows.ends) * math.log1p(_MISFIT))
+            misfit = min(_MISFIT[0] * (left / noise - 1), _MISFIT[1])
+            certain = max(_CERTAIN, len(self.windows.ends) * math.log1p(misfit))
         most = min(scores) + certain
         rivals = [t[0] for t, score in zip(tried, scores, strict=True) if self._apart(t[0], best) and score < most]
         return Found(best, left, (*rivals, *self._as_good(best, judge, most)))

@@ -24,6 +24,8 @@ _DRIFT: Final = 1.75
 _DRIFT_WINDOWS: Final = 200
 #: ... and is beyond doubt while they miss by no more than this many times as much.
 _SOUND: Final = 1.25
+#: What is known no better than this is not known.
+_UNKNOWN: Final = 1e30
 #: The rates that new windows are held against are solved for anew when there are this many times as many windows.
 _REFIT: Final = 1.25
 
@@ -64,7 +66,7 @@ class Watch:
         """Hold windows against a solution from now on; whether the timing under which it was found is beyond doubt."""
         self._n, self.variances = fit.n, fit.variances
         self._solution, self._noise, self._known = fit.solution, fit.noise, fit.known
-        self._covariance = packed(fit.covariance).astype(np.float32)
+        self._covariance = packed(np.clip(fit.covariance, -_UNKNOWN, _UNKNOWN)).astype(np.float32)
         # Most windows must have told of the timing, not only of regions that are hardly known.
         sound = self._recent < _SOUND * self._usual and 2 * self._told > fit.n - self._since_n
         if sound:
