@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime
@@ -36,8 +37,11 @@ class Scan:
         self._counts = counts
         self._origin_ns = int(windows.starts[0]) - reach_ns
         sampled = active.sampled(self._origin_ns, int(windows.ends[-1]) + reach_ns, _STEP_NS, columns)
-        self._passed = sampled.sums - sampled.sums[:, :1]
-        self._responses: dict[tuple[int, bool], Floats] = {}
+        passed = sampled.sums - sampled.sums[:, :1]
+        #: By moment and column: moments are looked up, whole.
+        self._passed: Floats = np.ascontiguousarray(passed.T)
+        self._transform: npt.NDArray[np.complex128] | None = None
+        self._responses: dict[int, Floats] = {}
 
     def residuals(self, sensors: Sequence[Sensor]) -> Floats:
         """The mean squared error that each timing leaves, with rates that may be anything."""
@@ -56,21 +60,24 @@ class Scan:
         sensors = [sensor.placed(windows.ends) for sensor in sensors]
         ends = np.array([sensor.moments(windows.ends) for sensor in sensors])
         lengths = np.broadcast_to(windows.ends - windows.starts, ends.shape)
-        if shape[0]:
-            shares = self._at(self._response(shape), ends)
+        window_ns, smooth = shape
+        if smooth:
+            shares = self._at(self._smoothed(window_ns), ends)
         else:
-            starts = np.array([sensor.moments(windows.starts) for sensor in sensors])
-            if self._counts:
+            starts = ends - window_ns if window_ns else np.array([s.moments(windows.starts) for s in sensors])
+            if self._counts and not window_ns:
                 lengths = ends - starts
-            shares = (self._at(self._passed, ends) - self._at(self._passed, starts)) / np.maximum(ends - starts, 1)
+            shares = self._at(self._passed, ends)
+            shares -= self._at(self._passed, starts)
+            shares /= np.maximum(ends - starts, 1)[:, :, None]
         keep = (lengths > 0).astype(np.float64)
         values = windows.masses[:, 0] * NS_PER_S / np.maximum(lengths, 1) * keep
-        shares = shares * keep
-        shares[0] = keep - shares[1:].sum(axis=0)
+        shares *= keep[:, :, None]
+        shares[:, :, 0] = keep - shares[:, :, 1:].sum(axis=2)
         missed = (values - self._solved(shares, values)) ** 2
         far = _FAR**2 * np.median(missed, axis=1, keepdims=True)
         near = missed <= far
-        missed = (values - self._solved(shares * near, values * near, shares)) ** 2
+        missed = (values - self._solved(shares, values, near)) ** 2
         n = np.maximum(keep.sum(axis=1), 1)
         left = np.minimum(missed, far).sum(axis=1) / n
         # Windows that a timing makes nothing of are no better than their mean, and contradict it where a counter grew.
@@ -79,35 +86,35 @@ class Scan:
         result: Floats = left + (1 - n / len(whole)) * out
         return result
 
-    def _solved(self, shares: Floats, values: Floats, whole: Floats | None = None) -> Floats:
-        """What the rates that fit best say of every window, `[timings, windows]`."""
-        gram = np.einsum("kcn,lcn->ckl", shares, shares, optimize=True)
-        moment = np.einsum("kcn,cn->ck", shares, values, optimize=True)
-        gram += (_RIDGE * np.trace(gram, axis1=1, axis2=2)[:, None, None] + _TINY) * np.eye(len(shares))
-        solved = np.linalg.solve(gram, moment[:, :, None])[:, :, 0]
-        told: Floats = np.einsum("kcn,ck->cn", shares if whole is None else whole, solved, optimize=True)
+    def _solved(self, shares: Floats, values: Floats, near: npt.NDArray[np.bool_] | None = None) -> Floats:
+        """What the rates that fit those near best say of every window, `[timings, windows]`."""
+        fitted = shares if near is None else shares * near[:, :, None]
+        gram = fitted.transpose(0, 2, 1) @ shares
+        moment = (values[:, None, :] @ fitted)[:, 0]
+        size = shares.shape[2]
+        gram += (_RIDGE * np.trace(gram, axis1=1, axis2=2)[:, None, None] + _TINY) * np.eye(size)
+        solved = np.linalg.solve(gram, moment[:, :, None])
+        told: Floats = (shares @ solved)[:, :, 0]
         return told
 
     def _at(self, values: Floats, moments: Ints) -> Floats:
-        place = np.clip((moments - self._origin_ns) / _STEP_NS, 0.0, values.shape[1] - 1.001)
+        place = np.clip((moments - self._origin_ns) / _STEP_NS, 0.0, len(values) - 1.001)
         low = place.astype(np.int64)
-        part = place - low
-        result: Floats = values[:, low] * (1.0 - part) + values[:, low + 1] * part
+        result: Floats = np.take(values, low + 1, axis=0)
+        before = np.take(values, low, axis=0)
+        result -= before
+        result *= (place - low)[:, :, None]
+        result += before
         return result
 
-    def _response(self, shape: tuple[int, bool]) -> Floats:
-        """What a sensor with a window of its own shows at every moment of the grid: `[columns, moments]`."""
-        if shape not in self._responses:
-            window_ns, smooth = shape
-            cells = np.arange(self._passed.shape[1])
-            if smooth:
-                rising = np.diff(self._passed, axis=1, prepend=0.0)
-                weights = np.exp(-cells * _STEP_NS / window_ns)
-                size = 2 * len(cells)
-                transform = np.fft.rfft(rising, size) * np.fft.rfft(weights / (weights.sum() * _STEP_NS), size)
-                response = np.fft.irfft(transform, size)[:, : len(cells)]
-            else:
-                before = self._at(self._passed, self._origin_ns + cells * _STEP_NS - window_ns)
-                response = (self._passed - before) / window_ns
-            self._responses[shape] = response
-        return self._responses[shape]
+    def _smoothed(self, constant_ns: int) -> Floats:
+        """What a smoothing sensor shows at every moment of the grid: `[moments, columns]`."""
+        if constant_ns not in self._responses:
+            size = 1 << (2 * len(self._passed) - 1).bit_length()
+            if self._transform is None:
+                self._transform = np.fft.rfft(np.diff(self._passed, axis=0, prepend=0.0), size, axis=0)
+            weights = np.exp(-np.arange(len(self._passed)) * _STEP_NS / constant_ns)
+            weights /= weights.sum() * _STEP_NS
+            response = np.fft.irfft(self._transform * np.fft.rfft(weights, size)[:, None], axis=0)
+            self._responses[constant_ns] = response[: len(self._passed)]
+        return self._responses[constant_ns]

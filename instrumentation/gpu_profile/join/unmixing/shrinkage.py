@@ -7,7 +7,6 @@ A group that the data do not call for ends with a variance of next to nothing, a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +22,11 @@ _ROUNDS: Final = 40
 _LARGEST: Final = 2.0
 #: The fixed point has been reached if no variance moves by more than this share.
 _STEADY: Final = 0.01
+#: A variance that keeps rising or falling moves further each time, in its logarithm: by so many times more than before,
+#: at most by so many times what the fixed point says, of which no more than that counts.
+_LONGER: Final = 1.5
+_LONGEST: Final = 6.0
+_FARTHEST: Final = 20.0
 #: A direction with less than this share of the strongest one's strength is rounding.
 _ROUNDING: Final = 1e-11
 _TINY: Final = 1e-300
@@ -59,14 +63,11 @@ def shrink(
     kept = np.flatnonzero(used)
     inner = gram[np.ix_(kept, kept)] * scale[kept, None] * scale[kept]
     right = moment[kept] * scale[kept]
-    place = np.full(len(gram), -1)
-    place[kept] = np.arange(len(kept))
-    own = {group: place[each][place[each] >= 0] for group, each in groups.items()}
-    own = {group: each for group, each in own.items() if len(each)}
+    own = {group: np.searchsorted(kept, each[used[each]]) for group, each in groups.items() if used[each].any()}
     #: The places of all that is shrunk, and of each the number of its group.
     shrunk = np.concatenate([*own.values(), np.zeros(0, np.intp)]).astype(np.intp)
-    sizes = np.array([len(each) for each in own.values()], np.intp)
-    of = np.repeat(np.arange(len(own)), sizes)
+    of = np.repeat(np.arange(len(own)), [len(each) for each in own.values()])
+    sizes = np.bincount(of, minlength=len(own))
     free = len(kept) - len(shrunk)
     floor = max(_TINY, 1e-12 * square / max(n, 1))
     plain = np.delete(np.arange(len(kept)), shrunk)
@@ -79,12 +80,11 @@ def shrink(
     # begin with, it explains a tenth of the noise.
     strength = 1 / scale[kept][shrunk] ** 2
     strengths = by_group(strength)
-    variances = 0.1 * noise * n / strengths
-    if start:
-        given = np.array([start.get(group, 0.0) for group in own])
-        variances = np.where(given > 0, given, variances)
-    most = np.array([math.inf if group is Group.TIMING else (_LARGEST * mean) ** 2 for group in own])
+    given = np.array([(start or {}).get(group, 0.0) for group in own])
+    most = np.array([1 / _TINY if group is Group.TIMING else max(_TINY, (_LARGEST * mean) ** 2) for group in own])
+    variances = np.clip(np.where(given > 0, given, 0.1 * noise * n / strengths), _TINY, most)
     precision = np.full(len(kept), _ROUNDING)
+    step, stride = np.zeros(len(own)), np.ones(len(own))
     for _ in range(_ROUNDS if own else 2):
         # Never less than rounding: where nothing is noise, two columns that are alike would be one equation.
         precise = np.clip(noise / np.maximum(variances[of] * strength, _TINY), _ROUNDING, _HELD)
@@ -98,7 +98,9 @@ def shrink(
         new = np.clip(squares / np.maximum(told, 1e-6), _TINY, most)
         matters = told * squares * strengths > 1e-6 * noise * sizes
         moved = float(np.abs(new / variances - 1).max(where=matters, initial=0.0))
-        variances = new
+        step, before = np.clip(np.log(new) - np.log(variances), -_FARTHEST, _FARTHEST), step
+        stride = np.where(step * before > 0, np.minimum(stride * _LONGER, _LONGEST), 1.0)
+        variances = np.clip(new * np.exp((stride - 1) * step), _TINY, most)
         left = float(square - 2 * solution @ right + solution @ inner @ solution)
         old, noise = noise, max(floor, left / max(1.0, n - free - float(np.maximum(told, 0.0).sum())))
         if max(moved, abs(noise / old - 1)) < _STEADY:
