@@ -360,3 +360,24 @@ def test_regions_that_work_in_a_third_of_their_time_are_not_confidently_wrong() 
     told = [outcome for outcome in row.outcomes(2) if outcome.quantity in ("power", "energy")]
     assert len(told) == 13
     assert [(outcome.region, outcome.quantity) for outcome in told if outcome.confidently_wrong] == []
+
+
+def test_a_lag_is_found_closely_where_exact_readings_show_it_closely() -> None:
+    """Half a millisecond gives a short region a tenth of its neighbour's work."""
+    (row,) = (row for row in ROWS if "work in a third of each region" in row.name)
+    told = [outcome for outcome in row.outcomes(0) if outcome.quantity == "busy" and outcome.answer.value is not None]
+    assert len(told) >= 5
+    for outcome in told:
+        assert outcome.answer.half_width is not None
+        assert outcome.answer.value == pytest.approx(outcome.known.truth, abs=1.5 * outcome.answer.half_width)
+
+
+def test_a_correction_that_takes_readings_for_those_of_another_renewal_is_undone() -> None:
+    """Of readings as often as the counter renews itself, most lie within milliseconds of a renewal."""
+    (row,) = (row for row in ROWS if "utilisation over 1000.0 ms renewed each 167" in row.name)
+    told = [outcome for outcome in row.outcomes(0) if outcome.quantity == "power"]
+    assert len(told) == 6
+    for outcome in told:
+        assert outcome.answer.half_width is not None
+        assert outcome.answer.half_width < 10
+        assert outcome.answer.value == pytest.approx(outcome.known.truth, abs=2 * outcome.answer.half_width)

@@ -50,8 +50,10 @@ PATIENCE_NS: Final = 5 * NS_PER_S
 _AHEAD_NS: Final = 60_000_000
 #: How far back any lag that is tried may look: a renewal, or the error of the stamps, comes on top of the grid's.
 _LONGEST_LOOK_NS: Final = 2 * LONGEST_LAG_NS
-#: How often a timing is corrected by what its probes say.
+#: How often a timing is corrected by what its probes say; not once more if that multiplies the variance of a window's
+#: error by more than this.
 _CORRECTIONS: Final = 6
+_WORSE: Final = 2.0
 
 
 class Mixture:
@@ -237,6 +239,7 @@ class Mixture:
         self._fits.clear()
         sound = windows.where(windows.starts - self.sensor.reach_ns >= self.family.start_ns)
         windows = sound if len(sound.ends) >= columns else windows
+        held: tuple[Sensor, list[tuple[Floats, Floats, Floats]], Equations, Fit] | None = None
         for _ in range(_CORRECTIONS):
             rows = list(self._rows(windows, active, columns))
             # Once for a solution, and once more for what blocks of windows differ from it by.
@@ -244,6 +247,11 @@ class Mixture:
             for each in rows:
                 first.add(*each)
             fit = Fit(first, most=self.family.most)
+            if held and fit.noise > _WORSE * held[-1].noise:
+                # Some readings are now taken for those of another renewal.
+                self.sensor, rows, first, fit = held
+                break
+            held = self.sensor, rows, first, fit
             corrected = self._corrected(fit, int(windows.ends[len(windows.ends) // 2]))
             if corrected is self.sensor:
                 break

@@ -176,17 +176,24 @@ class Sensor(NamedTuple):
         spread = self.spread()
         return (offsets[:, None] + spread).ravel(), np.repeat(factors / len(spread), len(spread))
 
+    def moved(self, by_ns: int) -> Iterator[Sensor]:
+        """Those whose lag, renewals or both are that much earlier or later."""
+        for move in (-by_ns, by_ns):
+            if self.period_ns or self.lag_ns + move >= 0:
+                yield self._replace(lag_ns=self.lag_ns + move)
+            if self.period_ns and not self.in_step:
+                phase = (self.phase_ns + move) % self.period_ns
+                yield self._replace(phase_ns=phase)
+                # The same moments, but for the readings that are taken for those of another renewal.
+                yield self._replace(phase_ns=phase, lag_ns=self.lag_ns + move)
+
     def around(self, step_ns: int) -> Iterator[Sensor]:
         """This one and its neighbours on a finer grid, as far as the coarser one leaves it open."""
         most = -(-self.blur_ns // (2 * step_ns))
-        for move in range(-most * step_ns, most * step_ns + 1, step_ns):
-            if self.period_ns or self.lag_ns + move >= 0:
-                yield self._replace(lag_ns=self.lag_ns + move, blur_ns=step_ns)
-            if move and self.period_ns and not self.in_step:
-                phase = (self.phase_ns + move) % self.period_ns
-                yield self._replace(phase_ns=phase, blur_ns=step_ns)
-                # The same moments, but for the readings that are taken for those of another renewal.
-                yield self._replace(phase_ns=phase, lag_ns=self.lag_ns + move, blur_ns=step_ns)
+        finer = self._replace(blur_ns=step_ns)
+        yield finer
+        for move in range(step_ns, most * step_ns + 1, step_ns):
+            yield from finer.moved(move)
         if self.window_ns:
             # A longer window looks further back on average: the lag makes up for that.
             for share in (-2, -1, 1, 2):

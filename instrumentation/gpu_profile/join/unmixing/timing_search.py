@@ -79,6 +79,7 @@ _LATE_NS: Final = 200_000_000
 _RANGE_NS: Final = 60_000_000
 _STEP_NS: Final = 2_500_000
 _SOME: Final = 300
+_CLOSER_NS: Final = (1_250_000, 600_000, 300_000, 150_000)
 _CORRECTIONS: Final = 3
 #: Two timings are neighbours if their windows are this much alike, and the moments of most readings of so many.
 _ALIKE: Final = 0.2
@@ -259,6 +260,10 @@ class Search:
         for told, start in found[:_STARTS]:
             # A counter that renews itself has no lag besides: not just a neighbour of the best lag.
             for sensor in {self._lag_corrected(start, told), *([] if start.lag_ns else [start])}:
+                result.setdefault(sensor, self._if_rates_vary(sensor))
+        for step in _CLOSER_NS:
+            best = min(result, key=result.__getitem__)
+            for sensor in best.moved(step):
                 result.setdefault(sensor, self._if_rates_vary(sensor))
         return [(sensor, self.residual(sensor)) for sensor in result], list(result.values())
 
