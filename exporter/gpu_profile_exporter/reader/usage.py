@@ -85,13 +85,14 @@ PROCESS: Final = (
 
 def process_values() -> tuple[float, ...]:
     """The values of `PROCESS`, in its order; empty if the system does not tell."""
-    own, boot_s = usage(), _boot_s()
-    if own is None or boot_s is None:
+    own = usage()
+    if own is None:
         return ()
     try:
+        boot_s = _boot_s()
         # The listing itself holds one open.
         files = len(os.listdir(_PROC / "self" / "fd")) - 1  # noqa: PTH208 - names alone are a third of the cost
-    except OSError:
+    except (OSError, ValueError, StopIteration):
         return ()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     start_s = boot_s + own.start_ticks / _ticks_per_s()
@@ -105,9 +106,7 @@ def _ticks_per_s() -> int:
 
 
 @cache
-def _boot_s() -> float | None:
-    try:
-        lines = (_PROC / "stat").read_text().splitlines()
-        return next(float(line.split()[1]) for line in lines if line.startswith("btime "))
-    except (OSError, ValueError, StopIteration):
-        return None
+def _boot_s() -> float:
+    """When the machine started, since the epoch; asked for again while the system does not tell."""
+    lines = (_PROC / "stat").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("btime "))
