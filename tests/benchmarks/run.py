@@ -7,6 +7,7 @@ ACCEPT=1 takes the rows into `accepted.json`, from which `make dashboards` write
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -43,7 +44,9 @@ def main(arguments: list[str]) -> int:
     for group in arguments or GROUPS:
         known = table.get(group, {})
         measure = GROUPS[group] if arguments else _BESIDE_OTHERS.get(group, GROUPS[group])
+        started = time.monotonic()
         rows = _measure(measure, known)
+        sys.stderr.write(f"{group}: {time.monotonic() - started:.0f} s\n")
         missing = [name for name in known if name not in {row.name for row in rows}]
         for name in missing:
             sys.stdout.write(f"{name} | WORSE: not measured\n")

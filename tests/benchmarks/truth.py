@@ -3,7 +3,7 @@
 A row's cost is the share of what the laboratory's oracle could answer of power and busy share that is not both answered
 and within its half-width; where it could answer nothing, the share of given answers that are not. What a row has to
 reach is in `laboratory.score`; `tests/laboratory/run.py` prints more, and every confident error with its seed. Beside
-other groups a fifth of the seeds has to do, which takes five minutes of two quiet cores.
+other groups a tenth of the seeds has to do, which takes three minutes of two quiet cores.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from laboratory.score import Score, Verdict
 from benchmarks import calibrated_sensors
 from benchmarks.rows import Row
 
-_PART: Final = 5
+_PART: Final = 10
 
 
 def rows() -> Iterator[Row]:
