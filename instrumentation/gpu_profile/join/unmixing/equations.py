@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -233,6 +233,32 @@ class Equations:
         for _, sums in self._blocks:
             sums[gone] = 0.0
         self.reference[gone] = 0.0
+
+
+class Sums(NamedTuple):
+    """Normal equations of `n` windows: sums of products of shares, of shares and values, of values. Of those left out,
+    `unclear` ones may be of either side of a renewal; in `contradicting` ones a counter grew in what would be no time.
+    """
+
+    n: int
+    unclear: int
+    contradicting: int
+    gram: Floats
+    moment: Floats
+    square: float
+
+    @property
+    def alike(self) -> float:
+        """How many windows each fitted one stands for: unclear ones speak neither for a timing nor against it."""
+        return (self.n + self.unclear) / max(1, self.n)
+
+    def rates(self, most: float) -> Floats:
+        """The rates by column, within physics."""
+        return bounded(self.gram, self.moment, most)
+
+    def residual(self, rates: Floats) -> float:
+        """The sum of squares that these rates leave."""
+        return max(0.0, float(self.square - 2 * rates @ self.moment + rates @ self.gram @ rates))
 
 
 def packed(matrix: Floats) -> Floats:

@@ -12,7 +12,7 @@ from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
 from gpu_profile.join.unmixing.design import Design, Windows
-from gpu_profile.join.unmixing.equations import Equations, bounded
+from gpu_profile.join.unmixing.equations import Equations, Sums
 from gpu_profile.join.unmixing.expected import Expected
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, groups_of
@@ -94,32 +94,6 @@ class Found(NamedTuple):
     sensor: Sensor
     residual: float
     rivals: tuple[Sensor, ...]
-
-
-class Sums(NamedTuple):
-    """Normal equations of `n` windows: sums of products of shares, of shares and values, of values. Of those left out,
-    `unclear` ones may be of either side of a renewal; in `contradicting` ones a counter grew in what would be no time.
-    """
-
-    n: int
-    unclear: int
-    contradicting: int
-    gram: Floats
-    moment: Floats
-    square: float
-
-    @property
-    def alike(self) -> float:
-        """How many windows each fitted one stands for: unclear ones speak neither for a timing nor against it."""
-        return (self.n + self.unclear) / max(1, self.n)
-
-    def rates(self, most: float) -> Floats:
-        """The rates by column, within physics."""
-        return bounded(self.gram, self.moment, most)
-
-    def residual(self, rates: Floats) -> float:
-        """The sum of squares that these rates leave."""
-        return max(0.0, float(self.square - 2 * rates @ self.moment + rates @ self.gram @ rates))
 
 
 class Search:
