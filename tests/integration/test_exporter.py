@@ -66,9 +66,11 @@ def test_without_a_driver_it_serves_at_once_and_says_why_it_is_not_ready(tmp_pat
         assert status == 503
         assert body.startswith(b"not ready: nvidia-smi not found on PATH")
         assert running.get("/-/healthy")[0] == 200
+        # The server answers before the reader's first round has been counted.
+        error = 'gpu_profile_driver_errors_total{error_type="driver"}'
+        until(lambda: series(running.get("/metrics")[2].decode())[error] >= 1, "the failed opening is counted")
         found = series(running.get("/metrics")[2].decode())
         assert found["gpu_profile_driver_up"] == 0
-        assert found['gpu_profile_driver_errors_total{error_type="driver"}'] >= 1
         assert not any(name.startswith(("hw_", "nvidia_")) for name in found)
         assert b"nvidia-smi not found" in running.get("/")[2]
         assert running.end()[0] == 0

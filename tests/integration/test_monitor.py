@@ -104,13 +104,17 @@ def test_event_loop_goes_on_while_a_coroutine_waits_for_its_numbers(queue: Simul
 
 def test_task_that_is_cancelled_is_summed_up_and_leaves_nothing_behind(queue: SimulatedQueue) -> None:
     seen: list[GpuSummary] = []
+    at_work = asyncio.Event()
 
     @gpu_profile(report=seen.append)
     async def work(seconds: float) -> None:
+        at_work.set()
         await asyncio.sleep(seconds)
 
     async def main() -> None:
         running = asyncio.create_task(work(60))
+        # Before the function is at work there is nothing to sum up.
+        await at_work.wait()
         await asyncio.sleep(0.4)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -51,7 +51,7 @@ _AHEAD_NS: Final = 60_000_000
 #: How far back any lag that is tried may look: a renewal, or the error of the stamps, comes on top of the grid's.
 _LONGEST_LOOK_NS: Final = 2 * LONGEST_LAG_NS
 #: How often a timing is corrected by what its probes say; not once more if that multiplies the variance of a window's
-#: error by more than this.
+#: error by more than this, and by more than what the search leaves the moment of a reading open.
 _CORRECTIONS: Final = 6
 _WORSE: Final = 2.0
 
@@ -247,7 +247,7 @@ class Mixture:
             for each in rows:
                 first.add(*each)
             fit = Fit(first, most=self.family.most)
-            if held and fit.noise > _WORSE * held[-1].noise:
+            if held and fit.noise > _WORSE * held[-1].noise + self._blur(fit):
                 # Some readings are now taken for those of another renewal.
                 self.sensor, rows, first, fit = held
                 break
@@ -264,6 +264,10 @@ class Mixture:
         if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
         return True
+
+    def _blur(self, fit: Fit) -> float:
+        """What a moment that the search leaves open adds to the variance of a window's error, at the highest rate."""
+        return float(np.abs(fit.rates).max() * self.sensor.blur_ns / self._length_ns(self.sensor)) ** 2
 
     def _corrected(self, fit: Fit, now_ns: int) -> Sensor:
         """The sensor with its timing corrected by what the probes say of it."""

@@ -90,7 +90,7 @@ def test_clock_that_is_set_back_delays_no_span_and_the_join_goes_on(
 
 
 def test_nested_regions_are_charged_once(stage: Stage) -> None:
-    pauses = np.full(30, 0.03)
+    pauses = 0.02 + 0.007 * (np.arange(60) % 5)
     for pause in pauses.tolist():
         with region("request"):
             with region("model"):
@@ -98,8 +98,8 @@ def test_nested_regions_are_charged_once(stage: Stage) -> None:
             stage.run(pause)
     stage.flush()
     pool = stage.session.joiner.pools[stage.uuid]
-    assert pool.pooled("model").busy_s == pytest.approx(30 * 0.064, rel=0.1)
-    assert pool.pooled("model").active_s == pytest.approx(30 * 0.08, rel=0.01)
+    assert pool.pooled("model").busy_s == pytest.approx(60 * 0.064, rel=0.1)
+    assert pool.pooled("model").active_s == pytest.approx(60 * 0.08, rel=0.01)
     # While its child is active on the device, a parent is not innermost.
     assert pool.pooled("request").active_s == pytest.approx(pauses.sum(), rel=0.01)
 
