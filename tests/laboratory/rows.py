@@ -147,6 +147,9 @@ def _power(**options: Any) -> tuple[Sensor, ...]:
 #: Regions that never stop for as long as the slow things take would not show an idle device.
 _PAUSES: Final[dict[str, Any]] = {"pause_every_s": 3.0, "pause_s": 3.0}
 
+#: Another timing of the sensor with steady rates explains these as well where a loop repeats with the sensor.
+_PARTS: Final[dict[str, Any]] = {"count": 2, "length_ms": (20.0, 40.0), "regions": {"profile": "first"}}
+
 ROWS: Final[tuple[Row, ...]] = (
     _row("clean: random order, 100 ms counter", "clean", sensors=(COUNTER,)),
     _row("clean: GPM and counter", "clean"),
@@ -208,5 +211,6 @@ ROWS: Final[tuple[Row, ...]] = (
     _row("more: counter lags by 1 s", sensors=_counter(lag_ms=1000.0)),
     _row("more: power rises within each region", fixed=True, jitter=0.1, regions={"profile": "rise"}),
     _row("more: late stamps, random order", stamps=LATE),
+    *(_loop(f"more: loop of {loop:g} ms, work in a part of its regions", loop, **_PARTS) for loop in (75.0, 110.0)),
     *(Row(f"found: {name}", "violated", partial(_found, name)) for name in FOUND),
 )

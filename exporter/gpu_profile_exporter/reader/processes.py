@@ -17,7 +17,7 @@ from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER
 from gpu_profile_exporter.reader.launcher import Launcher
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.settings import HOME, Settings
-from gpu_profile_exporter.reader.usage import ended_cpu_s, shared_bytes, total
+from gpu_profile_exporter.reader.usage import Usage, ended_cpu_s, shared_bytes, total
 from gpu_profile_exporter.readings.readings import Reading
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -66,14 +66,23 @@ class Processes:
 
     def readings(self) -> Iterator[Reading]:
         """What they use of the machine, and how often they were started again."""
-        used, (_, _, memory) = total(self._all_pids()), self._measured
+        (used, ended_s), (_, _, memory) = self._used(), self._measured
         if used is not None:
             # Without those that have ended, the counter would go back whenever one is started again.
-            yield Reading(READER_CPU, _NONE, used.cpu_s + ended_cpu_s())
+            yield Reading(READER_CPU, _NONE, used.cpu_s + ended_s)
         if memory is not None:
             yield Reading(READER_MEMORY, _NONE, memory)
         for reason, n in sorted(self.restarts.items()):
             yield Reading(READER_RESTARTS, _REASONS[reason], n)
+
+    def _used(self) -> tuple[Usage | None, float]:
+        """What those that run use, and the CPU time of those that have ended."""
+        ended_s = ended_cpu_s()
+        while True:
+            used, before_s, ended_s = total(self._all_pids()), ended_s, ended_cpu_s()
+            # One that another thread saw the end of meanwhile would count as both.
+            if ended_s == before_s:
+                return used, ended_s
 
     @property
     def apart(self) -> set[int]:

@@ -12,7 +12,8 @@ the region's own rate. Over many windows these are linear equations. Read in thi
 - `design`: the equations of readings under a timing of the sensor; `equations`: their sums over all readings.
 - `shrinkage`: the solution, with every violation as large as the readings call for.
 - `unmix`: rates, confidence intervals and refusals.
-- `scan`: many timings tried roughly; `timing_search`: the sensor's lag and window, found in the readings.
+- `scan`: many timings tried roughly; `likelihood`: how likely readings are under one; `timing_search`: the
+  sensor's lag and window, found in the readings.
 - `family`: the windows of signals that share them; `shares`: a measured total, shared out among regions for good.
 - `watch`: whether new windows are still what the rates say of them.
 - `meter`: long executions by the energy counter alone.

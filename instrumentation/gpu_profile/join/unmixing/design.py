@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -18,6 +19,9 @@ from gpu_profile.units import NS_PER_S
 _AT_ONCE: Final = 512
 #: The unit of a lag and of a window in their probes.
 _MS: Final = 1e6
+#: Windows are alike if what ran in each of these parts of them is the same but for this share of a part.
+_PARTS: Final = 4
+_ALIKE: Final = 0.04
 
 
 class Windows(NamedTuple):
@@ -76,6 +80,8 @@ class Design:
         self._weights = np.sqrt(lengths / lengths.mean()) if sensor.follows and len(lengths) else np.ones(len(lengths))
         self.values: Floats = values * self._weights[:, None]
         self._window_ns = sensor.window_ns
+        #: Where each window begins and ends, of a smoothing sensor's those times in which most of it is.
+        self._spans = (ends - (sensor.window_ns * (2 if sensor.smooth else 1) or ends - starts), ends)
         self._scale = self._weights
         self._smooth = (ends[:, None] + sensor.spread()) if sensor.smooth else None
         if sensor.window_ns:
@@ -115,6 +121,17 @@ class Design:
         shares[:, 0] = np.clip(self._weights - shares[:, 1:].sum(axis=1), 0.0, self._weights)
         return shares
 
+    def patterns(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
+        """What ran in each part of every window, as shares of the part by column: `[n, parts * columns]`."""
+        starts, ends = self._spans
+        edges = starts[:, None] + np.outer(ends - starts, np.arange(_PARTS + 1)) // _PARTS
+        order = np.argsort(edges.ravel(), kind="stable")
+        passed = np.empty((columns, edges.size))
+        passed[:, order] = active.until(edges.ravel()[order], columns)
+        ran = np.diff(passed.reshape(columns, *edges.shape), axis=2) / np.maximum(1, np.diff(edges, axis=1))
+        result: Floats = ran[1:].transpose(1, 0, 2).reshape(len(edges), (columns - 1) * _PARTS)
+        return result
+
     def probes(
         self, active: ActiveTime, probes: Sequence[Probe], shares: Floats, rates: Floats, origin_ns: int
     ) -> Floats:
@@ -151,3 +168,28 @@ class Design:
             else:
                 result[:, i] = found[kind][:, slots[column] if column else 0]
         return result
+
+
+def alike(patterns: Floats) -> Ints:
+    """The group of each window, of which `patterns[n, k]` are what ran in it: those of a group are alike."""
+    if not len(patterns):
+        return np.zeros(0, np.int64)
+    groups: Ints = np.unique(np.rint(patterns / _ALIKE), axis=0, return_inverse=True)[1].ravel()
+    return groups
+
+
+def design_effect(errors: Floats, groups: Ints, unknowns: int) -> float:
+    """How many windows tell as much as one would if they were independent: 1 if no two are alike.
+
+    Noise differs between windows that are alike. What is wrong with the equations does not, and shows once, however
+    often they come: the mean square of what groups of them have in common, over that of all errors (Kish, *Survey
+    Sampling*, 1965, ch. 5). It is infinite if there are no more groups than unknowns, which then fit anything.
+    """
+    counts = np.bincount(groups)
+    if len(counts) == len(errors):
+        return 1.0
+    if len(counts) <= unknowns:
+        return math.inf
+    common = float((np.bincount(groups, errors) ** 2 / counts).sum()) / (len(counts) - unknowns)
+    square = float(errors @ errors) / len(errors)
+    return max(1.0, common / square) if square > 0 else 1.0

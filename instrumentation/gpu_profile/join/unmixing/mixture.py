@@ -105,6 +105,8 @@ class Mixture:
         #: The timings that the latest search could not rule out, and by column each signal's rates under the others.
         self._known: tuple[Sensor, ...] = ()
         self._others: list[list[Floats]] = []
+        #: How many windows tell as much as one, as the latest search found it.
+        self._effect = 1.0
         self._fits: dict[int, Fit] = {}
 
     @property
@@ -231,7 +233,7 @@ class Mixture:
         if self._expected is not None:
             every = (found.sensor, *found.rivals)
             self.unexpected = not any(self._expected.admits(each, windows.ends) for each in every)
-        self._known = (found.sensor, *found.rivals)
+        self._known, self._effect = (found.sensor, *found.rivals), found.effect
         self.sensor = found.sensor
         self._watch.found(found.residual)
         self._reference = search.rates(found.sensor)
@@ -259,7 +261,8 @@ class Mixture:
         self._equations.refer(self._solutions(first, fit), first.seen)
         for each in rows:
             self._equations.add(*each)
-        self._others = [self._rates(rival, windows, active, columns) for rival in found.rivals]
+        others = (self._rates(rival, windows, active, columns) for rival in found.rivals)
+        self._others = [rates for rates in others if rates]
         sure = found.sensor.in_step and not found.rivals and fit.uncertainty(Probing.LAG) <= _SURE_LAG_MS
         if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
@@ -287,13 +290,15 @@ class Mixture:
         return self._settled.with_probes(choose(active_s, lengths, window=sensor.window_ns > 0))
 
     def _rates(self, sensor: Sensor, windows: Windows, active: ActiveTime, columns: int) -> list[Floats]:
-        """Every signal's rates by column under another timing."""
+        """Every signal's rates and steady ones by column under another timing; none if it leaves all windows out."""
         equations = self._renewed(active, columns, sensor)
         for each in self._rows(windows, active, columns, sensor, equations.probes):
             equations.add(*each)
         if not equations.n:
-            return [np.full(columns, np.inf) for _ in self.signals]
-        return [Fit(equations, i, most=self.family.most).rates for i in range(len(self.signals))]
+            return []
+        signals = range(len(self.signals))
+        fits = [Fit(equations, i, most=self.family.most, effect=self._effect) for i in signals]
+        return [np.array([fit.rates, np.clip(fit.steady, 0.0, self.family.most)]) for fit in fits]
 
     def lock(self) -> None:
         """Stay with the timing that was found, and forget the windows."""
@@ -375,6 +380,7 @@ class Mixture:
                 others=others,
                 most=self.family.most,
                 start=self._watch.variances,
+                effect=self._effect,
             )
             self._fits[output] = fit
         return fit

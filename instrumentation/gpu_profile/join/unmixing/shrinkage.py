@@ -51,11 +51,12 @@ class Posterior:
 
 def shrink(
     gram: Floats, moment: Floats, square: float, n: int, groups: Mapping[Group, Ints],
-    mean: float, start: Mapping[Group, float] | None = None,
+    mean: float, start: Mapping[Group, float] | None = None, least: float = 0.0,
 ) -> Posterior:  # fmt: skip
     """Solve the normal equations of `n` rows, whose values are `mean` on average and whose squares add up to `square`.
 
-    `groups` are the places of the unknowns that are shrunk, `start` variances to begin with.
+    `groups` are the places of the unknowns that are shrunk, `start` variances to begin with. The noise is held to be
+    no less than `least`.
     """
     diagonal = np.diag(gram)
     used = diagonal > 0
@@ -69,7 +70,7 @@ def shrink(
     of = np.repeat(np.arange(len(own)), [len(each) for each in own.values()])
     sizes = np.bincount(of, minlength=len(own))
     free = len(kept) - len(shrunk)
-    floor = max(_TINY, 1e-12 * square / max(n, 1))
+    floor = max(_TINY, 1e-12 * square / max(n, 1), least)
     plain = np.delete(np.arange(len(kept)), shrunk)
     noise = max(floor, _left(inner[np.ix_(plain, plain)], right[plain], square) / max(1, n - free))
 

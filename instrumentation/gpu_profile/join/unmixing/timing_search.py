@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu_profile.catalogue import Kind, Signal
-from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
-from gpu_profile.join.unmixing.design import Design, Windows
-from gpu_profile.join.unmixing.equations import Equations, Sums
-from gpu_profile.join.unmixing.expected import Expected
-from gpu_profile.join.unmixing.probes import Kind as Probing
-from gpu_profile.join.unmixing.probes import Probe, choose, groups_of
+from gpu_profile.catalogue import Kind
+from gpu_profile.join.unmixing.design import Windows
+from gpu_profile.join.unmixing.likelihood import CERTAIN, Least, Likelihood, Told, late
 from gpu_profile.join.unmixing.scan import Scan
-from gpu_profile.join.unmixing.sensor import (
-    FINE_STEPS_NS,
-    GUARD_NS,
-    IN_STEP,
-    NEAR_STEP,
-    Sensor,
-    in_step,
-    renews_faster,
-    unsteadiness_ns,
-)
-from gpu_profile.join.unmixing.shrinkage import Posterior, shrink
+from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
 from gpu_profile.join.unmixing.timings import (
     JITTERS_NS,
-    LONGEST_LAG_NS,
     STEP_NS,
     dividing,
     drifting,
@@ -43,37 +28,20 @@ from gpu_profile.join.unmixing.timings import (
     stretching,
 )
 from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE
-from gpu_profile.units import NS_PER_S
 
 #: The coarse grid is tried on the newest windows alone.
 _COARSE: Final = 500
-#: More pieces of active time than this are searched by what is active of each half millisecond, which is less work and
-#: off by an eighth of one at a window's edges at most; unless they are few for so many cells, or cells are too many.
-_MANY_PIECES: Final = 4000
-_CELL_NS: Final = 500_000
-_CELLS_PER_PIECE: Final = 3
-_MOST_CELLS: Final = 1_000_000
 #: So many of the best lags are tried with renewals too.
 _NEAR: Final = 3
 #: The newest windows, in which periods other than the nominal one are tried: more would need a finer grid of periods.
 _PERIODS: Final = 150
-#: So many points of the coarse grid are followed to their minimum.
+#: So many points of the coarse grid are followed to their minimum, while what they leave may still fall by this many
+#: times as much as the best one's did.
 _STARTS: Final = 8
-#: Scores are differences of log likelihoods, doubled. A timing is a rival of the best one if it is less than this away,
-#: not followed to its minimum if it is further away than this, and not looked at more closely than on the coarse grid,
-#: where a neighbour's score is all that is known, beyond this.
-_CERTAIN: Final = 20.0
-#: ... or, where the windows call for rates that vary, if what it leaves more is no more than these shares of what
-#: varying rates explain and of what they leave: the ways in which rates may vary are an approximation, and no number of
-#: windows evens out its error.
-_MISFIT: Final = (0.05, 0.2)
-_HOPELESS: Final = 60.0
+_MORE: Final = 3.0
+#: On the coarse grid a neighbour's score is all that is known: what
+#: is further away than this is not followed.
 _FAR_OFF: Final = 200.0
-#: A sensor that renews itself, but with a lag of its own besides, has this much against it to begin with.
-_STRANGE: Final = 20.0
-#: ... and so has a window that no board is known to have, or a lag that is longer than any board's known one.
-_UNUSUAL: Final = 20.0
-_LATE_NS: Final = 200_000_000
 #: Timings this near are looked at more closely, in such steps: where rates vary by this many windows, each corrected so
 #: often.
 _RANGE_NS: Final = 60_000_000
@@ -81,95 +49,24 @@ _STEP_NS: Final = 2_500_000
 _SOME: Final = 300
 _CLOSER_NS: Final = (1_250_000, 600_000, 300_000, 150_000)
 _CORRECTIONS: Final = 3
-#: Two timings are neighbours if their windows are this much alike, and the moments of most readings of so many.
+#: Two timings are neighbours if their windows are this much alike, and the moments of most readings.
 _ALIKE: Final = 0.2
-_COMPARED: Final = 64
 #: A stamp's error is only believed in if it leaves this much less of the residual: chance finds a little.
 _BETTER: Final = 0.98
 
 
 class Found(NamedTuple):
-    """A timing, and the mean squared error that it leaves. `rivals` are others that the windows do not rule out."""
+    """A timing, and the mean squared error that it leaves. `rivals` are others that the windows do not rule out, of
+    which so many tell as much as one that is independent of the others would: `effect`."""
 
     sensor: Sensor
     residual: float
     rivals: tuple[Sensor, ...]
+    effect: float
 
 
-class Search:
-    """The search for the timing of one family in `windows`, whose first signal is `lead`.
-
-    `known` are timings that an earlier search could not rule out: they are followed too. `expected` is what was known
-    of the sensor before.
-    """
-
-    def __init__(
-        self, lead: Signal, windows: Windows, active: ActiveTime, columns: int, most: float,
-        *, known: Sequence[Sensor] = (), expected: Expected | None = None,
-    ) -> None:  # fmt: skip
-        self.lead = lead
-        self.windows = windows
-        self.columns = columns
-        self.most = most
-        self._reach_ns = LONGEST_LAG_NS + max(shape.reach_ns for shape in shapes(lead)) + 2 * lead.refresh_ns
-        self._pieces = active
-        self._active = self._coarse()
-        self._known, self._expected = known, expected
-        self._some = windows.ends[:: max(1, len(windows.ends) // _COMPARED)]
-        self._alone = windows._replace(masses=windows.masses[:, :1])
-        self._unsteadiness_ns = unsteadiness_ns(windows.ends)
-        #: The catalogue's period is only nominal: what the readings show goes first.
-        self._faster = renews_faster(lead, windows.ends)
-        if self._faster:
-            # A reading may be as old as the sensor's period, which is no longer than what lies between two.
-            self._unsteadiness_ns += int(np.median(windows.ends - windows.starts)) // 4
-        #: Sums of squares are not more exact than this, and no fit is better.
-        means = self._alone.masses[:, 0] * NS_PER_S / (windows.ends - windows.starts)
-        self._least = 1e-9 * float((means**2).mean()) + 1e-30
-        self._variance, self._mean = float(means.var()), float(means.mean())
-
-    def _coarse(self) -> ActiveTime | SampledTime:
-        """Active time as it is searched."""
-        active = self._pieces
-        if len(active.starts) <= _MANY_PIECES or not len(self.windows.ends):
-            return active
-        start, end = int(self.windows.starts[0]) - self._reach_ns, int(self.windows.ends[-1]) + self._reach_ns
-        cells = (end - start) // _CELL_NS
-        if cells > _CELLS_PER_PIECE * len(active.starts) or cells * self.columns > _MOST_CELLS:
-            return active
-        return active.sampled(start, end, _CELL_NS, self.columns)
-
-    def _fitted(self, sensor: Sensor, windows: Windows, active: ActiveTime | SampledTime) -> Sums:
-        n, unclear, contradicting, square = 0, 0, 0, 0.0
-        gram, moment = np.zeros((self.columns, self.columns)), np.zeros(self.columns)
-        for part in windows.parts():
-            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
-            shares, values = design.shares(active, self.columns), design.values[:, 0]
-            gram += shares.T @ shares
-            moment += shares.T @ values
-            square += float(values @ values)
-            n += len(values)
-            unclear += design.unclear
-            contradicting += design.contradicting
-        return Sums(n, unclear, contradicting, gram, moment, square)
-
-    def residual(self, sensor: Sensor) -> float:
-        """Mean squared error that a timing leaves."""
-        return self._left(self._fitted(sensor, self._alone, self._active), len(self.windows.ends))
-
-    def _left(self, fitted: Sums, n: int) -> float:
-        """The mean squared error of `n` windows, those included that were left out."""
-        left = fitted.residual(fitted.rates(self.most)) if fitted.n else 0.0
-        return max(self._least, (left * fitted.alike + self._out(fitted, n)) / n)
-
-    def _out(self, fitted: Sums, n: int) -> float:
-        """The sum of squares of those of `n` windows that are neither fitted nor unclear: they are no better than their
-        mean, and contradict the timing where a counter grew."""
-        return (n - fitted.n - fitted.unclear) * self._variance + fitted.contradicting * self._mean**2
-
-    def rates(self, sensor: Sensor) -> Floats:
-        """The rates of the first signal under a timing."""
-        return self._fitted(sensor, self._alone, self._active).rates(self.most)
+class Search(Likelihood):
+    """The search for the timing of one family."""
 
     def run(self) -> Found:
         """The timing under which the windows are the most likely."""
@@ -178,48 +75,55 @@ class Search:
             # A period that is looked for is found anew with every reading more.
             known = [sensor for sensor in known if not sensor.period_ns]
         starts = [sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in known]
-        ranked = self._starts()
-        most = ranked[0][0] + _HOPELESS
-        starts += [start for score, start in ranked if score < most]
-        tried = self._refined([self._unsettled(start) for start in starts])
+        tried = self._refined([self._unsettled(start) for start in (*starts, *self._starts())])
         best, left = min(tried, key=lambda t: self._score(*t))
-        scores = [self._score(*each) for each in tried]
-        judge, certain = self._if_steady, _CERTAIN
-        posterior, probes = self._posterior(best)
-        enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (len(probes) + self.columns)
-        if enough and len(self.windows.ends) * math.log(left / posterior.noise) > _CERTAIN:
-            tried, scores = self._varying(best, tried)
-            best, left = tried[int(np.argmin(scores))]
-            noise = self._posterior(best)[0].noise
-            judge = self._if_rates_vary
-            misfit = min(_MISFIT[0] * (left / noise - 1), _MISFIT[1])
-            certain = max(_CERTAIN, len(self.windows.ends) * math.log1p(misfit))
-        most = min(scores) + certain
-        rivals = [t[0] for t, score in zip(tried, scores, strict=True) if self._apart(t[0], best) and score < most]
-        return Found(best, left, (*rivals, *self._as_good(best, judge, most)))
+        tried += [(each, self.residual(each)) for each in self._any_phase(best)]
+        scored, judge = [(self._score(*each), each[0]) for each in tried], self._if_steady
+        effect = self._repeated(best)
+        least = Least(min(scored)[0], late(best), effect)
+        told = self._told(best)
+        enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (told.probes + self.columns)
+        if enough and len(self.windows.ends) * math.log(left / told.noise) > CERTAIN:
+            rough, every = self._varying(best, tried)
+            told = min(every, key=lambda one: one.score)
+            best, left, least = told.sensor, told.left, Least(told.score, late(told.sensor), effect)
+            judge = partial(self._if_rates_vary, told)
+            found = [*self._likely(every, effect), *self._likely(rough, effect)]
+        else:
+            found = [sensor for score, sensor in sorted(scored) if least.near(score, late=late(sensor))]
+        apart = [best]
+        for sensor in found:
+            if all(self._apart(sensor, other) for other in apart):
+                apart.append(sensor)
+        return Found(best, left, (*apart[1:], *self._as_good(best, judge, least)), effect)
+
+    def _likely(self, some: Sequence[Told], effect: float) -> list[Sensor]:
+        """The timings that the best one does not rule out, from the likeliest on."""
+        best = min(some, key=lambda one: one.score)
+        least = Least(best.score, late(best.sensor), effect)
+        scores = sorted((one.score if late(one.sensor) else one.beside(best), one.sensor) for one in some)
+        return [sensor for score, sensor in scores if least.near(score, late=late(sensor))]
 
     def _if_steady(self, sensor: Sensor) -> float:
         return self._score(sensor, self.residual(sensor))
 
-    def _if_rates_vary(self, sensor: Sensor) -> float:
-        return self._posterior(sensor)[0].evidence + self._against(sensor)
+    def _if_rates_vary(self, best: Told, sensor: Sensor) -> float:
+        return self._told(sensor).beside(best)
 
-    def _as_good(self, best: Sensor, judge: Callable[[Sensor], float], most: float) -> Iterator[Sensor]:
+    def _as_good(self, best: Sensor, judge: Callable[[Sensor], float], least: Least) -> Iterator[Sensor]:
         """The ends of the range around the best lag that is hardly worse: in a loop it may be wide."""
         for step in (-_STEP_NS, _STEP_NS):
             last = best
             for move in range(step, step * (_RANGE_NS // _STEP_NS + 1), step):
                 near = best._replace(lag_ns=best.lag_ns + move)
-                if not (near.period_ns or near.lag_ns >= 0) or judge(near) >= most:
+                if not (near.period_ns or near.lag_ns >= 0) or not least.near(judge(near), late=late(near)):
                     break
                 last = near
             if last is not best:
                 yield last
 
-    def _varying(
-        self, middle: Sensor, tried: Sequence[tuple[Sensor, float]]
-    ) -> tuple[list[tuple[Sensor, float]], list[float]]:
-        """Timings near those, and in a range around one of them, with what is against each if rates may vary.
+    def _varying(self, middle: Sensor, tried: Sequence[tuple[Sensor, float]]) -> tuple[list[Told], list[Told]]:
+        """Timings near those, and in a range around one of them: by the newest windows, and the best by all of them.
 
         What rates vary by is mistaken for the timing's doing where they are held to be steady: only with both does
         either show.
@@ -228,88 +132,41 @@ class Search:
             middle._replace(lag_ns=middle.lag_ns + move) for move in range(-_RANGE_NS, _RANGE_NS + 1, _STEP_NS)
         ]
         near = [sensor for sensor in near if sensor.period_ns or sensor.lag_ns >= 0]
-        found = [(self._posterior(sensor, _SOME), sensor) for sensor in near]
-        found.sort(key=lambda one: one[0][0].evidence + self._against(one[1]))
-        result: dict[Sensor, float] = {}
-        for told, start in found[:_STARTS]:
+        found = [self._told(sensor, _SOME) for sensor in near]
+        best = min(found, key=lambda one: one.score)
+        found.sort(key=lambda one: one.beside(best))
+        starts: list[Told] = []
+        for one in found:
+            if len(starts) < _STARTS and not any(self._near(one.sensor, other.sensor) for other in starts):
+                starts.append(one)
+        result: dict[Sensor, Told] = {}
+        for one in starts:
             # A counter that renews itself has no lag besides: not just a neighbour of the best lag.
-            for sensor in {self._lag_corrected(start, told), *([] if start.lag_ns else [start])}:
-                result.setdefault(sensor, self._if_rates_vary(sensor))
+            for sensor in {self._lag_corrected(one), *([] if one.sensor.lag_ns else [one.sensor])}:
+                result.setdefault(sensor, self._told(sensor))
         for step in _CLOSER_NS:
-            best = min(result, key=result.__getitem__)
-            for sensor in best.moved(step):
-                result.setdefault(sensor, self._if_rates_vary(sensor))
-        return [(sensor, self.residual(sensor)) for sensor in result], list(result.values())
+            best = min(result.values(), key=lambda one: one.score)
+            for sensor in best.sensor.moved(step):
+                result.setdefault(sensor, self._told(sensor))
+        return found, list(result.values())
 
-    def _lag_corrected(self, sensor: Sensor, told: tuple[Posterior, tuple[Probe, ...]]) -> Sensor:
+    def _lag_corrected(self, told: Told) -> Sensor:
         """The sensor with its lag corrected by what the probe of it says, again and again."""
         for _ in range(_CORRECTIONS):
-            posterior, probes = told
-            moved = sensor.corrected(float(posterior.solution[probes.index(Probe(Probing.LAG))]), 0.0, 0.0, 0)
-            if moved is sensor:
+            moved = told.sensor.corrected(told.lag_ms, 0.0, 0.0, 0)
+            if moved is told.sensor:
                 break
-            sensor, told = moved, self._posterior(moved, _SOME)
-        return sensor
+            told = self._told(moved, _SOME)
+        return told.sensor
 
-    def _posterior(self, sensor: Sensor, most: int | None = None) -> tuple[Posterior, tuple[Probe, ...]]:
-        """What is known under a timing if rates may vary, by all windows or the newest, and by which probes."""
-        windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
-        equations = Equations(choose(self._active_s(), self._lengths(sensor), window=sensor.window_ns > 0))
-        fitted = self._fitted(sensor, windows, self._active)
-        rates, origin_ns = fitted.rates(self.most), int(windows.starts[0])
-        for part in windows.parts():
-            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
-            shares = design.shares(self._pieces, self.columns)
-            probes = design.probes(self._pieces, equations.probes, shares, rates, origin_ns)
-            equations.add(shares, design.values, probes)
-        n = len(windows.ends)
-        square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
-        mean = abs(float(equations.sum[0])) / max(1, equations.n)
-        groups = groups_of(equations.probes)
-        gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
-        found = shrink(gram, moment, square, n, groups, mean)
-        return found, equations.probes
-
-    def _lengths(self, sensor: Sensor) -> Floats:
-        """How long executions last, as shares of what a reading averages over."""
-        lengths_ns = self.windows.ends - self.windows.starts
-        over_ns = sensor.window_ns * (2 if sensor.smooth else 1) or float(lengths_ns.mean())
-        return self._pieces.typical_ns(self.columns) / over_ns
-
-    def _active_s(self) -> Floats:
-        edges = np.array([self.windows.starts[0], self.windows.ends[-1]])
-        passed = np.diff(self._pieces.until(edges, self.columns))[:, 0]
-        passed[0] = max(0.0, float(edges[1] - edges[0] - passed[1:].sum()))
-        return passed / NS_PER_S
-
-    def _score(self, sensor: Sensor, left: float) -> float:
-        """Twice how much less likely (natural logarithm) the windows are than with a residual of 1.
-
-        A timing that is not how such sensors work has to be that much better.
-        """
-        return len(self.windows.ends) * float(np.log(left)) + self._against(sensor)
-
-    def _against(self, sensor: Sensor) -> float:
-        """What is against a timing to begin with: how such sensors work, or how this one does."""
-        if self._expected is not None:
-            return 0.0 if self._expected.admits(sensor, self._some) else _STRANGE + _UNUSUAL
-        strange = (
-            self.lead.refresh_ns and not self._faster and not sensor.in_step and (sensor.lag_ns or not sensor.period_ns)
-        )
-        unheard = sensor.window_ns and not sensor.usual
-        late = sensor.lag_ns + sensor.period_ns // 2 > _LATE_NS
-        # A reading that is of a moment after its stamp: only stamps that are off can show that.
-        early = not sensor.in_step and sensor.lag_ns < -GUARD_NS
-        return _STRANGE * bool(strange) + _UNUSUAL * (bool(unheard) + late + early)
-
-    def _starts(self) -> list[tuple[float, Sensor]]:
-        """The best timings of coarse scans that are no neighbours, each moved to the best near it, by score."""
+    def _starts(self) -> list[Sensor]:
+        """The best timings of coarse scans that are no neighbours, each moved to the best near it."""
         alone = self._alone
         few = Windows(alone.starts[-_COARSE:], alone.ends[-_COARSE:], alone.masses[-_COARSE:])
         scan = Scan(self._pieces, few, self.columns, self._reach_ns, counts=self.lead.kind is Kind.COUNTER)
 
         def ranked(tried: Sequence[Sensor]) -> list[tuple[float, int, Sensor]]:
-            left = np.maximum(scan.residuals(tried), self._least)
+            left = scan.residuals(tried) + self._least
             return [
                 (self._score(sensor, float(one)), i, sensor)
                 for i, (sensor, one) in enumerate(zip(tried, left, strict=True))
@@ -329,23 +186,34 @@ class Search:
         if self.lead.refresh_ns and not self._faster:
             near = [plain(sensor) for sensor in self._distinct(tried, _NEAR)]
             if step < IN_STEP:
-                tried += ranked(renewing(near, self.lead))
+                # In a loop, many lags fit alike: the one that is all renewals' doing is tried in any case.
+                tried += ranked(renewing([self._usual(near[0]), *near], self.lead))
             if self.lead.kind is Kind.COUNTER:
                 newest = Windows(few.starts[-_PERIODS:], few.ends[-_PERIODS:], few.masses[-_PERIODS:])
                 tried += ranked(drifting(near[0], self.lead, newest.ends))
         if self._expected is not None:
             tried += ranked(self._expected.starts())
-        starts = self._distinct(tried, _STARTS)
+        starts = self._distinct(tried, _STARTS, math.inf)
         # In a loop that hardly varies, what is right and what is wrong are few milliseconds apart.
-        nearer = sorted(min(ranked([*start.around(FINE_STEPS_NS[0])])) for start in starts)
-        return [(score, start) for score, _, start in nearer]
+        return [min(ranked([*start.around(FINE_STEPS_NS[0])]))[2] for start in starts]
 
-    def _distinct(self, tried: Sequence[tuple[float, int, Sensor]], most: int) -> list[Sensor]:
+    def _any_phase(self, best: Sensor) -> list[Sensor]:
+        """Renewals at any phase with no lag besides, if phases are told apart: where windows repeat, each may be."""
+        if not best.period_ns or best.in_step or best.follows:
+            return []
+        some = renewing([self._usual(best)], self.lead)
+        return [each._replace(blur_ns=best.blur_ns) for each in some if not each.lag_ns]
+
+    def _usual(self, sensor: Sensor) -> Sensor:
+        """One that lags by what renewals explain, and averages as this one does."""
+        return plain(sensor._replace(lag_ns=0, period_ns=self.lead.refresh_ns))
+
+    def _distinct(self, tried: Sequence[tuple[float, int, Sensor]], most: int, far: float = _FAR_OFF) -> list[Sensor]:
         """The best that are not each other's neighbours."""
         apart: list[Sensor] = []
         first = min(tried)[0]
         for score, _, sensor in sorted(tried):
-            if len(apart) == most or score > first + _FAR_OFF:
+            if len(apart) == most or score > first + far:
                 break
             if all(bool(sensor.period_ns) != bool(other.period_ns) or self._apart(sensor, other) for other in apart):
                 apart.append(sensor)
@@ -358,16 +226,24 @@ class Search:
         far = np.abs(one.placed(self._some).middles(self._some) - other.placed(self._some).middles(self._some))
         return bool(np.median(far) > max(STEP_NS, one.window_ns // 10))
 
+    @staticmethod
+    def _near(one: Sensor, other: Sensor) -> bool:
+        """Whether two timings are next to each other in the range that is tried."""
+        return one._replace(lag_ns=0) == other._replace(lag_ns=0) and abs(one.lag_ns - other.lag_ns) <= _STEP_NS
+
     def _refined(self, sensors: Sequence[Sensor]) -> list[tuple[Sensor, float]]:
         """The best timing near each, and what it leaves; those aside that turn out to be hopeless on the way."""
-        tried = [(sensor, 0.0) for sensor in sensors]
+        tried = [(sensor, self.residual(sensor)) for sensor in sensors]
         for step in FINE_STEPS_NS[1:]:
             found = []
             for sensor, _ in tried:
                 near = [(each, self.residual(each)) for each in sensor.around(step)]
                 found.append(min(near, key=lambda t: self._score(*t)))
-            most = min(self._score(*each) for each in found) + 2 * _CERTAIN
-            tried = [each for each in found if self._score(*each) < most]
+            best = min(found, key=lambda t: self._score(*t))
+            most = self._score(*best) + 2 * CERTAIN * self._repeated(best[0])
+            # Another may still gain what this one did: on a coarse grid, most of what is left is the grid's doing.
+            gain = _MORE * max(0.0, min(left for _, left in tried) - best[1])
+            tried = [(each, left) for each, left in found if self._score(each, max(left - gain, self._least)) < most]
         return tried
 
     def _unsettled(self, sensor: Sensor) -> Sensor:

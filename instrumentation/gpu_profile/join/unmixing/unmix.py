@@ -78,13 +78,15 @@ class Fit:
     """The rates of one of the signals of `equations`, and how far each may be off.
 
     `errors` is what errors of stamps may add to the equations.
-    `others` are the rates by column under other timings of the sensor that the windows do not rule out. No rate is
-    above `most`. `start` are the variances that the search for those of the groups begins with.
+    `others` are the `rates` and `steady` ones under other timings of the sensor that the windows do not rule out,
+    `[2, columns]` each. No rate is
+    above `most`. `start` are the variances that the search for those of the groups begins with. So many windows tell as
+    much as one that is independent of the others would: `effect`.
     """
 
     def __init__(
         self, equations: Equations, output: int = 0, *, errors: Errors | None = None, others: Sequence[Floats] = (),
-        most: float = np.inf, start: Mapping[Group, float] | None = None,
+        most: float = np.inf, start: Mapping[Group, float] | None = None, effect: float = 1.0,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -98,9 +100,11 @@ class Fit:
         self._diagonal = np.where(self._unseen, 1.0, np.diag(self._gram))
         self.solution, self.noise = np.zeros(size), np.inf
         self.covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
-        self._shift, self._offsets = np.zeros(columns), np.zeros((0, columns))
+        self._shift, self._offsets = np.zeros(columns), np.zeros((0, 2, columns))
         self._ceilings = np.full(columns, most)
         self.mean, self._groups = 0.0, groups_of(self._probes)
+        #: The rates by column if they do not vary.
+        self.steady: Floats = np.zeros(columns)
         self.variances: Mapping[Group, float] = {}
         if not self.n:
             return
@@ -109,7 +113,8 @@ class Fit:
         # What runs in nobody's time is not heavier than what regions do in the busiest window.
         self._ceilings[0] = min(most, float(equations.highest[output]))
         errors = errors or Errors(np.zeros((columns, columns)))
-        steady = np.linalg.lstsq(self._gram, self._moment, rcond=None)[0]
+        self.steady = np.linalg.lstsq(self._gram, self._moment, rcond=None)[0].astype(np.float64)
+        steady = self.steady
         left = max(square - float(steady @ self._moment), 1e-300)
         explained = errors.least * float(steady @ errors.most @ steady) / left
         if explained > _TOO_MUCH:
@@ -121,20 +126,24 @@ class Fit:
             called_for = gram.copy()
             for places in self._groups.values():
                 called_for[places], called_for[:, places] = 0.0, 0.0
-        found = shrink(
-            called_for, equations.moment[:, output], square, self.n, self._groups, self.mean,
-            start,
-        )  # fmt: skip
+        # No fewer than tell anything at all.
+        effect = min(effect, max(1.0, self.n / (2 * size)))
+        moment, n = equations.moment[:, output] / effect, max(1, round(self.n / effect))
+        found = shrink(called_for / effect, moment, square / effect, n, self._groups, self.mean, start)
         self.solution, self.covariance, self.variances = found.solution, found.covariance, found.variances
         self.solution[p:] += moved
         if self.n > int((self._seen > 0).sum()):
             self.noise = found.noise
         self._cluster(equations, output, gram)
-        self._offsets = np.array([self._padded(other) - self._mean_rates() for other in others]).reshape(-1, columns)
+        own = np.array([self._mean_rates(), self.steady])
+        #: By timing: how far rates are from these, and steady ones from steady ones.
+        self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
 
-    def _padded(self, rates: Floats) -> Floats:
-        result = self._mean_rates()
-        result[: len(rates)] = rates[: len(result)]
+    @staticmethod
+    def _padded(rates: Floats, own: Floats) -> Floats:
+        result = own.copy()
+        known = min(rates.shape[1], own.shape[1])
+        result[:, :known] = rates[:, :known]
         return result
 
     def _cluster(self, equations: Equations, output: int, gram: Floats) -> None:
@@ -277,10 +286,12 @@ class Fit:
             widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
         shift = float(self._shift @ weights)
         widths[LOCK_STEP] = shift + opened
-        if len(self._offsets):
-            apart = float(np.abs(self._offsets @ weights).max())
-            widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, apart - shift)
+        widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, self._apart(weights, 0) - shift)
         return widths
+
+    def _apart(self, weights: Floats, steady: Literal[0, 1]) -> float:
+        """How far the rate, or the steady one, may be from what it is under another timing."""
+        return float(np.abs(self._offsets[:, steady] @ weights).max(initial=0.0))
 
     def _given(self, direction: Floats, places: Ints) -> float:
         """The variance in a direction if a group's unknowns were known."""
@@ -370,7 +381,8 @@ class Fit:
         high = mean / filled + float(np.maximum(surplus, 0.0) @ ceilings)
         low, high = max(0.0, low), min(self.most, high)
         noise = Z95 * float(np.sqrt(self.noise / (filled * share)))
-        rate, half_width = (low + high) / 2, (high - low) / 2 + noise
+        # Which windows overlap the columns, and how far, is known no better than the timing.
+        rate, half_width = (low + high) / 2, (high - low) / 2 + noise + self._apart(weights, 1)
         return None if self._too_wide(rate, half_width) else Rate(rate, half_width, n, "", "overlap")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_profile_exporter.exposition.exposition import Exposition
-from gpu_profile_exporter.reader import usage
+from gpu_profile_exporter.reader import processes, usage
 from gpu_profile_exporter.reader.processes import Processes
 from gpu_profile_exporter.reader.readers import Readers
 
@@ -77,6 +77,15 @@ def test_readers_cpu_and_memory_are_those_of_their_processes(sleeper: int) -> No
     assert found["gpu_profile_reader_cpu_seconds_total"] == pytest.approx(
         2 * alone.cpu_s + usage.ended_cpu_s(), abs=0.5
     )
+
+
+def test_a_reader_whose_end_is_seen_while_they_are_read_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread sees it: its 3 s are of a process that runs at first, then of one that has ended."""
+    ended = iter([0.0, 3.0, 3.0])
+    running = iter([usage.Usage(10.0, 0, 0, 0), usage.Usage(7.0, 0, 0, 0)])
+    monkeypatch.setattr(processes, "ended_cpu_s", lambda: next(ended))
+    monkeypatch.setattr(processes, "total", lambda _: next(running))
+    assert of_readers([])["gpu_profile_reader_cpu_seconds_total"] == 10.0
 
 
 @pytest.mark.parametrize("gone", [[], [2**22 + 1], [-1]])

@@ -7,7 +7,7 @@ from benchmarks.unmixing_worlds import MS, ORIGIN_NS, World
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_AVERAGE
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing import timing_search
+from gpu_profile.join.unmixing import likelihood
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.join.unmixing.design import Design, Windows
@@ -105,7 +105,7 @@ def test_polls_of_half_a_renewal_still_find_it() -> None:
 
 def test_stamps_that_are_off_by_tens_of_milliseconds_do_not_move_the_lag() -> None:
     found = [search_of(World(6, seconds=40, stamp_error_ns=error * MS)).run() for error in (1, 20)]
-    assert found[1].residual > found[0].residual
+    assert found[1].residual > 0.99 * found[0].residual
     windows = windows_of(World(6, seconds=40, stamp_error_ns=20 * MS))
     assert abs(lags(found[1], windows).mean()) < 15 * MS
 
@@ -134,10 +134,10 @@ def test_many_short_pieces_are_searched_by_the_half_millisecond_and_find_nearly_
     starts = (world.starts[:, None] + steps).ravel() + ORIGIN_NS
     ends = starts + ((world.ends - world.starts) // 21).repeat(20)
     active = ActiveTime.of(Pieces(columns.astype(np.int64), starts, ends), columns, columns)
-    assert len(starts) > timing_search._MANY_PIECES
+    assert len(starts) > likelihood._MANY_PIECES
     windows = windows_of(world)
     coarse = Search(ENERGY, windows, active, world.regions + 1, np.inf)
-    monkeypatch.setattr(timing_search, "_MANY_PIECES", len(starts))
+    monkeypatch.setattr(likelihood, "_MANY_PIECES", len(starts))
     fine = Search(ENERGY, windows, active, world.regions + 1, np.inf)
     found, wanted = coarse.run(), fine.run()
     assert fine.residual(found.sensor) <= 1.02 * wanted.residual

@@ -252,7 +252,7 @@ def test_another_timing_that_fits_widens_every_interval_by_what_it_would_change(
     moved = np.linspace(-20.0, 20.0, K + 1)
     sure = solve(equations)
     other = np.array([rate.value for rate in sure]) + moved
-    for one, doubtful, moves in zip(sure, solve(equations, others=[other]), moved, strict=True):
+    for one, doubtful, moves in zip(sure, solve(equations, others=[np.array([other, other])]), moved, strict=True):
         assert doubtful.half_width == pytest.approx(one.half_width + abs(moves), abs=1e-6)
         assert one.value == doubtful.value
 
@@ -263,7 +263,7 @@ def test_rates_that_another_timing_moves_against_each_other_are_sure_together() 
     other = np.array([rate.value for rate in solve(equations)])
     other += [0.0, 30.0, -30.0, 0, 0, 0, 0]
     both = np.array([0.0, 0.5, 0.5, 0, 0, 0, 0])
-    doubtful, sure = Fit(equations, others=[other]).rate(both), Fit(equations).rate(both)
+    doubtful, sure = Fit(equations, others=[np.array([other, other])]).rate(both), Fit(equations).rate(both)
     assert doubtful.half_width == pytest.approx(sure.half_width, abs=1e-6)
 
 

@@ -1,0 +1,235 @@
+"""How likely windows are under a timing of the sensor, if rates are steady, and if they vary. Pure.
+
+Scores are differences of log likelihoods, doubled: the less, the likelier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.catalogue import Kind, Signal
+from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
+from gpu_profile.join.unmixing.design import Design, Windows, alike, design_effect
+from gpu_profile.join.unmixing.equations import Equations, Sums
+from gpu_profile.join.unmixing.expected import Expected
+from gpu_profile.join.unmixing.probes import Kind as Probing
+from gpu_profile.join.unmixing.probes import Probe, choose, groups_of
+from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
+from gpu_profile.join.unmixing.shrinkage import shrink
+from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
+from gpu_profile.units import NS_PER_S
+
+#: More pieces of active time than this are searched by what is active of each half millisecond, which is less work and
+#: off by an eighth of one at a window's edges at most; unless they are few for so many cells, or cells are too many.
+_MANY_PIECES: Final = 4000
+_CELL_NS: Final = 500_000
+_CELLS_PER_PIECE: Final = 3
+_MOST_CELLS: Final = 1_000_000
+#: A timing is a rival of the best one if it is less than this away, in windows that differ,
+CERTAIN: Final = 20.0
+#: ... with what it leaves more not counted if it is no more than this share of what varying rates explain: the ways in
+#: which they may vary are an approximation, and no number of windows evens out its error.
+_MISFIT: Final = 0.05
+#: ... and than this many times what they explain under the best timing: where rates are steady, there is nothing to
+#: approximate.
+_LIKE_BEST: Final = 4.0
+#: A sensor that renews itself, but with a lag of its own besides, has this much against it to begin with.
+_STRANGE: Final = 20.0
+#: ... and so has a window that no board is known to have, or a lag that is longer than any board's known one.
+_UNUSUAL: Final = 20.0
+_LATE_NS: Final = 200_000_000
+#: Of a timing, a lag and a phase are unknown.
+_UNKNOWN: Final = 2
+#: Moments of so many readings stand for all.
+_COMPARED: Final = 64
+
+
+class Told(NamedTuple):
+    """What `n` windows say of a timing if rates may vary as `probes` ways allow: the score, the mean squared errors of
+    steady rates and of varying ones, and by how much the lag is off."""
+
+    sensor: Sensor
+    n: int
+    probes: int
+    score: float
+    left: float
+    noise: float
+    lag_ms: float
+
+    def beside(self, best: Told) -> float:
+        """The score beside the best one's, if the ways in which rates may vary are held for an approximation."""
+        misfit = min(_MISFIT * (self.left - self.noise), _LIKE_BEST * (best.left - best.noise))
+        approximate = max(best.noise, self.noise - misfit)
+        return self.score - self.n * max(0.0, math.log(self.noise / approximate))
+
+
+def late(sensor: Sensor) -> bool:
+    """Whether a reading is older than any board's."""
+    return sensor.lag_ns + sensor.period_ns // 2 > _LATE_NS
+
+
+class Least(NamedTuple):
+    """The best score, whether its timing is late, and the design effect of the windows."""
+
+    score: float
+    late: bool
+    effect: float
+
+    def near(self, score: float, *, late: bool) -> bool:
+        """Whether another score is not certainly worse. Windows that repeat each other weigh less; but in a loop that
+        they repeat with, there is always a lag of one more turn that fits as well, and no board has such a lag."""
+        return score - self.score < (CERTAIN if late and not self.late else CERTAIN * self.effect)
+
+
+class Likelihood:
+    """What `windows` of one family, whose first signal is `lead`, say of timings.
+
+    `known` are timings that an earlier search could not rule out: they are followed too. `expected` is what was known
+    of the sensor before.
+    """
+
+    def __init__(
+        self, lead: Signal, windows: Windows, active: ActiveTime, columns: int, most: float,
+        *, known: Sequence[Sensor] = (), expected: Expected | None = None,
+    ) -> None:  # fmt: skip
+        self.lead = lead
+        self.windows = windows
+        self.columns = columns
+        self.most = most
+        self._reach_ns = LONGEST_LAG_NS + max(shape.reach_ns for shape in shapes(lead)) + 2 * lead.refresh_ns
+        self._pieces = active
+        self._active = self._coarse()
+        self._known, self._expected = known, expected
+        self._some = windows.ends[:: max(1, len(windows.ends) // _COMPARED)]
+        self._alone = windows._replace(masses=windows.masses[:, :1])
+        self._unsteadiness_ns = unsteadiness_ns(windows.ends)
+        #: The catalogue's period is only nominal: what the readings show goes first.
+        self._faster = renews_faster(lead, windows.ends)
+        if self._faster:
+            # A reading may be as old as the sensor's period, which is no longer than what lies between two.
+            self._unsteadiness_ns += int(np.median(windows.ends - windows.starts)) // 4
+        #: A timing is known to a fine step: what that much does to a window speaks against none.
+        means = self._alone.masses[:, 0] * NS_PER_S / (windows.ends - windows.starts)
+        unsure = float(FINE_STEPS_NS[-1] / np.maximum(windows.ends - windows.starts, 1).mean())
+        self._least = max(1e-9, unsure**2) * float((means**2).mean()) + 1e-30
+        self._variance, self._mean = float(means.var()), float(means.mean())
+
+    def _coarse(self) -> ActiveTime | SampledTime:
+        """Active time as it is searched."""
+        active = self._pieces
+        if len(active.starts) <= _MANY_PIECES or not len(self.windows.ends):
+            return active
+        start, end = int(self.windows.starts[0]) - self._reach_ns, int(self.windows.ends[-1]) + self._reach_ns
+        cells = (end - start) // _CELL_NS
+        if cells > _CELLS_PER_PIECE * len(active.starts) or cells * self.columns > _MOST_CELLS:
+            return active
+        return active.sampled(start, end, _CELL_NS, self.columns)
+
+    def _fitted(self, sensor: Sensor, windows: Windows, active: ActiveTime | SampledTime) -> Sums:
+        n, unclear, contradicting, square = 0, 0, 0, 0.0
+        gram, moment = np.zeros((self.columns, self.columns)), np.zeros(self.columns)
+        for part in windows.parts():
+            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
+            shares, values = design.shares(active, self.columns), design.values[:, 0]
+            gram += shares.T @ shares
+            moment += shares.T @ values
+            square += float(values @ values)
+            n += len(values)
+            unclear += design.unclear
+            contradicting += design.contradicting
+        return Sums(n, unclear, contradicting, gram, moment, square)
+
+    def residual(self, sensor: Sensor) -> float:
+        """Mean squared error that a timing leaves."""
+        return self._left(self._fitted(sensor, self._alone, self._active), len(self.windows.ends))
+
+    def _left(self, fitted: Sums, n: int) -> float:
+        """The mean squared error of `n` windows, those included that were left out."""
+        left = fitted.residual(fitted.rates(self.most)) if fitted.n else 0.0
+        return self._least + (left * fitted.alike + self._out(fitted, n)) / n
+
+    def _out(self, fitted: Sums, n: int) -> float:
+        """The sum of squares of those of `n` windows that are neither fitted nor unclear: they are no better than their
+        mean, and contradict the timing where a counter grew."""
+        return (n - fitted.n - fitted.unclear) * self._variance + fitted.contradicting * self._mean**2
+
+    def rates(self, sensor: Sensor) -> Floats:
+        """The rates of the first signal under a timing."""
+        return self._fitted(sensor, self._alone, self._active).rates(self.most)
+
+    def _score(self, sensor: Sensor, left: float) -> float:
+        """Twice how much less likely (natural logarithm) the windows are than with a residual of 1.
+
+        A timing that is not how such sensors work has to be that much better.
+        """
+        return len(self.windows.ends) * float(np.log(left)) + self._against(sensor)
+
+    def _against(self, sensor: Sensor) -> float:
+        """What is against a timing to begin with: how such sensors work, or how this one does."""
+        if self._expected is not None:
+            return 0.0 if self._expected.admits(sensor, self._some) else _STRANGE + _UNUSUAL
+        strange = (
+            self.lead.refresh_ns and not self._faster and not sensor.in_step and (sensor.lag_ns or not sensor.period_ns)
+        )
+        unheard = sensor.window_ns and not sensor.usual
+        # A reading that is of a moment after its stamp: only stamps that are off can show that.
+        early = not sensor.in_step and sensor.lag_ns < -GUARD_NS
+        return _STRANGE * bool(strange) + _UNUSUAL * (bool(unheard) + late(sensor) + early)
+
+    def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
+        """What steady rates leave of each window under a timing, and the group of each of windows that are alike."""
+        sensor, rates = sensor.placed(self.windows.ends), self.rates(sensor)
+        patterns, errors = [], []
+        for part in self._alone.parts():
+            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
+            errors.append(design.values[:, 0] - design.shares(self._active, self.columns) @ rates)
+            patterns.append(design.patterns(self._active, self.columns))
+        return np.concatenate(errors), alike(np.concatenate(patterns))
+
+    def _repeated(self, sensor: Sensor) -> float:
+        """The design effect of the windows, if this timing is nearly right."""
+        return design_effect(*self._errors(sensor), self.columns + _UNKNOWN)
+
+    def _told(self, sensor: Sensor, most: int | None = None) -> Told:
+        """What is known under a timing if rates may vary, by all windows or the newest."""
+        windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
+        equations = Equations(choose(self._active_s(), self._lengths(sensor), window=sensor.window_ns > 0))
+        fitted = self._fitted(sensor, windows, self._active)
+        rates, origin_ns = fitted.rates(self.most), int(windows.starts[0])
+        for part in windows.parts():
+            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
+            shares = design.shares(self._pieces, self.columns)
+            probes = design.probes(self._pieces, equations.probes, shares, rates, origin_ns)
+            equations.add(shares, design.values, probes)
+        n = len(windows.ends)
+        square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
+        mean = abs(float(equations.sum[0])) / max(1, equations.n)
+        groups = groups_of(equations.probes)
+        gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
+        found = shrink(gram, moment, square, n, groups, mean, least=self._least)
+        return Told(
+            sensor=sensor,
+            n=n,
+            probes=len(equations.probes),
+            score=found.evidence + self._against(sensor),
+            left=self._left(fitted, n),
+            noise=found.noise,
+            lag_ms=float(found.solution[equations.probes.index(Probe(Probing.LAG))]),
+        )
+
+    def _lengths(self, sensor: Sensor) -> Floats:
+        """How long executions last, as shares of what a reading averages over."""
+        lengths_ns = self.windows.ends - self.windows.starts
+        over_ns = sensor.window_ns * (2 if sensor.smooth else 1) or float(lengths_ns.mean())
+        return self._pieces.typical_ns(self.columns) / over_ns
+
+    def _active_s(self) -> Floats:
+        edges = np.array([self.windows.starts[0], self.windows.ends[-1]])
+        passed = np.diff(self._pieces.until(edges, self.columns))[:, 0]
+        passed[0] = max(0.0, float(edges[1] - edges[0] - passed[1:].sum()))
+        return passed / NS_PER_S

@@ -1,0 +1,65 @@
+"""Windows that are alike, and how many of them tell as much as one."""
+
+import math
+
+import numpy as np
+import pytest
+from benchmarks.unmixing_worlds import MS
+
+from gpu_profile.history.timeline import Ints
+from gpu_profile.join.unmixing.active_time import ActiveTime
+from gpu_profile.join.unmixing.activities import Pieces
+from gpu_profile.join.unmixing.design import Design, Windows, alike, design_effect
+from gpu_profile.join.unmixing.sensor import Sensor
+
+
+def groups_of_loop(loop_ms: float, jitter_ms: float, count: int = 200) -> int:
+    """Windows of 100 ms over a loop whose first half is a region: how many groups of them are alike."""
+    rng = np.random.default_rng(1)
+    starts = np.arange(round(count * 100 / loop_ms)) * loop_ms + rng.uniform(0, jitter_ms, round(count * 100 / loop_ms))
+    starts_ns: Ints = (starts * MS).astype(np.int64)
+    column = np.ones(len(starts), np.int64)
+    active = ActiveTime.of(Pieces(column, starts_ns, starts_ns + round(loop_ms / 2 * MS)), column, column)
+    ends = np.arange(1, count + 1) * 100 * MS
+    windows = Windows(ends - 100 * MS, ends, np.ones((count, 1)))
+    return len(set(alike(Design(windows, Sensor(), counts=False).patterns(active, 2)).tolist()))
+
+
+@pytest.mark.parametrize(("loop_ms", "groups"), [(100.0, 1), (75.0, 3), (110.0, 11), (50.0, 1)])
+def test_a_loop_that_repeats_with_the_sensor_shows_a_few_windows_again_and_again(loop_ms: float, groups: int) -> None:
+    assert groups_of_loop(loop_ms, 0.0) == groups
+
+
+def test_windows_of_a_loop_that_wanders_differ() -> None:
+    assert groups_of_loop(75.0, 20.0) > 100
+
+
+def test_windows_differ_by_when_something_ran_in_them_and_not_only_for_how_long() -> None:
+    patterns = np.array([[1.0, 0.0], [0.0, 1.0], [0.99, 0.0], [1.0, 0.0]])
+    first, other, *same = alike(patterns).tolist()
+    assert same == [first, first] != [other, other]
+    assert alike(np.zeros((0, 2))).tolist() == []
+
+
+def test_an_error_that_comes_again_and_again_tells_as_much_as_once() -> None:
+    errors, groups = np.tile([1.0, -1.0, 2.0, -2.0], 25), np.tile(np.arange(4), 25)
+    assert design_effect(errors, groups, 0) == pytest.approx(25)
+    assert design_effect(errors, groups, 2) == pytest.approx(50)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_is_new_in_every_window(seed: int) -> None:
+    errors, groups = np.random.default_rng(seed).normal(size=1000), np.tile(np.arange(50), 20)
+    assert design_effect(errors, groups, 3) < 2
+
+
+def test_windows_that_all_differ_tell_each_something() -> None:
+    assert design_effect(np.array([3.0, 1.0, 2.0]), np.arange(3), 3) == 1
+
+
+def test_fewer_groups_than_unknowns_tell_nothing() -> None:
+    assert design_effect(np.ones(100), np.tile(np.arange(4), 25), 4) == math.inf
+
+
+def test_windows_without_errors_have_no_effect() -> None:
+    assert design_effect(np.zeros(100), np.tile(np.arange(10), 10), 2) == 1
