@@ -49,7 +49,7 @@ _UNKNOWN: Final = 2
 _COMPARED: Final = 64
 
 
-class Told(NamedTuple):
+class Trial(NamedTuple):
     """What `n` windows say of a timing if rates may vary as `probes` ways allow: the score, the mean squared errors of
     steady rates and of varying ones, and by how much the lag is off."""
 
@@ -61,19 +61,19 @@ class Told(NamedTuple):
     noise: float
     lag_ms: float
 
-    def beside(self, best: Told) -> float:
+    def beside(self, best: Trial) -> float:
         """The score beside the best one's, if the ways in which rates may vary are held for an approximation."""
         misfit = min(_MISFIT * (self.left - self.noise), _LIKE_BEST * (best.left - best.noise))
         approximate = max(best.noise, self.noise - misfit)
         return self.score - self.n * max(0.0, math.log(self.noise / approximate))
 
 
-def late(sensor: Sensor) -> bool:
+def is_late(sensor: Sensor) -> bool:
     """Whether a reading is older than any board's."""
     return sensor.lag_ns + sensor.period_ns // 2 > _LATE_NS
 
 
-class Least(NamedTuple):
+class Best(NamedTuple):
     """The best score, whether its timing is late, and the design effect of the windows."""
 
     score: float
@@ -179,7 +179,7 @@ class Likelihood:
         unheard = sensor.window_ns and not sensor.usual
         # A reading that is of a moment after its stamp: only stamps that are off can show that.
         early = not sensor.in_step and sensor.lag_ns < -GUARD_NS
-        return _STRANGE * bool(strange) + _UNUSUAL * (bool(unheard) + late(sensor) + early)
+        return _STRANGE * bool(strange) + _UNUSUAL * (bool(unheard) + is_late(sensor) + early)
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
         """What steady rates leave of each window under a timing, and the group of each of windows that are alike."""
@@ -195,7 +195,7 @@ class Likelihood:
         """The design effect of the windows, if this timing is nearly right."""
         return design_effect(*self._errors(sensor), self.columns + _UNKNOWN)
 
-    def _told(self, sensor: Sensor, most: int | None = None) -> Told:
+    def _trial(self, sensor: Sensor, most: int | None = None) -> Trial:
         """What is known under a timing if rates may vary, by all windows or the newest."""
         windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
         equations = Equations(choose(self._active_s(), self._lengths(sensor), window=sensor.window_ns > 0))
@@ -212,7 +212,7 @@ class Likelihood:
         groups = groups_of(equations.probes)
         gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
         found = shrink(gram, moment, square, n, groups, mean, least=self._least)
-        return Told(
+        return Trial(
             sensor=sensor,
             n=n,
             probes=len(equations.probes),

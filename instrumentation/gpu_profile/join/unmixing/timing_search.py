@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind
 from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.likelihood import CERTAIN, Least, Likelihood, Told, late
+from gpu_profile.join.unmixing.likelihood import CERTAIN, Best, Likelihood, Trial, is_late
 from gpu_profile.join.unmixing.scan import Scan
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
 from gpu_profile.join.unmixing.timings import (
@@ -80,49 +80,49 @@ class Search(Likelihood):
         tried += [(each, self.residual(each)) for each in self._any_phase(best)]
         scored, judge = [(self._score(*each), each[0]) for each in tried], self._if_steady
         effect = self._repeated(best)
-        least = Least(min(scored)[0], late(best), effect)
-        told = self._told(best)
-        enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (told.probes + self.columns)
-        if enough and len(self.windows.ends) * math.log(left / told.noise) > CERTAIN:
+        reference = Best(min(scored)[0], is_late(best), effect)
+        trial = self._trial(best)
+        enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (trial.probes + self.columns)
+        if enough and len(self.windows.ends) * math.log(left / trial.noise) > CERTAIN:
             rough, every = self._varying(best, tried)
-            told = min(every, key=lambda one: one.score)
-            best, left, least = told.sensor, told.left, Least(told.score, late(told.sensor), effect)
-            judge = partial(self._if_rates_vary, told)
+            trial = min(every, key=lambda one: one.score)
+            best, left, reference = trial.sensor, trial.left, Best(trial.score, is_late(trial.sensor), effect)
+            judge = partial(self._if_rates_vary, trial)
             found = [*self._likely(every, effect), *self._likely(rough, effect)]
         else:
-            found = [sensor for score, sensor in sorted(scored) if least.near(score, late=late(sensor))]
+            found = [sensor for score, sensor in sorted(scored) if reference.near(score, late=is_late(sensor))]
         apart = [best]
         for sensor in found:
             if all(self._apart(sensor, other) for other in apart):
                 apart.append(sensor)
-        return Found(best, left, (*apart[1:], *self._as_good(best, judge, least)), effect)
+        return Found(best, left, (*apart[1:], *self._as_good(best, judge, reference)), effect)
 
-    def _likely(self, some: Sequence[Told], effect: float) -> list[Sensor]:
+    def _likely(self, some: Sequence[Trial], effect: float) -> list[Sensor]:
         """The timings that the best one does not rule out, from the likeliest on."""
         best = min(some, key=lambda one: one.score)
-        least = Least(best.score, late(best.sensor), effect)
-        scores = sorted((one.score if late(one.sensor) else one.beside(best), one.sensor) for one in some)
-        return [sensor for score, sensor in scores if least.near(score, late=late(sensor))]
+        reference = Best(best.score, is_late(best.sensor), effect)
+        scores = sorted((one.score if is_late(one.sensor) else one.beside(best), one.sensor) for one in some)
+        return [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
 
     def _if_steady(self, sensor: Sensor) -> float:
         return self._score(sensor, self.residual(sensor))
 
-    def _if_rates_vary(self, best: Told, sensor: Sensor) -> float:
-        return self._told(sensor).beside(best)
+    def _if_rates_vary(self, best: Trial, sensor: Sensor) -> float:
+        return self._trial(sensor).beside(best)
 
-    def _as_good(self, best: Sensor, judge: Callable[[Sensor], float], least: Least) -> Iterator[Sensor]:
+    def _as_good(self, best: Sensor, judge: Callable[[Sensor], float], reference: Best) -> Iterator[Sensor]:
         """The ends of the range around the best lag that is hardly worse: in a loop it may be wide."""
         for step in (-_STEP_NS, _STEP_NS):
             last = best
             for move in range(step, step * (_RANGE_NS // _STEP_NS + 1), step):
                 near = best._replace(lag_ns=best.lag_ns + move)
-                if not (near.period_ns or near.lag_ns >= 0) or not least.near(judge(near), late=late(near)):
+                if not (near.period_ns or near.lag_ns >= 0) or not reference.near(judge(near), late=is_late(near)):
                     break
                 last = near
             if last is not best:
                 yield last
 
-    def _varying(self, middle: Sensor, tried: Sequence[tuple[Sensor, float]]) -> tuple[list[Told], list[Told]]:
+    def _varying(self, middle: Sensor, tried: Sequence[tuple[Sensor, float]]) -> tuple[list[Trial], list[Trial]]:
         """Timings near those, and in a range around one of them: by the newest windows, and the best by all of them.
 
         What rates vary by is mistaken for the timing's doing where they are held to be steady: only with both does
@@ -132,32 +132,32 @@ class Search(Likelihood):
             middle._replace(lag_ns=middle.lag_ns + move) for move in range(-_RANGE_NS, _RANGE_NS + 1, _STEP_NS)
         ]
         near = [sensor for sensor in near if sensor.period_ns or sensor.lag_ns >= 0]
-        found = [self._told(sensor, _SOME) for sensor in near]
+        found = [self._trial(sensor, _SOME) for sensor in near]
         best = min(found, key=lambda one: one.score)
         found.sort(key=lambda one: one.beside(best))
-        starts: list[Told] = []
+        starts: list[Trial] = []
         for one in found:
             if len(starts) < _STARTS and not any(self._near(one.sensor, other.sensor) for other in starts):
                 starts.append(one)
-        result: dict[Sensor, Told] = {}
+        result: dict[Sensor, Trial] = {}
         for one in starts:
             # A counter that renews itself has no lag besides: not just a neighbour of the best lag.
             for sensor in {self._lag_corrected(one), *([] if one.sensor.lag_ns else [one.sensor])}:
-                result.setdefault(sensor, self._told(sensor))
+                result.setdefault(sensor, self._trial(sensor))
         for step in _CLOSER_NS:
             best = min(result.values(), key=lambda one: one.score)
             for sensor in best.sensor.moved(step):
-                result.setdefault(sensor, self._told(sensor))
+                result.setdefault(sensor, self._trial(sensor))
         return found, list(result.values())
 
-    def _lag_corrected(self, told: Told) -> Sensor:
+    def _lag_corrected(self, trial: Trial) -> Sensor:
         """The sensor with its lag corrected by what the probe of it says, again and again."""
         for _ in range(_CORRECTIONS):
-            moved = told.sensor.corrected(told.lag_ms, 0.0, 0.0, 0)
-            if moved is told.sensor:
+            moved = trial.sensor.corrected(trial.lag_ms, 0.0, 0.0, 0)
+            if moved is trial.sensor:
                 break
-            told = self._told(moved, _SOME)
-        return told.sensor
+            trial = self._trial(moved, _SOME)
+        return trial.sensor
 
     def _starts(self) -> list[Sensor]:
         """The best timings of coarse scans that are no neighbours, each moved to the best near it."""

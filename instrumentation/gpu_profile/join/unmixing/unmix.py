@@ -79,9 +79,8 @@ class Fit:
 
     `errors` is what errors of stamps may add to the equations.
     `others` are the `rates` and `steady` ones under other timings of the sensor that the windows do not rule out,
-    `[2, columns]` each. No rate is
-    above `most`. `start` are the variances that the search for those of the groups begins with. So many windows tell as
-    much as one that is independent of the others would: `effect`.
+    `[2, columns]` each. No rate is above `most`. `start` are the variances that the search for those of the groups
+    begins with. So many windows tell as much as one that is independent of the others would: `effect`.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class Fit:
             called_for = gram.copy()
             for places in self._groups.values():
                 called_for[places], called_for[:, places] = 0.0, 0.0
-        # No fewer than tell anything at all.
+        # Of windows that repeat each other, two for each unknown are taken for different, or no noise would be left.
         effect = min(effect, max(1.0, self.n / (2 * size)))
         moment, n = equations.moment[:, output] / effect, max(1, round(self.n / effect))
         found = shrink(called_for / effect, moment, square / effect, n, self._groups, self.mean, start)

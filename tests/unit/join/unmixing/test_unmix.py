@@ -257,6 +257,14 @@ def test_another_timing_that_fits_widens_every_interval_by_what_it_would_change(
         assert one.value == doubtful.value
 
 
+def test_windows_that_repeat_each_other_widen_every_interval_as_if_they_were_fewer() -> None:
+    trial = experiment(1)
+    equations = of(trial.shares, trial.values)
+    once, repeated = Fit(equations), Fit(equations, effect=4.0)
+    for column in np.eye(K + 1):
+        assert repeated.rate(column).half_width > 1.5 * once.rate(column).half_width
+
+
 def test_rates_that_another_timing_moves_against_each_other_are_sure_together() -> None:
     trial = experiment(1)
     equations = of(trial.shares, trial.values)
