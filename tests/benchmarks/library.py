@@ -16,14 +16,23 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def rows() -> Iterator[Row]:
     """The library's rows."""
+    yield from _rows(busy_time.PHASES, 24)
+
+
+def sample() -> Iterator[Row]:
+    """The same rows from a quarter of the regions whose busy time is looked for, and a quarter of the day."""
+    yield from _rows(busy_time.PHASES // 4, 6)
+
+
+def _rows(phases: int, hours: int) -> Iterator[Row]:
     yield import_time()
     yield _wheel_size()
     yield from region_cost.rows()
     yield from frameworks.rows()
     yield from foreign.rows()
     yield from sampler_cost.rows()
-    yield from long_run.rows()
-    yield from busy_time.rows()
+    yield from long_run.rows(hours)
+    yield from busy_time.rows(phases)
     yield from _demonstration()
 
 

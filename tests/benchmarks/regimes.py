@@ -32,10 +32,10 @@ _RECORDED: Final[tuple[tuple[str, Regime, Regime | None], ...]] = (
 )
 
 
-def rows() -> Iterator[Row]:
+def rows(workloads: int = WORKLOADS) -> Iterator[Row]:
     """One row for each basis; the confusions and how confidence fares go to stderr."""
     with ProcessPoolExecutor() as workers:
-        cases = list(workers.map(case, range(WORKLOADS), chunksize=25))
+        cases = list(workers.map(case, range(workloads), chunksize=5))
     for basis in ("counters", "coarse"):
         yield row(basis, [c for c in cases if c.verdict.basis == basis])
 
@@ -73,7 +73,8 @@ def row(basis: Basis, cases: Sequence[Case]) -> Row:
         reach, ok = ">=95 % right, <=10 % UNKNOWN", right >= 0.95 and unknown <= 0.1
     else:
         reach, ok = f"<=2 % wrong at >={SURE}", wrong <= 0.02
-    return Row(f"regimes, {len(cases)} random workloads, {basis}", figure, baseline, "-", reach, ok, 1 - right)
+    figure = f"of {len(cases)}: {figure}"
+    return Row(f"regimes of random workloads, {basis}", figure, baseline, "-", reach, ok, 1 - right)
 
 
 def answered(cases: Sequence[Case]) -> list[Case]:

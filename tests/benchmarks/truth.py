@@ -2,8 +2,8 @@
 
 A row's cost is the share of what the laboratory's oracle could answer of power and busy share that is not both answered
 and within its half-width; where it could answer nothing, the share of given answers that are not. What a row has to
-reach is in `laboratory.score`; `tests/laboratory/run.py` prints more, and every confident error with its seed. Beside
-other groups a tenth of the seeds has to do, which takes three minutes of two quiet cores.
+reach is in `laboratory.score`; `tests/laboratory/run.py` prints more, and every confident error with its seed. The
+sample beside other groups has a tenth of the seeds.
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from laboratory.score import Score, Verdict
 from benchmarks import calibrated_sensors
 from benchmarks.rows import Row
 
+#: What part of the seeds is a sample.
 _PART: Final = 10
 
 
@@ -24,8 +25,8 @@ def rows() -> Iterator[Row]:
     yield from _rows(SEEDS, MIXED)
 
 
-def fewer_rows() -> Iterator[Row]:
-    """The same of fewer seeds."""
+def sample() -> Iterator[Row]:
+    """The same rows from fewer seeds."""
     yield from _rows(SEEDS // _PART, MIXED // _PART)
 
 

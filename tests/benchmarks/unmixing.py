@@ -22,8 +22,8 @@ from gpu_profile.catalogue import Signal, signals
 from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE
 from gpu_profile.units import NS_PER_S
 
+#: Worlds of a row. Rows that compare many sensors or stamps take three fifths of them for each.
 SEEDS: Final = 10
-FEWER_SEEDS: Final = 6
 
 
 # ---------------------------------------------------------------------- from a world to rates
@@ -93,6 +93,10 @@ def _estimated(key: str, options: dict[str, Any], seed: int) -> Outcome:
     return estimate(World(seed, signal=signals.signal(key), **options))
 
 
+def _fewer(seeds: int) -> int:
+    return max(2, seeds * 3 // 5)
+
+
 def _percent(value: float) -> str:
     return f"{value * 100:.3g} %"
 
@@ -111,9 +115,9 @@ def _refused(found: Sequence[Outcome]) -> str:
 # ---------------------------------------------------------------------- errors
 
 
-def _accuracy(name: str, reach: float, *, whole: bool = False, **options: Any) -> Row:
+def _accuracy(name: str, reach: float, seeds: int, *, whole: bool = False, **options: Any) -> Row:
     """Error against the overlap mean's; `whole`: also the share answered and the half-widths have to be right."""
-    worlds, found = _runs(SEEDS, **options)
+    worlds, found = _runs(seeds, **options)
     error = _error(found)
     naive = float(np.median([np.mean(np.abs(w.overlap_mean() / w.truth - 1)) for w in worlds]))
     regions = [region for outcome in found for region in outcome.regions]
@@ -139,31 +143,31 @@ def _covered(found: Sequence[Outcome]) -> float:
     return float(np.mean([region.covers for region in given])) if given else 0.0
 
 
-def random_order() -> Iterator[Row]:
+def random_order(seeds: int = SEEDS) -> Iterator[Row]:
     """Row 1."""
     for signal in (POWER_AVERAGE, ENERGY):
         name = f"unmix {sensor_of(signal)}, 6 regions of 2-20 ms, 100 ms window, random order, 60 s, ±1 ms"
-        yield _accuracy(name, 0.02, whole=True, signal=signal)
+        yield _accuracy(name, 0.02, seeds, whole=True, signal=signal)
 
 
-def fixed_order() -> Iterator[Row]:
+def fixed_order(seeds: int) -> Iterator[Row]:
     """Row 2."""
     for signal in (POWER_AVERAGE, ENERGY):
         name = f"unmix {sensor_of(signal)}, 100 ms window, fixed order with 5 % jitter, 120 s"
-        yield _accuracy(name, 0.07, whole=True, order="fixed", jitter=0.05, seconds=120, signal=signal)
+        yield _accuracy(name, 0.07, seeds, whole=True, order="fixed", jitter=0.05, seconds=120, signal=signal)
 
 
-def long_window() -> Iterator[Row]:
+def long_window(seeds: int) -> Iterator[Row]:
     """Row 3."""
-    yield _accuracy("unmix mean power, 1 s window, random order, 100 s", 0.05, window_ns=NS_PER_S, seconds=100)
+    yield _accuracy("unmix mean power, 1 s window, random order, 100 s", 0.05, seeds, window_ns=NS_PER_S, seconds=100)
 
 
-def coverage() -> Iterator[Row]:
+def coverage(seeds: int) -> Iterator[Row]:
     """Row 4."""
     for signal in (POWER_AVERAGE, ENERGY):
         shares, answered, errors = [], [], []
         for error_ms in (1, 5, 20, 50):
-            _, found = _runs(FEWER_SEEDS, seconds=300, stamp_error_ns=error_ms * MS, signal=signal)
+            _, found = _runs(_fewer(seeds), seconds=300, stamp_error_ns=error_ms * MS, signal=signal)
             shares.append(_covered(found))
             answered.append(float(np.mean([r.value is not None for o in found for r in o.regions])))
             errors.append(_error(found))
@@ -176,32 +180,33 @@ def coverage() -> Iterator[Row]:
         )
 
 
-def phase_locked() -> Iterator[Row]:
+def phase_locked(seeds: int) -> Iterator[Row]:
     """Row 5."""
     for signal in (POWER_AVERAGE, ENERGY):
-        _, found = _runs(SEEDS, order="fixed", jitter=0.0, loop_ns=50 * MS, seconds=120, signal=signal)
+        _, found = _runs(seeds, order="fixed", jitter=0.0, loop_ns=50 * MS, seconds=120, signal=signal)
         given = [region for outcome in found for region in outcome.regions if region.value is not None]
         worst = f", the worst {_percent(max(region.error for region in given))} wrong" if given else ""
         yield Row(
-            f"phase-locked loop of 50 ms, {sensor_of(signal)}, 100 ms window, 120 s, {SEEDS} seeds",
-            f"{len(given)} numbers given of {6 * SEEDS}{worst}",
+            f"phase-locked loop of 50 ms, {sensor_of(signal)}, 100 ms window, 120 s",
+            f"{len(given)} numbers given of {6 * seeds}{worst}",
             reach="0 numbers",
             ok=not given,
             cost=len(given),
         )
 
 
-def near_lock_step() -> Iterator[Row]:
+def near_lock_step(seeds: int) -> Iterator[Row]:
     """Row 10: loops that hardly vary, near the length at which nothing can be told."""
-    for signal, lengths, seeds in ((ENERGY, (45.0, 49.0, 49.5, 50.5, 53.7), 2), (POWER_AVERAGE, (49.0, 53.7), 1)):
+    loops = ((ENERGY, (45.0, 49.0, 49.5, 50.5, 53.7), max(1, seeds // 5)), (POWER_AVERAGE, (49.0, 53.7), 1))
+    for signal, lengths, each in loops:
         shares, off = [], [0.0]
         for loop_ms in lengths:
             given = []
             for jitter in (0.0, 0.005, 0.02):
                 loop = {"order": "fixed", "jitter": jitter, "loop_ns": int(loop_ms * MS)}
-                regions = [r for o in _runs(seeds, seconds=120, signal=signal, **loop)[1] for r in o.regions]
+                regions = [r for o in _runs(each, seconds=120, signal=signal, **loop)[1] for r in o.regions]
                 given += [abs(r.value - r.true) / r.half_width for r in regions if r.value is not None]
-            shares.append(len(given) / (18 * seeds))
+            shares.append(len(given) / (18 * each))
             off += given
         yield Row(
             f"loops of {_list([ms / 100 for ms in lengths])} ms with 0-2 % jitter, {sensor_of(signal)}, 100 ms window",
@@ -212,14 +217,14 @@ def near_lock_step() -> Iterator[Row]:
         )
 
 
-def sensor_found() -> Iterator[Row]:
+def sensor_found(seeds: int) -> Iterator[Row]:
     """Row 6."""
     sensors = [("boxcar", 25), ("boxcar", 100), ("boxcar", 1000), ("exponential", 50), ("exponential", 100)]
     for shape, window_ms in sensors:
         for lag_ms in (0, 5, 20):
             seconds = 100 if window_ms == 1000 else 60
             worlds, found = _runs(
-                FEWER_SEEDS, shape=shape, window_ns=window_ms * MS, lag_ns=lag_ms * MS, seconds=seconds
+                _fewer(seeds), shape=shape, window_ns=window_ms * MS, lag_ns=lag_ms * MS, seconds=seconds
             )
             known = float(np.median([np.mean(np.abs(w.known_sensor() / w.truth - 1)) for w in worlds]))
             error = _error(found)
@@ -250,17 +255,17 @@ def _found(sensors: Sequence[Any]) -> str:
     return ", ".join(parts)
 
 
-def concurrency() -> Iterator[Row]:
+def concurrency(seeds: int) -> Iterator[Row]:
     """Row 7."""
     for signal in (POWER_AVERAGE, ENERGY):
         name = f"power alone of 2 streams' regions on a device that saturates at 600 W, {sensor_of(signal)}, 120 s"
-        yield _accuracy(name, 0.05, streams=2, limit_w=600.0, gap_ns=4 * MS, seconds=120, signal=signal)
+        yield _accuracy(name, 0.05, seeds, streams=2, limit_w=600.0, gap_ns=4 * MS, seconds=120, signal=signal)
 
 
-def backlog() -> Iterator[Row]:
+def backlog(seeds: int) -> Iterator[Row]:
     """Row 9."""
-    _, ideal = _runs(FEWER_SEEDS, seconds=60, signal=ENERGY)
-    _, found = _runs(FEWER_SEEDS, seconds=60, backlog_ns=3 * MS, signal=ENERGY)
+    _, ideal = _runs(_fewer(seeds), seconds=60, signal=ENERGY)
+    _, found = _runs(_fewer(seeds), seconds=60, backlog_ns=3 * MS, signal=ENERGY)
     given = float(np.mean([r.value is not None for o in found for r in o.regions]))
     yield Row(
         "known limit: random backlog on the device (exponential, 3 ms), intervals of the host, energy counter, 60 s",
@@ -277,7 +282,7 @@ def _list(shares: Sequence[float]) -> str:
 # ---------------------------------------------------------------------- which rows there are
 
 
-ROWS: Final[dict[str, Callable[[], Iterator[Row]]]] = {
+ROWS: Final[dict[str, Callable[[int], Iterator[Row]]]] = {
     "1": random_order,
     "2": fixed_order,
     "3": long_window,
@@ -285,16 +290,16 @@ ROWS: Final[dict[str, Callable[[], Iterator[Row]]]] = {
     "5": phase_locked,
     "6": sensor_found,
     "7": concurrency,
-    "8": cost,
+    "8": lambda _: cost(),
     "9": backlog,
     "10": near_lock_step,
 }
 
 
-def rows() -> Iterator[Row]:
+def rows(seeds: int = SEEDS) -> Iterator[Row]:
     """All rows of the study."""
     for group in ROWS.values():
-        yield from group()
+        yield from group(seeds)
 
 
 def main(arguments: list[str]) -> int:
@@ -307,7 +312,7 @@ def main(arguments: list[str]) -> int:
     print(HEADER, flush=True)
     for number in arguments or ROWS:
         started = time.perf_counter()
-        for row in ROWS[number]():
+        for row in ROWS[number](SEEDS):
             short += not row.ok
             print(f"{number} | {row} | {time.perf_counter() - started:.1f} s", flush=True)
             started = time.perf_counter()

@@ -57,6 +57,7 @@ def test_a_run_fails_for_rows_that_are_worse_or_gone_and_accepts_on_demand(
     monkeypatch.setattr(accepted, "load", lambda: load(path))
     monkeypatch.setattr(accepted, "save", lambda table: save(table, path))
     monkeypatch.setattr(run, "GROUPS", {"heart": lambda: (Row(name, "-", cost=cost) for name, cost in costs.items())})
+    monkeypatch.setattr(run, "SAMPLES", {})
     monkeypatch.setenv("ACCEPT", "1")
     assert run.main([]) == 0
     monkeypatch.delenv("ACCEPT")
@@ -67,3 +68,18 @@ def test_a_run_fails_for_rows_that_are_worse_or_gone_and_accepts_on_demand(
     said = capsys.readouterr().out.splitlines()
     assert said[1:] == ["join | - | - | - | - | ok | WORSE: 2, accepted 1", "seal | WORSE: not measured"]
     assert run.main(["hart"]) == 2
+
+
+def test_all_groups_take_samples_which_are_accepted_apart_from_whole_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "accepted.json"
+    monkeypatch.setattr(accepted, "load", lambda: load(path))
+    monkeypatch.setattr(accepted, "save", lambda table: save(table, path))
+    monkeypatch.setattr(run, "GROUPS", {"heart": lambda: iter([Row("join", "all", cost=1.0)])})
+    monkeypatch.setattr(run, "SAMPLES", {"heart": lambda: iter([Row("join", "some", cost=9.0)])})
+    monkeypatch.setenv("ACCEPT", "1")
+    assert run.main(["heart"]) == run.main([]) == 0
+    assert "WORSE" not in capsys.readouterr().out
+    table = load(path)
+    assert {group: rows["join"].row.figure for group, rows in table.items()} == {"heart": "all", "heart sample": "some"}
