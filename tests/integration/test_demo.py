@@ -56,7 +56,7 @@ class Demo:
 
     def end(self) -> int:
         """Its exit code, once it has ended by itself and all that it said is there."""
-        code = self.process.wait(30)
+        code = self.process.wait(120)
         self._reader.join(10)
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:

@@ -20,7 +20,7 @@ from gpu_profile.join.unmixing.expected import Expected
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, groups_of
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
-from gpu_profile.join.unmixing.shrinkage import shrink
+from gpu_profile.join.unmixing.shrinkage import CERTAIN, shrink
 from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
 from gpu_profile.units import NS_PER_S
 
@@ -30,10 +30,9 @@ _MANY_PIECES: Final = 4000
 _CELL_NS: Final = 500_000
 _CELLS_PER_PIECE: Final = 3
 _MOST_CELLS: Final = 1_000_000
-#: A timing is a rival of the best one if it is less than this away, in windows that differ,
-CERTAIN: Final = 20.0
-#: ... with what it leaves more not counted if it is no more than this share of what varying rates explain: the ways in
-#: which they may vary are an approximation, and no number of windows evens out its error.
+#: A timing is a rival of the best one if windows that differ do not rule it out, with what it leaves more not counted
+#: if it is no more than this share of what varying rates explain: the ways in which they may vary are an approximation,
+#: and no number of windows evens out its error.
 _MISFIT: Final = 0.05
 #: ... and than this many times what they explain under the best timing: where rates are steady, there is nothing to
 #: approximate.

@@ -16,6 +16,8 @@ import numpy as np
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.probes import Group
 
+#: Of two models, one is ruled out by the windows if its evidence is so much worse (twice a natural logarithm).
+CERTAIN: Final = 20.0
 _ROUNDS: Final = 40
 #: What a rate varies by has no larger standard deviation than this many times the mean of the signal: the slope of a
 #: region that works in its first third alone is twice its rate.

@@ -11,9 +11,10 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind
 from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.likelihood import CERTAIN, Best, Likelihood, Trial, is_late
+from gpu_profile.join.unmixing.likelihood import Best, Likelihood, Trial, is_late
 from gpu_profile.join.unmixing.scan import Scan
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
+from gpu_profile.join.unmixing.shrinkage import CERTAIN
 from gpu_profile.join.unmixing.timings import (
     JITTERS_NS,
     STEP_NS,

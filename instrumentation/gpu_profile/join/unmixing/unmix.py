@@ -7,9 +7,9 @@ linear equations, and least squares gives the rates back, with intervals, or sho
 them.
 
 An interval is the hull of those that hold under everything that the windows do not rule out: that stamps err as much as
-they may (`stamps`), that the sensor's timing is another one, that rates vary in the ways that `probes` stand for, that
-windows have more in common with their neighbours than their noise. A rate is refused if the hull is wide or lies
-outside physics, and the reason is what contributes the most.
+they may (`stamps`), that the sensor's timing is another one, that rates vary in the ways that `probes` stand for, or do
+not in one of these ways, that windows have more in common with their neighbours than their noise. A rate is refused if
+the hull is wide or lies outside physics, and the reason is what contributes the most.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Group, Kind, groups_of
-from gpu_profile.join.unmixing.shrinkage import shrink
+from gpu_profile.join.unmixing.shrinkage import CERTAIN, Posterior, shrink
 from gpu_profile.join.unmixing.stamps import Errors, largest
 
 #: 97.5 % quantile of the normal distribution: half-widths are of 95 % intervals.
@@ -81,11 +81,12 @@ class Fit:
     `others` are the `rates` and `steady` ones under other timings of the sensor that the windows do not rule out,
     `[2, columns]` each. No rate is above `most`. `start` are the variances that the search for those of the groups
     begins with. So many windows tell as much as one that is independent of the others would: `effect`.
+    `hull`: rates that follow without one of the groups widen the intervals, if the windows do not rule them out.
     """
 
     def __init__(
         self, equations: Equations, output: int = 0, *, errors: Errors | None = None, others: Sequence[Floats] = (),
-        most: float = np.inf, start: Mapping[Group, float] | None = None, effect: float = 1.0,
+        most: float = np.inf, start: Mapping[Group, float] | None = None, effect: float = 1.0, hull: bool = False,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -100,6 +101,8 @@ class Fit:
         self.solution, self.noise = np.zeros(size), np.inf
         self.covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
         self._shift, self._offsets = np.zeros(columns), np.zeros((0, 2, columns))
+        #: By group: how far rates are from these if its unknowns are 0, if that is not ruled out.
+        self._without: dict[Group, Floats] = {}
         self._ceilings = np.full(columns, most)
         self.mean, self._groups = 0.0, groups_of(self._probes)
         #: The rates by column if they do not vary.
@@ -130,6 +133,11 @@ class Fit:
         moment, n = equations.moment[:, output] / effect, max(1, round(self.n / effect))
         found = shrink(called_for / effect, moment, square / effect, n, self._groups, self.mean, start)
         self.solution, self.covariance, self.variances = found.solution, found.covariance, found.variances
+        if hull:
+            called_for, square = called_for / effect, square / effect
+            for group, places in self._groups.items():
+                if found.solution[places].any():
+                    self._leave_out(group, found, called_for, moment, square, n)
         self.solution[p:] += moved
         if self.n > int((self._seen > 0).sum()):
             self.noise = found.noise
@@ -137,6 +145,17 @@ class Fit:
         own = np.array([self._mean_rates(), self.steady])
         #: By timing: how far rates are from these, and steady ones from steady ones.
         self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
+
+    def _leave_out(
+        self, group: Group, found: Posterior, gram: Floats, moment: Floats, square: float, n: int
+    ) -> None:
+        """Note what rates are without a group, if what was found is not much likelier."""
+        places, kept = self._groups[group], {each: at for each, at in self._groups.items() if each is not group}
+        gram = gram.copy()
+        gram[places], gram[:, places] = 0.0, 0.0
+        other = shrink(gram, moment, square, n, kept, self.mean, found.variances)
+        if other.evidence - found.evidence < CERTAIN:
+            self._without[group] = self._means @ (other.solution - found.solution)
 
     @staticmethod
     def _padded(rates: Floats, own: Floats) -> Floats:
@@ -207,7 +226,13 @@ class Fit:
         return np.clip(self._mean_rates(), 0.0, self.most)
 
     def _mean_rates(self) -> Floats:
-        return np.array([self._direction(unit) @ self.solution for unit in np.eye(len(self._gram))])
+        rates: Floats = self._means @ self.solution
+        return rates
+
+    @property
+    def _means(self) -> Floats:
+        """What sums of the unknowns are the columns' mean rates."""
+        return np.array([self._direction(unit) for unit in np.eye(len(self._gram))])
 
     def _direction(self, weights: Floats) -> Floats:
         """The sum of the unknowns whose value is the mean rate of a mixture of columns over all of their time."""
@@ -232,7 +257,7 @@ class Fit:
     def drawn_to(self, mean: float, spread: float) -> Floats:
         """The rates by column if they come from a normal distribution: the less the windows say of one, the nearer it
         is to the mean."""
-        units = np.array([self._direction(unit) for unit in np.eye(len(self._gram))])
+        units = self._means
         known = ~self._unseen & np.isfinite(self.noise)
         doubt = (units @ self.covariance @ units.T)[np.ix_(known, known)]
         result = np.full(len(units), mean)
@@ -283,6 +308,13 @@ class Fit:
         if together > 0:
             blocks = _t95(self._blocks - 1) * together
             widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
+        more = {
+            f"not identifiable: {group}": abs(float(offsets @ weights)) for group, offsets in self._without.items()
+        }
+        if more:
+            # The interval without a group is narrower by what the group contributes to this one.
+            cause = max(more, key=lambda each: more[each] - widths.get(each, 0.0))
+            widths[cause] = max(widths.get(cause, 0.0), more[cause])
         shift = float(self._shift @ weights)
         widths[LOCK_STEP] = shift + opened
         widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, self._apart(weights, 0) - shift)

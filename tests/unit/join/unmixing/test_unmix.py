@@ -309,3 +309,24 @@ def test_a_mixture_with_a_column_that_no_window_had_is_not_told_by_those_that_we
     bounded = Fit(of(shares, values), most=400.0).rate(mixture)
     assert bounded.reason or abs(bounded.value - (0.75 * 380 + 0.25 * 400)) <= bounded.half_width + 1e-9
     assert bounded.reason or abs(bounded.value - 0.75 * 380) <= bounded.half_width + 1e-9
+
+
+@pytest.mark.parametrize(("varies_w", "ruled_out"), [(8.0, False), (80.0, True)])
+def test_an_interval_holds_the_rates_without_a_variation_unless_the_windows_rule_them_out(
+    varies_w: float, ruled_out: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    share = rng.uniform(0.1, 0.9, 400)
+    probe = share * share * rng.uniform(1.5, 2.5, 400)
+    equations = Equations((Probe(Kind.SLOPE, 1),))
+    values = 90 + 210 * share + varies_w * probe + rng.normal(0, 6.0, 400)
+    equations.add(np.column_stack([1 - share, share]), values, probe[:, None])
+    region = np.array([0.0, 1.0])
+    narrow, wide = Fit(equations).rate(region), Fit(equations, hull=True).rate(region)
+    moved = abs(Fit(equations).rates[1] - Fit(equations).steady[1])
+    assert wide.value == narrow.value
+    if ruled_out:
+        assert wide.half_width == narrow.half_width < moved
+    else:
+        assert wide.half_width >= moved > 0
+        assert wide.half_width > narrow.half_width
