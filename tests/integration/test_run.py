@@ -312,8 +312,10 @@ def test_a_device_that_is_not_there_keeps_a_strict_command_from_starting(node: s
 
 
 def test_a_device_that_is_lost_meanwhile_leaves_what_was_read_and_a_note(tmp_path: Path) -> None:
-    node = simulated.create(tmp_path / "node", f'{NODE}\n[[fault]]\nkind = "gpu_lost"\ndevice = 0\nfrom_s = 3\n')
-    done = profile("--backend", f"simulated:{node}", "--json", "sleep", "4")
+    # A busy machine takes some seconds to begin: the loss comes later than that, the end after it in any case.
+    node = simulated.create(tmp_path / "node", f'{NODE}\n[[fault]]\nkind = "gpu_lost"\ndevice = 0\nfrom_s = 8\n')
+    script = f"import time; time.sleep(max(0.0, {time.time() + 9.5} - time.time()))"
+    done = profile("--backend", f"simulated:{node}", "--json", "--", sys.executable, "-c", script)
     found = last_line(done.stdout)
     assert done.returncode == 0
     assert 0.1 < found["coverage"] < 0.95

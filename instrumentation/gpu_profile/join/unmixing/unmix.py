@@ -146,9 +146,7 @@ class Fit:
         #: By timing: how far rates are from these, and steady ones from steady ones.
         self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
 
-    def _leave_out(
-        self, group: Group, found: Posterior, gram: Floats, moment: Floats, square: float, n: int
-    ) -> None:
+    def _leave_out(self, group: Group, found: Posterior, gram: Floats, moment: Floats, square: float, n: int) -> None:
         """Note what rates are without a group, if what was found is not much likelier."""
         places, kept = self._groups[group], {each: at for each, at in self._groups.items() if each is not group}
         gram = gram.copy()
@@ -308,9 +306,7 @@ class Fit:
         if together > 0:
             blocks = _t95(self._blocks - 1) * together
             widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
-        more = {
-            f"not identifiable: {group}": abs(float(offsets @ weights)) for group, offsets in self._without.items()
-        }
+        more = {f"not identifiable: {group}": abs(float(offsets @ weights)) for group, offsets in self._without.items()}
         if more:
             # The interval without a group is narrower by what the group contributes to this one.
             cause = max(more, key=lambda each: more[each] - widths.get(each, 0.0))
