@@ -252,8 +252,8 @@ def _run(watch: _Watch, seconds: float | None) -> None:
     if watch.ended:
         screen.say("stopping …")
     watch.service.send_signal(signal.SIGTERM)
-    # Who asks twice does not want to wait for the comparison.
-    for _ in watch.messages(until=lambda: len(watch.ended) > 1, patience_s=15):
+    # Who asks twice does not want to wait for the comparison, which takes a slow machine half a minute.
+    for _ in watch.messages(until=lambda: len(watch.ended) > 1, patience_s=_SILENCE_S):
         continue
     screen.say(_report(watch.last, simulated=watch.simulated))
     if broken:

@@ -7,9 +7,9 @@ linear equations, and least squares gives the rates back, with intervals, or sho
 them.
 
 An interval is the hull of those that hold under everything that the windows do not rule out: that stamps err as much as
-they may (`stamps`), that the sensor's timing is another one, that rates vary in the ways that `probes` stand for, or do
-not in one of these ways, that windows have more in common with their neighbours than their noise. A rate is refused if
-the hull is wide or lies outside physics, and the reason is what contributes the most.
+they may (`stamps`), that the sensor's timing is another one, that rates vary in the ways that `probes` stand for, that
+power outside regions is all alike after all, that windows have more in common with their neighbours than their noise. A
+rate is refused if the hull is wide or lies outside physics, and the reason is what contributes the most.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Fit:
     `others` are the `rates` and `steady` ones under other timings of the sensor that the windows do not rule out,
     `[2, columns]` each. No rate is above `most`. `start` are the variances that the search for those of the groups
     begins with. So many windows tell as much as one that is independent of the others would: `effect`.
-    `hull`: rates that follow without one of the groups widen the intervals, if the windows do not rule them out.
+    `hull`: intervals hold the rates that follow from power outside regions that is all alike, if windows do not rule
+    that out.
     """
 
     def __init__(
@@ -101,8 +102,8 @@ class Fit:
         self.solution, self.noise = np.zeros(size), np.inf
         self.covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
         self._shift, self._offsets = np.zeros(columns), np.zeros((0, 2, columns))
-        #: By group: how far rates are from these if its unknowns are 0, if that is not ruled out.
-        self._without: dict[Group, Floats] = {}
+        #: How far rates are from these if power outside regions is all alike, where that is not ruled out.
+        self._if_alike = np.zeros(columns)
         self._ceilings = np.full(columns, most)
         self.mean, self._groups = 0.0, groups_of(self._probes)
         #: The rates by column if they do not vary.
@@ -134,10 +135,7 @@ class Fit:
         found = shrink(called_for / effect, moment, square / effect, n, self._groups, self.mean, start)
         self.solution, self.covariance, self.variances = found.solution, found.covariance, found.variances
         if hull:
-            called_for, square = called_for / effect, square / effect
-            for group, places in self._groups.items():
-                if found.solution[places].any():
-                    self._leave_out(group, found, called_for, moment, square, n)
+            self._hold_idle(found, called_for / effect, moment, square / effect, n)
         self.solution[p:] += moved
         if self.n > int((self._seen > 0).sum()):
             self.noise = found.noise
@@ -146,14 +144,17 @@ class Fit:
         #: By timing: how far rates are from these, and steady ones from steady ones.
         self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
 
-    def _leave_out(self, group: Group, found: Posterior, gram: Floats, moment: Floats, square: float, n: int) -> None:
-        """Note what rates are without a group, if what was found is not much likelier."""
-        places, kept = self._groups[group], {each: at for each, at in self._groups.items() if each is not group}
+    def _hold_idle(self, found: Posterior, gram: Floats, moment: Floats, square: float, n: int) -> None:
+        """Note what rates are if power outside regions is all alike, unless what was found is much likelier."""
+        places = self._groups.get(Group.IDLE)
+        if places is None or not found.solution[places].any():
+            return
         gram = gram.copy()
         gram[places], gram[:, places] = 0.0, 0.0
+        kept: dict[Group, Ints] = {group: each for group, each in self._groups.items() if group is not Group.IDLE}
         other = shrink(gram, moment, square, n, kept, self.mean, found.variances)
         if other.evidence - found.evidence < CERTAIN:
-            self._without[group] = self._means @ (other.solution - found.solution)
+            self._if_alike = self._means @ (other.solution - found.solution)
 
     @staticmethod
     def _padded(rates: Floats, own: Floats) -> Floats:
@@ -306,11 +307,9 @@ class Fit:
         if together > 0:
             blocks = _t95(self._blocks - 1) * together
             widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
-        more = {f"not identifiable: {group}": abs(float(offsets @ weights)) for group, offsets in self._without.items()}
-        if more:
-            # The interval without a group is narrower by what the group contributes to this one.
-            cause = max(more, key=lambda each: more[each] - widths.get(each, 0.0))
-            widths[cause] = max(widths.get(cause, 0.0), more[cause])
+        # The interval without the group is narrower by what the group contributes to this one.
+        idle = f"not identifiable: {Group.IDLE}"
+        widths[idle] = max(widths.get(idle, 0.0), abs(float(self._if_alike @ weights)))
         shift = float(self._shift @ weights)
         widths[LOCK_STEP] = shift + opened
         widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, self._apart(weights, 0) - shift)

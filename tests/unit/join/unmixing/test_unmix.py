@@ -312,15 +312,15 @@ def test_a_mixture_with_a_column_that_no_window_had_is_not_told_by_those_that_we
 
 
 @pytest.mark.parametrize(("varies_w", "ruled_out"), [(8.0, False), (80.0, True)])
-def test_an_interval_holds_the_rates_without_a_variation_unless_the_windows_rule_them_out(
+def test_an_interval_holds_the_rate_under_steady_idle_power_unless_the_windows_rule_that_out(
     varies_w: float, ruled_out: bool
 ) -> None:
     rng = np.random.default_rng(5)
-    share = rng.uniform(0.1, 0.9, 400)
-    probe = share * share * rng.uniform(1.5, 2.5, 400)
-    equations = Equations((Probe(Kind.SLOPE, 1),))
-    values = 90 + 210 * share + varies_w * probe + rng.normal(0, 6.0, 400)
-    equations.add(np.column_stack([1 - share, share]), values, probe[:, None])
+    outside = rng.uniform(0.1, 0.9, 400)
+    probe = outside * outside * rng.uniform(1.5, 2.5, 400)
+    equations = Equations((Probe(Kind.GAP, 0),))
+    values = 90 * outside + 300 * (1 - outside) + varies_w * probe + rng.normal(0, 6.0, 400)
+    equations.add(np.column_stack([outside, 1 - outside]), values, probe[:, None])
     region = np.array([0.0, 1.0])
     narrow, wide = Fit(equations).rate(region), Fit(equations, hull=True).rate(region)
     moved = abs(Fit(equations).rates[1] - Fit(equations).steady[1])
