@@ -26,7 +26,7 @@ GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "kernels": kernels.rows,
     "truth": truth.rows,
 }
-#: What is measured instead of a whole group where all groups are, so that they take less than half an hour.
+#: Measured instead of the whole group when all groups run: whole, these take too long beside the others.
 SAMPLES: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "heart": heart.sample,
     "library": library.sample,

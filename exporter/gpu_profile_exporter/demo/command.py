@@ -252,7 +252,7 @@ def _run(watch: _Watch, seconds: float | None) -> None:
     if watch.ended:
         screen.say("stopping …")
     watch.service.send_signal(signal.SIGTERM)
-    # Who asks twice does not want to wait for the comparison, which takes a slow machine half a minute.
+    # A second signal skips the comparison, for which a slow machine takes 20 s and more.
     for _ in watch.messages(until=lambda: len(watch.ended) > 1, patience_s=_SILENCE_S):
         continue
     screen.say(_report(watch.last, simulated=watch.simulated))

@@ -381,7 +381,7 @@ class Mixture:
                 most=self.family.most,
                 start=self._watch.variances,
                 effect=self._effect,
-                hull=True,
+                steady_idle=True,
             )
             self._fits[output] = fit
         return fit

@@ -118,6 +118,22 @@ def shrink(
     return Posterior(result, covariance, noise, dict(zip(own, variances.tolist(), strict=True)), float(evidence))
 
 
+def shrink_without(
+    group: Group, found: Posterior, gram: Floats, moment: Floats, square: float, n: int,
+    groups: Mapping[Group, Ints], mean: float,
+) -> Posterior:  # fmt: skip
+    """What `shrink` finds if a group's unknowns are 0; `found`, what it found with them, if that is not needed or the
+    windows rule it out. The other arguments are those of `shrink`."""
+    places = groups.get(group)
+    if places is None or not found.solution[places].any():
+        return found
+    gram = gram.copy()
+    gram[places], gram[:, places] = 0.0, 0.0
+    kept = {each: at for each, at in groups.items() if each is not group}
+    other = shrink(gram, moment, square, n, kept, mean, found.variances)
+    return other if other.evidence - found.evidence < CERTAIN else found
+
+
 def _left(gram: Floats, moment: Floats, square: float) -> float:
     """The sum of squares that no solution explains."""
     if not len(gram):

@@ -8,7 +8,7 @@ them.
 
 An interval is the hull of those that hold under everything that the windows do not rule out: that stamps err as much as
 they may (`stamps`), that the sensor's timing is another one, that rates vary in the ways that `probes` stand for, that
-power outside regions is all alike after all, that windows have more in common with their neighbours than their noise. A
+power outside regions is constant after all, that windows have more in common with their neighbours than their noise. A
 rate is refused if the hull is wide or lies outside physics, and the reason is what contributes the most.
 """
 
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Group, Kind, groups_of
-from gpu_profile.join.unmixing.shrinkage import CERTAIN, Posterior, shrink
+from gpu_profile.join.unmixing.shrinkage import shrink, shrink_without
 from gpu_profile.join.unmixing.stamps import Errors, largest
 
 #: 97.5 % quantile of the normal distribution: half-widths are of 95 % intervals.
@@ -81,13 +81,14 @@ class Fit:
     `others` are the `rates` and `steady` ones under other timings of the sensor that the windows do not rule out,
     `[2, columns]` each. No rate is above `most`. `start` are the variances that the search for those of the groups
     begins with. So many windows tell as much as one that is independent of the others would: `effect`.
-    `hull`: intervals hold the rates that follow from power outside regions that is all alike, if windows do not rule
-    that out.
+    `steady_idle`: intervals include the rates that constant power outside regions would imply, unless the windows
+    rule constant power out.
     """
 
     def __init__(
         self, equations: Equations, output: int = 0, *, errors: Errors | None = None, others: Sequence[Floats] = (),
-        most: float = np.inf, start: Mapping[Group, float] | None = None, effect: float = 1.0, hull: bool = False,
+        most: float = np.inf, start: Mapping[Group, float] | None = None, effect: float = 1.0,
+        steady_idle: bool = False,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -102,8 +103,8 @@ class Fit:
         self.solution, self.noise = np.zeros(size), np.inf
         self.covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
         self._shift, self._offsets = np.zeros(columns), np.zeros((0, 2, columns))
-        #: How far rates are from these if power outside regions is all alike, where that is not ruled out.
-        self._if_alike = np.zeros(columns)
+        #: By how much constant power outside regions would change the rates, if it is not ruled out.
+        self._steady_idle = np.zeros(columns)
         self._ceilings = np.full(columns, most)
         self.mean, self._groups = 0.0, groups_of(self._probes)
         #: The rates by column if they do not vary.
@@ -134,8 +135,10 @@ class Fit:
         moment, n = equations.moment[:, output] / effect, max(1, round(self.n / effect))
         found = shrink(called_for / effect, moment, square / effect, n, self._groups, self.mean, start)
         self.solution, self.covariance, self.variances = found.solution, found.covariance, found.variances
-        if hull:
-            self._hold_idle(found, called_for / effect, moment, square / effect, n)
+        if steady_idle:
+            groups = self._groups, self.mean
+            other = shrink_without(Group.IDLE, found, called_for / effect, moment, square / effect, n, *groups)
+            self._steady_idle = self._means @ (other.solution - found.solution)
         self.solution[p:] += moved
         if self.n > int((self._seen > 0).sum()):
             self.noise = found.noise
@@ -143,18 +146,6 @@ class Fit:
         own = np.array([self._mean_rates(), self.steady])
         #: By timing: how far rates are from these, and steady ones from steady ones.
         self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
-
-    def _hold_idle(self, found: Posterior, gram: Floats, moment: Floats, square: float, n: int) -> None:
-        """Note what rates are if power outside regions is all alike, unless what was found is much likelier."""
-        places = self._groups.get(Group.IDLE)
-        if places is None or not found.solution[places].any():
-            return
-        gram = gram.copy()
-        gram[places], gram[:, places] = 0.0, 0.0
-        kept: dict[Group, Ints] = {group: each for group, each in self._groups.items() if group is not Group.IDLE}
-        other = shrink(gram, moment, square, n, kept, self.mean, found.variances)
-        if other.evidence - found.evidence < CERTAIN:
-            self._if_alike = self._means @ (other.solution - found.solution)
 
     @staticmethod
     def _padded(rates: Floats, own: Floats) -> Floats:
@@ -307,9 +298,9 @@ class Fit:
         if together > 0:
             blocks = _t95(self._blocks - 1) * together
             widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
-        # The interval without the group is narrower by what the group contributes to this one.
+        # With constant power outside regions, the interval is narrower by what the group contributes to this one.
         idle = f"not identifiable: {Group.IDLE}"
-        widths[idle] = max(widths.get(idle, 0.0), abs(float(self._if_alike @ weights)))
+        widths[idle] = max(widths.get(idle, 0.0), abs(float(self._steady_idle @ weights)))
         shift = float(self._shift @ weights)
         widths[LOCK_STEP] = shift + opened
         widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, self._apart(weights, 0) - shift)

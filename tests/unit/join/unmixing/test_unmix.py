@@ -322,7 +322,7 @@ def test_an_interval_holds_the_rate_under_steady_idle_power_unless_the_windows_r
     values = 90 * outside + 300 * (1 - outside) + varies_w * probe + rng.normal(0, 6.0, 400)
     equations.add(np.column_stack([outside, 1 - outside]), values, probe[:, None])
     region = np.array([0.0, 1.0])
-    narrow, wide = Fit(equations).rate(region), Fit(equations, hull=True).rate(region)
+    narrow, wide = Fit(equations).rate(region), Fit(equations, steady_idle=True).rate(region)
     moved = abs(Fit(equations).rates[1] - Fit(equations).steady[1])
     assert wide.value == narrow.value
     if ruled_out:
