@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.equations import bounded, nnls
+from gpu_profile.join.unmixing.equations import Sums, bounded, nnls, rates_of_each
 
 
 class Problem:
@@ -66,6 +66,22 @@ def test_rates_within_the_bounds_are_found_where_the_bounds_hold_no_one(problem:
     free = nnls(problem.gram, problem.moment)
     assume((free <= 1).all())
     assert bounded(problem.gram, problem.moment, 1.0).tolist() == free.tolist()
+
+
+@given(st.lists(problems(largest=1.5), min_size=1, max_size=6), st.booleans())
+def test_problems_that_are_solved_together_are_solved_as_well_as_alone(some: list[Problem], twice: bool) -> None:
+    size = max(len(problem.moment) for problem in some)
+    # Columns that some of them lack were never active in those, or are there twice in all of them.
+    wider = [Problem(np.pad(each.shares, ((0, 0), (0, size - len(each.moment)))), each.values) for each in some]
+    if twice:
+        wider = [Problem(np.column_stack([each.shares, each.shares]), each.values) for each in wider]
+    found = rates_of_each([Sums.of(each.shares, each.values, 0, 0) for each in wider], 1.0)
+    assert len(found) == len(some)
+    for problem, rates in zip(wider, found, strict=True):
+        assert (rates >= 0).all()
+        assert (rates <= 1).all()
+        alone = problem.cost(bounded(problem.gram, problem.moment, 1.0))
+        assert problem.cost(rates) <= alone + 1e-6 + 1e-6 * alone
 
 
 @given(problems())

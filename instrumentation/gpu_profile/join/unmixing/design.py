@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -54,42 +55,49 @@ class Design:
 
     `counts`: the masses are a counter's growth. Windows of which it is unclear what they are of are left out; those of
     a sensor that `follows` without a period are weighted by their lengths, both shares and means.
+
+    Of several sensors, which must be of one `form`, `n` counts the windows of the first, then those of the next, and so
+    on: `rows` says which are each one's.
     """
 
-    def __init__(self, windows: Windows, sensor: Sensor, *, counts: bool) -> None:
-        follows, sensor = sensor.follows, sensor.placed(windows.ends)
-        starts, ends = sensor.moments(windows.starts), sensor.moments(windows.ends)
+    def __init__(self, windows: Windows, *sensors: Sensor, counts: bool) -> None:
+        placed = [sensor.placed(windows.ends) for sensor in sensors]
+        self._sensors, sensor = placed, placed[0]
+        starts, ends = (np.array([each.moments(at) for each in placed]) for at in (windows.starts, windows.ends))
         keep = ends > starts
-        #: How many windows contradict the sensor: the counter grew in what would be no time.
-        self.contradicting = int((~keep & (windows.masses[:, 0] > 0)).sum()) if counts else 0
+        #: By sensor: how many windows contradict it, as the counter grew in what would be no time.
+        self.contradicting = (~keep & (windows.masses[:, 0] > 0) & counts).sum(axis=1)
         #: ... and how many are left out because a renewal is too near to tell which side of it they are on.
-        self.unclear = 0
-        if sensor.period_ns and not follows:
-            clear = keep & sensor.clear(windows.starts) & sensor.clear(windows.ends)
-            if clear.sum() * 2 >= keep.sum():
-                self.unclear = int(keep.sum() - clear.sum())
-                keep = clear
-        if not keep.all():
-            starts, ends = starts[keep], ends[keep]
-            windows = windows.where(keep)
-        self.ends = windows.ends
+        self.unclear = np.zeros(len(placed), np.int64)
+        if sensor.period_ns and not sensors[0].follows:
+            clear = keep & [each.clear(windows.starts) & each.clear(windows.ends) for each in placed]
+            left = keep.sum(axis=1) - clear.sum(axis=1)
+            enough = 2 * left <= keep.sum(axis=1)
+            self.unclear[enough] = left[enough]
+            keep = np.where(enough[:, None], clear, keep)
+        bounds = np.append(0, np.cumsum(keep.sum(axis=1))).tolist()
+        self.rows = [slice(*each) for each in pairwise(bounds)]
+        of, window = np.nonzero(keep)
+        self._starts, self._ends = starts, ends = starts[keep], ends[keep]
+        self.ends = windows.ends[window]
         # A counter grew between the moments; a mean was taken by the driver over whatever it covered.
-        lengths = ends - starts if counts else windows.ends - windows.starts
-        values = windows.masses * NS_PER_S / lengths[:, None]
-        # Moments that are off make much of a short row what belongs to a long one: by length, sums come out right.
-        self._weights = np.sqrt(lengths / lengths.mean()) if sensor.follows and len(lengths) else np.ones(len(lengths))
+        lengths = ends - starts if counts else self.ends - windows.starts[window]
+        values = windows.masses[window] * NS_PER_S / lengths[:, None]
+        self._weights = np.ones(len(lengths))
+        if sensor.follows:
+            # Moments that are off make much of a short row what belongs to a long one: by length, sums come out right.
+            for rows in self.rows:
+                self._weights[rows] = np.sqrt(lengths[rows] / max(1.0, lengths[rows].sum()) * len(lengths[rows]))
         self.values: Floats = values * self._weights[:, None]
-        self._window_ns = sensor.window_ns
-        #: Where each window begins and ends, of a smoothing sensor's those times in which most of it is.
-        self._spans = (ends - (sensor.window_ns * (2 if sensor.smooth else 1) or ends - starts), ends)
-        self._scale = self._weights
-        self._smooth = (ends[:, None] + sensor.spread()) if sensor.smooth else None
         if sensor.window_ns:
-            self._offsets, self._factors = sensor.kernel()
-            moments = ends[:, None] + self._offsets
+            # Kernels of one form differ by their scale.
+            self._offsets = np.array([each.kernel()[0] for each in placed])
+            self._factors = sensor.kernel()[1] * sensor.window_ns
+            moments = ends[:, None] + self._offsets[of]
+            self._scale = self._weights / np.array([each.window_ns for each in placed])[of]
         else:
             spread = sensor.spread()
-            self._offsets = np.append(spread, spread)
+            self._offsets = np.append(spread, spread)[None, :]
             self._factors = np.repeat([1.0, -1.0], len(spread)) / len(spread)
             moments = np.concatenate((ends[:, None] + spread, starts[:, None] + spread), axis=1)
             self._scale = self._weights / (ends - starts)
@@ -99,6 +107,12 @@ class Design:
         self._moments = flat[self._order]
         self._place = np.empty_like(self._order)
         self._place[self._order] = np.arange(len(self._order))
+
+    @staticmethod
+    def form(sensor: Sensor) -> tuple[int, ...]:
+        """What the sensors of one design have in common."""
+        framed, renewed = bool(sensor.window_ns), bool(sensor.period_ns)
+        return framed, sensor.smooth, renewed, sensor.follows, sensor.blur_ns, sensor.jitter_ns
 
     def _weighted(self, integrals: Floats, factors: Floats | None = None) -> Floats:
         """What integrals up to each moment, `[rows, moments]`, say of each window: `[n, rows]`."""
@@ -110,12 +124,10 @@ class Design:
         """Shares of every window by column, `[n, columns]`."""
         if not len(self._moments):
             return np.zeros((0, columns))
-        if self._smooth is not None and isinstance(active, ActiveTime):
-            flat = self._smooth.ravel()
-            order = np.argsort(flat, kind="stable")
-            found = np.empty((columns, len(flat)))
-            found[:, order] = active.smoothed(flat[order], columns, self._window_ns)
-            shares: Floats = found.reshape(columns, *self._smooth.shape).mean(axis=2).T * self._weights[:, None]
+        if self._sensors[0].smooth and isinstance(active, ActiveTime):
+            some = zip(self._sensors, self.rows, strict=True)
+            smoothed = [_smoothed(active, columns, sensor, self._ends[rows]) for sensor, rows in some]
+            shares: Floats = np.concatenate(smoothed, axis=1).T * self._weights[:, None]
         else:
             shares = self._weighted(active.until(self._moments, columns))
         shares[:, 0] = np.clip(self._weights - shares[:, 1:].sum(axis=1), 0.0, self._weights)
@@ -123,7 +135,9 @@ class Design:
 
     def patterns(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
         """What ran in each part of every window, as shares of the part by column: `[n, parts * columns]`."""
-        starts, ends = self._spans
+        sensor, ends = self._sensors[0], self._ends
+        # Of a smoothing sensor's window, the time in which most of it is.
+        starts = ends - sensor.window_ns * (2 if sensor.smooth else 1) if sensor.window_ns else self._starts
         edges = starts[:, None] + np.outer(ends - starts, np.arange(_PARTS + 1)) // _PARTS
         order = np.argsort(edges.ravel(), kind="stable")
         passed = np.empty((columns, edges.size))
@@ -151,10 +165,12 @@ class Design:
         weights = np.zeros(columns)
         weights[: min(columns, len(rates))] = rates[:columns]
         drawn = (weights @ running)[None, :]
-        found: dict[Kind, Floats] = {kind: self._weighted(each) for kind, each in varied.items()}
-        found |= {kind: self._weighted(each[None, :]) for kind, each in active.gaps.integrals(self._moments).items()}
+        varied |= {kind: each[None, :] for kind, each in active.gaps.integrals(self._moments).items()}
+        # All at once: for a few windows, each call costs more than what it does.
+        weighted = self._weighted(np.concatenate((drawn, *varied.values())))
+        first = dict(zip(varied, np.cumsum([1, *map(len, varied.values())]).tolist(), strict=False))
         time = run_time(self.ends, origin_ns)
-        lag = -self._weighted(drawn)[:, 0] * _MS
+        lag = -weighted[:, 0] * _MS
         for i, (kind, column) in enumerate(probes):
             if kind is Kind.DRIFT:
                 result[:, i] = shares[:, column] * time
@@ -163,11 +179,21 @@ class Design:
             elif kind is Kind.LAG_DRIFT:
                 result[:, i] = lag * time
             elif kind is Kind.WINDOW:
-                moved = self._weighted(drawn, self._factors * self._offsets)[:, 0] - shares @ weights
-                result[:, i] = moved * (_MS / self._window_ns)
+                moved = self._weighted(drawn, self._factors * self._offsets[0])[:, 0] - shares @ weights
+                result[:, i] = moved * (_MS / self._sensors[0].window_ns)
             else:
-                result[:, i] = found[kind][:, slots[column] if column else 0]
+                result[:, i] = weighted[:, first[kind] + (slots[column] if column else 0)]
         return result
+
+
+def _smoothed(active: ActiveTime, columns: int, sensor: Sensor, ends: Ints) -> Floats:
+    """What a smoothing sensor shows at moments, on average over its spread: `[columns, moments]`."""
+    moments = ends[:, None] + sensor.spread()
+    order = np.argsort(moments.ravel(), kind="stable")
+    found = np.empty((columns, moments.size))
+    found[:, order] = active.smoothed(moments.ravel()[order], columns, sensor.window_ns)
+    smoothed: Floats = found.reshape(columns, *moments.shape).mean(axis=2)
+    return smoothed
 
 
 def alike(patterns: Floats) -> Ints:

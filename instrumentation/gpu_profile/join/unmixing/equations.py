@@ -252,6 +252,17 @@ class Sums(NamedTuple):
         """How many windows each fitted one stands for: unclear ones speak neither for a timing nor against it."""
         return (self.n + self.unclear) / max(1, self.n)
 
+    @classmethod
+    def of(cls, shares: Floats, values: Floats, unclear: int, contradicting: int) -> Sums:
+        """Of windows with these shares and values, and of so many that were left out."""
+        return cls(len(values), unclear, contradicting, shares.T @ shares, shares.T @ values, float(values @ values))
+
+    def plus(self, other: Sums) -> Sums:
+        """Those of more windows."""
+        left_out = self.unclear + other.unclear, self.contradicting + other.contradicting
+        moment, square = self.moment + other.moment, self.square + other.square
+        return Sums(self.n + other.n, *left_out, self.gram + other.gram, moment, square)
+
     def rates(self, most: float) -> Floats:
         """The rates by column, within physics."""
         return bounded(self.gram, self.moment, most)
@@ -259,6 +270,20 @@ class Sums(NamedTuple):
     def residual(self, rates: Floats) -> float:
         """The sum of squares that these rates leave."""
         return max(0.0, float(self.square - 2 * rates @ self.moment + rates @ self.gram @ rates))
+
+
+def rates_of_each(some: Sequence[Sums], most: float) -> list[Floats]:
+    """The rates of each that leave the least, within physics: at once, as far as nothing has to be held at a bound."""
+    gram, moment = np.array([each.gram for each in some]), np.array([each.moment for each in some])
+    size = gram.shape[-1]
+    # Columns that were never active stay 0.
+    gram[:, range(size), range(size)] += np.diagonal(gram, axis1=1, axis2=2) == 0
+    try:
+        found = np.linalg.solve(gram, moment[:, :, None])[:, :, 0]
+    except np.linalg.LinAlgError:
+        return [each.rates(most) for each in some]
+    outside = (found < 0) | (found > most)
+    return [each.rates(most) if out.any() else x for each, x, out in zip(some, found, outside, strict=True)]
 
 
 def packed(matrix: Floats) -> Floats:

@@ -6,7 +6,9 @@ Scores are differences of log likelihoods, doubled: the less, the likelier.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,7 +17,7 @@ from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
 from gpu_profile.join.unmixing.design import Design, Windows, alike, design_effect
-from gpu_profile.join.unmixing.equations import Equations, Sums
+from gpu_profile.join.unmixing.equations import Equations, Sums, rates_of_each
 from gpu_profile.join.unmixing.expected import Expected
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, groups_of
@@ -46,6 +48,8 @@ _LATE_NS: Final = 200_000_000
 _UNKNOWN: Final = 2
 #: Moments of so many readings stand for all.
 _COMPARED: Final = 64
+#: Windows times timings that are tried at once: more would take room.
+_AT_ONCE: Final = 4096
 
 
 class Trial(NamedTuple):
@@ -83,6 +87,16 @@ class Best(NamedTuple):
         """Whether another score is not certainly worse. Windows that repeat each other weigh less; but in a loop that
         they repeat with, there is always a lag of one more turn that fits as well, and no board has such a lag."""
         return score - self.score < (CERTAIN if late and not self.late else CERTAIN * self.effect)
+
+
+def totals(designs: Iterable[tuple[Design, Floats]]) -> list[Sums]:
+    """The sums of each sensor over designs and their shares."""
+    found: list[Sums] = []
+    for design, shares in designs:
+        of = zip(design.rows, design.unclear.tolist(), design.contradicting.tolist(), strict=True)
+        sums = [Sums.of(shares[rows], design.values[rows, 0], *left_out) for rows, *left_out in of]
+        found = [one.plus(more) for one, more in zip(found, sums, strict=True)] if found else sums
+    return found
 
 
 class Likelihood:
@@ -129,27 +143,37 @@ class Likelihood:
             return active
         return active.sampled(start, end, _CELL_NS, self.columns)
 
-    def _fitted(self, sensor: Sensor, windows: Windows, active: ActiveTime | SampledTime) -> Sums:
-        n, unclear, contradicting, square = 0, 0, 0, 0.0
-        gram, moment = np.zeros((self.columns, self.columns)), np.zeros(self.columns)
-        for part in windows.parts():
-            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
-            shares, values = design.shares(active, self.columns), design.values[:, 0]
-            gram += shares.T @ shares
-            moment += shares.T @ values
-            square += float(values @ values)
-            n += len(values)
-            unclear += design.unclear
-            contradicting += design.contradicting
-        return Sums(n, unclear, contradicting, gram, moment, square)
+    def _designs(self, windows: Windows, *sensors: Sensor) -> Iterator[Design]:
+        """The equations of the windows under sensors of one form, some at a time."""
+        return (Design(part, *sensors, counts=self.lead.kind is Kind.COUNTER) for part in windows.parts())
+
+    def _fitted(self, sensors: Sequence[Sensor]) -> list[Sums]:
+        """What the windows say of sensors of one form."""
+        designs = self._designs(self._alone, *sensors)
+        return totals((design, design.shares(self._active, self.columns)) for design in designs)
 
     def residual(self, sensor: Sensor) -> float:
         """Mean squared error that a timing leaves."""
-        return self._left(self._fitted(sensor, self._alone, self._active), len(self.windows.ends))
+        return self.residuals([sensor])[0]
 
-    def _left(self, fitted: Sums, n: int) -> float:
-        """The mean squared error of `n` windows, those included that were left out."""
-        left = fitted.residual(fitted.rates(self.most)) if fitted.n else 0.0
+    def residuals(self, sensors: Sequence[Sensor]) -> list[float]:
+        """Mean squared error that each timing leaves."""
+        most, n = max(1, _AT_ONCE // max(1, len(self.windows.ends))), len(self.windows.ends)
+        forms: dict[tuple[int, ...], list[Sensor]] = {}
+        for sensor in dict.fromkeys(sensors):
+            forms.setdefault(Design.form(sensor), []).append(sensor)
+        left: dict[Sensor, float] = {}
+        for some in forms.values():
+            for at in range(0, len(some), most):
+                part = some[at : at + most]
+                fitted = self._fitted(part)
+                rates = rates_of_each(fitted, self.most)
+                left |= zip(part, map(self._left, fitted, rates, repeat(n)), strict=True)
+        return [left[sensor] for sensor in sensors]
+
+    def _left(self, fitted: Sums, rates: Floats, n: int) -> float:
+        """The mean squared error of `n` windows that rates leave, those included that were left out."""
+        left = fitted.residual(rates) if fitted.n else 0.0
         return self._least + (left * fitted.alike + self._out(fitted, n)) / n
 
     def _out(self, fitted: Sums, n: int) -> float:
@@ -159,7 +183,7 @@ class Likelihood:
 
     def rates(self, sensor: Sensor) -> Floats:
         """The rates of the first signal under a timing."""
-        return self._fitted(sensor, self._alone, self._active).rates(self.most)
+        return self._fitted([sensor])[0].rates(self.most)
 
     def _score(self, sensor: Sensor, left: float) -> float:
         """Twice how much less likely (natural logarithm) the windows are than with a residual of 1.
@@ -184,8 +208,7 @@ class Likelihood:
         """What steady rates leave of each window under a timing, and the group of each of windows that are alike."""
         sensor, rates = sensor.placed(self.windows.ends), self.rates(sensor)
         patterns, errors = [], []
-        for part in self._alone.parts():
-            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
+        for design in self._designs(self._alone, sensor):
             errors.append(design.values[:, 0] - design.shares(self._active, self.columns) @ rates)
             patterns.append(design.patterns(self._active, self.columns))
         return np.concatenate(errors), alike(np.concatenate(patterns))
@@ -197,12 +220,11 @@ class Likelihood:
     def _trial(self, sensor: Sensor, most: int | None = None) -> Trial:
         """What is known under a timing if rates may vary, by all windows or the newest."""
         windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
-        equations = Equations(choose(self._active_s(), self._lengths(sensor), window=sensor.window_ns > 0))
-        fitted = self._fitted(sensor, windows, self._active)
+        equations = Equations(choose(self._active_s, self._lengths(sensor), window=sensor.window_ns > 0))
+        designs = [(one, one.shares(self._pieces, self.columns)) for one in self._designs(windows, sensor)]
+        (fitted,) = totals(designs)
         rates, origin_ns = fitted.rates(self.most), int(windows.starts[0])
-        for part in windows.parts():
-            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
-            shares = design.shares(self._pieces, self.columns)
+        for design, shares in designs:
             probes = design.probes(self._pieces, equations.probes, shares, rates, origin_ns)
             equations.add(shares, design.values, probes)
         n = len(windows.ends)
@@ -216,7 +238,7 @@ class Likelihood:
             n=n,
             probes=len(equations.probes),
             score=found.evidence + self._against(sensor),
-            left=self._left(fitted, n),
+            left=self._left(fitted, rates, n),
             noise=found.noise,
             lag_ms=float(found.solution[equations.probes.index(Probe(Probing.LAG))]),
         )
@@ -225,8 +247,13 @@ class Likelihood:
         """How long executions last, as shares of what a reading averages over."""
         lengths_ns = self.windows.ends - self.windows.starts
         over_ns = sensor.window_ns * (2 if sensor.smooth else 1) or float(lengths_ns.mean())
-        return self._pieces.typical_ns(self.columns) / over_ns
+        return self._typical_ns / over_ns
 
+    @cached_property
+    def _typical_ns(self) -> Floats:
+        return self._pieces.typical_ns(self.columns)
+
+    @cached_property
     def _active_s(self) -> Floats:
         edges = np.array([self.windows.starts[0], self.windows.ends[-1]])
         passed = np.diff(self._pieces.until(edges, self.columns))[:, 0]

@@ -211,10 +211,8 @@ def renews_faster(signal: Signal, stamps: Ints) -> bool:
     most = len(stamps) - 1
     if signal.kind is not Kind.COUNTER or most < _SHORTEST_RUN:
         return False
-    slack = 2 * unsteadiness_ns(stamps)
-    return any(
-        int((stamps[m:] - stamps[:-m]).min()) + slack < (m - 1) * signal.refresh_ns for m in {min(_RUN, most), most}
-    )
+    missing = max((m - 1) * signal.refresh_ns - int((stamps[m:] - stamps[:-m]).min()) for m in (min(_RUN, most), most))
+    return missing > 0 and missing > 2 * unsteadiness_ns(stamps)
 
 
 def shown_period_ns(stamps: Ints) -> int:

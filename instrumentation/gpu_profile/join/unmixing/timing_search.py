@@ -76,9 +76,9 @@ class Search(Likelihood):
             # A period that is looked for is found anew with every reading more.
             known = [sensor for sensor in known if not sensor.period_ns]
         starts = [sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in known]
-        tried = self._refined([self._unsettled(start) for start in (*starts, *self._starts())])
+        tried = self._refined(self._unsettled([*starts, *self._starts()]))
         best, left = min(tried, key=lambda t: self._score(*t))
-        tried += [(each, self.residual(each)) for each in self._any_phase(best)]
+        tried += self._with_residuals(self._any_phase(best))
         scored, judge = [(self._score(*each), each[0]) for each in tried], self._if_steady
         effect = self._repeated(best)
         reference = Best(min(scored)[0], is_late(best), effect)
@@ -234,12 +234,11 @@ class Search(Likelihood):
 
     def _refined(self, sensors: Sequence[Sensor]) -> list[tuple[Sensor, float]]:
         """The best timing near each, and what it leaves; those aside that turn out to be hopeless on the way."""
-        tried = [(sensor, self.residual(sensor)) for sensor in sensors]
+        tried = self._with_residuals(sensors)
         for step in FINE_STEPS_NS[1:]:
-            found = []
-            for sensor, _ in tried:
-                near = [(each, self.residual(each)) for each in sensor.around(step)]
-                found.append(min(near, key=lambda t: self._score(*t)))
+            near = [list(sensor.around(step)) for sensor, _ in tried]
+            left = dict(self._with_residuals([each for some in near for each in some]))
+            found = [min(((each, left[each]) for each in some), key=lambda t: self._score(*t)) for some in near]
             best = min(found, key=lambda t: self._score(*t))
             most = self._score(*best) + 2 * CERTAIN * self._repeated(best[0])
             # Another may still gain what this one did: on a coarse grid, most of what is left is the grid's doing.
@@ -247,18 +246,13 @@ class Search(Likelihood):
             tried = [(each, left) for each, left in found if self._score(each, max(left - gain, self._least)) < most]
         return tried
 
-    def _unsettled(self, sensor: Sensor) -> Sensor:
-        """The sensor with an error of its stamps, if that explains the windows better."""
-        return sensor if sensor.in_step else self._jittered(sensor, self.residual(sensor))
+    def _with_residuals(self, sensors: Sequence[Sensor]) -> list[tuple[Sensor, float]]:
+        return list(zip(sensors, self.residuals(sensors), strict=True))
 
-    def _jittered(self, sensor: Sensor, left: float) -> Sensor:
-        """The sensor with that error of its stamps which leaves clearly less residual; as it is if none does."""
-        best, least = sensor, left * _BETTER
-        for jitter in JITTERS_NS:
-            if jitter > 2 * self._unsteadiness_ns + JITTERS_NS[0]:
-                break
-            tried = sensor._replace(jitter_ns=jitter)
-            left = self.residual(tried)
-            if left < least:
-                best, least = tried, left
-        return best
+    def _unsettled(self, sensors: Sequence[Sensor]) -> list[Sensor]:
+        """Each sensor with that error of its stamps which leaves clearly less residual; as it is if none does."""
+        jitters = [jitter for jitter in JITTERS_NS if jitter <= 2 * self._unsteadiness_ns + JITTERS_NS[0]]
+        tried = [[] if s.in_step else [s._replace(jitter_ns=jitter) for jitter in jitters] for s in sensors]
+        left = dict(self._with_residuals([*sensors, *(each for some in tried for each in some)]))
+        best = [min(some, key=left.__getitem__, default=sensor) for sensor, some in zip(sensors, tried, strict=True)]
+        return [b if left[b] < left[s] * _BETTER else s for s, b in zip(sensors, best, strict=True)]

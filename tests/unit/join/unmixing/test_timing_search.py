@@ -167,10 +167,52 @@ def test_windows_too_near_a_renewal_to_tell_its_side_speak_neither_for_a_timing_
     windows = windows_of(world)
     right = Sensor(period_ns=100 * MS, phase_ns=ORIGIN_NS % (100 * MS))
     design = Design(windows, right, counts=True)
-    assert design.unclear > 20
+    assert design.unclear[0] > 20
     shares, values = design.shares(active_of(world), world.regions + 1), design.values[:, 0]
     missed = values - shares @ np.linalg.lstsq(shares, values, rcond=None)[0]
     assert search_of(world, windows).residual(right) == pytest.approx((missed**2).mean(), rel=0.01)
+
+
+def mixed(world: World) -> list[Sensor]:
+    """Timings of every form, and of several blurs and errors of stamps."""
+    framed = [Sensor(window_ns=100 * MS), Sensor(window_ns=71 * MS), Sensor(window_ns=30 * MS, smooth=True)]
+    forms = [Sensor(), *framed, Sensor(follows=True), Sensor(period_ns=world.step_ns, in_step=True, follows=True)]
+    forms += [each._replace(period_ns=100 * MS, phase_ns=37 * MS) for each in [Sensor(), *framed]]
+    forms += [each._replace(jitter_ns=5 * MS) for each in forms] + [each._replace(blur_ns=2 * MS) for each in forms]
+    return [each._replace(lag_ns=lag * MS) for lag in (0, 13, 90, 0) for each in forms]
+
+
+@pytest.mark.parametrize("signal", [ENERGY, POWER_AVERAGE])
+@pytest.mark.parametrize("cells", [False, True])
+def test_timings_that_are_tried_together_leave_what_each_leaves_alone(
+    signal: Signal, cells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if cells:
+        monkeypatch.setattr(likelihood, "_MANY_PIECES", 1)
+        monkeypatch.setattr(likelihood, "_CELLS_PER_PIECE", 10_000)
+    world = World(4, seconds=20, signal=signal, step_ns=53 * MS)
+    search, every = search_of(world), mixed(world)
+    together = search.residuals(every)
+    assert together == pytest.approx([search.residual(each) for each in every], rel=1e-9)
+    assert len({round(left, 6) for left in together}) > len(every) / 4
+    monkeypatch.setattr(likelihood, "_AT_ONCE", 1)
+    assert search.residuals(every) == pytest.approx(together, rel=1e-9)
+
+
+def test_the_rows_of_a_design_are_those_of_each_of_its_sensors() -> None:
+    world = World(4, seconds=20, signal=ENERGY, step_ns=53 * MS)
+    windows, active, columns = windows_of(world), active_of(world), world.regions + 1
+    sensors = [Sensor(period_ns=100 * MS, phase_ns=phase * MS, lag_ns=phase * MS) for phase in (0, 10, 60)]
+    design = Design(windows, *sensors, counts=True)
+    shares = design.shares(active, columns)
+    for i, sensor in enumerate(sensors):
+        alone, rows = Design(windows, sensor, counts=True), design.rows[i]
+        assert len(alone.values) > 50
+        assert np.array_equal(design.values[rows], alone.values)
+        assert np.array_equal(design.ends[rows], alone.ends)
+        assert shares[rows] == pytest.approx(alone.shares(active, columns), abs=1e-9)
+        assert (design.unclear[i], design.contradicting[i]) == (alone.unclear[0], alone.contradicting[0])
+    assert design.rows[-1].stop == len(design.values)
 
 
 # ---------------------------------------------------------------------- nothing to find
