@@ -145,7 +145,7 @@ def test_the_rate_of_columns_together_is_their_rates_together(load: Load, data: 
     weights = simplex(data.draw, len(fit.rates))
     rate = fit.rate(weights)
     if rate.method == "unmixed":
-        assert rate.value == pytest.approx(float(np.clip(weights @ fit._mean_rates(), 0.0, fit.most)), abs=1e-6)
+        assert rate.value == pytest.approx(float(np.clip(weights @ fit._means @ fit.solution, 0.0, fit.most)), abs=1e-6)
         assert rate.n == max(fit._seen[weights > 0])
 
 

@@ -14,6 +14,7 @@ the region's own rate. Over many windows these are linear equations. Read in thi
 - `unmix`: rates, confidence intervals and refusals.
 - `scan`: many timings tried roughly; `likelihood`: how likely readings are under one; `timing_search`: the
   sensor's lag and window, found in the readings.
+- `correction`: the same, corrected by what probes say of them.
 - `family`: the windows of signals that share them; `shares`: a measured total, shared out among regions for good.
 - `watch`: whether new windows are still what the rates say of them.
 - `meter`: long executions by the energy counter alone.

@@ -25,6 +25,10 @@ _PARTS: Final = 4
 _ALIKE: Final = 0.04
 
 
+#: The equations of some windows: shares, values and probes of each.
+Made = tuple[Floats, Floats, Floats]
+
+
 class Windows(NamedTuple):
     """Windows of a family: the stamps of their edges in ns since the epoch, and every signal's masses over them."""
 

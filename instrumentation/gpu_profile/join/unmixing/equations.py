@@ -56,20 +56,31 @@ class Equations:
         """Sums of products of each two unknowns' columns."""
         return unpacked(self._upper, len(self.total))
 
+    @property
+    def averages(self) -> Floats:
+        """What sums of the unknowns are the mean rates of columns over all of their time: `[columns, unknowns]`."""
+        p = len(self.probes)
+        result = np.eye(self.columns, len(self.total), p)
+        for i, (_, column) in enumerate(self.probes):
+            if 0 <= column < self.columns and self.total[p + column] > 0:
+                result[column, i] = self.total[i] / self.total[p + column]
+        return result
+
     def without_probes(self, precision: Floats) -> Equations:
         """What the windows say of the columns' mean rates: of the probes' coefficients, only how they go with those.
 
         `precision` is how well each coefficient was known to be 0 beforehand, in windows' variances.
         """
         result, p = Equations(), len(self.probes)
+        averages = self.averages
         result.means = {
-            probe: float(self.total[i] / self.total[p + probe.column])
+            probe: float(averages[probe.column, i])
             for i, probe in enumerate(self.probes)
-            if 0 <= probe.column < self.columns and self.total[p + probe.column] > 0
+            if 0 <= probe.column < self.columns
         }
         # With probes around their means over the time of their column, its rate is the mean.
         around = np.eye(len(self.total))
-        around[p:, :p] = -result._means_of(self.probes, self.columns)
+        around[p:, :p] = -averages[:, :p]
         gram, moment = around.T @ self.gram @ around, around.T @ self.moment
         own = np.diag(gram)[:p]
         inner = gram[:p, :p] + np.diag(precision + _ROUNDING * own + (own <= 0))

@@ -16,14 +16,15 @@ import numpy.typing as npt
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.active_time import ActiveTime
-from gpu_profile.join.unmixing.design import Design, Windows
+from gpu_profile.join.unmixing.correction import corrected
+from gpu_profile.join.unmixing.design import Design, Made, Windows
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.family import IMMEDIATE, Family
 from gpu_profile.join.unmixing.probes import Kind as Probing
-from gpu_profile.join.unmixing.probes import Probe, choose, run_time
+from gpu_profile.join.unmixing.probes import Probe, choose
 from gpu_profile.join.unmixing.sensor import Sensor
-from gpu_profile.join.unmixing.shares import Counted, Share, Shares, targets
+from gpu_profile.join.unmixing.shares import Counted, Share, Shares, drawn, targets
 from gpu_profile.join.unmixing.stamps import Errors, Stamps
 from gpu_profile.join.unmixing.timing_search import Search
 from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
@@ -50,10 +51,6 @@ PATIENCE_NS: Final = 5 * NS_PER_S
 _AHEAD_NS: Final = 60_000_000
 #: How far back any lag that is tried may look: a renewal, or the error of the stamps, comes on top of the grid's.
 _LONGEST_LOOK_NS: Final = 2 * LONGEST_LAG_NS
-#: How often a timing is corrected by what its probes say; not once more if that multiplies the variance of a window's
-#: error by more than this, and by more than what the search leaves the moment of a reading open.
-_CORRECTIONS: Final = 6
-_WORSE: Final = 2.0
 
 
 class Mixture:
@@ -191,7 +188,9 @@ class Mixture:
         self._fits.clear()
 
     def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
-        for shares, values, probes in self._rows(windows, active, columns):
+        equations = self._equations
+        rows = self._rows(windows, active, columns, self.sensor, equations.probes, self._reference)
+        for shares, values, probes in rows:
             if self.locked and self.lead not in IMMEDIATE:
                 near = self._near(probes, shares, values[:, 0])
                 if not near.all():
@@ -199,18 +198,15 @@ class Mixture:
             self._equations.add(shares, values, probes)
 
     def _rows(
-        self, windows: Windows, active: ActiveTime, columns: int,
-        sensor: Sensor | None = None, probes_of: Sequence[Probe] = (),
-    ) -> Iterator[tuple[Floats, Floats, Floats]]:  # fmt: skip
-        """The equations of windows, some at a time: shares, values and probes of each."""
+        self, windows: Windows, active: ActiveTime, columns: int, sensor: Sensor, probes: Sequence[Probe],
+        reference: Floats,
+    ) -> Iterator[Made]:  # fmt: skip
+        """The equations of windows, some at a time, with the probes of the timing weighted by the rates `reference`."""
         for part in windows.parts():
-            design = Design(part, sensor or self.sensor, counts=self.lead.kind is Kind.COUNTER)
+            design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
             shares = design.shares(active, columns)
-            probes = design.probes(
-                active, probes_of or self._equations.probes, shares, self._reference, self._origin_ns
-            )
             if len(shares):
-                yield shares, design.values, probes
+                yield shares, design.values, design.probes(active, probes, shares, reference, self._origin_ns)
 
     # ------------------------------------------------------------------ the timing
 
@@ -234,30 +230,21 @@ class Mixture:
             every = (found.sensor, *found.rivals)
             self.unexpected = not any(self._expected.admits(each, windows.ends) for each in every)
         self._known, self._effect = (found.sensor, *found.rivals), found.effect
-        self.sensor = found.sensor
         self._watch.found(found.residual)
-        self._reference = search.rates(found.sensor)
-        self._equations = self._renewed(active, columns, self.sensor)
+        self._equations = self._renewed(active, columns, found.sensor)
         self._fits.clear()
-        sound = windows.where(windows.starts - self.sensor.reach_ns >= self.family.start_ns)
+        sound = windows.where(windows.starts - found.sensor.reach_ns >= self.family.start_ns)
         windows = sound if len(sound.ends) >= columns else windows
-        held: tuple[Sensor, list[tuple[Floats, Floats, Floats]], Equations, Fit] | None = None
-        for _ in range(_CORRECTIONS):
-            rows = list(self._rows(windows, active, columns))
-            # Once for a solution, and once more for what blocks of windows differ from it by.
-            first = self._equations.copy()
-            for each in rows:
-                first.add(*each)
-            fit = Fit(first, most=self.family.most)
-            if held and fit.noise > _WORSE * held[-1].noise + self._blur(fit):
-                # Some readings are now taken for those of another renewal.
-                self.sensor, rows, first, fit = held
-                break
-            held = self.sensor, rows, first, fit
-            corrected = self._corrected(fit, int(windows.ends[len(windows.ends) // 2]))
-            if corrected is self.sensor:
-                break
-            self.sensor, self._reference = corrected, fit.rates
+
+        def made(sensor: Sensor, reference: Floats) -> Iterator[Made]:
+            return self._rows(windows, active, columns, sensor, self._equations.probes, reference)
+
+        # Once for a solution, and once more for what blocks of windows differ from it by.
+        self.sensor, self._reference, rows, first, fit = corrected(
+            found.sensor, search.rates(found.sensor), self._equations, made,
+            lead=self.lead, most=self.family.most, length_ns=self._length_ns(found.sensor),
+            now_ns=int(windows.ends[len(windows.ends) // 2]), origin_ns=self._origin_ns,
+        )  # fmt: skip
         self._equations.refer(self._solutions(first, fit), first.seen)
         for each in rows:
             self._equations.add(*each)
@@ -267,19 +254,6 @@ class Mixture:
         if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
         return True
-
-    def _blur(self, fit: Fit) -> float:
-        """What a moment that the search leaves open adds to the variance of a window's error, at the highest rate."""
-        return float(np.abs(fit.rates).max() * self.sensor.blur_ns / self._length_ns(self.sensor)) ** 2
-
-    def _corrected(self, fit: Fit, now_ns: int) -> Sensor:
-        """The sensor with its timing corrected by what the probes say of it."""
-        drift, at = fit.correction(Probing.LAG_DRIFT), float(run_time(np.array([now_ns]), self._origin_ns)[0])
-        # Late in a run, windows of a short time say well what the lag is then, not what it was at the start.
-        lag = fit.correction(Probing.LAG) + drift * at
-        if not self.sensor.period_ns or self.sensor.follows or self.lead.kind is not Kind.COUNTER:
-            drift = 0.0
-        return self.sensor.corrected(lag, fit.correction(Probing.WINDOW), drift, now_ns)
 
     def _renewed(self, active: ActiveTime, columns: int, sensor: Sensor) -> Equations:
         """What stands of the equations, for windows under another timing to be added."""
@@ -292,7 +266,7 @@ class Mixture:
     def _rates(self, sensor: Sensor, windows: Windows, active: ActiveTime, columns: int) -> list[Floats]:
         """Every signal's rates and steady ones by column under another timing; none if it leaves all windows out."""
         equations = self._renewed(active, columns, sensor)
-        for each in self._rows(windows, active, columns, sensor, equations.probes):
+        for each in self._rows(windows, active, columns, sensor, equations.probes, self._reference):
             equations.add(*each)
         if not equations.n:
             return []
@@ -373,17 +347,10 @@ class Mixture:
         fit = self._fits.get(output)
         if fit is None or fit.n != self._equations.n:
             others = [rates[output] for rates in self._others]
-            fit = Fit(
-                self._equations,
-                output,
-                errors=self._errors(),
-                others=others,
-                most=self.family.most,
-                start=self._watch.variances,
-                effect=self._effect,
-                steady_idle=True,
-            )
-            self._fits[output] = fit
+            fit = self._fits[output] = Fit(
+                self._equations, output, errors=self._errors(), others=others, most=self.family.most,
+                start=self._watch.variances, effect=self._effect, steady_idle=True,
+            )  # fmt: skip
         return fit
 
     def _errors(self) -> Errors | None:
@@ -426,32 +393,16 @@ class Mixture:
             # Time that no window covers has no part of what was measured.
             covered_s = active_s * min(1.0, self.family.covered_s / max(float(active_s.sum()), 1e-300))
             mean, regions = self.family.mean(self.lead) or 0.0, [[0], *self._regions()]
+            rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self._timed else np.zeros(0)
+            parts = drawn(rates, self._joint(), active_s, mean, measured)
             known = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
 
             def rate(weights: Floats) -> Rate:
                 return self.rate(self.lead, weights[: self.columns])
 
-            self._targeted = targets(self._drawn(active_s), covered_s, known, rate, measured, mean)
+            self._targeted = targets(parts, covered_s, known, rate, measured, mean)
             self._targeted_of = now
         return self._targeted
-
-    def _drawn(self, active_s: Floats) -> Floats:
-        """What each column should have, in proportion to its rate times its active time.
-
-        The less certain a rate, the closer it is drawn to the mean, whose own spread is taken to be its size: with no
-        certainty, time decides, as it does in the overlap mean.
-        """
-        mean = self.family.mean(self.lead) or 0.0
-        drawn = np.zeros(len(active_s))
-        if mean > 0 and self._timed:
-            rates = self._fit(self.lead).drawn_to(mean, mean)
-            known = min(len(rates), len(active_s))
-            rates = np.append(rates[:known], np.full(len(active_s) - known, mean))
-            drawn[:known] = (self._joint() @ rates)[:known] * active_s[:known]
-        total = float(drawn.sum())
-        if total <= 0:
-            drawn, total = active_s, float(active_s.sum())
-        return drawn / total * float(self.family.measured[0]) if total > 0 else drawn
 
     def merge(self, column: int, into: int) -> None:
         """Make a column part of another, and free it."""

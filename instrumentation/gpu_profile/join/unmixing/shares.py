@@ -86,6 +86,23 @@ class Shares:
                 given[column] = 0.0
 
 
+def drawn(rates: Floats, joint: Floats, active_s: Floats, mean: float, measured: float) -> Floats:
+    """A total that was measured, shared out in proportion to each column's rate times its active time.
+
+    `rates` are of the first columns; where they are uncertain they are to be drawn to the device's `mean`, so that with
+    no certainty, or no rates, time decides, as it does in the overlap mean.
+    """
+    parts = np.zeros(len(active_s))
+    if len(rates):
+        known = min(len(rates), len(active_s))
+        every = np.append(rates[:known], np.full(len(active_s) - known, mean))
+        parts[:known] = (joint @ every)[:known] * active_s[:known]
+    if parts.sum() <= 0:
+        parts = active_s
+    total = float(parts.sum())
+    return parts / total * measured if total > 0 else parts
+
+
 def targets(
     drawn: Floats, active_s: Floats, regions: Iterable[Sequence[int]], rate: Callable[[Floats], Rate],
     measured: float, mean: float,

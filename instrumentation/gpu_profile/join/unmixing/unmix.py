@@ -93,7 +93,7 @@ class Fit:
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
         self._probes = equations.probes
-        self._seen, self._total = equations.seen[p:].copy(), equations.total.copy()
+        self._seen = equations.seen[p:].copy()
         gram, columns = equations.gram, equations.columns
         size = len(gram)
         self._gram = gram[p:, p:].copy()
@@ -105,6 +105,7 @@ class Fit:
         self._shift, self._offsets = np.zeros(columns), np.zeros((0, 2, columns))
         #: By how much constant power outside regions would change the rates, if it is not ruled out.
         self._steady_idle = np.zeros(columns)
+        self._means = equations.averages
         self._ceilings = np.full(columns, most)
         self.mean, self._groups = 0.0, groups_of(self._probes)
         #: The rates by column if they do not vary.
@@ -143,7 +144,7 @@ class Fit:
         if self.n > int((self._seen > 0).sum()):
             self.noise = found.noise
         self._cluster(equations, output, gram)
-        own = np.array([self._mean_rates(), self.steady])
+        own = np.array([self._means @ self.solution, self.steady])
         #: By timing: how far rates are from these, and steady ones from steady ones.
         self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
 
@@ -213,25 +214,7 @@ class Fit:
     @property
     def rates(self) -> Floats:
         """The rates by column, within physics."""
-        return np.clip(self._mean_rates(), 0.0, self.most)
-
-    def _mean_rates(self) -> Floats:
-        rates: Floats = self._means @ self.solution
-        return rates
-
-    @property
-    def _means(self) -> Floats:
-        """What sums of the unknowns are the columns' mean rates."""
-        return np.array([self._direction(unit) for unit in np.eye(len(self._gram))])
-
-    def _direction(self, weights: Floats) -> Floats:
-        """The sum of the unknowns whose value is the mean rate of a mixture of columns over all of their time."""
-        direction = np.concatenate((np.zeros(self._first), weights))
-        for i, (_, column) in enumerate(self._probes):
-            if column >= 0:
-                total = self._total[self._first + column]
-                direction[i] = weights[column] * self._total[i] / total if total > 0 else 0.0
-        return direction
+        return np.clip(self._means @ self.solution, 0.0, self.most)
 
     def correction(self, kind: Kind) -> float:
         """What a probe of the timing says that it is off by, in ms; 0 if there is no such probe."""
@@ -263,7 +246,7 @@ class Fit:
             return Rate(0.0, np.inf, 0, "no samples yet")
         used = weights > 0
         n = int(self._seen[used].max(initial=0))
-        value, half_width = float(self._direction(weights) @ self.solution), self._half_width(weights)
+        value, half_width = float(weights @ self._means @ self.solution), self._half_width(weights)
         reason = self._reason(weights, value, half_width, n)
         result = Rate(min(max(value, 0.0), self.most), half_width, n, reason)
         return (self._overlap(weights, n) or result) if reason else result
@@ -279,7 +262,7 @@ class Fit:
         opened = self._undetermined(weights)
         if not np.isfinite(opened):
             return {LOCK_STEP: math.inf}
-        direction = self._direction(self._determined(weights) if opened else weights)
+        direction = (self._determined(weights) if opened else weights) @ self._means
         variance = float(direction @ self.covariance @ direction)
         known = {group: min(variance, self._given(direction, places)) for group, places in self._groups.items()}
         # How large a group's unknowns may be is known from those unknowns, and from what physics leaves: Student's t.

@@ -1,0 +1,71 @@
+"""The equations of windows under a timing that was found, corrected by what its probes say of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu_profile.catalogue import Kind, Signal
+from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.design import Made
+from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.probes import Kind as Probing
+from gpu_profile.join.unmixing.probes import run_time
+from gpu_profile.join.unmixing.sensor import Sensor
+from gpu_profile.join.unmixing.unmix import Fit
+
+#: How often a timing is corrected by what its probes say; not once more if that multiplies the variance of a window's
+#: error by more than this, and by more than what the search leaves the moment of a reading open.
+_CORRECTIONS: Final = 5
+_WORSE: Final = 2.0
+
+
+class Corrected(NamedTuple):
+    """A timing, the equations of windows under it, what was known with these added, and the fit of that. The probes of
+    the timing are weighted by the rates `reference`."""
+
+    sensor: Sensor
+    reference: Floats
+    rows: list[Made]
+    equations: Equations
+    fit: Fit
+
+
+def corrected(
+    sensor: Sensor, reference: Floats, known: Equations, made: Callable[[Sensor, Floats], Iterable[Made]],
+    *, lead: Signal, most: float, length_ns: int, now_ns: int, origin_ns: int,
+) -> Corrected:  # fmt: skip
+    """Correct a timing until its probes ask for no more, or would spoil it.
+
+    `made` makes the equations of windows, which are around `now_ns`, under a timing, with its probes weighted by rates.
+    A reading of `lead`, which is at most `most`, is a mean over `length_ns`; run time counts from `origin_ns`.
+    """
+
+    def tried(sensor: Sensor, reference: Floats) -> Corrected:
+        rows, equations = list(made(sensor, reference)), known.copy()
+        for each in rows:
+            equations.add(*each)
+        return Corrected(sensor, reference, rows, equations, Fit(equations, most=most))
+
+    at = float(run_time(np.array([now_ns]), origin_ns)[0])
+    held = tried(sensor, reference)
+    for _ in range(_CORRECTIONS):
+        sensor, fit = held.sensor, held.fit
+        drift = fit.correction(Probing.LAG_DRIFT)
+        # Late in a run, windows of a short time say well what the lag is then, not what it was at the start.
+        lag = fit.correction(Probing.LAG) + drift * at
+        if not sensor.period_ns or sensor.follows or lead.kind is not Kind.COUNTER:
+            drift = 0.0
+        moved = sensor.corrected(lag, fit.correction(Probing.WINDOW), drift, now_ns)
+        if moved is sensor:
+            break
+        other = tried(moved, fit.rates)
+        # What a moment that the search leaves open adds to the variance of a window's error, at the highest rate.
+        blur = float(np.abs(other.fit.rates).max() * moved.blur_ns / length_ns) ** 2
+        if other.fit.noise > _WORSE * fit.noise + blur:
+            # Some readings are now taken for those of another renewal.
+            break
+        held = other
+    return held
