@@ -9,7 +9,8 @@ from laboratory.score import clustered
 from laboratory.sensors import Kind, Sensor
 
 from benchmarks.rows import Row
-from gpu_profile.calibration.response import Estimate, Response
+from gpu_profile.calibration.renewals import Estimate
+from gpu_profile.calibration.response import Response
 
 SENSORS: Final = 24
 #: What the laboratory's grid of 0.1 ms leaves open, in ms; the same of powers, as a share.

@@ -3,6 +3,7 @@
 Read in this order:
 
 - `workers`: what puts the load on the GPU. `playing`: the load, and every sensor polled meanwhile.
+- `renewals`: when a sensor renews its reading. Pure.
 - `response`: period, lag, window and gains of one sensor, from both. Pure.
 - `loop`: a program's loop, sampled as a running program is and unmixed by what was found: is it near the truth?
 - `calibrate`: all of that for one device, and what is kept of it.

@@ -9,7 +9,8 @@ import numpy as np
 
 from gpu_profile.calibration.loop import Checked, check
 from gpu_profile.calibration.playing import Played, Player, Step, chips, loop, series
-from gpu_profile.calibration.response import Estimate, Response, find, find_stamped, find_windows
+from gpu_profile.calibration.renewals import Estimate
+from gpu_profile.calibration.response import Response, find, find_stamped, find_windows
 from gpu_profile.calibration.workers import LEVELS, Worker
 from gpu_profile.catalogue import Kind, Signal, Tier
 from gpu_profile.catalogue import signals as rows

@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from gpu_profile.calibration.renewals import Z95, Estimate, period_of, placed
 from gpu_profile.history.timeline import Floats, Ints
 
 Shape = Literal["interval", "mean", "exponential"]
@@ -23,15 +24,6 @@ Shape = Literal["interval", "mean", "exponential"]
 _MS: Final = 1e6
 #: A sensor that changes less often than this while the load does all the time does not answer to it.
 _FEWEST: Final = 40
-#: Periods that are looked for, in ms; shorter than two polls, none shows.
-_LONGEST_MS: Final = 1200.0
-#: Changes in which they are looked for at first, and so many parts of a turn that the first look may be off by.
-_FIRST: Final = 300
-_FINE: Final = 8
-#: Changes come once a period if their phases are this much alike (the length of the mean of unit vectors), and the
-#: longest period is taken of those that come this near to the best.
-_STEADY: Final = 0.6
-_AS_GOOD: Final = 0.9
 #: The coarse grid: lags in ms, windows and time constants in ms, on so many observations.
 _LAGS: Final = np.arange(0.0, 1000.1, 10.0)
 _WINDOWS: Final = 5.0 * 1.25 ** np.arange(27)
@@ -48,7 +40,6 @@ _CLEAR: Final = 10.0
 _WHOLE: Final = 0.98
 #: Neighbours that errors may be common to.
 _BLOCK: Final = 20
-Z95: Final = 1.96
 #: A response of any form, in so many steps, that leaves this much less (in variance): the sensor is of no known shape.
 _FREE: Final = 40
 _MISFIT: Final = 1.5
@@ -65,18 +56,6 @@ class Load(NamedTuple):
     def kinds(self) -> int:
         """How many levels there are."""
         return int(self.levels.max(initial=-1)) + 1
-
-
-class Estimate(NamedTuple):
-    """A value and the half-width of its 95 % interval."""
-
-    value: float
-    half_width: float
-
-    def __str__(self) -> str:
-        # Two digits of the half-width tell how many of the value mean anything.
-        digits = min(4, max(1, 1 - math.floor(math.log10(self.half_width)))) if self.half_width > 0 else 1
-        return f"{self.value:.{digits}f} ± {self.half_width:.{digits}f}"
 
 
 class Response(NamedTuple):
@@ -127,9 +106,9 @@ def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> Response
     gap = float(np.median(np.diff(at)))
     # A renewal lies between the last poll that did not show it and the first that did.
     changes, edge = (at[new - 1] + at[new]) / 2, gap / 2
-    period, jitter = _period(changes, gap)
+    period, jitter = period_of(changes, gap)
     if period.value:
-        changes, edge, period = _placed(at[new - 1], at[new], period)
+        changes, edge, period = placed(at[new - 1], at[new], period)
     else:
         changes = at[new]
     seen = _Observed(changes[1:], values[new][1:], changes[:-1])
@@ -151,7 +130,7 @@ def find_stamped(load: Load, stamps: Ints, values: Floats) -> Response | None:
         return None
     origin = int(stamps[0])
     at = (stamps - origin) / _MS
-    period, jitter = _period(at, 1.0)
+    period, jitter = period_of(at, 1.0)
     seen = _Observed(at[1:], values[1:], at[:-1])
     tried = [_fitted(_Passed(load, origin), seen, shape) for shape in ("mean", "exponential")]
     found = min(tried, key=lambda fit: fit.score)
@@ -186,67 +165,6 @@ def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_
 
 def _response(fit: _Fit, period: Estimate, jitter: float, edge: float, *, sure: bool) -> Response:
     return Response(len(fit.seen.at), period, jitter, fit.shape, sure, *fit.response(edge), reason=fit.misfit())
-
-
-def _period(changes: Floats, gap: float) -> tuple[Estimate, float]:
-    """The period of changes, in ms, and how unsteady it is; 0 if they come at none."""
-    some = changes[:_FIRST] - changes[0]
-    span = float(some[-1])
-    if span <= 0:
-        return Estimate(0.0, 0.0), 0.0
-    turns = np.arange(max(2.0, span / _LONGEST_MS), span / (2 * gap), 1 / _FINE)
-    alike = np.concatenate([
-        np.abs(np.exp(2j * np.pi * part[:, None] * (some / span)).mean(axis=1))
-        for part in np.array_split(turns, max(1, len(turns) * len(some) // 1_000_000))
-    ])  # fmt: skip
-    best = float(alike.max(initial=0.0))
-    if best < _STEADY:
-        return Estimate(0.0, 0.0), 0.0
-    peaks = np.flatnonzero(alike >= _AS_GOOD * best)
-    first = peaks[0]
-    # The top of the first peak: the longest period of those that explain the changes.
-    while first + 1 < len(alike) and alike[first + 1] > alike[first]:
-        first += 1
-    period, count = span / float(turns[first]), len(some)
-    while True:
-        part = changes[:count] - changes[0]
-        tried = 1 / (1 / period + np.linspace(-1, 1, 81) / max(float(part[-1]), 1.0))
-        period = float(tried[np.abs([np.exp(2j * np.pi * part / each).mean() for each in tried]).argmax()])
-        if count == len(changes):
-            break
-        count = min(len(changes), 2 * count)
-    number = np.rint((changes - changes[0]) / period)
-    slope, start = np.polyfit(number, changes, 1)
-    left = changes - (start + slope * number)
-    width = Z95 * float(left.std()) / math.sqrt(len(changes)) / max(float(number.std()), 1.0) + 1e-6 * slope
-    own = max(0.0, float(left.var()) - gap * gap / 12)
-    return Estimate(float(slope), width), math.sqrt(own)
-
-
-def _placed(shut: Floats, open_: Floats, period: Estimate) -> tuple[Floats, float, Estimate]:
-    """When the sensor renewed itself, how far off that may be for all of them together, and the period again: from the
-    last poll before each renewal and the first one after it."""
-    middles = (shut + open_) / 2
-    number = np.rint((middles - middles[0]) / period.value)
-
-    def room(tried: float) -> float:
-        return float((open_ - number * tried).min() - (shut - number * tried).max())
-
-    # One phase and one period are between all pairs of polls, if the sensor keeps time: what is left for the phase is
-    # concave in the period.
-    low, high = period.value - 4 * period.half_width, period.value + 4 * period.half_width
-    for _ in range(60):
-        one, other = low + (high - low) / 3, high - (high - low) / 3
-        low, high = (low, other) if room(one) > room(other) else (one, high)
-    best = (low + high) / 2
-    if room(best) > 0:
-        first = float((shut - number * best).max()) + room(best) / 2
-        width = room(best) / 2 / max(1.0, float(number[-1]) / 2)
-        return first + number * best, room(best) / 2, Estimate(best, width)
-    # Polls at every phase of the period leave no error in the mean, and those in step with it all of it.
-    apart, gap = open_ - number * period.value, float(np.median(open_ - shut))
-    alike = abs(complex(np.exp(2j * np.pi * (apart - apart.mean()) / gap).mean()))
-    return middles, gap / 2 * max(float(alike), 2 / math.sqrt(len(middles))), period
 
 
 class _Passed:

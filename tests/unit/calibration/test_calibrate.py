@@ -12,7 +12,7 @@ from gpu_profile import clock as clocks
 from gpu_profile.calibration import calibrate as module
 from gpu_profile.calibration.calibrate import Calibration, calibrate
 from gpu_profile.calibration.loop import Checked
-from gpu_profile.calibration.response import Estimate
+from gpu_profile.calibration.renewals import Estimate
 from gpu_profile.calibration.workers import FrameworkWorker, SimulatedWorker, Worker
 from gpu_profile.catalogue import Tier
 from gpu_profile.catalogue import signals as rows

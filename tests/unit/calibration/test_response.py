@@ -8,7 +8,8 @@ from laboratory.chips import BASE_W, GAINS_W, chips, response
 from laboratory.programs import Floats
 from laboratory.sensors import Sensor
 
-from gpu_profile.calibration.response import Estimate, Load, Response, find
+from gpu_profile.calibration.renewals import Estimate
+from gpu_profile.calibration.response import Load, Response, find
 
 
 def known(sensor: Sensor, seed: int = 1, **options: float) -> Response:
