@@ -141,7 +141,7 @@ class Design:
         """What ran in each part of every window, as shares of the part by column: `[n, parts * columns]`."""
         sensor, ends = self._sensors[0], self._ends
         # Of a smoothing sensor's window, the time in which most of it is.
-        starts = ends - sensor.window_ns * (2 if sensor.smooth else 1) if sensor.window_ns else self._starts
+        starts = ends - sensor.length_ns if sensor.length_ns else self._starts
         edges = starts[:, None] + np.outer(ends - starts, np.arange(_PARTS + 1)) // _PARTS
         order = np.argsort(edges.ravel(), kind="stable")
         passed = np.empty((columns, edges.size))

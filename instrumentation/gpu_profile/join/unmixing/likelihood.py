@@ -245,9 +245,7 @@ class Likelihood:
 
     def _lengths(self, sensor: Sensor) -> Floats:
         """How long executions last, as shares of what a reading averages over."""
-        lengths_ns = self.windows.ends - self.windows.starts
-        over_ns = sensor.window_ns * (2 if sensor.smooth else 1) or float(lengths_ns.mean())
-        return self._typical_ns / over_ns
+        return self._typical_ns / (sensor.length_ns or float((self.windows.ends - self.windows.starts).mean()))
 
     @cached_property
     def _typical_ns(self) -> Floats:

@@ -361,7 +361,7 @@ class Mixture:
 
     def _length_ns(self, sensor: Sensor) -> int:
         """Over how long a reading averages."""
-        return max(1, sensor.window_ns * (2 if sensor.smooth else 1) or self.family.length_ns)
+        return max(1, sensor.length_ns or self.family.length_ns)
 
     def _solutions(self, equations: Equations, lead: Fit) -> Floats:
         """Every signal's solution of some equations, of which the lead's is known."""

@@ -136,6 +136,11 @@ class Sensor(NamedTuple):
         return not self.smooth and any(abs(self.window_ns / known - 1) <= _USUAL for known in USUAL_NS)
 
     @property
+    def length_ns(self) -> int:
+        """How long a stretch of time most of a reading is of; 0 if that is since the reading before."""
+        return self.window_ns * (2 if self.smooth else 1)
+
+    @property
     def reach_ns(self) -> int:
         """How far before its stamp a reading may look, its own row aside."""
         back = math.ceil(self.window_ns * _LAST_CORNER) if self.smooth else self.window_ns
