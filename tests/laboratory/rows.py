@@ -124,6 +124,15 @@ def _service(seed: int) -> Case:
     return Case(made, (COUNTER, GPM), 240.0, seed)
 
 
+def _drawn_loop(seed: int) -> Case:
+    """A loop about as long as the sensors' periods, of one region or two that work in a part of their time."""
+    rng = np.random.default_rng([seed, 40, 210])
+    loop_ms, jitter = round(float(rng.uniform(40, 210)), 1), float(rng.choice([0.0, 0.002, 0.02]))
+    count, gap_ms = int(rng.integers(1, 3)), round(loop_ms * float(rng.uniform(0.05, 0.2)), 2)
+    loop: dict[str, Any] = {"fixed": True, "loop_ms": loop_ms, "jitter": jitter, "gap_ms": (gap_ms, gap_ms)}
+    return _case(seed, count=count, length_ms=(20.0, 40.0), stamps=LATE, regions={"profile": "first"}, **loop)
+
+
 def _found(name: str, seed: int) -> Case:
     return replace(FOUND[name], seed=seed)
 
@@ -212,5 +221,6 @@ ROWS: Final[tuple[Row, ...]] = (
     _row("more: power rises within each region", fixed=True, jitter=0.1, regions={"profile": "rise"}),
     _row("more: late stamps, random order", stamps=LATE),
     *(_loop(f"more: loop of {loop:g} ms, work in a part of its regions", loop, **_PARTS) for loop in (75.0, 110.0)),
+    Row("more: loops of 40 to 210 ms, each of another length, work in a part", "violated", _drawn_loop),
     *(Row(f"found: {name}", "violated", partial(_found, name)) for name in FOUND),
 )
