@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.catalogue import Kind, Signal
+from gpu_profile.catalogue import ENERGY_SOURCES, Kind, Signal
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.correction import corrected
@@ -349,7 +349,7 @@ class Mixture:
             others = [rates[output] for rates in self._others]
             fit = self._fits[output] = Fit(
                 self._equations, output, errors=self._errors(), others=others, most=self.family.most,
-                start=self._watch.variances, effect=self._effect, steady_idle=True,
+                start=self._watch.variances, effect=self._effect, idle="steady" if signal in ENERGY_SOURCES else "none",
             )  # fmt: skip
         return fit
 

@@ -18,6 +18,8 @@ from gpu_profile.join.unmixing.probes import Group
 
 #: Of two models, one is ruled out by the windows if its evidence is so much worse (twice a natural logarithm).
 CERTAIN: Final = 20.0
+#: ... and by this for each window: every model is an approximation, whose error no number of windows evens out.
+_MISFIT: Final = 0.05
 _ROUNDS: Final = 40
 #: What a rate varies by has no larger standard deviation than this many times the mean of the signal: the slope of a
 #: region that works in its first third alone is twice its rate.
@@ -124,19 +126,17 @@ def shrink(
 
 
 def shrink_without(
-    group: Group, found: Posterior, gram: Floats, moment: Floats, square: float, n: int,
+    places: Ints, found: Posterior, gram: Floats, moment: Floats, square: float, n: int,
     groups: Mapping[Group, Ints], mean: float,
 ) -> Posterior:  # fmt: skip
-    """What `shrink` finds if a group's unknowns are 0; `found`, what it found with them, if that is not needed or the
-    windows rule it out. The other arguments are those of `shrink`."""
-    places = groups.get(group)
-    if places is None or not found.solution[places].any():
+    """What `shrink` finds if the unknowns at `places` are 0; `found`, what it found with them, if they are 0 there too
+    or the windows rule it out. The other arguments are those of `shrink`."""
+    if not found.solution[places].any():
         return found
     gram = gram.copy()
     gram[places], gram[:, places] = 0.0, 0.0
-    kept = {each: at for each, at in groups.items() if each is not group}
-    other = shrink(gram, moment, square, n, kept, mean, found.variances)
-    return other if other.evidence - found.evidence < CERTAIN else found
+    other = shrink(gram, moment, square, n, groups, mean, found.variances)
+    return other if other.evidence - found.evidence < CERTAIN + _MISFIT * n else found
 
 
 def _left(gram: Floats, moment: Floats, square: float) -> float:

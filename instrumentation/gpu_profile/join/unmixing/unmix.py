@@ -24,7 +24,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Group, Kind, groups_of
-from gpu_profile.join.unmixing.shrinkage import shrink, shrink_without
+from gpu_profile.join.unmixing.shrinkage import Posterior, shrink, shrink_without
 from gpu_profile.join.unmixing.stamps import Errors, largest
 
 #: 97.5 % quantile of the normal distribution: half-widths are of 95 % intervals.
@@ -58,6 +58,8 @@ _FEWEST_BLOCKS: Final = 6
 _BOUND: Final = 2
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
 TIMING: Final = "not identifiable: several timings of the sensor fit"
+#: What the rate outside regions may be at its simplest.
+Idle = Literal["varies", "steady", "none"]
 
 
 class Rate(NamedTuple):
@@ -81,14 +83,14 @@ class Fit:
     `others` are the `rates` and `steady` ones under other timings of the sensor that the windows do not rule out,
     `[2, columns]` each. No rate is above `most`. `start` are the variances that the search for those of the groups
     begins with. So many windows tell as much as one that is independent of the others would: `effect`.
-    `steady_idle`: intervals include the rates that constant power outside regions would imply, unless the windows
-    rule constant power out.
+    Intervals hold the rates that follow from a simpler rate outside regions, unless the windows rule that out: from a
+    steady one, or, if `idle` is "none", also from none at all.
     """
 
     def __init__(
         self, equations: Equations, output: int = 0, *, errors: Errors | None = None, others: Sequence[Floats] = (),
         most: float = np.inf, start: Mapping[Group, float] | None = None, effect: float = 1.0,
-        steady_idle: bool = False,
+        idle: Idle = "varies",
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -103,8 +105,8 @@ class Fit:
         self.solution, self.noise = np.zeros(size), np.inf
         self.covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
         self._shift, self._offsets = np.zeros(columns), np.zeros((0, 2, columns))
-        #: By how much constant power outside regions would change the rates, if it is not ruled out.
-        self._steady_idle = np.zeros(columns)
+        #: By how much each simpler rate outside regions would change the rates, if it is not ruled out.
+        self._simpler = np.zeros((0, columns))
         self._means = equations.averages
         self._ceilings = np.full(columns, most)
         self.mean, self._groups = 0.0, groups_of(self._probes)
@@ -134,12 +136,10 @@ class Fit:
         # Of windows that repeat each other, two for each unknown are taken for different, or no noise would be left.
         effect = min(effect, max(1.0, self.n / (2 * size)))
         moment, n = equations.moment[:, output] / effect, max(1, round(self.n / effect))
-        found = shrink(called_for / effect, moment, square / effect, n, self._groups, self.mean, start)
+        sums = called_for / effect, moment, square / effect, n
+        found = shrink(*sums, self._groups, self.mean, start)
         self.solution, self.covariance, self.variances = found.solution, found.covariance, found.variances
-        if steady_idle:
-            groups = self._groups, self.mean
-            other = shrink_without(Group.IDLE, found, called_for / effect, moment, square / effect, n, *groups)
-            self._steady_idle = self._means @ (other.solution - found.solution)
+        self._simpler = self._changes(idle, found, sums)
         self.solution[p:] += moved
         if self.n > int((self._seen > 0).sum()):
             self.noise = found.noise
@@ -147,6 +147,14 @@ class Fit:
         own = np.array([self._means @ self.solution, self.steady])
         #: By timing: how far rates are from these, and steady ones from steady ones.
         self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
+
+    def _changes(self, idle: Idle, found: Posterior, sums: tuple[Floats, Floats, float, int]) -> Floats:
+        """By how much each simpler rate outside regions, if it is not ruled out, would change the rates by column."""
+        varying = self._groups.get(Group.IDLE, np.zeros(0, np.int64))
+        held = {"varies": [], "steady": [varying], "none": [varying, np.append(varying, self._first)]}[idle]
+        others = [shrink_without(places, found, *sums, self._groups, self.mean) for places in held]
+        changes = np.array([other.solution - found.solution for other in others])
+        return changes.reshape(-1, len(found.solution)) @ self._means.T
 
     @staticmethod
     def _padded(rates: Floats, own: Floats) -> Floats:
@@ -281,9 +289,9 @@ class Fit:
         if together > 0:
             blocks = _t95(self._blocks - 1) * together
             widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
-        # With constant power outside regions, the interval is narrower by what the group contributes to this one.
+        # What follows from a simpler rate outside regions is no surer than this is.
         idle = f"not identifiable: {Group.IDLE}"
-        widths[idle] = max(widths.get(idle, 0.0), abs(float(self._steady_idle @ weights)))
+        widths[idle] = widths.get(idle, 0.0) + float(np.abs(self._simpler @ weights).max(initial=0.0))
         shift = float(self._shift @ weights)
         widths[LOCK_STEP] = shift + opened
         widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, self._apart(weights, 0) - shift)

@@ -322,7 +322,7 @@ def test_an_interval_holds_the_rate_under_steady_idle_power_unless_the_windows_r
     values = 90 * outside + 300 * (1 - outside) + varies_w * probe + rng.normal(0, 6.0, 400)
     equations.add(np.column_stack([outside, 1 - outside]), values, probe[:, None])
     region = np.array([0.0, 1.0])
-    narrow, wide = Fit(equations).rate(region), Fit(equations, steady_idle=True).rate(region)
+    narrow, wide = Fit(equations).rate(region), Fit(equations, idle="steady").rate(region)
     moved = abs(Fit(equations).rates[1] - Fit(equations).steady[1])
     assert wide.value == narrow.value
     if ruled_out:
@@ -330,3 +330,25 @@ def test_an_interval_holds_the_rate_under_steady_idle_power_unless_the_windows_r
     else:
         assert wide.half_width >= moved > 0
         assert wide.half_width > narrow.half_width
+
+
+@pytest.mark.parametrize(("outside", "ruled_out"), [(0.01, False), (0.2, True)])
+def test_an_interval_holds_the_rate_that_follows_if_nothing_works_outside_regions_unless_the_windows_rule_that_out(
+    outside: float, ruled_out: bool
+) -> None:
+    rng = np.random.default_rng(8)
+    share = rng.uniform(0.05, 0.1, 400)
+    values = outside * share + 0.6 * (1 - share) + rng.normal(0, 0.001, 400)
+    equations = of(np.column_stack([share, 1 - share]), values)
+    region = np.array([0.0, 1.0])
+    steady, none = (Fit(equations, idle=idle) for idle in ("steady", "none"))
+    moved = abs(float(values @ (1 - share) / ((1 - share) @ (1 - share))) - steady.rates[1])
+    assert none.rate(region).value == steady.rate(region).value
+    if ruled_out:
+        assert none.rate(region).half_width == steady.rate(region).half_width < moved
+    else:
+        assert (
+            none.rate(region).half_width
+            >= steady.rate(region).half_width + 0.9 * moved
+            > steady.rate(region).half_width
+        )
