@@ -18,8 +18,6 @@ from gpu_profile.join.unmixing.probes import Group
 
 #: Of two models, one is ruled out by the windows if its evidence is so much worse (twice a natural logarithm).
 CERTAIN: Final = 20.0
-#: ... and by this for each window: every model is an approximation, whose error no number of windows evens out.
-_MISFIT: Final = 0.05
 _ROUNDS: Final = 40
 #: What a rate varies by has no larger standard deviation than this many times the mean of the signal: the slope of a
 #: region that works in its first third alone is twice its rate.
@@ -127,16 +125,16 @@ def shrink(
 
 def shrink_without(
     places: Ints, found: Posterior, gram: Floats, moment: Floats, square: float, n: int,
-    groups: Mapping[Group, Ints], mean: float,
+    groups: Mapping[Group, Ints], mean: float, certain: float = CERTAIN,
 ) -> Posterior:  # fmt: skip
     """What `shrink` finds if the unknowns at `places` are 0; `found`, what it found with them, if they are 0 there too
-    or the windows rule it out. The other arguments are those of `shrink`."""
+    or the windows rule it out: by an evidence of `certain`. The other arguments are those of `shrink`."""
     if not found.solution[places].any():
         return found
     gram = gram.copy()
     gram[places], gram[:, places] = 0.0, 0.0
     other = shrink(gram, moment, square, n, groups, mean, found.variances)
-    return other if other.evidence - found.evidence < CERTAIN + _MISFIT * n else found
+    return other if other.evidence - found.evidence < certain else found
 
 
 def _left(gram: Floats, moment: Floats, square: float) -> float:

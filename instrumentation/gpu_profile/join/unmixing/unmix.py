@@ -8,8 +8,9 @@ them.
 
 An interval is the hull of those that hold under everything that the windows do not rule out: that stamps err as much as
 they may (`stamps`), that the sensor's timing is another one, that rates vary in the ways that `probes` stand for, that
-power outside regions is constant after all, that windows have more in common with their neighbours than their noise. A
-rate is refused if the hull is wide or lies outside physics, and the reason is what contributes the most.
+power outside regions is constant after all, or that nothing works there, that windows have more in common with their
+neighbours than their noise. A rate is refused if the hull is wide or lies outside physics, and the reason is what
+contributes the most.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Group, Kind, groups_of
-from gpu_profile.join.unmixing.shrinkage import Posterior, shrink, shrink_without
+from gpu_profile.join.unmixing.shrinkage import CERTAIN, Posterior, shrink, shrink_without
 from gpu_profile.join.unmixing.stamps import Errors, largest
 
 #: 97.5 % quantile of the normal distribution: half-widths are of 95 % intervals.
@@ -58,6 +59,9 @@ _FEWEST_BLOCKS: Final = 6
 _BOUND: Final = 2
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
 TIMING: Final = "not identifiable: several timings of the sensor fit"
+#: That nothing works outside regions holds for most programs. It is ruled out if it leaves this share more of the
+#: variance besides: the equations are an approximation, whose error no number of windows evens out.
+_MISFIT: Final = 0.05
 #: What the rate outside regions may be at its simplest.
 Idle = Literal["varies", "steady", "none"]
 
@@ -120,8 +124,7 @@ class Fit:
         # What runs in nobody's time is not heavier than what regions do in the busiest window.
         self._ceilings[0] = min(most, float(equations.highest[output]))
         errors = errors or Errors(np.zeros((columns, columns)))
-        self.steady = np.linalg.lstsq(self._gram, self._moment, rcond=None)[0].astype(np.float64)
-        steady = self.steady
+        self.steady = steady = np.linalg.lstsq(self._gram, self._moment, rcond=None)[0].astype(np.float64)
         left = max(square - float(steady @ self._moment), 1e-300)
         explained = errors.least * float(steady @ errors.most @ steady) / left
         if explained > _TOO_MUCH:
@@ -135,8 +138,8 @@ class Fit:
                 called_for[places], called_for[:, places] = 0.0, 0.0
         # Of windows that repeat each other, two for each unknown are taken for different, or no noise would be left.
         effect = min(effect, max(1.0, self.n / (2 * size)))
-        moment, n = equations.moment[:, output] / effect, max(1, round(self.n / effect))
-        sums = called_for / effect, moment, square / effect, n
+        moment, n = equations.moment[:, output], max(1, round(self.n / effect))
+        sums = called_for / effect, moment / effect, square / effect, n
         found = shrink(*sums, self._groups, self.mean, start)
         self.solution, self.covariance, self.variances = found.solution, found.covariance, found.variances
         self._simpler = self._changes(idle, found, sums)
@@ -150,18 +153,15 @@ class Fit:
 
     def _changes(self, idle: Idle, found: Posterior, sums: tuple[Floats, Floats, float, int]) -> Floats:
         """By how much each simpler rate outside regions, if it is not ruled out, would change the rates by column."""
-        varying = self._groups.get(Group.IDLE, np.zeros(0, np.int64))
-        held = {"varies": [], "steady": [varying], "none": [varying, np.append(varying, self._first)]}[idle]
-        others = [shrink_without(places, found, *sums, self._groups, self.mean) for places in held]
-        changes = np.array([other.solution - found.solution for other in others])
-        return changes.reshape(-1, len(found.solution)) @ self._means.T
+        varying, sure = self._groups.get(Group.IDLE, np.zeros(0, np.int64)), CERTAIN + _MISFIT * sums[-1]
+        steady, none = (varying, CERTAIN), (np.append(varying, self._first), sure)
+        held: list[tuple[Ints, float]] = {"varies": [], "steady": [steady], "none": [steady, none]}[idle]
+        others = [shrink_without(at, found, *sums, self._groups, self.mean, certain) for at, certain in held]
+        return np.array([o.solution - found.solution for o in others]).reshape(-1, len(found.solution)) @ self._means.T
 
     @staticmethod
     def _padded(rates: Floats, own: Floats) -> Floats:
-        result = own.copy()
-        known = min(rates.shape[1], own.shape[1])
-        result[:, :known] = rates[:, :known]
-        return result
+        return np.concatenate((rates[:, : own.shape[1]], own[:, rates.shape[1] :]), axis=1)
 
     def _cluster(self, equations: Equations, output: int, gram: Floats) -> None:
         """By how much each block of windows moves the solution: the sum of squares is the covariance of its errors by
