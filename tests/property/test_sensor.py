@@ -12,7 +12,7 @@ from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.join.unmixing.design import Design, Windows
-from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, Sensor
+from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, Sensor, moments_of
 from gpu_profile.join.unmixing.timings import STEP_NS, lagging, renewing, shapes, stepping
 
 MS = 1_000_000
@@ -78,6 +78,15 @@ def test_a_reading_is_of_the_last_renewal_before_it_or_of_the_moment_itself_less
         else:
             assert renewal == stamp
     assert (np.diff(moments) >= 0).all()
+
+
+@few
+@given(st.lists(sensors, max_size=5), stamps)
+def test_moments_under_several_sensors_are_those_under_each(some: list[Sensor], at: Ints) -> None:
+    found = moments_of(some, at)
+    assert found.shape == (len(some), len(at))
+    for sensor, moments in zip(some, found, strict=True):
+        assert moments.tolist() == sensor.moments(at).tolist()
 
 
 @few

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
 from gpu_profile.join.unmixing.probes import Kind, Probe, run_time
-from gpu_profile.join.unmixing.sensor import Sensor
+from gpu_profile.join.unmixing.sensor import Sensor, moments_of
 from gpu_profile.units import NS_PER_S
 
 #: Windows whose equations are made at once: more would take room, fewer time.
@@ -67,7 +67,7 @@ class Design:
     def __init__(self, windows: Windows, *sensors: Sensor, counts: bool) -> None:
         placed = [sensor.placed(windows.ends) for sensor in sensors]
         self._sensors, sensor = placed, placed[0]
-        starts, ends = (np.array([each.moments(at) for each in placed]) for at in (windows.starts, windows.ends))
+        starts, ends = (moments_of(placed, at) for at in (windows.starts, windows.ends))
         keep = ends > starts
         #: By sensor: how many windows contradict it, as the counter grew in what would be no time.
         self.contradicting = (~keep & (windows.masses[:, 0] > 0) & counts).sum(axis=1)

@@ -17,6 +17,9 @@ from gpu_profile.join.unmixing.probes import Probe
 _MOST_BLOCKS: Final = 16
 #: This share of a probe's own strength is rounding.
 _ROUNDING: Final = 1e-11
+#: A minimum is flat to this share of the moments; columns below 0 are held so often at once.
+_FLAT: Final = 1e-10
+_PIVOTS: Final = 4
 
 _Float = TypeVar("_Float", np.float64, np.float32)
 
@@ -284,17 +287,27 @@ class Sums(NamedTuple):
 
 
 def rates_of_each(some: Sequence[Sums], most: float) -> list[Floats]:
-    """The rates of each that leave the least, within physics: at once, as far as nothing has to be held at a bound."""
+    """The rates of each that leave the least, within physics: at once, where holding what comes out below 0 finds them.
+
+    What is found so is the minimum if it meets the conditions of Karush, Kuhn and Tucker; others are solved one by one.
+    """
     gram, moment = np.array([each.gram for each in some]), np.array([each.moment for each in some])
-    size = gram.shape[-1]
+    every = np.arange(moment.shape[1])
     # Columns that were never active stay 0.
-    gram[:, range(size), range(size)] += np.diagonal(gram, axis1=1, axis2=2) == 0
+    held = gram[:, every, every] <= 0
     try:
-        found = np.linalg.solve(gram, moment[:, :, None])[:, :, 0]
+        for _ in range(_PIVOTS):
+            left = gram * ~(held[:, :, None] | held[:, None, :])
+            left[:, every, every] += held
+            found = np.linalg.solve(left, np.where(held, 0.0, moment)[:, :, None])[:, :, 0]
+            held = held | (found < 0)
+            if not (found < 0).any():
+                break
     except np.linalg.LinAlgError:
         return [each.rates(most) for each in some]
-    outside = (found < 0) | (found > most)
-    return [each.rates(most) if out.any() else x for each, x, out in zip(some, found, outside, strict=True)]
+    slopes = moment - (gram @ found[:, :, None])[:, :, 0]
+    missed = (found < 0) | (found > most) | (held & (slopes > _FLAT * np.maximum(1.0, np.abs(moment))))
+    return [each.rates(most) if off.any() else rates for each, rates, off in zip(some, found, missed, strict=True)]
 
 
 def packed(matrix: Floats) -> Floats:
@@ -350,7 +363,7 @@ def nnls(gram: Floats, moment: Floats) -> Floats:
         if (x >= 0).all():
             return x
         x = np.zeros(k)
-    tolerance = 1e-10 * max(1.0, float(np.abs(moment).max(initial=0.0)))
+    tolerance = _FLAT * max(1.0, float(np.abs(moment).max(initial=0.0)))
     for _ in range(3 * k + 10):
         gradient = moment - gram @ x
         candidates = usable & ~free & (gradient > tolerance)

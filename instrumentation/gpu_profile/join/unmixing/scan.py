@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.sensor import Sensor
+from gpu_profile.join.unmixing.sensor import Sensor, moments_of
 from gpu_profile.units import NS_PER_S
 
 #: Active time is looked up at moments so far apart.
@@ -58,13 +58,13 @@ class Scan:
     def _of_shape(self, sensors: Sequence[Sensor], shape: tuple[int, bool]) -> Floats:
         windows = self._windows
         sensors = [sensor.placed(windows.ends) for sensor in sensors]
-        ends = np.array([sensor.moments(windows.ends) for sensor in sensors])
+        ends = moments_of(sensors, windows.ends)
         lengths = np.broadcast_to(windows.ends - windows.starts, ends.shape)
         window_ns, smooth = shape
         if smooth:
             shares = self._at(self._smoothed(window_ns), ends)
         else:
-            starts = ends - window_ns if window_ns else np.array([s.moments(windows.starts) for s in sensors])
+            starts = ends - window_ns if window_ns else moments_of(sensors, windows.starts)
             if self._counts and not window_ns:
                 lengths = ends - starts
             shares = self._at(self._passed, ends)

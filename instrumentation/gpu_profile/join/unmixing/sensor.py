@@ -8,7 +8,7 @@ models, other sensors lag. None of it is documented well enough to rely on, so i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -206,6 +206,15 @@ class Sensor(NamedTuple):
                 lag = self.lag_ns - (longer if self.smooth else longer // 2)
                 yield self._replace(window_ns=self.window_ns + longer, lag_ns=lag, blur_ns=step_ns)
                 yield self._replace(window_ns=self.window_ns + longer, blur_ns=step_ns)
+
+
+def moments_of(sensors: Sequence[Sensor], stamps: Ints) -> Ints:
+    """The moments that the readings stamped `stamps` are of under each sensor: `[sensors, stamps]`."""
+    times = np.array([(s.lag_ns, s.period_ns, s.phase_ns) for s in sensors], np.int64).reshape(-1, 3)
+    lag, period, phase = times.T[:, :, None]
+    since = (stamps - phase) % np.maximum(period, 1) if period.any() else 0
+    moments: Ints = stamps - since - lag
+    return moments
 
 
 def renews_faster(signal: Signal, stamps: Ints) -> bool:
