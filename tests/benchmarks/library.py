@@ -20,8 +20,8 @@ def rows() -> Iterator[Row]:
 
 
 def sample() -> Iterator[Row]:
-    """The same rows from a quarter of the regions whose busy time is looked for, and a quarter of the day."""
-    yield from _rows(busy_time.PHASES // 4, 6)
+    """The same rows from an eighth of the regions whose busy time is looked for, and an eighth of the day."""
+    yield from _rows(busy_time.PHASES // 8, 3)
 
 
 def _rows(phases: int, hours: int) -> Iterator[Row]:

@@ -1,10 +1,9 @@
 """The operation profiler: ceilings against STREAM, verdicts against labels, counts against closed forms."""
 
 import gc
-import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from benchmarks.operation_grid import Bench, Operation, grid
@@ -18,21 +17,10 @@ _CALLS: Final = 5_000
 _TURNS: Final = 3
 #: Seconds that repeats of one operation of the grid may take.
 _PATIENCE_S: Final = 1.0
-#: A sample has no operation of more FLOPs.
-_MANY_FLOPS: Final = 2e10
 
 
 def rows() -> Iterator[Row]:
     """The rows of the roofline, on this CPU and on a GPU if there is one; they need PyTorch."""
-    yield from _rows(math.inf)
-
-
-def sample() -> Iterator[Row]:
-    """The same rows without the largest products, which take half of the time."""
-    yield from _rows(_MANY_FLOPS)
-
-
-def _rows(most_flops: float) -> Iterator[Row]:
     try:
         import torch
     except ImportError:
@@ -41,10 +29,10 @@ def _rows(most_flops: float) -> Iterator[Row]:
     configure(backend="none")
     for device, place in (("cpu", "this CPU"), ("cuda:0", "this GPU")):
         if device == "cpu" or torch.cuda.is_available():
-            yield from _device(torch, device, place, most_flops)
+            yield from _device(torch, device, place)
 
 
-def _device(torch: Any, device: str, place: str, most_flops: float) -> Iterator[Row]:
+def _device(torch: Any, device: str, place: str) -> Iterator[Row]:
     bench = Bench(torch, device)
     # Others share the memory of a virtual machine: by turns, both meet their pauses.
     bandwidth, profiler, took = bench.bandwidth(), None, 0.0
@@ -59,8 +47,7 @@ def _device(torch: Any, device: str, place: str, most_flops: float) -> Iterator[
     assert profiler is not None
     yield from _ceilings(profiler, bandwidth, took, place)
     yield _warm_start(device, place)
-    operations = [each for each in grid(torch, profiler.machine.device) if each.flops <= most_flops]
-    yield from _grid(operations, profiler, bench, bandwidth, place)
+    yield from _grid(torch, profiler, bench, bandwidth, place)
     yield from _lightweight(torch, profiler, place)
 
 
@@ -86,13 +73,12 @@ def _warm_start(device: str, place: str) -> Row:
     return Row(f"warm start on {place}", f"{took_s * 1e3:.1f} ms", "-", "-", "<=500 ms", took_s <= 0.5)
 
 
-def _grid(
-    operations: Sequence[Operation], profiler: GPUProfiler, bench: Bench, bandwidth: float, place: str
-) -> Iterator[Row]:
+def _grid(torch: Any, profiler: GPUProfiler, bench: Bench, bandwidth: float, place: str) -> Iterator[Row]:
     ridges = {name: bench.best_product(name) / bandwidth for name in ("float32", "bfloat16")}
     right: Counter[str] = Counter()
     wrong: dict[str, list[str]] = {"careful": [], "single": []}
     flops_off, bytes_off, labels = [], 0.0, Counter[str]()
+    operations = list(grid(torch, profiler.machine.device))
     for operation in operations:
         expected = bench.label(operation, ridges[operation.dtype])
         labels[expected] += 1

@@ -30,7 +30,6 @@ GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
 SAMPLES: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "heart": heart.sample,
     "library": library.sample,
-    "roofline": roofline.sample,
     "truth": truth.sample,
 }
 

@@ -125,6 +125,8 @@ from pathlib import Path
 import pytest, torch
 from support.regions import Stage
 from unit.integrations.modules import Net, batch, count
+from torch.utils.data import DataLoader
+from gpu_profile.integrations import torch as integration
 from gpu_profile.integrations.torch import instrument
 
 place = Path(sys.argv[1])
@@ -132,8 +134,11 @@ store = torch.distributed.FileStore(str(place / "store"), 1)
 torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=store, timeout=timedelta(seconds=60))
 with Stage(place, pytest.MonkeyPatch(), on_device=False) as stage:
     model = torch.nn.parallel.DistributedDataParallel(Net())
+    before = torch.autograd.backward, DataLoader.__iter__
     with instrument(model) as handle:
         model(batch()).sum().backward()
+    assert (torch.autograd.backward, DataLoader.__iter__) == before
+    assert len(integration._open) == 0
     print(*handle.names, count(stage)["forward"], count(stage)["backward"], flush=True)
     os._exit(0)
 """

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.design import Made
+from gpu_profile.join.unmixing.design import Rows
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import run_time
@@ -28,23 +28,23 @@ class Corrected(NamedTuple):
 
     sensor: Sensor
     reference: Floats
-    rows: list[Made]
+    rows: list[Rows]
     equations: Equations
     fit: Fit
 
 
 def corrected(
-    sensor: Sensor, reference: Floats, known: Equations, made: Callable[[Sensor, Floats], Iterable[Made]],
+    sensor: Sensor, reference: Floats, known: Equations, rows_of: Callable[[Sensor, Floats], Iterable[Rows]],
     *, lead: Signal, most: float, length_ns: int, now_ns: int, origin_ns: int,
 ) -> Corrected:  # fmt: skip
     """Correct a timing until its probes ask for no more, or would spoil it.
 
-    `made` makes the equations of windows, which are around `now_ns`, under a timing, with its probes weighted by rates.
+    `rows_of` makes the equations of windows, which are around `now_ns`, under a timing, its probes weighted by rates.
     A reading of `lead`, which is at most `most`, is a mean over `length_ns`; run time counts from `origin_ns`.
     """
 
     def tried(sensor: Sensor, reference: Floats) -> Corrected:
-        rows, equations = list(made(sensor, reference)), known.copy()
+        rows, equations = list(rows_of(sensor, reference)), known.copy()
         for each in rows:
             equations.add(*each)
         return Corrected(sensor, reference, rows, equations, Fit(equations, most=most))

@@ -25,8 +25,8 @@ _PARTS: Final = 4
 _ALIKE: Final = 0.04
 
 
-#: The equations of some windows: shares, values and probes of each.
-Made = tuple[Floats, Floats, Floats]
+#: Rows of equations, one for each of some windows: shares, values and probes.
+Rows = tuple[Floats, Floats, Floats]
 
 
 class Windows(NamedTuple):
@@ -61,7 +61,7 @@ class Design:
     a sensor that `follows` without a period are weighted by their lengths, both shares and means.
 
     Of several sensors, which must be of one `form`, `n` counts the windows of the first, then those of the next, and so
-    on: `rows` says which are each one's.
+    on: `rows` says which are each one's. `patterns` and `probes` are of one sensor only.
     """
 
     def __init__(self, windows: Windows, *sensors: Sensor, counts: bool) -> None:

@@ -306,8 +306,13 @@ def rates_of_each(some: Sequence[Sums], most: float) -> list[Floats]:
     except np.linalg.LinAlgError:
         return [each.rates(most) for each in some]
     slopes = moment - (gram @ found[:, :, None])[:, :, 0]
-    missed = (found < 0) | (found > most) | (held & (slopes > _FLAT * np.maximum(1.0, np.abs(moment))))
-    return [each.rates(most) if off.any() else rates for each, rates, off in zip(some, found, missed, strict=True)]
+    good = (found >= 0) & (found <= most) & (~held | (slopes <= _FLAT * np.maximum(1.0, np.abs(moment))))
+    return [rates if met.all() else each.rates(most) for each, rates, met in zip(some, found, good, strict=True)]
+
+
+def sized(values: Floats, size: int) -> Floats:
+    """The first `size` values, with zeros for those that are missing."""
+    return np.append(values[:size], np.zeros(max(0, size - len(values))))
 
 
 def packed(matrix: Floats) -> Floats:

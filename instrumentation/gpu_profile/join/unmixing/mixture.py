@@ -8,6 +8,7 @@ the residual grows for good, it is looked for again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -17,14 +18,14 @@ from gpu_profile.catalogue import ENERGY_SOURCES, Kind, Signal
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.correction import corrected
-from gpu_profile.join.unmixing.design import Design, Made, Windows
-from gpu_profile.join.unmixing.equations import Equations
+from gpu_profile.join.unmixing.design import Design, Rows, Windows
+from gpu_profile.join.unmixing.equations import Equations, sized
 from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.family import IMMEDIATE, Family
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose
 from gpu_profile.join.unmixing.sensor import Sensor
-from gpu_profile.join.unmixing.shares import Counted, Share, Shares, drawn, targets
+from gpu_profile.join.unmixing.shares import Counted, Share, Shares, Targets, drawn, targets
 from gpu_profile.join.unmixing.stamps import Errors, Stamps
 from gpu_profile.join.unmixing.timing_search import Search
 from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
@@ -84,9 +85,8 @@ class Mixture:
         self.unexpected = False
         self._active_s, self._regions, self._joint = active_s, regions, joint
         self._shares = Shares()
-        #: The targets, which are asked for by every region, and what they are of.
-        self._targeted = np.zeros(1), np.zeros(1)
-        self._targeted_of: tuple[int, float, float] | None = None
+        #: Asked for by every region.
+        self._targeted: Targets | None = None
         #: Of the time before this it is not known whose it was.
         self._unknown_ns = 0
         self._stamps = stamps
@@ -188,8 +188,7 @@ class Mixture:
         self._fits.clear()
 
     def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
-        equations = self._equations
-        rows = self._rows(windows, active, columns, self.sensor, equations.probes, self._reference)
+        rows = self._rows(windows, active, columns, self.sensor, self._equations.probes, self._reference)
         for shares, values, probes in rows:
             if self.locked and self.lead not in IMMEDIATE:
                 near = self._near(probes, shares, values[:, 0])
@@ -200,7 +199,7 @@ class Mixture:
     def _rows(
         self, windows: Windows, active: ActiveTime, columns: int, sensor: Sensor, probes: Sequence[Probe],
         reference: Floats,
-    ) -> Iterator[Made]:  # fmt: skip
+    ) -> Iterator[Rows]:  # fmt: skip
         """The equations of windows, some at a time, with the probes of the timing weighted by the rates `reference`."""
         for part in windows.parts():
             design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
@@ -236,12 +235,12 @@ class Mixture:
         sound = windows.where(windows.starts - found.sensor.reach_ns >= self.family.start_ns)
         windows = sound if len(sound.ends) >= columns else windows
 
-        def made(sensor: Sensor, reference: Floats) -> Iterator[Made]:
+        def rows_of(sensor: Sensor, reference: Floats) -> Iterator[Rows]:
             return self._rows(windows, active, columns, sensor, self._equations.probes, reference)
 
         # Once for a solution, and once more for what blocks of windows differ from it by.
         self.sensor, self._reference, rows, first, fit = corrected(
-            found.sensor, search.rates(found.sensor), self._equations, made,
+            found.sensor, search.rates(found.sensor), self._equations, rows_of,
             lead=self.lead, most=self.family.most, length_ns=self._length_ns(found.sensor),
             now_ns=int(windows.ends[len(windows.ends) // 2]), origin_ns=self._origin_ns,
         )  # fmt: skip
@@ -257,9 +256,7 @@ class Mixture:
 
     def _renewed(self, active: ActiveTime, columns: int, sensor: Sensor) -> Equations:
         """What stands of the equations, for windows under another timing to be added."""
-        active_s = np.zeros(columns)
-        known = self._active_s()[:columns]
-        active_s[: len(known)] = known
+        active_s = sized(self._active_s(), columns)
         lengths = active.typical_ns(columns) / self._length_ns(sensor)
         return self._settled.with_probes(choose(active_s, lengths, window=sensor.window_ns > 0))
 
@@ -327,12 +324,8 @@ class Mixture:
     def rate(self, signal: Signal, weights: Floats) -> Rate:
         """The device's rate while columns are active, by their active times, in base units (a counter's per s)."""
         fit = self._fit(signal)
-        share = np.zeros(self._equations.columns)
         joint = self._joint()
-        met = min(len(joint), len(weights))
-        weights = weights[:met] @ joint[:met]
-        known = min(len(share), len(weights))
-        share[:known] = weights[:known]
+        share = sized(sized(weights, len(joint)) @ joint, self.columns)
         if not share.any():
             return Rate(0.0, np.inf, 0, "no samples yet")
         found = fit.rate(share / share.sum())
@@ -373,35 +366,27 @@ class Mixture:
         """What columns together should have of the lead's measured total."""
         if not columns or min(columns) >= self.columns:
             return None
-        shares, half_widths = self._targets()
-        own = [column for column in columns if column < len(shares)]
-        half_width = float(half_widths[own].sum())
-        return Share(float(shares[own].sum()), half_width if np.isfinite(half_width) else None)
+        return self._targets().share(columns)
 
     def counted(self, columns: Sequence[int]) -> Counted:
         """What columns were given so far of the lead's measured total, never less than before."""
-        shares, half_widths = self._targets()
-        self._shares.hand_out(float(self.family.measured[0]), shares, np.isfinite(half_widths))
-        own = [column for column in columns if column < len(shares)]
-        return Counted(float(self._shares.certain[own].sum()), float(self._shares.uncertain[own].sum()))
+        wanted = self._targets()
+        self._shares.hand_out(float(self.family.measured[0]), wanted.values, np.isfinite(wanted.half_widths))
+        return self._shares.counted(columns)
 
-    def _targets(self) -> tuple[Floats, Floats]:
-        """What each column should have of the lead's measured total, and half-widths."""
+    def _targets(self) -> Targets:
+        """What each column should have of the lead's measured total."""
         active_s, measured = self._active_s(), float(self.family.measured[0])
         now = self.n, self.family.covered_s, float(active_s[1:].sum())
-        if self._targeted_of != now:
+        if self._targeted is None or self._targeted.of != now:
             # Time that no window covers has no part of what was measured.
             covered_s = active_s * min(1.0, self.family.covered_s / max(float(active_s.sum()), 1e-300))
             mean, regions = self.family.mean(self.lead) or 0.0, [[0], *self._regions()]
             rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self._timed else np.zeros(0)
             parts = drawn(rates, self._joint(), active_s, mean, measured)
             known = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
-
-            def rate(weights: Floats) -> Rate:
-                return self.rate(self.lead, weights[: self.columns])
-
-            self._targeted = targets(parts, covered_s, known, rate, measured, mean)
-            self._targeted_of = now
+            found = targets(parts, covered_s, known, partial(self.rate, self.lead), measured, mean)
+            self._targeted = Targets(*found, now)
         return self._targeted
 
     def merge(self, column: int, into: int) -> None:
@@ -412,4 +397,4 @@ class Mixture:
         self._settled.merge(column, into)
         self._watch.forget()
         self._fits.clear()
-        self._targeted_of = None
+        self._targeted = None

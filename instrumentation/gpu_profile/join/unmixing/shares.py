@@ -35,6 +35,23 @@ class Counted(NamedTuple):
         return self.certain + self.uncertain
 
 
+class Targets(NamedTuple):
+    """What each column should have of a measured total, and half-widths: infinite where that is uncertain.
+
+    They are `of` so many windows, so many seconds that these covered, and so many in which regions were active.
+    """
+
+    values: Floats
+    half_widths: Floats
+    of: tuple[int, float, float]
+
+    def share(self, columns: Sequence[int]) -> Share:
+        """What columns should have together."""
+        own = [column for column in columns if column < len(self.values)]
+        half_width = float(self.half_widths[own].sum())
+        return Share(float(self.values[own].sum()), half_width if np.isfinite(half_width) else None)
+
+
 @dataclass(slots=True)
 class Shares:
     """A quantity shared out so that every share only grows and all shares add up to what was measured.
@@ -76,6 +93,11 @@ class Shares:
             given = short * min(1.0, left / missing)
             self.certain = self.certain + np.where(known, given, 0.0)
             self.uncertain = self.uncertain + np.where(known, 0.0, given)
+
+    def counted(self, columns: Sequence[int]) -> Counted:
+        """What columns were given together."""
+        own = [column for column in columns if column < len(self.certain)]
+        return Counted(float(self.certain[own].sum()), float(self.uncertain[own].sum()))
 
     def merge(self, column: int, into: int) -> None:
         """Give what a column was given to another."""

@@ -62,7 +62,7 @@ TIMING: Final = "not identifiable: several timings of the sensor fit"
 #: That nothing works outside regions holds for most programs. It is ruled out if it leaves this share more of the
 #: variance besides: the equations are an approximation, whose error no number of windows evens out.
 _MISFIT: Final = 0.05
-#: What the rate outside regions may be at its simplest.
+#: The simplest rate outside regions that is considered.
 Idle = Literal["varies", "steady", "none"]
 
 
@@ -87,8 +87,8 @@ class Fit:
     `others` are the `rates` and `steady` ones under other timings of the sensor that the windows do not rule out,
     `[2, columns]` each. No rate is above `most`. `start` are the variances that the search for those of the groups
     begins with. So many windows tell as much as one that is independent of the others would: `effect`.
-    Intervals hold the rates that follow from a simpler rate outside regions, unless the windows rule that out: from a
-    steady one, or, if `idle` is "none", also from none at all.
+    If `idle` is "steady", intervals include the rates that follow if the rate outside regions is steady; if it is
+    "none", also those that follow if there is none; unless the windows rule that out.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class Fit:
         if together > 0:
             blocks = _t95(self._blocks - 1) * together
             widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
-        # What follows from a simpler rate outside regions is no surer than this is.
+        # The rate that follows from a simpler one outside regions is taken to be no surer than this one.
         idle = f"not identifiable: {Group.IDLE}"
         widths[idle] = widths.get(idle, 0.0) + float(np.abs(self._simpler @ weights).max(initial=0.0))
         shift = float(self._shift @ weights)
