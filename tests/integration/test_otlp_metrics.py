@@ -105,7 +105,9 @@ def test_region_metrics_arrive_with_every_execution_at_1_per_cent_of_traces(
     assert (attributes(flops.attributes), flops.as_double, traffic.as_double) == ({"region": "step"}, 4e19, 4e10)
     (waited,) = metrics["gpu_profile.region.host_wait"].sum.data_points
     assert (attributes(waited.attributes), waited.as_double) == ({"region": "step"}, 0.006)
-    energy = sum(p.as_double for p in metrics["gpu_profile.region.energy"].sum.data_points)
+    # Which of it is certain after two seconds, on a busy machine, is left to chance.
+    both = ("gpu_profile.region.energy", "gpu_profile.region.energy.uncertain")
+    energy = sum(p.as_double for name in both for p in metrics[name].sum.data_points)
     assert 0 < energy < Truth(node).device(0, 0, 2**62).energy_j
     meters.shutdown()
     traces.shutdown()
