@@ -39,7 +39,8 @@ _MISFIT: Final = 0.05
 #: ... and than this many times what they explain under the best timing: where rates are steady, there is nothing to
 #: approximate.
 _LIKE_BEST: Final = 4.0
-#: A sensor that renews itself, but with a lag of its own besides, has this much against it to begin with.
+#: A sensor that renews itself, but with a lag of its own besides, or with another period than the nominal one, has this
+#: much against it to begin with; so has a counter that measures a part of the time.
 _STRANGE: Final = 20.0
 #: ... and so has a window that no board is known to have, or a lag that is longer than any board's known one.
 _UNUSUAL: Final = 20.0
@@ -50,6 +51,13 @@ _UNKNOWN: Final = 2
 _COMPARED: Final = 64
 #: Windows times timings that are tried at once: more would take room.
 _AT_ONCE: Final = 4096
+#: Some windows may show what no region did. Where a few, no more than this share, miss by more than this many times the
+#: median, which noise does not (five standard deviations), no window counts for more than by so many times the median
+#: (Huber, Annals of Mathematical Statistics 35 (1964), 73). That is solved in so many rounds.
+_FEW: Final = 0.25
+_FAR: Final = 8.0
+_COUNTED: Final = 4.0
+_ROUNDS: Final = 2
 
 
 class Trial(NamedTuple):
@@ -89,12 +97,29 @@ class Best(NamedTuple):
         return score - self.score < (CERTAIN if late and not self.late else CERTAIN * self.effect)
 
 
-def totals(designs: Iterable[tuple[Design, Floats]]) -> list[Sums]:
-    """The sums of each sensor over designs and their shares."""
+class Held(NamedTuple):
+    """Some windows under timings: their equations, shares, and values, of which what one misses by may be held down."""
+
+    design: Design
+    shares: Floats
+    values: Floats
+
+    def told(self, rates: Sequence[Floats]) -> Floats:
+        """What the rates under each timing say of the windows."""
+        told = [self.shares[rows] @ each for rows, each in zip(self.design.rows, rates, strict=True)]
+        return np.concatenate(told)
+
+    def beside(self, told: Floats, limit: float) -> Held:
+        """With values that are no further than the limit from what is told of them."""
+        return self._replace(values=told + np.clip(self.design.values[:, 0] - told, -limit, limit))
+
+
+def totals(some: Iterable[Held]) -> list[Sums]:
+    """The sums of each sensor over windows."""
     found: list[Sums] = []
-    for design, shares in designs:
+    for design, shares, values in some:
         of = zip(design.rows, design.unclear.tolist(), design.contradicting.tolist(), strict=True)
-        sums = [Sums.of(shares[rows], design.values[rows, 0], *left_out) for rows, *left_out in of]
+        sums = [Sums.of(shares[rows], values[rows], *left_out) for rows, *left_out in of]
         found = [one.plus(more) for one, more in zip(found, sums, strict=True)] if found else sums
     return found
 
@@ -131,6 +156,8 @@ class Likelihood:
         unsure = float(FINE_STEPS_NS[-1] / np.maximum(windows.ends - windows.starts, 1).mean())
         self._least = max(1e-9, unsure**2) * float((means**2).mean()) + 1e-30
         self._variance, self._mean = float(means.var()), float(means.mean())
+        #: What a window misses by counts up to here.
+        self._limit = math.inf
 
     def _coarse(self) -> ActiveTime | SampledTime:
         """Active time as it is searched."""
@@ -147,10 +174,49 @@ class Likelihood:
         """The equations of the windows under sensors of one form, some at a time."""
         return (Design(part, *sensors, counts=self.lead.kind is Kind.COUNTER) for part in windows.parts())
 
+    def _held(self, windows: Windows, active: ActiveTime | SampledTime, *sensors: Sensor) -> list[Held]:
+        """Windows under sensors of one form, with what they miss by held down if rates are steady."""
+        designs = list(self._designs(windows, *sensors))
+        some = [Held(one, one.shares(active, self.columns), one.values[:, 0]) for one in designs]
+        for _ in range(_ROUNDS if self._limit < math.inf else 0):
+            rates = rates_of_each(totals(some), self.most)
+            some = [one.beside(one.told(rates), self._limit) for one in some]
+        return some
+
     def _fitted(self, sensors: Sequence[Sensor]) -> list[Sums]:
         """What the windows say of sensors of one form."""
-        designs = self._designs(self._alone, *sensors)
-        return totals((design, design.shares(self._active, self.columns)) for design in designs)
+        return totals(self._held(self._alone, self._active, *sensors))
+
+    def _hold_few(self, best: Sensor, sensors: Sequence[Sensor]) -> bool:
+        """Hold down what windows miss by, if all but a few are certainly nearer to another timing than to the best one:
+        then these few choose the timing, and under a wrong one they are lost among the others."""
+        median, far = min(map(self._misses, sensors))
+        nearer = 2 * len(self.windows.ends) * math.log(self._misses(best)[0] / median) if median < math.inf else 0.0
+        if 0 < far <= _FEW and nearer > 2 * CERTAIN * self._repeated(best):
+            self._limit = _COUNTED * median
+        return self._limit < math.inf
+
+    def _misses(self, sensor: Sensor) -> tuple[float, float]:
+        """The median of what windows miss by under a timing, and the share of those that miss by far more, to which no
+        rates are fitted. What the search leaves open is no miss."""
+        some = self._held(self._alone, self._active, sensor)
+        shares, values = (np.concatenate([held[i] for held in some]) for i in (1, 2))
+        if not len(values):
+            return math.inf, 0.0
+        near = np.ones(len(values), bool)
+        for _ in range(_ROUNDS + 1):
+            rates = np.linalg.lstsq(shares[near], values[near], rcond=None)[0]
+            missed = np.abs(values - shares @ rates)
+            median = max(float(np.median(missed)), math.sqrt(self._least))
+            near = missed <= _FAR * median
+        return median, 1 - float(near.mean())
+
+    def _whole(self, sensor: Sensor, left: float) -> float:
+        """What a timing leaves, held down or not, if nothing is held down."""
+        if self._limit < math.inf:
+            self._limit = math.inf
+            left = self.residual(sensor)
+        return left
 
     def residual(self, sensor: Sensor) -> float:
         """Mean squared error that a timing leaves."""
@@ -196,21 +262,21 @@ class Likelihood:
         """What is against a timing to begin with: how such sensors work, or how this one does."""
         if self._expected is not None:
             return 0.0 if self._expected.admits(sensor, self._some) else _STRANGE + _UNUSUAL
-        strange = (
-            self.lead.refresh_ns and not self._faster and not sensor.in_step and (sensor.lag_ns or not sensor.period_ns)
-        )
+        nominal = self.lead.refresh_ns
+        strange = sensor.period_ns != nominal or (sensor.lag_ns and not sensor.in_step)
         unheard = sensor.window_ns and not sensor.usual
+        part_time = self.lead.kind is Kind.COUNTER and sensor.window_ns
         # A reading that is of a moment after its stamp: only stamps that are off can show that.
         early = not sensor.in_step and sensor.lag_ns < -GUARD_NS
-        return _STRANGE * bool(strange) + _UNUSUAL * (bool(unheard) + is_late(sensor) + early)
+        renewed = _STRANGE * bool(strange) if nominal and not self._faster else 0.0
+        return renewed + _STRANGE * bool(part_time) + _UNUSUAL * (bool(unheard) + is_late(sensor) + early)
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
         """What steady rates leave of each window under a timing, and the group of each of windows that are alike."""
-        sensor, rates = sensor.placed(self.windows.ends), self.rates(sensor)
-        patterns, errors = [], []
-        for design in self._designs(self._alone, sensor):
-            errors.append(design.values[:, 0] - design.shares(self._active, self.columns) @ rates)
-            patterns.append(design.patterns(self._active, self.columns))
+        some = self._held(self._alone, self._active, sensor.placed(self.windows.ends))
+        rates = totals(some)[0].rates(self.most)
+        errors = [held.values - held.shares @ rates for held in some]
+        patterns = [held.design.patterns(self._active, self.columns) for held in some]
         return np.concatenate(errors), alike(np.concatenate(patterns))
 
     def _repeated(self, sensor: Sensor) -> float:
@@ -220,27 +286,31 @@ class Likelihood:
     def _trial(self, sensor: Sensor, most: int | None = None) -> Trial:
         """What is known under a timing if rates may vary, by all windows or the newest."""
         windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
-        equations = Equations(choose(self._active_s, self._lengths(sensor), window=sensor.window_ns > 0))
-        designs = [(one, one.shares(self._pieces, self.columns)) for one in self._designs(windows, sensor)]
-        (fitted,) = totals(designs)
-        rates, origin_ns = fitted.rates(self.most), int(windows.starts[0])
-        for design, shares in designs:
-            probes = design.probes(self._pieces, equations.probes, shares, rates, origin_ns)
-            equations.add(shares, design.values, probes)
-        n = len(windows.ends)
-        square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
-        mean = abs(float(equations.sum[0])) / max(1, equations.n)
-        groups = groups_of(equations.probes)
-        gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
-        found = shrink(gram, moment, square, n, groups, mean, least=self._least)
+        chosen = choose(self._active_s, self._lengths(sensor), window=sensor.window_ns > 0)
+        some = self._held(windows, self._pieces, sensor)
+        (fitted,) = totals(some)
+        rates, origin_ns, n = fitted.rates(self.most), int(windows.starts[0]), len(windows.ends)
+        probes = [held.design.probes(self._pieces, chosen, held.shares, rates, origin_ns) for held in some]
+        for again in (self._limit < math.inf, False):
+            equations = Equations(chosen)
+            for held, each in zip(some, probes, strict=True):
+                equations.add(held.shares, held.values[:, None], each)
+            square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
+            mean = abs(float(equations.sum[0])) / max(1, equations.n)
+            gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
+            found = shrink(gram, moment, square, n, groups_of(chosen), mean, least=self._least)
+            if not again:
+                break
+            told = [np.hstack((each, held.shares)) @ found.solution for held, each in zip(some, probes, strict=True)]
+            some = [one.beside(each, self._limit) for one, each in zip(some, told, strict=True)]
         return Trial(
             sensor=sensor,
             n=n,
-            probes=len(equations.probes),
+            probes=len(chosen),
             score=found.evidence + self._against(sensor),
             left=self._left(fitted, rates, n),
             noise=found.noise,
-            lag_ms=float(found.solution[equations.probes.index(Probe(Probing.LAG))]),
+            lag_ms=float(found.solution[chosen.index(Probe(Probing.LAG))]),
         )
 
     def _lengths(self, sensor: Sensor) -> Floats:

@@ -38,12 +38,10 @@ from gpu_profile.units import NS_PER_S
 _SURE_LAG_MS: Final = 0.2
 LOCK_AT: Final = 300
 LOCK_UNSURE_AT: Final = 1000
-#: It is looked for again when there are this many times as many windows, and when there will be no more: each search
-#: costs some hundred small fits.
+#: It is looked for again with so many times as many windows, and when there will be no more: a search is many fits.
 _GROWTH: Final = 2.0
 _GROWTH_AT_LAST: Final = 1.25
-#: The search starts with this many windows per column, and with fewer where there will be no more; no rate is given
-#: before it.
+#: The search starts with so many windows per column, fewer where there will be no more; before it, no rate is given.
 _LEAST_PER_COLUMN: Final = 8
 _LEAST_AT_LAST: Final = 3
 #: Once the timing is locked, windows of so much time are taken in together: the cost is hardly more than for one.
@@ -175,6 +173,8 @@ class Mixture:
             self._searched_n += sum(len(windows.ends) for windows in fresh)
         if not self._search(active, columns, final=final) and fresh:
             self._add(Windows.joined(fresh), active, columns)
+        if self._timed and self.lead not in IMMEDIATE:
+            self._stamps.hear(self.lead, self._equations, 1 / self._length_ns(self.sensor))
 
     def _leave(self, outputs: list[int]) -> None:
         """Go on without some of the signals."""

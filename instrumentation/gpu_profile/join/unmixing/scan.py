@@ -65,26 +65,38 @@ class Scan:
             shares = self._at(self._smoothed(window_ns), ends)
         else:
             starts = ends - window_ns if window_ns else moments_of(sensors, windows.starts)
-            if self._counts and not window_ns:
-                lengths = ends - starts
+            if self._counts:
+                lengths = ends - (moments_of(sensors, windows.starts) if window_ns else starts)
             shares = self._at(self._passed, ends)
             shares -= self._at(self._passed, starts)
             shares /= np.maximum(ends - starts, 1)[:, :, None]
-        keep = (lengths > 0).astype(np.float64)
+        unclear = self._unclear(sensors)
+        keep = ((lengths > 0) & ~unclear).astype(np.float64)
         values = windows.masses[:, 0] * NS_PER_S / np.maximum(lengths, 1) * keep
         shares *= keep[:, :, None]
         shares[:, :, 0] = keep - shares[:, :, 1:].sum(axis=2)
         missed = (values - self._solved(shares, values)) ** 2
-        far = _FAR**2 * np.median(missed, axis=1, keepdims=True)
+        n = np.maximum(keep.sum(axis=1), 1).astype(np.int64)
+        # The median of those that are kept: the others miss by nothing, and are the least.
+        middle = np.take_along_axis(np.sort(missed, axis=1), keep.shape[1] - (n[:, None] + 1) // 2, axis=1)
+        far = _FAR**2 * middle
         near = missed <= far
         missed = (values - self._solved(shares, values, near)) ** 2
-        n = np.maximum(keep.sum(axis=1), 1)
-        left = np.minimum(missed, far).sum(axis=1) / n
+        # Few windows that are clear leave less: as many as there are unknowns are fitted in any case.
+        left = np.minimum(missed, far).sum(axis=1) / np.maximum(n - shares.shape[2], 1)
         # Windows that a timing makes nothing of are no better than their mean, and contradict it where a counter grew.
         whole = windows.masses[:, 0] * NS_PER_S / (windows.ends - windows.starts)
         out = float((whole**2).mean() if self._counts else whole.var())
-        result: Floats = left + (1 - n / len(whole)) * out
+        result: Floats = left + (1 - (n + unclear.sum(axis=1)) / len(whole)) * out
         return result
+
+    def _unclear(self, sensors: Sequence[Sensor]) -> npt.NDArray[np.bool_]:
+        """Which windows have an edge so near to a renewal that a step of the grid moves it across, by timing. If most
+        have, all speak."""
+        windows = self._windows
+        clear = np.array([each.clear(windows.starts) & each.clear(windows.ends) for each in sensors])
+        unclear: npt.NDArray[np.bool_] = ~clear & (2 * clear.sum(axis=1, keepdims=True) >= len(windows.ends))
+        return unclear
 
     def _solved(self, shares: Floats, values: Floats, near: npt.NDArray[np.bool_] | None = None) -> Floats:
         """What the rates that fit those near best say of every window, `[timings, windows]`."""

@@ -7,7 +7,7 @@ stamps, so half of the variance of lengths of a region bounds the variance of a 
 stretch before it longer and the one after it shorter: the covariance of the two is minus the variance of its error,
 where they have nothing else in common. And no error of the shares can explain more than the values leave unexplained
 (Klepper and Leamer, Econometrica 52 (1984), 163): the largest error that fits is the largest under which the variance
-of the readings' own error is not negative.
+of the readings' own error is not negative. The stamps are the same for all sensors: the steadiest bounds them for all.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from gpu_profile.catalogue import Signal
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.active_time import Columns
 from gpu_profile.join.unmixing.activities import Activities, Pieces
+from gpu_profile.join.unmixing.equations import Equations
 
 #: What is more than this is not the stamps': hosts take them late by 0.2-1 ms, and a few per cent by ten times that.
 #: No stamp is better than the other one: clocks are read, and marks put, within some microseconds.
@@ -38,15 +40,21 @@ _QUARTILE: Final = 0.25
 #: A pause that stamps may have made up themselves, in standard deviations of their errors: two regions follow directly.
 _DIRECTLY: Final = 3.0
 _HALVINGS: Final = 30
+#: What a sensor's windows say of the stamps is looked at again when there are so many times as many; fewer per unknown
+#: than this say nothing of it.
+_GROWTH: Final = 1.5
+_WINDOWS_PER_UNKNOWN: Final = 4
 
 
 class Errors(NamedTuple):
     """What errors of stamps may add to the equations: the covariance of the shares, `[columns, columns]`, summed over
-    the windows, at most; and the shares of it that they add at least, and most likely."""
+    the windows, at most; the shares of it that they add at least, and most likely, by the stamps alone; and the largest
+    that the windows of all sensors allow."""
 
     most: Floats
     least: float = 0.0
     likely: float = 0.5
+    allowed: float = 1.0
 
 
 class Stamps:
@@ -61,6 +69,8 @@ class Stamps:
         #: Slices of time that there were, and the length of those that were taken in.
         self._slices = 0
         self.elapsed_ns = 0
+        #: By leading signal: how many windows it had, and the largest variance of a stamp's error that they allow.
+        self._allowed: dict[Signal, tuple[int, float]] = {}
 
     def take(
         self, activities: Activities, found: Pieces, columns: Columns, count: int, between: tuple[int, int]
@@ -131,6 +141,23 @@ class Stamps:
         likely = max(0.0, mean - float(doubt.sum()) / 4 / mean) if mean else 0.0
         return float(low.min()), likely, float(high.max())
 
+    def hear(self, lead: Signal, equations: Equations, kernel: float) -> None:
+        """Take in what the windows of a family leave unexplained; `kernel` as in `errors`."""
+        p, n = len(equations.probes), equations.n
+        before, _ = self._allowed.get(lead, (0, 0.0))
+        spare = n - equations.columns
+        if before <= n < _GROWTH * before or n < _WINDOWS_PER_UNKNOWN * len(equations.gram) or spare <= 0:
+            return
+        variance, most, square = (
+            self.variance,
+            self.errors(equations.columns, n, kernel).most,
+            float(equations.square[0]),
+        )
+        share = largest(equations.gram[p:, p:], equations.moment[p:, 0], square, most) if square > 0 else 1.0
+        # Of what windows leave, the rates that were fitted took their part, and chance a few standard errors.
+        chance = (1 + _SURE * math.sqrt(2 / spare)) * n / spare
+        self._allowed[lead] = n, math.inf if share >= 1 else share * variance * chance
+
     @property
     def known(self) -> bool:
         """Whether any region has executions enough to tell how its lengths vary."""
@@ -168,7 +195,9 @@ class Stamps:
         if variance <= 0:
             return Errors(most)
         low, likely, _ = self._by_edges()
-        return Errors(most, min(1.0, low / variance), 0.5 if likely is None else min(1.0, likely / variance))
+        allowed = min((most for _, most in self._allowed.values()), default=math.inf)
+        found = low, 0.5 * variance if likely is None else likely, allowed
+        return Errors(most, *(min(1.0, each / variance) for each in found))
 
     def merge(self, column: int, into: int) -> None:
         """Make a column part of another."""

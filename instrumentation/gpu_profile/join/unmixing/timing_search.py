@@ -20,6 +20,7 @@ from gpu_profile.join.unmixing.timings import (
     STEP_NS,
     dividing,
     drifting,
+    drifting_slower,
     following,
     lagging,
     plain,
@@ -34,8 +35,10 @@ from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE
 _COARSE: Final = 500
 #: So many of the best lags are tried with renewals too.
 _NEAR: Final = 3
-#: The newest windows, in which periods other than the nominal one are tried: more would need a finer grid of periods.
-_PERIODS: Final = 150
+#: The last step in which a period is looked for, by how far it moves a renewal over all windows.
+_FINER_NS: Final = STEP_NS // 4
+#: The newest windows, in which periods other than the nominal one are tried at first: more would need a finer grid.
+_PERIODS: Final = 75
 #: So many points of the coarse grid are followed to their minimum, while what they leave may still fall by this many
 #: times as much as the best one's did.
 _STARTS: Final = 8
@@ -54,6 +57,10 @@ _CORRECTIONS: Final = 3
 _ALIKE: Final = 0.2
 #: A stamp's error is only believed in if it leaves this much less of the residual: chance finds a little.
 _BETTER: Final = 0.98
+
+
+#: A timing with its score, and its place among others.
+Ranked = tuple[float, int, Sensor]
 
 
 class Found(NamedTuple):
@@ -75,8 +82,10 @@ class Search(Likelihood):
         if self._faster:
             # A period that is looked for is found anew with every reading more.
             known = [sensor for sensor in known if not sensor.period_ns]
-        starts = [sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in known]
-        tried = self._refined(self._unsettled([*starts, *self._starts()]))
+        starts = [*(sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in known), *self._starts()]
+        tried = self._refined(self._unsettled(starts))
+        if self._hold_few(min(tried, key=lambda t: self._score(*t))[0], [*starts, *(sensor for sensor, _ in tried)]):
+            tried = self._refined(self._unsettled(starts))
         best, left = min(tried, key=lambda t: self._score(*t))
         tried += self._with_residuals(self._any_phase(best))
         scored, judge = [(self._score(*each), each[0]) for each in tried], self._if_steady
@@ -96,7 +105,8 @@ class Search(Likelihood):
         for sensor in found:
             if all(self._apart(sensor, other) for other in apart):
                 apart.append(sensor)
-        return Found(best, left, (*apart[1:], *self._as_good(best, judge, reference)), effect)
+        rivals = *apart[1:], *self._as_good(best, judge, reference)
+        return Found(best, self._whole(best, left), rivals, effect)
 
     def _likely(self, some: Sequence[Trial], effect: float) -> list[Sensor]:
         """The timings that the best one does not rule out, from the likeliest on."""
@@ -164,15 +174,7 @@ class Search(Likelihood):
         """The best timings of coarse scans that are no neighbours, each moved to the best near it."""
         alone = self._alone
         few = Windows(alone.starts[-_COARSE:], alone.ends[-_COARSE:], alone.masses[-_COARSE:])
-        scan = Scan(self._pieces, few, self.columns, self._reach_ns, counts=self.lead.kind is Kind.COUNTER)
-
-        def ranked(tried: Sequence[Sensor]) -> list[tuple[float, int, Sensor]]:
-            left = scan.residuals(tried) + self._least
-            return [
-                (self._score(sensor, float(one)), i, sensor)
-                for i, (sensor, one) in enumerate(zip(tried, left, strict=True))
-            ]
-
+        ranked = self._ranking(few)
         every = [shape._replace(follows=self._faster) for shape in shapes(self.lead)]
         step = in_step(self.lead, self.windows.ends)
         # What differs between stamps that are in step is the reader's doing: no lag behind a stamp is worth trying.
@@ -190,13 +192,43 @@ class Search(Likelihood):
                 # In a loop, many lags fit alike: the one that is all renewals' doing is tried in any case.
                 tried += ranked(renewing([self._usual(near[0]), *near], self.lead))
             if self.lead.kind is Kind.COUNTER:
-                newest = Windows(few.starts[-_PERIODS:], few.ends[-_PERIODS:], few.masses[-_PERIODS:])
-                tried += ranked(drifting(near[0], self.lead, newest.ends))
+                tried += ranked(self._drifting(near[0]))
         if self._expected is not None:
             tried += ranked(self._expected.starts())
         starts = self._distinct(tried, _STARTS, math.inf)
         # In a loop that hardly varies, what is right and what is wrong are few milliseconds apart.
         return [min(ranked([*start.around(FINE_STEPS_NS[0])]))[2] for start in starts]
+
+    def _ranking(self, windows: Windows) -> Callable[[Sequence[Sensor]], list[Ranked]]:
+        """What scores timings by some windows, roughly."""
+        scan = Scan(self._pieces, windows, self.columns, self._reach_ns, counts=self.lead.kind is Kind.COUNTER)
+
+        def ranked(tried: Sequence[Sensor]) -> list[Ranked]:
+            left = (scan.residuals(tried) + self._least).tolist()
+            return [(self._score(sensor, left[i]), i, sensor) for i, sensor in enumerate(tried)]
+
+        return ranked
+
+    def _drifting(self, near: Sensor) -> list[Sensor]:
+        """Sensors with periods other than the nominal one, found in the newest windows, and then over ever more of
+        them: over a longer time, a smaller difference shows."""
+        alone, count, step = self._alone, _PERIODS, STEP_NS
+        # With a period that is wrong, a part of each may fit better than all of it.
+        shaped = dict.fromkeys((near, near._replace(window_ns=0)))
+        found = [each for one in shaped for each in drifting(one, self.lead, alone.ends[-count:])]
+        while found:
+            newest = Windows(alone.starts[-count:], alone.ends[-count:], alone.masses[-count:])
+            found = self._distinct(self._ranking(newest)(found), _STARTS, math.inf)
+            whole = count >= len(alone.ends)
+            if whole and step < STEP_NS:
+                break
+            ends, count = newest.ends, 2 * count
+            step = _FINER_NS if whole else STEP_NS
+            span_ns = int(ends[-1] - alone.ends[-count:][0])
+            found = drifting_slower(found, int(ends[len(ends) // 2]), span_ns, step)
+        # What would not show over all windows is the nominal period, with a lag that changes.
+        span, nominal = int(alone.ends[-1] - alone.ends[0]), self.lead.refresh_ns
+        return [each for each in found if abs(each.period_ns - nominal) * span > STEP_NS * nominal]
 
     def _any_phase(self, best: Sensor) -> list[Sensor]:
         """Renewals at any phase with no lag besides, if phases are told apart: where windows repeat, each may be."""
@@ -209,7 +241,7 @@ class Search(Likelihood):
         """One that lags by what renewals explain, and averages as this one does."""
         return plain(sensor._replace(lag_ns=0, period_ns=self.lead.refresh_ns))
 
-    def _distinct(self, tried: Sequence[tuple[float, int, Sensor]], most: int, far: float = _FAR_OFF) -> list[Sensor]:
+    def _distinct(self, tried: Sequence[Ranked], most: int, far: float = _FAR_OFF) -> list[Sensor]:
         """The best that are not each other's neighbours."""
         apart: list[Sensor] = []
         first = min(tried)[0]

@@ -29,6 +29,8 @@ JITTERS_NS: Final = tuple(ms * _MS for ms in (1, 2, 5, 10, 20, 50))
 #: more than 1 s (Yang et al., "Part-time Power Measurements", SC24).
 MEANS_NS: Final = tuple(round(25 * _MS * 2 ** (step / 2)) for step in range(-1, 12))
 SMOOTHINGS_NS: Final = tuple(round(15 * _MS * 2 ** (step * 0.7)) for step in range(9))
+#: An energy counter may take the last so much of each of its periods for all of it, as the same boards' power does.
+PARTS_NS: Final = (25 * _MS, 50 * _MS)
 #: The edges of a window are looked for in steps of this share of it.
 _STRETCH: Final = 0.01
 #: ... and a time constant in steps of this one.
@@ -46,6 +48,8 @@ def shapes(signal: Signal) -> Iterator[Sensor]:
     """The windows that are tried for a signal. Power and utilisation average over one that stamps do not tell."""
     if signal is not rows.POWER_AVERAGE:
         yield Sensor()
+    if signal is rows.ENERGY:
+        yield from (Sensor(window_ns=window) for window in PARTS_NS)
     if signal not in (rows.POWER_AVERAGE, rows.UTILIZATION):
         return
     yield from (Sensor(window_ns=window) for window in MEANS_NS)
@@ -163,10 +167,21 @@ def drifting(near: Sensor, signal: Signal, stamps: Ints) -> list[Sensor]:
     lags = {0, lag} if lag > _MOVES_NS[-1] else {0}
     return [
         near._replace(lag_ns=lag, period_ns=period, phase_ns=(origin + phase) % period, blur_ns=STEP_NS)
-        for period in (nominal + move * step for move in range(-most, most + 1) if move)
-        for phase in range(0, period, period // 12)
+        for period in range(nominal - most * step, nominal + most * step + 1, step)
+        for phase in _phases(period)
         for lag in sorted(lags)
     ]
+
+
+def drifting_slower(some: Iterable[Sensor], pivot_ns: int, span_ns: int, step_ns: int) -> list[Sensor]:
+    """Sensors whose periods differ from those of some by what moves renewals by some steps within a stretch of time.
+    The renewal before the pivot is where it was, or a step earlier or later."""
+    found = []
+    for sensor, move, turns in product(some, (-step_ns, 0, step_ns), range(-2, 3)):
+        renewal = pivot_ns - (pivot_ns - sensor.phase_ns) % sensor.period_ns + move
+        period = sensor.period_ns + turns * max(1, round(2 * step_ns * sensor.period_ns / span_ns))
+        found.append(sensor._replace(period_ns=period, phase_ns=renewal % period, blur_ns=step_ns))
+    return found
 
 
 def _phases(period_ns: int) -> range:

@@ -128,7 +128,7 @@ class Fit:
         left = max(square - float(steady @ self._moment), 1e-300)
         explained = errors.least * float(steady @ errors.most @ steady) / left
         if explained > _TOO_MUCH:
-            errors, explained = Errors(errors.most), 0.0
+            errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
         moved = self._directions(errors, square)
         called_for = gram
         if explained > _MOSTLY:
@@ -181,7 +181,7 @@ class Fit:
         used = ~self._unseen
         self._scale = scale = np.where(used, 1 / np.sqrt(self._diagonal), 0.0)
         scaled, wrong = (matrix * scale[:, None] * scale for matrix in (self._gram, errors.most))
-        most = largest(self._gram, self._moment, square, errors.most)
+        most = min(errors.allowed, largest(self._gram, self._moment, square, errors.most))
 
         def directions(share: float) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
             strengths, axes = np.linalg.eigh(scaled - share * wrong)

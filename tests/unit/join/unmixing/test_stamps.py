@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_AVERAGE
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.activities import Activities, pieces
+from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.stamps import HOST_NS, Stamps
 
 MS = 1_000_000
@@ -77,3 +82,49 @@ def test_the_bounds_hold_the_error(seed: int) -> None:
     least, _, most = errors_ms(stamps)
     assert least < 0.6
     assert most > 0.4
+
+
+def heard(stamps: Stamps, lead: Signal, noise: float, n: int) -> None:
+    """A family's windows of 100 ms: three columns whose shares vary by a tenth, rates 100 to 500 and such noise."""
+    rng = np.random.default_rng(n)
+    shares = np.abs(rng.normal(1 / 3, 0.1, (n, 3)))
+    values = shares @ np.array([100.0, 300.0, 500.0]) + rng.normal(0, noise, n)
+    equations = Equations()
+    equations.add(shares, values[:, None], np.zeros((n, 0)))
+    stamps.hear(lead, equations, 1 / (100 * MS))
+
+
+def allowed(stamps: Stamps) -> float:
+    """The largest variance of a stamp's error that the windows of all sensors allow, in ns²."""
+    return stamps.errors(3, 1, 1 / (100 * MS)).allowed * stamps.variance
+
+
+def test_the_steadiest_sensor_bounds_the_stamps_for_all() -> None:
+    stamps = stamped(1, "random", late_ms=0.0, gap_ms=0.2, spread=0.3, regions=2)
+    alone = stamps.variance
+    heard(stamps, ENERGY, noise=1000.0, n=500)
+    assert allowed(stamps) == alone
+    heard(stamps, GRAPHICS, noise=0.2, n=500)
+    bound = allowed(stamps)
+    assert bound < 0.5 * alone
+    # A noisy one says nothing against that; nor do a few windows more, or too few to say anything.
+    heard(stamps, ENERGY, noise=1000.0, n=800)
+    heard(stamps, GRAPHICS, noise=5.0, n=550)
+    heard(stamps, POWER_AVERAGE, noise=0.0, n=5)
+    assert allowed(stamps) == bound
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_steady_sensor_leaves_holds_the_error_of_stamps_that_are_late(seed: int) -> None:
+    """The shares of windows are measured by the stamps: what they miss by is in what is left."""
+    rng = np.random.default_rng(seed)
+    stamps = stamped(seed, "random", late_ms=0.3, gap_ms=0.2, spread=0.5, regions=2)
+    n, late_ms = 2000, 0.3
+    covariance = stamps.errors(3, n, 1 / (100 * MS)).most / stamps.variance / n * (late_ms * MS) ** 2
+    true = np.abs(rng.normal(1 / 3, 0.1, (n, 3)))
+    shares = true + rng.multivariate_normal(np.zeros(3), covariance, n)
+    values = true @ np.array([100.0, 300.0, 500.0])
+    equations = Equations()
+    equations.add(shares, values[:, None], np.zeros((n, 0)))
+    stamps.hear(GRAPHICS, equations, 1 / (100 * MS))
+    assert math.sqrt(allowed(stamps)) > 0.9 * late_ms * MS

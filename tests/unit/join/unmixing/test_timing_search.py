@@ -1,5 +1,7 @@
 """Whether a sensor's timing is found in what it says: worlds of the study of unmixing, one seed each."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from benchmarks.unmixing_worlds import MS, ORIGIN_NS, World
@@ -47,7 +49,12 @@ def lags(found: Found, windows: Windows) -> Ints:
 
 def rates(world: World, found: Found) -> Floats:
     """The regions' rates under a timing."""
-    return search_of(world).rates(found.sensor)[1:]
+    return rates_in(world, windows_of(world), found)
+
+
+def rates_in(world: World, windows: Windows, found: Found) -> Floats:
+    """The same, by these windows."""
+    return search_of(world, windows).rates(found.sensor)[1:]
 
 
 # ---------------------------------------------------------------------- what is there is found
@@ -92,6 +99,62 @@ def test_a_counter_that_renews_itself_is_found_in_and_out_of_step_with_its_reade
     assert clear.mean() > 0.7
     assert np.median(np.abs(found.sensor.moments(windows.ends) - true)[clear]) < 2 * MS
     assert np.abs(rates(world, found) / world.truth - 1).mean() < 0.05
+
+
+@pytest.mark.parametrize("order", ["random", "fixed"])
+@pytest.mark.parametrize("part_ms", [25, 40])
+def test_a_counter_that_takes_a_part_of_each_period_for_all_of_it_is_found(part_ms: int, order: Any) -> None:
+    world = World(4, seconds=60, signal=ENERGY, window_ns=part_ms * MS, order=order)
+    rng = np.random.default_rng(1)
+    renewals = np.arange(5, 10 * world.seconds - 1) * 100 * MS
+    means = world.response(*world._pieces, renewals.astype(np.float64)) + rng.normal(0, 3.0, len(renewals))
+    stamps = renewals + ORIGIN_NS + 30 * MS + rng.integers(0, MS, len(renewals))
+    # One poll in six is lost: the counter grew by two parts then.
+    kept = rng.random(len(stamps)) > 1 / 6
+    total = np.cumsum(means * 0.1)[kept]
+    windows = Windows(stamps[kept][:-1], stamps[kept][1:], np.diff(total)[:, None])
+    found = search_of(world, windows).run()
+    assert found.sensor.window_ns == pytest.approx(part_ms * MS, rel=0.05)
+    assert np.median(lags(found, windows)) == pytest.approx(30 * MS, abs=2 * MS)
+    assert not found.rivals
+    assert np.abs(rates_in(world, windows, found) / world.truth - 1).mean() < 0.08
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("period_ms", [100.5, 102.0, 97.3])
+def test_a_period_that_is_not_the_nominal_one_is_found_over_any_time(period_ms: float, seed: int) -> None:
+    period = round(period_ms * MS)
+    world = World(seed, seconds=60, signal=ENERGY, window_ns=period)
+    rng = np.random.default_rng(seed)
+    renewals = np.arange(2, 60_000 * MS // period) * period
+    means = world.response(*world._pieces, renewals.astype(np.float64)) + rng.normal(0, 3.0, len(renewals))
+    polls = np.arange(500 * MS, renewals[-1], 100 * MS)
+    polls = polls + rng.integers(0, MS, len(polls))
+    place = np.searchsorted(renewals, polls, side="right") - 1
+    new = np.append(True, np.diff(place) > 0)
+    polls, place = polls[new], place[new]
+    total = np.cumsum(means) * period / NS_PER_S
+    windows = Windows(polls[:-1] + ORIGIN_NS, polls[1:] + ORIGIN_NS, np.diff(total[place])[:, None])
+    found = search_of(world, windows).run()
+    clear = found.sensor.clear(windows.ends)
+    missed = np.abs(found.sensor.moments(windows.ends) - ORIGIN_NS - renewals[place[1:]])[clear]
+    assert clear.mean() > 0.7
+    assert np.quantile(missed, 0.95) < 3 * MS
+    assert np.abs(rates_in(world, windows, found) / world.truth - 1).mean() < 0.03
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_few_windows_of_work_outside_regions_do_not_choose_the_timing(seed: int) -> None:
+    world = World(seed, seconds=60, signal=ENERGY, order="fixed", jitter=0.05)
+    windows = windows_of(world)
+    rng = np.random.default_rng(seed)
+    masses = windows.masses.copy()
+    masses[rng.random(len(masses)) < 0.03] += 30.0
+    found = search_of(world, windows._replace(masses=masses)).run()
+    true = windows.ends - (windows.ends - ORIGIN_NS) % (100 * MS)
+    every = (found.sensor, *found.rivals)
+    assert min(abs(np.median(each.moments(windows.ends) - true)) for each in every) < 2 * MS
+    assert np.median(np.abs(found.sensor.moments(windows.ends) - true)) < 2 * MS
 
 
 def test_polls_of_half_a_renewal_still_find_it() -> None:
