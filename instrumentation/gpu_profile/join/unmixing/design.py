@@ -22,10 +22,6 @@ _AT_ONCE: Final = 512
 _MS: Final = 1e6
 #: Windows are alike if what ran in each of these parts of them is the same but for this share of a part.
 _PARTS: Final = 4
-#: Windows that a renewal is too near to are left out if they are no more than this share, and excused from what would
-#: contradict the timing if no more than that one.
-_LEFT_OUT: Final = 0.5
-_EXCUSED: Final = 0.25
 _ALIKE: Final = 0.04
 
 
@@ -72,22 +68,20 @@ class Design:
         placed = [sensor.placed(windows.ends) for sensor in sensors]
         self._sensors, sensor = placed, placed[0]
         starts, ends = (moments_of(placed, at) for at in (windows.starts, windows.ends))
-        keep, grown = ends > starts, counts & (windows.masses[:, 0] > 0)
-        near = np.zeros_like(keep)
+        keep = ends > starts
+        #: By sensor: how many windows contradict it, as the counter grew in what would be no time.
+        self.contradicting = (~keep & (windows.masses[:, 0] > 0) & counts).sum(axis=1)
+        #: ... and how many are left out because a renewal is too near to tell which side of it they are on.
+        self.unclear = np.zeros(len(placed), np.int64)
         if sensor.period_ns and not sensors[0].follows:
-            near = np.array([~(each.clear(windows.starts) & each.clear(windows.ends)) for each in placed])
+            clear = keep & [each.clear(windows.starts) & each.clear(windows.ends) for each in placed]
             if counts and sensor.window_ns:
                 # What a counter grew by in several periods is of several windows.
-                near |= 2 * (ends - starts) >= 3 * np.array([[each.period_ns] for each in placed])
-        share = near.mean(axis=1, keepdims=True) if len(windows.ends) else np.zeros((len(placed), 1))
-        #: By sensor: how many windows contradict it, as the counter grew in what would be no time. Of a few that are
-        #: near a renewal, stamps say on which side; of many, some must be on either.
-        contradicting = ~keep & grown & ~(near & (share <= _EXCUSED))
-        self.contradicting = contradicting.sum(axis=1)
-        #: ... and how many are left out because a renewal is too near to tell which side of it they are on.
-        unclear = near & (share <= _LEFT_OUT) & ~contradicting
-        self.unclear = unclear.sum(axis=1)
-        keep &= ~unclear
+                clear &= 2 * (ends - starts) < 3 * np.array([[each.period_ns] for each in placed])
+            left = keep.sum(axis=1) - clear.sum(axis=1)
+            enough = 2 * left <= keep.sum(axis=1)
+            self.unclear[enough] = left[enough]
+            keep = np.where(enough[:, None], clear, keep)
         bounds = np.append(0, np.cumsum(keep.sum(axis=1))).tolist()
         self.rows = [slice(*each) for each in pairwise(bounds)]
         of, window = np.nonzero(keep)

@@ -93,9 +93,13 @@ class Scan:
     def _unclear(self, sensors: Sequence[Sensor]) -> npt.NDArray[np.bool_]:
         """Which windows have an edge so near to a renewal that a step of the grid moves it across, by timing. If most
         have, all speak."""
-        windows = self._windows
-        clear = np.array([each.clear(windows.starts) & each.clear(windows.ends) for each in sensors])
-        unclear: npt.NDArray[np.bool_] = ~clear & (2 * clear.sum(axis=1, keepdims=True) >= len(windows.ends))
+        starts, ends = self._windows.starts, self._windows.ends
+        unclear = np.zeros((len(sensors), len(ends)), bool)
+        # Readings that are in step are as far from renewals as can be.
+        for i, each in enumerate(sensors):
+            if each.period_ns and not each.in_step:
+                near = ~(each.clear(starts) & each.clear(ends))
+                unclear[i] = near & (2 * int(near.sum()) <= len(ends))
         return unclear
 
     def _solved(self, shares: Floats, values: Floats, near: npt.NDArray[np.bool_] | None = None) -> Floats:

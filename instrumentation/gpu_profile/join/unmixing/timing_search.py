@@ -35,6 +35,8 @@ from gpu_profile.join.unmixing.unmix import WINDOWS_PER_RATE
 _COARSE: Final = 500
 #: So many of the best lags are tried with renewals too.
 _NEAR: Final = 3
+#: So many periods are followed from fewer windows to more.
+_FOLLOWED: Final = 4
 #: The last step in which a period is looked for, by how far it moves a renewal over all windows.
 _FINER_NS: Final = STEP_NS // 4
 #: The newest windows, in which periods other than the nominal one are tried at first: more would need a finer grid.
@@ -218,7 +220,7 @@ class Search(Likelihood):
         found = [each for one in shaped for each in drifting(one, self.lead, alone.ends[-count:])]
         while found:
             newest = Windows(alone.starts[-count:], alone.ends[-count:], alone.masses[-count:])
-            found = self._distinct(self._ranking(newest)(found), _STARTS, math.inf)
+            found = self._distinct(self._ranking(newest)(found), _FOLLOWED, math.inf)
             whole = count >= len(alone.ends)
             if whole and step < STEP_NS:
                 break

@@ -120,8 +120,8 @@ def test_a_counter_that_takes_a_part_of_each_period_for_all_of_it_is_found(part_
     assert np.abs(rates_in(world, windows, found) / world.truth - 1).mean() < 0.08
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("period_ms", [100.5, 102.0, 97.3])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("period_ms", [102.0, 97.3])
 def test_a_period_that_is_not_the_nominal_one_is_found_over_any_time(period_ms: float, seed: int) -> None:
     period = round(period_ms * MS)
     world = World(seed, seconds=60, signal=ENERGY, window_ns=period)
