@@ -173,7 +173,7 @@ class Mixture:
             self._searched_n += sum(len(windows.ends) for windows in fresh)
         if not self._search(active, columns, final=final) and fresh:
             self._add(Windows.joined(fresh), active, columns)
-        if self._timed and self.lead not in IMMEDIATE:
+        if self._timed and not self._others and self.lead not in IMMEDIATE:
             self._stamps.hear(self.lead, self._equations, 1 / self._length_ns(self.sensor))
 
     def _leave(self, outputs: list[int]) -> None:
