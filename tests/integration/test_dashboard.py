@@ -1,6 +1,5 @@
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
+from support.programs import free_port
 
 from gpu_profile.driver.simulated import create
 from gpu_profile.driver.simulated.scenario import DEFAULT
@@ -58,13 +58,6 @@ def substituted(expr: str) -> str:
         expr = re.sub(r" > 0(?![.])", "", expr)
     replaced = expr.replace("$__rate_interval", "10s").replace("$__range", "1m")
     return re.sub(r"\$[a-z]\w*", ".+", replaced)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -17,6 +17,8 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MOST_BYTES),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
+    # Channels share connections, and the back-off of one that was refused outlives its channel for a while.
+    ("grpc.use_local_subchannel_pool", 1),
 )
 _REASONS: Final = {
     "DEADLINE_EXCEEDED": Reason.TIMEOUT,
