@@ -51,12 +51,12 @@ _UNKNOWN: Final = 2
 _COMPARED: Final = 64
 #: Windows times timings that are tried at once: more would take room.
 _AT_ONCE: Final = 4096
-#: Some windows may show what no region did. Where a few, no more than this share, miss by more than this many times the
-#: median, which noise does not (five standard deviations), no window counts for more than by so many times the median
-#: (Huber, Annals of Mathematical Statistics 35 (1964), 73). That is solved in so many rounds.
+#: Work outside of all regions makes outliers: windows whose residual is above this many times the median, which noise
+#: (five standard deviations) does not reach. Where they are no more than this share of the windows, residuals are
+#: clipped to so many times the median (Huber, Annals of Mathematical Statistics 35 (1964), 73), in so many rounds.
 _FEW: Final = 0.25
 _FAR: Final = 8.0
-_COUNTED: Final = 4.0
+_CLIP: Final = 4.0
 _ROUNDS: Final = 2
 
 
@@ -97,24 +97,24 @@ class Best(NamedTuple):
         return score - self.score < (CERTAIN if late and not self.late else CERTAIN * self.effect)
 
 
-class Held(NamedTuple):
-    """Some windows under timings: their equations, shares, and values, of which what one misses by may be held down."""
+class Observed(NamedTuple):
+    """Some windows under timings: their design, and the shares `[rows, columns]` and values `[rows]` of its rows."""
 
     design: Design
     shares: Floats
     values: Floats
 
-    def told(self, rates: Sequence[Floats]) -> Floats:
-        """What the rates under each timing say of the windows."""
-        told = [self.shares[rows] @ each for rows, each in zip(self.design.rows, rates, strict=True)]
-        return np.concatenate(told)
+    def predicted(self, rates: Sequence[Floats]) -> Floats:
+        """The values `[rows]` that the rates under each timing predict."""
+        predicted = [self.shares[rows] @ each for rows, each in zip(self.design.rows, rates, strict=True)]
+        return np.concatenate(predicted)
 
-    def beside(self, told: Floats, limit: float) -> Held:
-        """With values that are no further than the limit from what is told of them."""
-        return self._replace(values=told + np.clip(self.design.values[:, 0] - told, -limit, limit))
+    def clipped(self, predicted: Floats, limit: float) -> Observed:
+        """The same windows with residuals from the prediction clipped to the limit."""
+        return self._replace(values=predicted + np.clip(self.design.values[:, 0] - predicted, -limit, limit))
 
 
-def totals(some: Iterable[Held]) -> list[Sums]:
+def totals(some: Iterable[Observed]) -> list[Sums]:
     """The sums of each sensor over windows."""
     found: list[Sums] = []
     for design, shares, values in some:
@@ -156,7 +156,7 @@ class Likelihood:
         unsure = float(FINE_STEPS_NS[-1] / np.maximum(windows.ends - windows.starts, 1).mean())
         self._least = max(1e-9, unsure**2) * float((means**2).mean()) + 1e-30
         self._variance, self._mean = float(means.var()), float(means.mean())
-        #: What a window misses by counts up to here.
+        #: Residuals are clipped to this.
         self._limit = math.inf
 
     def _coarse(self) -> ActiveTime | SampledTime:
@@ -174,49 +174,50 @@ class Likelihood:
         """The equations of the windows under sensors of one form, some at a time."""
         return (Design(part, *sensors, counts=self.lead.kind is Kind.COUNTER) for part in windows.parts())
 
-    def _held(self, windows: Windows, active: ActiveTime | SampledTime, *sensors: Sensor) -> list[Held]:
-        """Windows under sensors of one form, with what they miss by held down if rates are steady."""
+    def _observed(self, windows: Windows, active: ActiveTime | SampledTime, *sensors: Sensor) -> list[Observed]:
+        """Windows under sensors of one form, with the residuals from steady rates clipped to the limit."""
         designs = list(self._designs(windows, *sensors))
-        some = [Held(one, one.shares(active, self.columns), one.values[:, 0]) for one in designs]
+        some = [Observed(one, one.shares(active, self.columns), one.values[:, 0]) for one in designs]
         for _ in range(_ROUNDS if self._limit < math.inf else 0):
             rates = rates_of_each(totals(some), self.most)
-            some = [one.beside(one.told(rates), self._limit) for one in some]
+            some = [one.clipped(one.predicted(rates), self._limit) for one in some]
         return some
 
     def _fitted(self, sensors: Sequence[Sensor]) -> list[Sums]:
         """What the windows say of sensors of one form."""
-        return totals(self._held(self._alone, self._active, *sensors))
+        return totals(self._observed(self._alone, self._active, *sensors))
 
-    def _hold_few(self, best: Sensor, sensors: Sequence[Sensor]) -> bool:
-        """Hold down what windows miss by, if all but a few are certainly nearer to another timing than to the best one:
-        then these few choose the timing, and under a wrong one they are lost among the others."""
-        median, far = min(map(self._misses, sensors))
-        nearer = 2 * len(self.windows.ends) * math.log(self._misses(best)[0] / median) if median < math.inf else 0.0
-        if 0 < far <= _FEW and nearer > 2 * CERTAIN * self._repeated(best):
-            self._limit = _COUNTED * median
+    def _clip_outliers(self, best: Sensor, sensors: Sequence[Sensor]) -> bool:
+        """Whether few windows are outliers that chose `best`; if so, residuals are clipped from here on.
+
+        They chose it if the median residual of another timing is certainly smaller: under a wrong timing, outliers are
+        lost among the other residuals.
+        """
+        median, outliers = min(map(self._median_residual, sensors))
+        if not 0 < outliers <= _FEW:
+            return False
+        gain = 2 * len(self.windows.ends) * math.log(self._median_residual(best)[0] / median)
+        if gain > 2 * CERTAIN * self._repeated(best):
+            self._limit = _CLIP * median
         return self._limit < math.inf
 
-    def _misses(self, sensor: Sensor) -> tuple[float, float]:
-        """The median of what windows miss by under a timing, and the share of those that miss by far more, to which no
-        rates are fitted. What the search leaves open is no miss."""
-        some = self._held(self._alone, self._active, sensor)
-        shares, values = (np.concatenate([held[i] for held in some]) for i in (1, 2))
-        if not len(values):
+    def _median_residual(self, sensor: Sensor) -> tuple[float, float]:
+        """The median absolute residual of the windows under a timing, and the share of outliers, which no rates fit.
+
+        Infinite for a timing that leaves most windows out: few windows fit any timing. No less than what the finest
+        step of the search leaves.
+        """
+        some = self._observed(self._alone, self._active, sensor)
+        shares, values = (np.concatenate([observed[i] for observed in some]) for i in (1, 2))
+        if 2 * len(values) < len(self.windows.ends):
             return math.inf, 0.0
         near = np.ones(len(values), bool)
         for _ in range(_ROUNDS + 1):
             rates = np.linalg.lstsq(shares[near], values[near], rcond=None)[0]
-            missed = np.abs(values - shares @ rates)
-            median = max(float(np.median(missed)), math.sqrt(self._least))
-            near = missed <= _FAR * median
+            residuals = np.abs(values - shares @ rates)
+            median = max(float(np.median(residuals)), math.sqrt(self._least))
+            near = residuals <= _FAR * median
         return median, 1 - float(near.mean())
-
-    def _whole(self, sensor: Sensor, left: float) -> float:
-        """What a timing leaves, held down or not, if nothing is held down."""
-        if self._limit < math.inf:
-            self._limit = math.inf
-            left = self.residual(sensor)
-        return left
 
     def residual(self, sensor: Sensor) -> float:
         """Mean squared error that a timing leaves."""
@@ -262,21 +263,22 @@ class Likelihood:
         """What is against a timing to begin with: how such sensors work, or how this one does."""
         if self._expected is not None:
             return 0.0 if self._expected.admits(sensor, self._some) else _STRANGE + _UNUSUAL
-        nominal = self.lead.refresh_ns
-        strange = sensor.period_ns != nominal or (sensor.lag_ns and not sensor.in_step)
-        unheard = sensor.window_ns and not sensor.usual
-        part_time = self.lead.kind is Kind.COUNTER and sensor.window_ns
+        renews = bool(self.lead.refresh_ns) and not self._faster
+        other_period = renews and sensor.period_ns != self.lead.refresh_ns
+        extra_lag = renews and sensor.lag_ns != 0 and not sensor.in_step
+        part_time = self.lead.kind is Kind.COUNTER and sensor.window_ns > 0
+        unheard = sensor.window_ns > 0 and not sensor.usual
         # A reading that is of a moment after its stamp: only stamps that are off can show that.
         early = not sensor.in_step and sensor.lag_ns < -GUARD_NS
-        renewed = _STRANGE * bool(strange) if nominal and not self._faster else 0.0
-        return renewed + _STRANGE * bool(part_time) + _UNUSUAL * (bool(unheard) + is_late(sensor) + early)
+        strange = (other_period or extra_lag) + part_time
+        return _STRANGE * strange + _UNUSUAL * (unheard + is_late(sensor) + early)
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
         """What steady rates leave of each window under a timing, and the group of each of windows that are alike."""
-        some = self._held(self._alone, self._active, sensor.placed(self.windows.ends))
+        some = self._observed(self._alone, self._active, sensor.placed(self.windows.ends))
         rates = totals(some)[0].rates(self.most)
-        errors = [held.values - held.shares @ rates for held in some]
-        patterns = [held.design.patterns(self._active, self.columns) for held in some]
+        errors = [observed.values - observed.shares @ rates for observed in some]
+        patterns = [observed.design.patterns(self._active, self.columns) for observed in some]
         return np.concatenate(errors), alike(np.concatenate(patterns))
 
     def _repeated(self, sensor: Sensor) -> float:
@@ -287,22 +289,22 @@ class Likelihood:
         """What is known under a timing if rates may vary, by all windows or the newest."""
         windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
         chosen = choose(self._active_s, self._lengths(sensor), window=sensor.window_ns > 0)
-        some = self._held(windows, self._pieces, sensor)
+        some = self._observed(windows, self._pieces, sensor)
         (fitted,) = totals(some)
         rates, origin_ns, n = fitted.rates(self.most), int(windows.starts[0]), len(windows.ends)
-        probes = [held.design.probes(self._pieces, chosen, held.shares, rates, origin_ns) for held in some]
+        probes = [one.design.probes(self._pieces, chosen, one.shares, rates, origin_ns) for one in some]
         for again in (self._limit < math.inf, False):
             equations = Equations(chosen)
-            for held, each in zip(some, probes, strict=True):
-                equations.add(held.shares, held.values[:, None], each)
+            for one, each in zip(some, probes, strict=True):
+                equations.add(one.shares, one.values[:, None], each)
             square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
             mean = abs(float(equations.sum[0])) / max(1, equations.n)
             gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
             found = shrink(gram, moment, square, n, groups_of(chosen), mean, least=self._least)
             if not again:
                 break
-            told = [np.hstack((each, held.shares)) @ found.solution for held, each in zip(some, probes, strict=True)]
-            some = [one.beside(each, self._limit) for one, each in zip(some, told, strict=True)]
+            predicted = (np.hstack((each, one.shares)) @ found.solution for one, each in zip(some, probes, strict=True))
+            some = [one.clipped(each, self._limit) for one, each in zip(some, predicted, strict=True)]
         return Trial(
             sensor=sensor,
             n=n,

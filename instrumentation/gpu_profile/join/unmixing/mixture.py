@@ -165,7 +165,7 @@ class Mixture:
         """Take the windows that were fetched in. `active` reaches back to `needs_ns`, and has `columns` columns."""
         fresh, self._waiting = self._waiting, []
         if self.locked and fresh and self.sensor.refuted(self.lead, np.concatenate([w.ends for w in fresh])):
-            # Who asks more often than before is shown more.
+            # A sensor that is read more often than before shows more of its timing.
             self._settle(self._lead_fit())
             self._unlock()
         if not self.locked:
@@ -174,7 +174,7 @@ class Mixture:
         if not self._search(active, columns, final=final) and fresh:
             self._add(Windows.joined(fresh), active, columns)
         if self._timed and not self._others and self.lead not in IMMEDIATE:
-            self._stamps.hear(self.lead, self._equations, 1 / self._length_ns(self.sensor))
+            self._stamps.bound_by(self.lead, self._equations, 1 / self._length_ns(self.sensor))
 
     def _leave(self, outputs: list[int]) -> None:
         """Go on without some of the signals."""

@@ -141,20 +141,17 @@ class Stamps:
         likely = max(0.0, mean - float(doubt.sum()) / 4 / mean) if mean else 0.0
         return float(low.min()), likely, float(high.max())
 
-    def hear(self, lead: Signal, equations: Equations, kernel: float) -> None:
-        """Take in what the windows of a family leave unexplained; `kernel` as in `errors`."""
+    def bound_by(self, lead: Signal, equations: Equations, kernel: float) -> None:
+        """Bound the errors by what the windows of a family leave unexplained; `kernel` as in `errors`."""
         p, n = len(equations.probes), equations.n
         before, _ = self._allowed.get(lead, (0, 0.0))
         spare = n - equations.columns
         if before <= n < _GROWTH * before or n < _WINDOWS_PER_UNKNOWN * len(equations.gram) or spare <= 0:
             return
-        variance, most, square = (
-            self.variance,
-            self.errors(equations.columns, n, kernel).most,
-            float(equations.square[0]),
-        )
+        variance, square = self.variance, float(equations.square[0])
+        most = self.errors(equations.columns, n, kernel).most
         share = largest(equations.gram[p:, p:], equations.moment[p:, 0], square, most) if square > 0 else 1.0
-        # Of what windows leave, the rates that were fitted took their part, and chance a few standard errors.
+        # The fitted rates took their part of the residuals, and their sum of squares has an error of its own.
         chance = (1 + _SURE * math.sqrt(2 / spare)) * n / spare
         self._allowed[lead] = n, math.inf if share >= 1 else share * variance * chance
 

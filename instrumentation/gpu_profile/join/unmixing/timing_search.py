@@ -20,9 +20,9 @@ from gpu_profile.join.unmixing.timings import (
     STEP_NS,
     dividing,
     drifting,
-    drifting_slower,
     following,
     lagging,
+    near_periods,
     plain,
     renewing,
     shapes,
@@ -86,10 +86,16 @@ class Search(Likelihood):
             known = [sensor for sensor in known if not sensor.period_ns]
         starts = [*(sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in known), *self._starts()]
         tried = self._refined(self._unsettled(starts))
-        if self._hold_few(min(tried, key=lambda t: self._score(*t))[0], [*starts, *(sensor for sensor, _ in tried)]):
+        best = min(tried, key=lambda t: self._score(*t))[0]
+        if self._clip_outliers(best, [*starts, *(sensor for sensor, _ in tried)]):
             tried = self._refined(self._unsettled(starts))
         best, left = min(tried, key=lambda t: self._score(*t))
-        tried += self._with_residuals(self._any_phase(best))
+        phases = self._with_residuals(self._any_phase(best))
+        if phases:
+            # Windows near renewals come and go with the phase: from one minimum, a deeper one beside it is not reached.
+            phases += self._refined([min(phases, key=lambda t: self._score(*t))[0]])
+            best, left = min([(best, left), *phases], key=lambda t: self._score(*t))
+        tried += phases
         scored, judge = [(self._score(*each), each[0]) for each in tried], self._if_steady
         effect = self._repeated(best)
         reference = Best(min(scored)[0], is_late(best), effect)
@@ -108,7 +114,11 @@ class Search(Likelihood):
             if all(self._apart(sensor, other) for other in apart):
                 apart.append(sensor)
         rivals = *apart[1:], *self._as_good(best, judge, reference)
-        return Found(best, self._whole(best, left), rivals, effect)
+        if self._limit < math.inf:
+            # Residuals of later windows are compared with those of all windows, outliers included.
+            self._limit = math.inf
+            left = self.residual(best)
+        return Found(best, left, rivals, effect)
 
     def _likely(self, some: Sequence[Trial], effect: float) -> list[Sensor]:
         """The timings that the best one does not rule out, from the likeliest on."""
@@ -212,10 +222,10 @@ class Search(Likelihood):
         return ranked
 
     def _drifting(self, near: Sensor) -> list[Sensor]:
-        """Sensors with periods other than the nominal one, found in the newest windows, and then over ever more of
-        them: over a longer time, a smaller difference shows."""
+        """Sensors with periods near the nominal one, found in the newest windows, and then over ever more of them: over
+        a longer time, a smaller difference shows."""
         alone, count, step = self._alone, _PERIODS, STEP_NS
-        # With a period that is wrong, a part of each may fit better than all of it.
+        # `near` may measure a part of each period only because its period is wrong.
         shaped = dict.fromkeys((near, near._replace(window_ns=0)))
         found = [each for one in shaped for each in drifting(one, self.lead, alone.ends[-count:])]
         while found:
@@ -227,8 +237,8 @@ class Search(Likelihood):
             ends, count = newest.ends, 2 * count
             step = _FINER_NS if whole else STEP_NS
             span_ns = int(ends[-1] - alone.ends[-count:][0])
-            found = drifting_slower(found, int(ends[len(ends) // 2]), span_ns, step)
-        # What would not show over all windows is the nominal period, with a lag that changes.
+            found = near_periods(found, int(ends[len(ends) // 2]), span_ns, step)
+        # A difference too small to show over all windows is left to the correction of the lag.
         span, nominal = int(alone.ends[-1] - alone.ends[0]), self.lead.refresh_ns
         return [each for each in found if abs(each.period_ns - nominal) * span > STEP_NS * nominal]
 

@@ -156,9 +156,8 @@ def renewing(some: Iterable[Sensor], signal: Signal) -> list[Sensor]:
 
 
 def drifting(near: Sensor, signal: Signal, stamps: Ints) -> list[Sensor]:
-    """Sensors whose period is a little longer or shorter than the nominal one, with no lag besides, or the one that
-    `near`, which only lags, has beyond what renewals explain.
-    """
+    """Sensors whose periods are near the nominal one or equal to it, at any phase. They have no lag, or the lag of
+    `near`, a sensor that only lags, beyond what renewals explain."""
     nominal, span = signal.refresh_ns, max(1, int(stamps[-1] - stamps[0]))
     step = max(1, round(2 * STEP_NS * nominal / span))
     most = round(_OFF * nominal) // step
@@ -173,9 +172,11 @@ def drifting(near: Sensor, signal: Signal, stamps: Ints) -> list[Sensor]:
     ]
 
 
-def drifting_slower(some: Iterable[Sensor], pivot_ns: int, span_ns: int, step_ns: int) -> list[Sensor]:
-    """Sensors whose periods differ from those of some by what moves renewals by some steps within a stretch of time.
-    The renewal before the pivot is where it was, or a step earlier or later."""
+def near_periods(some: Iterable[Sensor], pivot_ns: int, span_ns: int, step_ns: int) -> list[Sensor]:
+    """Sensors with periods near those of `some`: over a span of time, their renewals move by up to four steps.
+
+    The last renewal before the pivot stays, or moves by a step.
+    """
     found = []
     for sensor, move, turns in product(some, (-step_ns, 0, step_ns), range(-2, 3)):
         renewal = pivot_ns - (pivot_ns - sensor.phase_ns) % sensor.period_ns + move

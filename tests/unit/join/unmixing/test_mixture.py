@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from benchmarks.unmixing import estimate
+from benchmarks.unmixing_worlds import World as Study
 from support.worlds import BUSY, DEVICE, LATE, LATE_BUSY, MS, NAMES, T0, WATTS, World, known
 
 from gpu_profile.catalogue import Signal
@@ -26,6 +28,13 @@ def busy(pool: Pool, region: str) -> float:
     rate = pool.pooled(region).rates[GRAPHICS]
     assert rate.reason == ""
     return rate.value
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_loop_of_half_a_counters_period_has_no_rates(seed: int) -> None:
+    """Its windows are all alike. Periods that leave no time to windows in which the counter grew fit them as well."""
+    study = Study(seed, seconds=120, signal=ENERGY, order="fixed", jitter=0.0, loop_ns=50 * MS)
+    assert [region.value for region in estimate(study).regions] == [None] * study.regions
 
 
 def test_a_reading_that_looks_back_to_before_the_first_slice_spoils_no_rate() -> None:

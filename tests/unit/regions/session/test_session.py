@@ -239,7 +239,7 @@ def test_parents_are_known_when_executions_are_let_go(stage: Stage) -> None:
 
 def test_regions_tells_every_region_with_a_verdict(stage: Stage) -> None:
     stage.run(0.5)
-    pauses = np.array([0.05 + 0.01 * (i % 7) for i in range(40)])
+    pauses = np.array([0.05 + 0.01 * (i % 7) for i in range(20)])
     for pause in pauses.tolist():
         with region("train", items=4):
             stage.queue.launch(Work(flops=3e13, bytes=1e9), tag="train")
@@ -250,8 +250,8 @@ def test_regions_tells_every_region_with_a_verdict(stage: Stage) -> None:
     train, load = stage.session.regions()
     assert (train.summary.region, load.summary.region) == ("train", "load")
     assert str(train.verdict.regime) == "COMPUTE_BOUND"
-    assert train.summary.durations.calls == 40
-    assert train.summary.durations.items == 160
+    assert train.summary.durations.calls == 20
+    assert train.summary.durations.items == 80
     assert load.summary.interval_source == "device"
 
 
