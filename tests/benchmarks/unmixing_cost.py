@@ -27,7 +27,7 @@ def cost() -> Iterator[Row]:
     yield _names()
 
 
-def _running_cost(signal: Signal, *, searched_s: int = 120, block_s: int = 6, blocks: int = 15) -> Iterator[Row]:
+def _running_cost(signal: Signal, *, searched_s: int = 120, block_s: int = 10, blocks: int = 9) -> Iterator[Row]:
     feed = Feed(World(0, regions=10, seconds=searched_s + block_s * blocks, signal=signal))
     most = whole = 0
     for piece in feed.slices(0, searched_s):
@@ -42,7 +42,7 @@ def _running_cost(signal: Signal, *, searched_s: int = 120, block_s: int = 6, bl
         started = time.perf_counter()
         feed.advance(piece)
         times.append(time.perf_counter() - started)
-    # The mean of a block, so that no second is left out; the best block, as others use the machine too.
+    # The mean of a block, in which windows are taken in twice; the best block, as others use the machine too.
     micros = float(np.reshape(times, (blocks, block_s)).mean(axis=1).min()) * 1e6
     state, spans = _state(feed.pool), sum(piece.n for piece in pieces) / len(pieces)
     yield Row(

@@ -20,9 +20,9 @@ import numpy as np
 
 from laboratory.programs import Outer, Physics, Profile, Program, Stamps
 from laboratory.recordings import Case
-from laboratory.rows import COUNTER, GPM, POWER, UTILIZATION, changed, outcomes, program
+from laboratory.rows import changed, outcomes, program
 from laboratory.score import Outcome
-from laboratory.sensors import Sensor
+from laboratory.sensors import COUNTER, GPM, POWER, UTILIZATION, Sensor
 
 Rng = np.random.Generator
 Sensors = tuple[Sensor, ...]

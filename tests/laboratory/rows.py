@@ -18,15 +18,8 @@ from laboratory.oracle import judge
 from laboratory.programs import Outer, Physics, Profile, Program, Region, Stamps, Unmarked
 from laboratory.recordings import Case, analysed, replayed
 from laboratory.score import Kind, Outcome
-from laboratory.sensors import Sensor
+from laboratory.sensors import COUNTER, GPM, POWER, UTILIZATION, Sensor
 
-COUNTER: Final = Sensor(("energy",), "counter")
-GPM: Final = Sensor(("graphics", "sm"), "between", noise=0.001)
-#: Power over 100 ms, and utilisation as most boards have it: both with the nominal renewal.
-POWER: Final = Sensor(("power_average",), "mean", window_ms=100.0)
-UTILIZATION: Final = Sensor(
-    ("utilization",), "mean", period_ms=1000 / 6, window_ms=1000 / 6, quantum=0.01, noise=0.0, buffered=True
-)
 #: What a host that waits for its device notes: late by what waking up takes, a few times much later.
 LATE: Final = Stamps((0.2, 1.0), tail=0.02)
 

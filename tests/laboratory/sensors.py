@@ -174,3 +174,12 @@ def _until(total: Floats, at: Floats) -> Floats:
     part = place - low
     result: Floats = total[..., low] * (1 - part) + total[..., low + 1] * part
     return result
+
+
+COUNTER: Final = Sensor(("energy",), "counter")
+GPM: Final = Sensor(("graphics", "sm"), "between", noise=0.001)
+#: Power over 100 ms, and utilisation as most boards have it: both with the nominal renewal.
+POWER: Final = Sensor(("power_average",), "mean", window_ms=100.0)
+UTILIZATION: Final = Sensor(
+    ("utilization",), "mean", period_ms=1000 / 6, window_ms=1000 / 6, quantum=0.01, noise=0.0, buffered=True
+)

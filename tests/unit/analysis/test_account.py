@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from laboratory.programs import Unmarked
 from laboratory.recordings import Case, recorded
-from laboratory.rows import COUNTER, GPM, ROWS, program
+from laboratory.rows import ROWS, program
+from laboratory.sensors import COUNTER, GPM
 from support.analysis import EMPTY, GPU, ITEMS, MS, RATES, T0, B, Run, one, to_columns, two_devices
 
 from gpu_profile.analysis import analyse

@@ -8,8 +8,8 @@ import pytest
 from laboratory.oracle import Known, judge
 from laboratory.programs import Program, Region, Stamps, Unmarked
 from laboratory.recordings import OUTSIDE, Case
-from laboratory.rows import COUNTER, GPM, program
-from laboratory.sensors import Sensor
+from laboratory.rows import program
+from laboratory.sensors import COUNTER, GPM, Sensor
 
 
 def test_one_region_that_never_stops_is_known_as_well_as_the_mean_of_its_readings() -> None:

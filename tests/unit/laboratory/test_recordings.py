@@ -5,7 +5,8 @@ from pathlib import Path
 
 from laboratory.programs import Outer, Stamps, Unmarked
 from laboratory.recordings import OUTSIDE, Case, analysed, record, recorded, replayed, spans_of
-from laboratory.rows import COUNTER, GPM, ROWS, program
+from laboratory.rows import ROWS, program
+from laboratory.sensors import COUNTER, GPM
 
 CASE = Case(program(1, outer=Outer(), stamps=Stamps((0.1, 0.5)), unmarked=Unmarked(0.1)), (COUNTER, GPM), 8.0, 5)
 

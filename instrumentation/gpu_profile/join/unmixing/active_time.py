@@ -183,8 +183,9 @@ class ActiveTime(NamedTuple):
             which, moment = _inside(starts, ends, at)
             whole = (ends - starts)[which]
             passed = (at[moment] - starts[which]) / whole
+            cells, size = slot[which] * len(moments) + moment, count * len(moments)
             for kind, integral in PHASES.items():
-                np.add.at(found[kind], (slot[which], moment), whole * integral(passed))
+                found[kind] += np.bincount(cells, whole * integral(passed), size).reshape(count, len(moments))
             if count:
                 found[Kind.LENGTH] += _passed(starts, ends, at, slot, count, logs[mine])
         return running, found

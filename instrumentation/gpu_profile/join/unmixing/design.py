@@ -75,9 +75,6 @@ class Design:
         self.unclear = np.zeros(len(placed), np.int64)
         if sensor.period_ns and not sensors[0].follows:
             clear = keep & [each.clear(windows.starts) & each.clear(windows.ends) for each in placed]
-            if counts and sensor.window_ns:
-                # What a counter grew by in several periods is of several windows.
-                clear &= 2 * (ends - starts) < 3 * np.array([[each.period_ns] for each in placed])
             left = keep.sum(axis=1) - clear.sum(axis=1)
             enough = 2 * left <= keep.sum(axis=1)
             self.unclear[enough] = left[enough]
@@ -85,6 +82,8 @@ class Design:
         bounds = np.append(0, np.cumsum(keep.sum(axis=1))).tolist()
         self.rows = [slice(*each) for each in pairwise(bounds)]
         of, window = np.nonzero(keep)
+        #: Of windows with several parts, where each one's begin.
+        self._first: Ints | None = None
         self._starts, self._ends = starts, ends = starts[keep], ends[keep]
         self.ends = windows.ends[window]
         # A counter grew between the moments; a mean was taken by the driver over whatever it covered.
@@ -100,8 +99,15 @@ class Design:
             # Kernels of one form differ by their scale.
             self._offsets = np.array([each.kernel()[0] for each in placed])
             self._factors = sensor.kernel()[1] * sensor.window_ns
-            moments = ends[:, None] + self._offsets[of]
             self._scale = self._weights / np.array([each.window_ns for each in placed])[of]
+            if counts and sensor.period_ns:
+                # What a counter grew by in several periods is of a window in each of them.
+                period = np.array([each.period_ns for each in placed])[of]
+                many = np.maximum(1, np.rint(lengths / period).astype(np.int64))
+                self._first, row = np.cumsum(many) - many, np.repeat(np.arange(len(many)), many)
+                self._scale = (self._scale / many)[row]
+                ends, of = ends[row] - (np.arange(len(row)) - self._first[row]) * period[row], of[row]
+            moments = ends[:, None] + self._offsets[of]
         else:
             spread = sensor.spread()
             self._offsets = np.append(spread, spread)[None, :]
@@ -125,7 +131,7 @@ class Design:
         """What integrals up to each moment, `[rows, moments]`, say of each window: `[n, rows]`."""
         parts = integrals[:, self._place].reshape(len(integrals), *self._shape)
         result: Floats = (parts @ (self._factors if factors is None else factors)).T * self._scale[:, None]
-        return result
+        return result if self._first is None else np.add.reduceat(result, self._first, axis=0)
 
     def shares(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
         """Shares of every window by column, `[n, columns]`."""
@@ -178,6 +184,7 @@ class Design:
         first = dict(zip(varied, np.cumsum([1, *map(len, varied.values())]).tolist(), strict=False))
         time = run_time(self.ends, origin_ns)
         lag = -weighted[:, 0] * _MS
+        taken = []
         for i, (kind, column) in enumerate(probes):
             if kind is Kind.DRIFT:
                 result[:, i] = shares[:, column] * time
@@ -189,7 +196,10 @@ class Design:
                 moved = self._weighted(drawn, self._factors * self._offsets[0])[:, 0] - shares @ weights
                 result[:, i] = moved * (_MS / self._sensors[0].window_ns)
             else:
-                result[:, i] = weighted[:, first[kind] + (slots[column] if column else 0)]
+                taken.append((i, first[kind] + (slots[column] if column else 0)))
+        if taken:
+            places, rows = np.transpose(taken)
+            result[:, places] = weighted[:, rows]
         return result
 
 

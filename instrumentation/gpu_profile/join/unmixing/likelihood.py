@@ -23,6 +23,7 @@ from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, groups_of
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
 from gpu_profile.join.unmixing.shrinkage import CERTAIN, shrink
+from gpu_profile.join.unmixing.stamps import Errors
 from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
 from gpu_profile.units import NS_PER_S
 
@@ -39,6 +40,9 @@ _MISFIT: Final = 0.05
 #: ... and than this many times what they explain under the best timing: where rates are steady, there is nothing to
 #: approximate.
 _LIKE_BEST: Final = 4.0
+#: Two timings that are not neighbours are not told apart by this share of the variance: programs and sensors differ
+#: from the model by as much, and no number of windows evens that out.
+_DISCREPANCY: Final = 0.002
 #: A sensor that renews itself, but with a lag of its own besides, or with another period than the nominal one, has this
 #: much against it to begin with; so has a counter that measures a part of the time.
 _STRANGE: Final = 20.0
@@ -57,12 +61,14 @@ _AT_ONCE: Final = 4096
 _FEW: Final = 0.25
 _FAR: Final = 8.0
 _CLIP: Final = 4.0
+#: The standard deviation of the logarithm of two medians' ratio, of one window each (normal residuals).
+_MEDIANS: Final = 1.65
 _ROUNDS: Final = 2
 
 
 class Trial(NamedTuple):
     """What `n` windows say of a timing if rates may vary as `probes` ways allow: the score, the mean squared errors of
-    steady rates and of varying ones, and by how much the lag is off."""
+    steady rates and of varying ones, what of them errors of stamps may explain, and by how much the lag is off."""
 
     sensor: Sensor
     n: int
@@ -70,12 +76,14 @@ class Trial(NamedTuple):
     score: float
     left: float
     noise: float
+    explained: float
     lag_ms: float
 
-    def beside(self, best: Trial) -> float:
-        """The score beside the best one's, if the ways in which rates may vary are held for an approximation."""
+    def beside(self, best: Trial, allowed: float = 0.0) -> float:
+        """The score beside the best one's, if the ways in which rates may vary are held for an approximation, and so
+        much more of the mean squared error is allowed."""
         misfit = min(_MISFIT * (self.left - self.noise), _LIKE_BEST * (best.left - best.noise))
-        approximate = max(best.noise, self.noise - misfit)
+        approximate = max(best.noise, self.noise - misfit - allowed)
         return self.score - self.n * max(0.0, math.log(self.noise / approximate))
 
 
@@ -128,12 +136,12 @@ class Likelihood:
     """What `windows` of one family, whose first signal is `lead`, say of timings.
 
     `known` are timings that an earlier search could not rule out: they are followed too. `expected` is what was known
-    of the sensor before.
+    of the sensor before. `errors` are those of stamps, for a window of 1 ns; of a longer one, they are as much smaller.
     """
 
     def __init__(
         self, lead: Signal, windows: Windows, active: ActiveTime, columns: int, most: float,
-        *, known: Sequence[Sensor] = (), expected: Expected | None = None,
+        *, known: Sequence[Sensor] = (), expected: Expected | None = None, errors: Errors | None = None,
     ) -> None:  # fmt: skip
         self.lead = lead
         self.windows = windows
@@ -143,6 +151,7 @@ class Likelihood:
         self._pieces = active
         self._active = self._coarse()
         self._known, self._expected = known, expected
+        self._stamp_errors = errors or Errors(np.zeros((columns, columns)))
         self._some = windows.ends[:: max(1, len(windows.ends) // _COMPARED)]
         self._alone = windows._replace(masses=windows.masses[:, :1])
         self._unsteadiness_ns = unsteadiness_ns(windows.ends)
@@ -156,6 +165,7 @@ class Likelihood:
         unsure = float(FINE_STEPS_NS[-1] / np.maximum(windows.ends - windows.starts, 1).mean())
         self._least = max(1e-9, unsure**2) * float((means**2).mean()) + 1e-30
         self._variance, self._mean = float(means.var()), float(means.mean())
+        self._discrepancy = _DISCREPANCY * self._variance
         #: Residuals are clipped to this.
         self._limit = math.inf
 
@@ -190,15 +200,15 @@ class Likelihood:
     def _clip_outliers(self, best: Sensor, sensors: Sequence[Sensor]) -> bool:
         """Whether few windows are outliers that chose `best`; if so, residuals are clipped from here on.
 
-        They chose it if the median residual of another timing is certainly smaller: under a wrong timing, outliers are
-        lost among the other residuals.
+        They chose it if the median residual of another timing is smaller, and either `best` has outliers too, or the
+        median is certainly smaller: under a wrong timing, outliers may be lost among the other residuals.
         """
         median, outliers = min(map(self._median_residual, sensors))
-        if not 0 < outliers <= _FEW:
-            return False
-        gain = 2 * len(self.windows.ends) * math.log(self._median_residual(best)[0] / median)
-        if gain > 2 * CERTAIN * self._repeated(best):
-            self._limit = _CLIP * median
+        if 0 < outliers <= _FEW:
+            own, outliers = self._median_residual(best)
+            n, certain, gain = len(self.windows.ends), CERTAIN * self._repeated(best), math.log(own / median)
+            if gain > _MEDIANS * math.sqrt(certain / n) or (0 < outliers <= _FEW and n * gain > certain):
+                self._limit = _CLIP * median
         return self._limit < math.inf
 
     def _median_residual(self, sensor: Sensor) -> tuple[float, float]:
@@ -266,12 +276,43 @@ class Likelihood:
         renews = bool(self.lead.refresh_ns) and not self._faster
         other_period = renews and sensor.period_ns != self.lead.refresh_ns
         extra_lag = renews and sensor.lag_ns != 0 and not sensor.in_step
-        part_time = self.lead.kind is Kind.COUNTER and sensor.window_ns > 0
         unheard = sensor.window_ns > 0 and not sensor.usual
         # A reading that is of a moment after its stamp: only stamps that are off can show that.
         early = not sensor.in_step and sensor.lag_ns < -GUARD_NS
-        strange = (other_period or extra_lag) + part_time
+        strange = (other_period or extra_lag) + self._in_parts(sensor)
         return _STRANGE * strange + _UNUSUAL * (unheard + is_late(sensor) + early)
+
+    def _explained(self, sensor: Sensor, rates: Floats) -> float:
+        """The mean squared error that errors of stamps make under a timing at most, if the rates are these."""
+        length_ns = sensor.length_ns or float((self.windows.ends - self.windows.starts).mean())
+        most = self._stamp_errors.most * self._stamp_errors.allowed
+        return float(rates @ most @ rates) / max(1.0, length_ns)
+
+    def _in_parts(self, sensor: Sensor) -> bool:
+        """Whether a counter takes a part of each period for all of it."""
+        return self.lead.kind is Kind.COUNTER and sensor.window_ns > 0
+
+    def _excused(self, sensor: Sensor, best: Sensor) -> float:
+        """The share of that which a timing may leave more than the best one.
+
+        In a loop, a part of a counter's period shows what all of it shows with smaller differences between the rates,
+        and makes less of errors of stamps: of the largest ones, if need be. Else, of those that executions show.
+        """
+        return (
+            1.0
+            if self._in_parts(best) and not self._in_parts(sensor)
+            else min(1.0, self._stamp_errors.least / max(self._stamp_errors.allowed, 1e-300))
+        )
+
+    def _beside(self, sensor: Sensor, left: float, best: tuple[Sensor, float], allowed: float = 0.0) -> float:
+        """The score of a timing that leaves `left`, beside the best one and what that leaves, if so much more is
+        allowed besides what errors of stamps excuse."""
+        excused = left - allowed - self._excused(sensor, best[0]) * self._explained(sensor, self.rates(sensor))
+        return self._score(sensor, min(left, max(best[1], excused)))
+
+    def _beside_if_rates_vary(self, one: Trial, best: Trial, allowed: float = 0.0) -> float:
+        """The same of timings whose rates may vary."""
+        return one.beside(best, allowed + self._excused(one.sensor, best.sensor) * one.explained)
 
     def _errors(self, sensor: Sensor) -> tuple[Floats, Ints]:
         """What steady rates leave of each window under a timing, and the group of each of windows that are alike."""
@@ -312,6 +353,7 @@ class Likelihood:
             score=found.evidence + self._against(sensor),
             left=self._left(fitted, rates, n),
             noise=found.noise,
+            explained=self._explained(sensor, rates),
             lag_ms=float(found.solution[chosen.index(Probe(Probing.LAG))]),
         )
 

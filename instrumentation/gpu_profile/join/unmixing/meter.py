@@ -66,6 +66,8 @@ class Meter:
         if self._timeline.column(rows.ENERGY) is None:
             return
         long = activities.ends - activities.starts >= _LONG_NS
+        if not long.any():
+            return
         chosen = np.flatnonzero(long & (activities.ends > since_ns) & (activities.ends <= until_ns))
         found = (part[chosen].tolist() for part in (activities.columns, activities.starts, activities.ends))
         self._waiting += zip(*found, strict=True)

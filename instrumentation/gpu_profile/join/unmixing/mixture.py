@@ -222,8 +222,9 @@ class Mixture:
         self._judged_n = self._searched_n
         windows = Windows.joined(self._kept)
         search = Search(
-            self.lead, windows, active, columns, self.family.most, known=self._known, expected=self._expected
-        )
+            self.lead, windows, active, columns, self.family.most, known=self._known, expected=self._expected,
+            errors=None if self.lead in IMMEDIATE else self._stamps.errors(columns, 1, 1.0),
+        )  # fmt: skip
         found = search.run()
         if self._expected is not None:
             every = (found.sensor, *found.rivals)
@@ -331,7 +332,7 @@ class Mixture:
         found = fit.rate(share / share.sum())
         if self._untrusted:
             return found._replace(half_width=np.inf, reason=self._untrusted)
-        if not (self._timed or found.reason):
+        if not self._timed:
             return found._replace(half_width=np.inf, reason=f"too few samples ({found.n})")
         return found
 
@@ -343,6 +344,7 @@ class Mixture:
             fit = self._fits[output] = Fit(
                 self._equations, output, errors=self._errors(), others=others, most=self.family.most,
                 start=self._watch.variances, effect=self._effect, idle="steady" if signal in ENERGY_SOURCES else "none",
+                step=0.0 if signal.kind is Kind.COUNTER else signal.base(1),
             )  # fmt: skip
         return fit
 

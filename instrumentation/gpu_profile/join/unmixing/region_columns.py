@@ -64,10 +64,12 @@ class Attribution:
 
     def column(self, region: str, *, new: bool = True) -> int:
         """The column of a region's time alone; -1 if it has none and `new` is not asked for."""
-        name = self.name(region, new=new)
-        found = self._index.get(name, -1)
-        if found < 0 and new:
-            found = self._index[name] = self._grow(shared=False)
+        found = self._index.get(region, -1)
+        if found < 0:
+            name = self.name(region, new=new)
+            found = self._index.get(name, -1)
+            if found < 0 and new:
+                found = self._index[name] = self._grow(shared=False)
         return found
 
     def _grow(self, *, shared: bool) -> int:

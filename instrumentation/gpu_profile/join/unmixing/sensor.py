@@ -237,7 +237,7 @@ def shown_period_ns(stamps: Ints) -> int:
     m = min(_LONG_RUN, len(stamps) - 1)
     spans = stamps[m:] - stamps[:-m]
     low = int(spans.argmin())
-    high, period = low + m + 1, float(spans[low]) / m
+    high, period = low + m + 1, max(1.0, float(spans[low]) / m)
     while True:
         at = stamps[low:high] - stamps[low]
         # Phases of a period that is one turn off over all of them cancel out.

@@ -170,7 +170,7 @@ class Stamps:
         n, total, squares = n[told], total[told], squares[told]
         variances = np.maximum(0.0, squares / n - (total / n) ** 2) / 2
         order = np.argsort(variances)
-        reached = np.cumsum(total[order]) / total.sum()
+        reached = np.cumsum(total[order]) / max(float(total.sum()), 1e-300)
         by_length = float(variances[order][np.searchsorted(reached, _QUARTILE)])
         return max(float(BEST_NS) ** 2, min(float(HOST_NS) ** 2, by_length, self._by_edges()[2]))
 

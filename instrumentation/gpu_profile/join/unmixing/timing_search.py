@@ -45,6 +45,8 @@ _PERIODS: Final = 75
 #: times as much as the best one's did.
 _STARTS: Final = 8
 _MORE: Final = 3.0
+#: ... and so many of a counter's parts of periods besides.
+_PARTS: Final = 4
 #: On the coarse grid a neighbour's score is all that is known: what
 #: is further away than this is not followed.
 _FAR_OFF: Final = 200.0
@@ -86,19 +88,17 @@ class Search(Likelihood):
             known = [sensor for sensor in known if not sensor.period_ns]
         starts = [*(sensor._replace(blur_ns=FINE_STEPS_NS[0]) for sensor in known), *self._starts()]
         tried = self._refined(self._unsettled(starts))
-        best = min(tried, key=lambda t: self._score(*t))[0]
+        best = min(tried, key=self._rank)[0]
         if self._clip_outliers(best, [*starts, *(sensor for sensor, _ in tried)]):
             tried = self._refined(self._unsettled(starts))
-        best, left = min(tried, key=lambda t: self._score(*t))
-        phases = self._with_residuals(self._any_phase(best))
+        phases = self._with_residuals(self._any_phase(min(tried, key=self._rank)[0]))
         if phases:
             # Windows near renewals come and go with the phase: from one minimum, a deeper one beside it is not reached.
-            phases += self._refined([min(phases, key=lambda t: self._score(*t))[0]])
-            best, left = min([(best, left), *phases], key=lambda t: self._score(*t))
-        tried += phases
-        scored, judge = [(self._score(*each), each[0]) for each in tried], self._if_steady
+            phases += self._refined([min(phases, key=self._rank)[0]])
+        tried = sorted([*tried, *phases], key=self._rank)
+        best, left = tried[0]
         effect = self._repeated(best)
-        reference = Best(min(scored)[0], is_late(best), effect)
+        reference = Best(self._score(best, left), is_late(best), effect)
         trial = self._trial(best)
         enough = len(self.windows.ends) >= WINDOWS_PER_RATE * (trial.probes + self.columns)
         if enough and len(self.windows.ends) * math.log(left / trial.noise) > CERTAIN:
@@ -108,7 +108,9 @@ class Search(Likelihood):
             judge = partial(self._if_rates_vary, trial)
             found = [*self._likely(every, effect), *self._likely(rough, effect)]
         else:
-            found = [sensor for score, sensor in sorted(scored) if reference.near(score, late=is_late(sensor))]
+            judge = partial(self._if_steady, (best, left))
+            scores = ((self._beside(*each, (best, left), self._discrepancy), each[0]) for each in tried)
+            found = [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
         apart = [best]
         for sensor in found:
             if all(self._apart(sensor, other) for other in apart):
@@ -120,18 +122,23 @@ class Search(Likelihood):
             left = self.residual(best)
         return Found(best, left, rivals, effect)
 
+    def _rank(self, tried: tuple[Sensor, float]) -> float:
+        """The score of a timing with what it leaves."""
+        return self._score(*tried)
+
     def _likely(self, some: Sequence[Trial], effect: float) -> list[Sensor]:
         """The timings that the best one does not rule out, from the likeliest on."""
         best = min(some, key=lambda one: one.score)
         reference = Best(best.score, is_late(best.sensor), effect)
-        scores = sorted((one.score if is_late(one.sensor) else one.beside(best), one.sensor) for one in some)
+        beside = partial(self._beside_if_rates_vary, best=best, allowed=self._discrepancy)
+        scores = sorted((one.score if is_late(one.sensor) else beside(one), one.sensor) for one in some)
         return [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
 
-    def _if_steady(self, sensor: Sensor) -> float:
-        return self._score(sensor, self.residual(sensor))
+    def _if_steady(self, best: tuple[Sensor, float], sensor: Sensor) -> float:
+        return self._beside(sensor, self.residual(sensor), best)
 
     def _if_rates_vary(self, best: Trial, sensor: Sensor) -> float:
-        return self._trial(sensor).beside(best)
+        return self._beside_if_rates_vary(self._trial(sensor), best)
 
     def _as_good(self, best: Sensor, judge: Callable[[Sensor], float], reference: Best) -> Iterator[Sensor]:
         """The ends of the range around the best lag that is hardly worse: in a loop it may be wide."""
@@ -151,13 +158,16 @@ class Search(Likelihood):
         What rates vary by is mistaken for the timing's doing where they are held to be steady: only with both does
         either show.
         """
+        whole = [sensor for sensor, _ in sorted(tried, key=self._rank) if not self._in_parts(sensor)]
         near = [sensor for sensor, _ in tried] + [
-            middle._replace(lag_ns=middle.lag_ns + move) for move in range(-_RANGE_NS, _RANGE_NS + 1, _STEP_NS)
+            each._replace(lag_ns=each.lag_ns + move)
+            for each in dict.fromkeys((middle, *whole[:1]))
+            for move in range(-_RANGE_NS, _RANGE_NS + 1, _STEP_NS)
         ]
         near = [sensor for sensor in near if sensor.period_ns or sensor.lag_ns >= 0]
         found = [self._trial(sensor, _SOME) for sensor in near]
         best = min(found, key=lambda one: one.score)
-        found.sort(key=lambda one: one.beside(best))
+        found.sort(key=lambda one: self._beside_if_rates_vary(one, best))
         starts: list[Trial] = []
         for one in found:
             if len(starts) < _STARTS and not any(self._near(one.sensor, other.sensor) for other in starts):
@@ -197,6 +207,11 @@ class Search(Likelihood):
         if self._faster:
             tried += ranked(following(every, self.windows.starts, self.windows.ends))
         framed = [sensor for sensor in self._distinct(tried, _NEAR) if sensor.window_ns]
+        if self.lead.kind is Kind.COUNTER:
+            # In a loop, what one part of a period shows, other parts of other lengths show as well.
+            framed = list(
+                {each.window_ns: each for _, _, each in sorted(tried, reverse=True) if each.window_ns}.values()
+            )
         tried += ranked(stretching(framed))
         if self.lead.refresh_ns and not self._faster:
             near = [plain(sensor) for sensor in self._distinct(tried, _NEAR)]
@@ -207,7 +222,9 @@ class Search(Likelihood):
                 tried += ranked(self._drifting(near[0]))
         if self._expected is not None:
             tried += ranked(self._expected.starts())
-        starts = self._distinct(tried, _STARTS, math.inf)
+        whole, parts = ([one for one in tried if self._in_parts(one[2]) is part] for part in (False, True))
+        # Parts of periods, of which some fit any loop, take no place of others.
+        starts = self._distinct(whole, _STARTS, math.inf) + self._distinct(parts, _PARTS, math.inf)
         # In a loop that hardly varies, what is right and what is wrong are few milliseconds apart.
         return [min(ranked([*start.around(FINE_STEPS_NS[0])]))[2] for start in starts]
 
@@ -256,7 +273,7 @@ class Search(Likelihood):
     def _distinct(self, tried: Sequence[Ranked], most: int, far: float = _FAR_OFF) -> list[Sensor]:
         """The best that are not each other's neighbours."""
         apart: list[Sensor] = []
-        first = min(tried)[0]
+        first = min(tried)[0] if tried else 0.0
         for score, _, sensor in sorted(tried):
             if len(apart) == most or score > first + far:
                 break
@@ -282,12 +299,17 @@ class Search(Likelihood):
         for step in FINE_STEPS_NS[1:]:
             near = [list(sensor.around(step)) for sensor, _ in tried]
             left = dict(self._with_residuals([each for some in near for each in some]))
-            found = [min(((each, left[each]) for each in some), key=lambda t: self._score(*t)) for some in near]
-            best = min(found, key=lambda t: self._score(*t))
+            found = [min(((each, left[each]) for each in some), key=self._rank) for some in near]
+            best = min(found, key=self._rank)
             most = self._score(*best) + 2 * CERTAIN * self._repeated(best[0])
             # Another may still gain what this one did: on a coarse grid, most of what is left is the grid's doing.
             gain = _MORE * max(0.0, min(left for _, left in tried) - best[1])
-            tried = [(each, left) for each, left in found if self._score(each, max(left - gain, self._least)) < most]
+            hopeful = [(each, left, max(left - gain, self._least)) for each, left in found]
+            tried = [
+                (each, left)
+                for each, left, least in hopeful
+                if self._score(each, least) < most or self._beside(each, least, best, self._discrepancy) < most
+            ]
         return tried
 
     def _with_residuals(self, sensors: Sequence[Sensor]) -> list[tuple[Sensor, float]]:

@@ -30,7 +30,7 @@ JITTERS_NS: Final = tuple(ms * _MS for ms in (1, 2, 5, 10, 20, 50))
 MEANS_NS: Final = tuple(round(25 * _MS * 2 ** (step / 2)) for step in range(-1, 12))
 SMOOTHINGS_NS: Final = tuple(round(15 * _MS * 2 ** (step * 0.7)) for step in range(9))
 #: An energy counter may take the last so much of each of its periods for all of it, as the same boards' power does.
-PARTS_NS: Final = (25 * _MS, 50 * _MS)
+PARTS_NS: Final = tuple(round(12.5 * _MS * 2 ** (step / 2)) for step in range(1, 6))
 #: The edges of a window are looked for in steps of this share of it.
 _STRETCH: Final = 0.01
 #: ... and a time constant in steps of this one.
@@ -180,7 +180,7 @@ def near_periods(some: Iterable[Sensor], pivot_ns: int, span_ns: int, step_ns: i
     found = []
     for sensor, move, turns in product(some, (-step_ns, 0, step_ns), range(-2, 3)):
         renewal = pivot_ns - (pivot_ns - sensor.phase_ns) % sensor.period_ns + move
-        period = sensor.period_ns + turns * max(1, round(2 * step_ns * sensor.period_ns / span_ns))
+        period = sensor.period_ns + turns * max(1, round(2 * step_ns * sensor.period_ns / max(1, span_ns)))
         found.append(sensor._replace(period_ns=period, phase_ns=renewal % period, blur_ns=step_ns))
     return found
 

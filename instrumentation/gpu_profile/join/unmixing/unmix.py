@@ -59,6 +59,10 @@ _FEWEST_BLOCKS: Final = 6
 _BOUND: Final = 2
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
 TIMING: Final = "not identifiable: several timings of the sensor fit"
+ROUNDED: Final = "not identifiable: its readings hardly differ by more than their rounding"
+#: Rounding to a step leaves a variance of a twelfth of its square where readings differ enough for it to even out.
+#: Where less than this share of that is left, it does not.
+_EVEN: Final = 0.15
 #: That nothing works outside regions holds for most programs. It is ruled out if it leaves this share more of the
 #: variance besides: the equations are an approximation, whose error no number of windows evens out.
 _MISFIT: Final = 0.05
@@ -88,13 +92,13 @@ class Fit:
     `[2, columns]` each. No rate is above `most`. `start` are the variances that the search for those of the groups
     begins with. So many windows tell as much as one that is independent of the others would: `effect`.
     If `idle` is "steady", intervals include the rates that follow if the rate outside regions is steady; if it is
-    "none", also those that follow if there is none; unless the windows rule that out.
+    "none", also those that follow if there is none; unless the windows rule that out. Readings are multiples of `step`.
     """
 
     def __init__(
         self, equations: Equations, output: int = 0, *, errors: Errors | None = None, others: Sequence[Floats] = (),
         most: float = np.inf, start: Mapping[Group, float] | None = None, effect: float = 1.0,
-        idle: Idle = "varies",
+        idle: Idle = "varies", step: float = 0.0,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -114,6 +118,8 @@ class Fit:
         self._means = equations.averages
         self._ceilings = np.full(columns, most)
         self.mean, self._groups = 0.0, groups_of(self._probes)
+        self._step = step
+        self._shares = equations.total[p:] / max(1, self.n)
         #: The rates by column if they do not vary.
         self.steady: Floats = np.zeros(columns)
         self.variances: Mapping[Group, float] = {}
@@ -292,10 +298,27 @@ class Fit:
         # The rate that follows from a simpler one outside regions is taken to be no surer than this one.
         idle = f"not identifiable: {Group.IDLE}"
         widths[idle] = widths.get(idle, 0.0) + float(np.abs(self._simpler @ weights).max(initial=0.0))
+        if self.noise < _EVEN * self._step**2 / 12:
+            widths[ROUNDED] = self._rounded(weights, variance)
         shift = float(self._shift @ weights)
         widths[LOCK_STEP] = shift + opened
         widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, self._apart(weights, 0) - shift)
         return widths
+
+    def _rounded(self, weights: Floats, variance: float) -> float:
+        """How far rounding all readings in the worst direction moves the rate, within physics.
+
+        An estimate with this variance is a sum of the readings with weights whose sum of squares is `variance / noise`,
+        so their sum of magnitudes is no larger than the root of `n` times that (Cauchy and Schwarz).
+        """
+        half = self._step / 2
+        moved = half * math.sqrt(self.n * variance / self.noise) if self.noise > 0 else math.inf
+        used = weights > 0
+        share = float((self._shares[used] / weights[used]).min())
+        value, mean = float(weights @ self.rates), min(self.mean, self.most)
+        low = self.most - (self.most - mean + half) / share if share > 0 else -math.inf
+        high = (mean + half) / share if share > 0 else math.inf
+        return min(moved, max(value - max(0.0, low), min(self.most, high) - value, 0.0))
 
     def _apart(self, weights: Floats, steady: Literal[0, 1]) -> float:
         """How far the rate, or the steady one, may be from what it is under another timing."""
@@ -388,6 +411,9 @@ class Fit:
         low = (mean - rest) / filled + float(np.minimum(surplus, 0.0) @ ceilings)
         high = mean / filled + float(np.maximum(surplus, 0.0) @ ceilings)
         low, high = max(0.0, low), min(self.most, high)
+        if low > high:
+            # The windows contradict the bounds: columns of next to no time are all rounding.
+            return None
         noise = Z95 * float(np.sqrt(self.noise / (filled * share)))
         # Which windows overlap the columns, and how far, is known no better than the timing.
         rate, half_width = (low + high) / 2, (high - low) / 2 + noise + self._apart(weights, 1)

@@ -63,3 +63,15 @@ def test_fewer_groups_than_unknowns_tell_nothing() -> None:
 
 def test_windows_without_errors_have_no_effect() -> None:
     assert design_effect(np.zeros(100), np.tile(np.arange(10), 10), 2) == 1
+
+
+def test_what_a_counter_grew_by_in_several_periods_is_of_a_part_of_each() -> None:
+    """The part of 25 ms before each renewal: of two periods, one part of the region and one of nobody."""
+    column = np.ones(1, np.int64)
+    active = ActiveTime.of(Pieces(column, np.array([75 * MS]), np.array([100 * MS])), column, column)
+    ends = np.array([100, 300]) * MS
+    windows = Windows(np.array([0, 0]), ends, np.array([[10.0], [60.0]]))
+    sensor = Sensor(window_ns=25 * MS, period_ns=100 * MS, phase_ns=0)
+    design = Design(windows, sensor, counts=True)
+    assert design.shares(active, 2)[:, 1] == pytest.approx([1.0, 1 / 3])
+    assert design.values[:, 0] == pytest.approx([100.0, 200.0])

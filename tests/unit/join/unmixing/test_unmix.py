@@ -9,7 +9,7 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Kind, Probe
 from gpu_profile.join.unmixing.stamps import Errors
-from gpu_profile.join.unmixing.unmix import LOCK_STEP, Fit, Rate
+from gpu_profile.join.unmixing.unmix import LOCK_STEP, ROUNDED, Fit, Rate
 
 WINDOW_MS = 100.0
 K = 6
@@ -352,3 +352,37 @@ def test_an_interval_holds_the_rate_that_follows_if_nothing_works_outside_region
             >= steady.rate(region).half_width + 0.9 * moved
             > steady.rate(region).half_width
         )
+
+
+# ---------------------------------------------------------------------- readings that are rounded
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_readings_are_rounded_by_in_one_direction_is_in_the_interval(seed: int) -> None:
+    """Two regions whose shares hardly vary: every reading is 87 %."""
+    rng = np.random.default_rng(seed)
+    first = 0.4 + rng.uniform(-0.01, 0.01, 200)
+    shares = np.column_stack((np.zeros(200), first, 1 - first))
+    true = np.array([0.0, 0.84, 0.89])
+    readings = np.round(shares @ true, 2)
+    assert len(set(readings.tolist())) == 1
+    for rate, value in zip(solve(of(shares, readings), most=1.0, step=0.01)[1:], true[1:], strict=True):
+        assert rate.reason == ROUNDED or abs(rate.value - value) <= rate.half_width
+
+
+def test_rounding_evens_out_where_readings_differ() -> None:
+    trial = experiment(1)
+    rounded = of(trial.shares, np.round(trial.values / 10.0) * 10.0)
+    for one, other in zip(solve(rounded)[1:], solve(rounded, step=10.0)[1:], strict=True):
+        assert other.half_width == pytest.approx(one.half_width)
+
+
+def test_rounding_takes_no_rate_beyond_what_the_mean_allows() -> None:
+    """A device that is busy all the time has no region that is not."""
+    rng = np.random.default_rng(1)
+    first = 0.5 + rng.uniform(-1e-4, 1e-4, 200)
+    shares = np.column_stack((np.zeros(200), first, 1 - first))
+    for rate in solve(of(shares, np.ones(200)), most=1.0, step=0.01)[1:]:
+        assert rate.reason == ""
+        assert rate.value == pytest.approx(1.0)
+        assert 0.005 < rate.half_width < 0.05
