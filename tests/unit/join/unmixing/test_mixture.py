@@ -30,10 +30,9 @@ def busy(pool: Pool, region: str) -> float:
     return rate.value
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_loop_of_half_a_counters_period_has_no_rates(seed: int) -> None:
+def test_a_loop_of_half_a_counters_period_has_no_rates() -> None:
     """Its windows are all alike. Periods that leave no time to windows in which the counter grew fit them as well."""
-    study = Study(seed, seconds=120, signal=ENERGY, order="fixed", jitter=0.0, loop_ns=50 * MS)
+    study = Study(1, seconds=120, signal=ENERGY, order="fixed", jitter=0.0, loop_ns=50 * MS)
     assert [region.value for region in estimate(study).regions] == [None] * study.regions
 
 
