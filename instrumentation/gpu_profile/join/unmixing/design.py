@@ -23,6 +23,8 @@ _MS: Final = 1e6
 #: Windows are alike if what ran in each of these parts of them is the same but for this share of a part.
 _PARTS: Final = 4
 _ALIKE: Final = 0.04
+#: Of a counter's growth over more periods than this, so many stand for all: a gap of hours has tens of thousands.
+_MOST_PERIODS: Final = 16
 
 
 #: Rows of equations, one for each of some windows: shares, values and probes.
@@ -101,12 +103,14 @@ class Design:
             self._factors = sensor.kernel()[1] * sensor.window_ns
             self._scale = self._weights / np.array([each.window_ns for each in placed])[of]
             if counts and sensor.period_ns:
-                # What a counter grew by in several periods is of a window in each of them.
+                # What a counter grew by in several periods is of a window in each of them; of many, some stand for all.
                 period = np.array([each.period_ns for each in placed])[of]
-                many = np.maximum(1, np.rint(lengths / period).astype(np.int64))
+                periods = np.maximum(1, np.rint(lengths / period).astype(np.int64))
+                many = np.minimum(periods, _MOST_PERIODS)
                 self._first, row = np.cumsum(many) - many, np.repeat(np.arange(len(many)), many)
                 self._scale = (self._scale / many)[row]
-                ends, of = ends[row] - (np.arange(len(row)) - self._first[row]) * period[row], of[row]
+                back = (np.arange(len(row)) - self._first[row]) * periods[row] // many[row]
+                ends, of = ends[row] - back * period[row], of[row]
             moments = ends[:, None] + self._offsets[of]
         else:
             spread = sensor.spread()

@@ -316,7 +316,7 @@ class Fit:
         used = weights > 0
         share = float((self._shares[used] / weights[used]).min())
         value, mean = float(weights @ self.rates), min(self.mean, self.most)
-        low = self.most - (self.most - mean + half) / share if share > 0 else -math.inf
+        low = self.most - (self.most - mean + half) / share if share > 0 and math.isfinite(self.most) else -math.inf
         high = (mean + half) / share if share > 0 else math.inf
         return min(moved, max(value - max(0.0, low), min(self.most, high) - value, 0.0))
 

@@ -75,3 +75,14 @@ def test_what_a_counter_grew_by_in_several_periods_is_of_a_part_of_each() -> Non
     design = Design(windows, sensor, counts=True)
     assert design.shares(active, 2)[:, 1] == pytest.approx([1.0, 1 / 3])
     assert design.values[:, 0] == pytest.approx([100.0, 200.0])
+
+
+def test_a_gap_of_hours_in_a_counters_readings_takes_no_more_room_than_a_few_periods() -> None:
+    column = np.ones(1, np.int64)
+    day_ns = 86_400_000 * MS
+    active = ActiveTime.of(Pieces(column, np.array([0]), np.array([day_ns])), column, column)
+    ends = np.array([100 * MS, day_ns, day_ns + 100 * MS])
+    windows = Windows(np.append(0, ends[:-1]), ends, np.full((3, 1), 10.0))
+    design = Design(windows, Sensor(window_ns=25 * MS, period_ns=100 * MS, phase_ns=0), counts=True)
+    assert len(design._moments) < 200
+    assert design.shares(active, 2)[:, 1] == pytest.approx([1.0, 1.0, 0.0])
