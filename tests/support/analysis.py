@@ -14,7 +14,7 @@ import numpy as np
 from gpu_profile.analysis import Analysis, RegionUse
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device, Event, Sample
-from gpu_profile.catalogue.signals import DRAM, ENERGY, GRAPHICS, SM, TENSOR
+from gpu_profile.catalogue.signals import DRAM, ENERGY, GRAPHICS, SM, TENSOR, THROTTLES
 from gpu_profile.recording import Columns, DeviceInterval, ProcessInfo, Recording, RecordingWriter, SpanRecord
 
 MS = 1_000_000
@@ -49,21 +49,21 @@ class Run:
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
-        self._stretches: list[tuple[str, int]] = []
+        self.stretches: list[tuple[str, int]] = []
         at = T0
         for call in range(self.calls):
             load, before, forward, after, pause = (
                 int(rng.uniform(low, high) * MS)
                 for low, high in ((60, 140), (10, 30), (90 * self.slow, 190 * self.slow), (20, 60), (1, 20))
             )
-            self._stretches += [("load", load), ("step", before), ("forward", forward), ("step", after), ("", pause)]
+            self.stretches += [("load", load), ("step", before), ("forward", forward), ("step", after), ("", pause)]
             inner = at + load + before
             end = inner + forward + after
             self.spans.append(self._span("load", at, at + load, 3 * call + 1))
             self.spans.append(self._span("forward", inner, inner + forward, 3 * call + 2, parent=3 * call + 3))
             self.spans.append(self._span("step", at + load, end, 3 * call + 3, items=ITEMS))
             at = end + pause
-        for name, length in self._stretches:
+        for name, length in self.stretches:
             self.active_s[name] = self.active_s.get(name, 0.0) + length / 1e9
 
     def _span(
@@ -85,21 +85,21 @@ class Run:
 
     @property
     def samples(self) -> dict[Signal, list[Sample]]:
-        edges = np.concatenate(([0], np.cumsum([length for _, length in self._stretches]))).astype(np.float64)
+        edges = np.concatenate(([0], np.cumsum([length for _, length in self.stretches]))).astype(np.float64)
         stamps = np.arange(0, int(edges[-1]) + 1, 100 * MS)
 
         def integral(rates: list[float]) -> np.ndarray:
-            steps = [rate * length for rate, (_, length) in zip(rates, self._stretches, strict=True)]
+            steps = [rate * length for rate, (_, length) in zip(rates, self.stretches, strict=True)]
             return np.interp(stamps, edges, np.concatenate(([0.0], np.cumsum(steps))))
 
         found: dict[Signal, list[Sample]] = {}
         for place, signal in enumerate((GRAPHICS, SM, TENSOR, DRAM)):
-            means = np.diff(integral([RATES[name][place] for name, _ in self._stretches])) / (100 * MS)
+            means = np.diff(integral([RATES[name][place] for name, _ in self.stretches])) / (100 * MS)
             found[signal] = [
                 Sample(signal, T0 + int(end) - 100 * MS, T0 + int(end), signal.quanta(float(mean)))
                 for end, mean in zip(stamps[1:], means, strict=True)
             ]
-        joules = integral([self.watts(name) for name, _ in self._stretches]) / 1e9
+        joules = integral([self.watts(name) for name, _ in self.stretches]) / 1e9
         found[ENERGY] = [
             Sample(ENERGY, T0 + int(at), T0 + int(at), ENERGY.quanta(float(total)))
             for at, total in zip(stamps, joules, strict=True)
@@ -135,6 +135,17 @@ def to_columns(samples: list[Sample]) -> Columns:
 def one(analysis: Analysis, region: str) -> RegionUse:
     (use,) = analysis.of(region)
     return use
+
+
+def throttled(run: Run, region: str, share: float) -> Recording:
+    """The run with the clocks held down by the power cap for a share of the time of a region, and no other time."""
+    recording, edges = run.recording(), np.cumsum([0, *(length for _, length in run.stretches)])
+    held = np.cumsum([0.0, *(share * length if name == region else 0.0 for name, length in run.stretches)])
+    stamps = np.arange(0, int(edges[-1]) + 1, 2 * MS)
+    totals = np.interp(stamps, edges, held).astype(np.int64)
+    columns = Columns(T0 + stamps, T0 + stamps, totals)
+    ((uuid, samples),) = recording.samples.items()
+    return replace(recording, samples={uuid: {**samples, THROTTLES[0].key: columns}})
 
 
 def two_devices(run: Run) -> Recording:

@@ -196,6 +196,7 @@ def _unsampled(summary: RegionSummary) -> RegionSummary:
         energy_reason=UNSAMPLED,
         rates={},
         metered=None,
+        throttled={},
     )
 
 

@@ -128,6 +128,7 @@ def of_region(use: RegionUse) -> Mapping[str, Value]:
         "metered_power_w": None if summary.metered is None else summary.metered.power_w,
         "metered_power_half_width_w": None if summary.metered is None else summary.metered.power_half_width_w,
         "memory_max_bytes": summary.memory_max,
+        "throttled": dict(summary.throttled),
         "operations": None if use.operations is None else _operations(use.operations),
         "kernels": None if use.kernels is None else of_kernels(use.kernels),
         "verdict": _verdict(use.verdict),

@@ -15,7 +15,7 @@ from gpu_profile.analysis.text import (
     DEVICE_COLUMNS,
     about,
     device_row,
-    events,
+    happened,
     headline,
     known,
     labels,
@@ -95,7 +95,7 @@ def render_page(analysis: Analysis, *, title: str, recording: Recording | None =
         *_ranks(analysis),
         *_why(analysis, number),
         *_devices(analysis),
-        *_list("What happened", events(analysis)),
+        *_list("What happened", happened(analysis)),
         *_list("What could not be told", reasons(analysis)),
     ]
     return page.document(title, body, by=by, drawn=drawn, mark=mark)

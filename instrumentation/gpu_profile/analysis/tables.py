@@ -47,6 +47,8 @@ _REGIONS: Final[Mapping[str, Callable[[_Row], Cell]]] = {
     **_same("busy_source", "busy_s", "busy_half_width_s", "power_w", "power_half_width_w"),
     **_same("energy_source", "energy_j", "energy_half_width_j", "call_energy_j", "memory_max_bytes"),
     **_same("metered_executions", "metered_power_w", "metered_power_half_width_w"),
+    "throttled_ratio": lambda row: max(row[0].summary.throttled.values(), default=None),
+    "throttled_by": lambda row: _most(row[0].summary.throttled),
     "flops": _of("flops", "operations"),
     "flops_at_least": _of("flops_at_least", "operations"),
     "traffic_bytes": _of("bytes", "operations"),
@@ -85,6 +87,12 @@ _DEVICES: Final[Mapping[str, Callable[[DeviceUse], Cell]]] = {
     "unattributed_half_width_j": lambda use: use.unattributed_half_width_j,
     "unknown_because": lambda use: "; ".join(use.reasons),
 }
+
+
+def _most(shares: Mapping[str, float]) -> str:
+    """The reason with the largest share; empty if no share is above 0."""
+    reason = max(shares, key=lambda each: shares[each], default="")
+    return reason if shares.get(reason) else ""
 
 
 def regions_csv(analysis: Analysis) -> str:

@@ -39,6 +39,8 @@ _KERNELS: Final[Mapping[str, Callable[[KernelWorks], str]]] = {
     "per kernel": lambda works: UNKNOWN if works.mean_kernel_ns is None else si(works.mean_kernel_ns / NS_PER_S, "s"),
     "host wait": lambda works: UNKNOWN if (wait := works.evidence().get("host_wait")) is None else percent(wait),
 }
+#: Clocks that were held down for less of a region's time than this are not worth a line.
+_HELD_DOWN: Final = 0.01
 #: Beyond so many ranks a table has their extremes, not each.
 _MOST_RANKS: Final = 8
 
@@ -182,6 +184,22 @@ def events(analysis: Analysis) -> list[str]:
     ]
 
 
+def happened(analysis: Analysis) -> list[str]:
+    """What happened to devices, and the regions during which their clocks were held down: a line each."""
+    names = labels(analysis)
+    several = len(analysis.devices) > 1
+    lines = events(analysis)
+    for use in analysis.regions:
+        shares = {reason: share for reason, share in use.summary.throttled.items() if share >= _HELD_DOWN}
+        if shares:
+            where = f" on device {names[use.summary.device.uuid]}" if several else ""
+            why = ", ".join(
+                f"{percent(shares[reason], 0)} by {reason}" for reason in sorted(shares, key=lambda each: -shares[each])
+            )
+            lines.append(f"{use.summary.region}{where}: the driver held the clocks down for a part of its time: {why}")
+    return lines
+
+
 def render(analysis: Analysis) -> str:
     """The whole analysis."""
     names = labels(analysis)
@@ -190,7 +208,7 @@ def render(analysis: Analysis) -> str:
         rows = (device_row(use, names[use.device.uuid]) for use in analysis.devices)
         parts.append(text_table(DEVICE_COLUMNS, rows, left=2))
     parts += _regions(analysis)
-    parts += _section("What happened", events(analysis))
+    parts += _section("What happened", happened(analysis))
     parts += _section("What to do next", advice(analysis))
     parts += _section("What could not be told", reasons(analysis))
     return "\n\n".join(parts)

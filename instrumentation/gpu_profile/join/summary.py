@@ -17,6 +17,7 @@ from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.reading import WIDEST_WINDOW, Reading, read
 from gpu_profile.join.unmixing.meter import Metered
 from gpu_profile.join.unmixing.pooling import Pool, Pooled
+from gpu_profile.join.unmixing.throttling import throttle_counters
 from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.regimes import Verdict
 from gpu_profile.regimes.evidence import Basis, Evidence
@@ -92,6 +93,7 @@ class RegionSummary:
     is not known. None: not known, with the reason in `reason` or, of power and energy, in `energy_reason`. `rates` are
     those of every signal by its key, where they are known. `metered` is what the energy counter says of executions of
     2 s or more with nothing unmixed, and `contradiction` how `power_w` contradicts it; empty if it does not.
+    `throttled` is the share of the region's time for which the driver held the clocks down, by reason.
     """
 
     region: str
@@ -118,6 +120,7 @@ class RegionSummary:
     rates: Mapping[str, Rate] = field(default_factory=dict)
     metered: Metered | None = None
     contradiction: str = ""
+    throttled: Mapping[str, float] = field(default_factory=dict)
 
 
 class Judged(NamedTuple):
@@ -164,6 +167,7 @@ def summarise(pool: Pool, region: str, durations: Durations, *, interval_source:
         rates={signal.key: rate for signal, rate in pooled.rates.items() if not rate.reason},
         metered=pooled.metered,
         contradiction=_contradiction(pooled, watts),
+        throttled=pooled.throttled,
     )
 
 
@@ -206,6 +210,8 @@ def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = Fals
         return Evidence(_basis(pool.timeline), values, busy.n if busy else 0, 0.0, None, busy.reason if busy else "")
     values["busy"] = min(1.0, busy.value)
     _add_shares(values, pool.timeline, {signal: rate.value for signal, rate in pooled.rates.items() if not rate.reason})
+    if pooled.throttled:
+        values["throttled"] = max(pooled.throttled.values())
     coverage = pool.coverage(busy_source) if busy_source else 0.0
     return Evidence(_basis(pool.timeline), values, busy.n, coverage, busy.half_width)
 
@@ -269,17 +275,13 @@ def _busy_clock(timeline: Timeline) -> float | None:
 
 
 def _throttled(timeline: Timeline) -> float | None:
-    """Share of the last minute for which the driver held the clocks down, by the reason that did so longest.
-
-    Of the device, not of a region: the reasons' counters are not unmixed.
-    """
+    """Share of the last minute for which the driver held the clocks down, by the reason that did so longest."""
     shares = []
-    for signal in rows.THROTTLES:
-        column = timeline.column(signal)
-        mark = column.watermark_ns if column is not None else None
-        if column is None or mark is None:
+    for column in throttle_counters(timeline).values():
+        mark = column.watermark_ns
+        if mark is None:
             continue
         starts, ends, growth = column.edges(mark - _HISTORY_NS, mark)
         if len(ends) and ends[-1] > starts[0]:
-            shares.append(signal.base(int(growth.sum())) * NS_PER_S / int(ends[-1] - starts[0]))
+            shares.append(column.signal.base(int(growth.sum())) * NS_PER_S / int(ends[-1] - starts[0]))
     return min(1.0, max(shares)) if shares else None

@@ -15,8 +15,8 @@ class Evidence:
 
     `busy` is the GPU's own busy share of the region; `device_busy` that of the device over all that was seen; pipe
     and memory activities, `power` over the limit, `clock` over the maximum, `pcie` and `nvlink` over what the link
-    carries in the busier direction, and `throttled`, the device's own share of the last minute with clocks held
-    down, follow.
+    carries in the busier direction, and `throttled`, the share of the region's time for which the driver held the
+    clocks down, or, of one execution, that of the device's last minute, follow.
     `n` is how many sensor windows stand behind it.
     """
 

@@ -3,10 +3,12 @@ import io
 from dataclasses import replace
 
 import pytest
-from support.analysis import EMPTY, ITEMS, T0, Run, hostile, one, two_devices
+from support.analysis import EMPTY, ITEMS, T0, Run, hostile, one, throttled, two_devices
 
 from gpu_profile.analysis import analyse
+from gpu_profile.analysis.data import of_region
 from gpu_profile.analysis.tables import devices_csv, regions_csv
+from gpu_profile.analysis.text import render
 from gpu_profile.catalogue.samples import Device
 
 
@@ -30,6 +32,20 @@ def test_there_is_a_row_for_each_region_on_each_device_with_the_numbers_of_the_a
     assert float(found["step"]["items"]) == 60 * ITEMS
     # Executions are by device in two_devices' spans only where they say so.
     assert len(rows(regions_csv(analyse(two_devices(Run()), devices=["GPU-a"])))) == 3
+
+
+def test_throttling_is_told_by_region_with_the_reason() -> None:
+    analysis = analyse(throttled(Run(), "forward", 0.6))
+    found = {row["region"]: row for row in rows(regions_csv(analysis))}
+    assert float(found["forward"]["throttled_ratio"]) == pytest.approx(0.6, abs=0.02)
+    assert found["forward"]["throttled_by"] == "sw_power_cap"
+    assert float(found["load"]["throttled_ratio"]) == pytest.approx(0.0, abs=0.02)
+    assert "forward: the driver held the clocks down for a part of its time: 60 % by sw_power_cap" in render(analysis)
+    assert of_region(one(analysis, "forward"))["throttled"] == one(analysis, "forward").summary.throttled
+    free = {row["region"]: row for row in rows(regions_csv(analyse(throttled(Run(), "forward", 0.0))))}["forward"]
+    assert (float(free["throttled_ratio"]), free["throttled_by"]) == (0.0, "")
+    unknown = {row["region"]: row for row in rows(regions_csv(analyse(Run().recording())))}["forward"]
+    assert (unknown["throttled_ratio"], unknown["throttled_by"]) == ("", "")
 
 
 def test_there_is_a_row_for_each_device() -> None:
@@ -58,6 +74,7 @@ def test_every_quantity_has_its_unit_in_its_name() -> None:
         "flops_at_least",
         *("profiled", "kernels"),
         *("interval_source", "busy_source", "energy_source", "regime", "basis", "rule", "runner_up", "windows"),
+        "throttled_by",
         *("advice", "unknown_because"),
     }
     assert [name for name in header if name not in plain and not name.endswith(units)] == []

@@ -126,6 +126,19 @@ def test_the_reason_that_held_the_clocks_down_longest_is_told_and_none_without_c
     assert throttled == pytest.approx(0.3, abs=0.01)
 
 
+def test_a_regions_share_of_throttling_is_that_of_its_own_time() -> None:
+    source = timeline()
+    held = np.cumsum([90 * MS if i // 10 % 2 == 0 else 10 * MS for i in range(200)]).tolist()
+    for i, total in enumerate(held):
+        end = T0 + (i + 1) * 100 * MS
+        source.append([Sample(rows.THROTTLES[0], end, end, total), Sample(rows.THROTTLES[2], end, end, 0)])
+    summary = summarise(pool(source), "work", Durations(calls=10), interval_source="host")
+    # The device's clocks were held down for half of the time: by 90 % while the region ran, by 10 % in the pauses.
+    assert summary.throttled == {"sw_power_cap": pytest.approx(0.9, abs=0.01), "hw_thermal": 0.0}
+    assert summary.evidence.get("throttled") == pytest.approx(0.9, abs=0.01)
+    assert summarise(pool(timeline()), "work", Durations(), interval_source="host").throttled == {}
+
+
 def test_noise_on_a_device_that_does_nothing_is_known_to_be_next_to_nothing() -> None:
     source, rng = Timeline(DEVICE, capacity=1_000), np.random.default_rng(3)
     for i in range(200):

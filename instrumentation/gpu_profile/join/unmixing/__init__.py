@@ -17,7 +17,7 @@ the region's own rate. Over many windows these are linear equations. Read in thi
 - `correction`: the same, corrected by what probes say of them.
 - `family`: the windows of signals that share them; `shares`: a measured total, shared out among regions for good.
 - `watch`: whether new windows are still what the rates say of them.
-- `meter`: long executions by the energy counter alone.
+- `meter`: long executions by the energy counter alone; `throttling`: when the clocks were held down.
 - `mixture`: one family's windows beside what ran in them; `pooling`: all of a device's, region by region.
 
 Imports the history and the catalogue. Nothing outside `join` needs more of this package than `pooling.Pool`, the

@@ -24,6 +24,7 @@ from gpu_profile.join.unmixing.mixture import PATIENCE_NS, Mixture
 from gpu_profile.join.unmixing.region_columns import OTHER, Attribution
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.shares import Counted, Share
+from gpu_profile.join.unmixing.throttling import Throttling
 from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.units import NS_PER_S
 
@@ -49,6 +50,8 @@ class Pooled:
     `inclusive_s` is that time, `active_s` the part in which the region itself was the innermost (exclusive).
     `busy` (in s) and `energy` (in J) are exclusive shares, the best estimates now; `busy_s` and `energy_j` are their
     values. `memory_max` is in bytes. `metered` are executions of 2 s or more by themselves; None if there were none.
+    `throttled` is the share of the region's time for which the driver held the clocks down, by reason; of no reason
+    that is not known.
     """
 
     region: str
@@ -62,6 +65,7 @@ class Pooled:
     energy: Share | None
     memory_max: float | None
     metered: Metered | None
+    throttled: Mapping[str, float]
 
     @property
     def busy_s(self) -> float | None:
@@ -102,6 +106,7 @@ class Pool:
         self._counted_ns = start_ns
         self._memory_max: dict[int, float] = {}
         self._meter = Meter(timeline)
+        self._throttling = Throttling(timeline)
 
     @property
     def _live(self) -> list[Mixture]:
@@ -186,6 +191,7 @@ class Pool:
         for step, present in zip(edges[1:], activities.slices(edges), strict=True):
             self.attribution.take(present, (self.frontier_ns, step))
             self._take_memory(present)
+            self._throttling.note(present)
             self.frontier_ns = step
             self._take_windows(final=False)
         # Not before: the activities are numbered for all of the slice.
@@ -195,6 +201,7 @@ class Pool:
         if final:
             self._take_windows(final=True)
         self._meter.read(self.frontier_ns, final=final)
+        self._throttling.read(self.frontier_ns, final=final)
 
     def _take_windows(self, *, final: bool) -> None:
         """Set the windows that ended by the frontier beside the active time that is known by now."""
@@ -219,6 +226,7 @@ class Pool:
             for mixture in self._mixtures:
                 mixture.merge(column, into)
             self._meter.merge(column, into)
+            self._throttling.merge(column, into)
             if column in self._memory_max:
                 peak = self._memory_max.pop(column)
                 self._memory_max[into] = max(self._memory_max.get(into, peak), peak)
@@ -293,6 +301,7 @@ class Pool:
             energy=None if energy is None else energy.share(own),
             memory_max=self._memory_max.get(column),
             metered=self._meter.metered.get(column),
+            throttled=self._throttling.shares(column),
         )
 
     def counted(self, region: str, signal: Signal | None) -> Counted | None:
