@@ -9,8 +9,7 @@ sample beside other groups has two of the seeds and a tenth of the mixed cases.
 from collections.abc import Iterator
 from typing import Final
 
-from laboratory.rows import ROWS
-from laboratory.run import MIXED, SEEDS, table
+from laboratory.run import EVERY, MIXED, SEEDS, table
 from laboratory.score import Score, Verdict
 
 from benchmarks import calibrated_sensors
@@ -32,7 +31,7 @@ def sample() -> Iterator[Row]:
 
 
 def _rows(seeds: int, mixed: int) -> Iterator[Row]:
-    for judged, _ in table(ROWS, seeds, mixed):
+    for judged, _ in table(EVERY, seeds, mixed):
         yield _row(judged)
     yield from calibrated_sensors.rows()
 

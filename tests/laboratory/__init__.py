@@ -8,7 +8,8 @@ Everything is computed from physics, on a grid of 0.1 ms: nothing here is tuned 
 - `recordings`: a case (program, sensors, seed) as a recording, read back and analysed; the same one replayed live.
 - `oracle`: the truth of each region, and how well anybody could know it who is given the samples.
 - `score`: answers held against truth and oracle, by row and quantity, with a verdict.
-- `rows`: the table of cases; `mixes`: random combinations of program, sensor and violations of the usual assumptions.
+- `rows`: the table of cases; `mixes`: random combinations of program, sensor and violations of the usual assumptions;
+  `kinds`: programs, hosts and sensors that neither names.
 - `chips`: a known load, and what calibration makes of sensors under it.
 - `run`: the command. `search`: hypothesis looks for confident errors; `found` keeps what it found.
 

@@ -30,11 +30,13 @@ Sensors = tuple[Sensor, ...]
 Violation = Callable[[Rng, Program, Sensors], tuple[Program, Sensors]]
 
 
-def _log(rng: Rng, low: float, high: float) -> float:
+def log_uniform(rng: Rng, low: float, high: float) -> float:
+    """A size between two, any factor of it as likely as any other, to four digits."""
     return float(f"{np.exp(rng.uniform(np.log(low), np.log(high))):.4g}")
 
 
-def _flat(rng: Rng, low: float, high: float) -> float:
+def uniform(rng: Rng, low: float, high: float) -> float:
+    """A size between two, to four digits."""
     return float(f"{rng.uniform(low, high):.4g}")
 
 
@@ -71,13 +73,13 @@ def _profiles(rng: Rng, made: Program, sensors: Sensors) -> tuple[Program, Senso
 
 
 def _late(rng: Rng, made: Program) -> Mapping[str, Any]:
-    late = _log(rng, 0.05, 2.0)
-    return {"stamps": Stamps((late / 4, late), tail=_log(rng, 0.003, 0.05))}
+    late = log_uniform(rng, 0.05, 2.0)
+    return {"stamps": Stamps((late / 4, late), tail=log_uniform(rng, 0.003, 0.05))}
 
 
 def _loop(rng: Rng, made: Program) -> Mapping[str, Any]:
     """A loop of one to four halves of 100 ms, exactly or up to 1 % off."""
-    loop_ms = 50.0 * int(rng.integers(1, 5)) * (1 + (rng.random() < 0.5) * _flat(rng, -0.01, 0.01))
+    loop_ms = 50.0 * int(rng.integers(1, 5)) * (1 + (rng.random() < 0.5) * uniform(rng, -0.01, 0.01))
     # The grid's step times what there is to place leaves room for every gap.
     gap = round(min(1.0, loop_ms / 10 / len(made.regions)), 2)
     return {"fixed": True, "jitter": 0.0, "loop_ms": round(loop_ms, 3), "gap_ms": (gap, gap), "outer": None}
@@ -91,40 +93,52 @@ _POLLED: Final = {*_BOARD, "graphics"}
 VIOLATIONS: Final[Mapping[str, Violation]] = {
     "locked loop": _of_program(_loop),
     "uneven work": _profiles,
-    "unmarked executions": _of_unmarked(lambda rng: {"share": _log(rng, 0.003, 0.1)}),
+    "unmarked executions": _of_unmarked(lambda rng: {"share": log_uniform(rng, 0.003, 0.1)}),
     "foreign bursts": _of_unmarked(
-        lambda rng: {"bursts_per_min": _log(rng, 1, 30), "burst_s": _log(rng, 0.05, 3), "burst_w": _log(rng, 30, 300)}
+        lambda rng: {
+            "bursts_per_min": log_uniform(rng, 1, 30),
+            "burst_s": log_uniform(rng, 0.05, 3),
+            "burst_w": log_uniform(rng, 30, 300),
+        }
     ),
-    "work in gaps": _of_unmarked(lambda rng: {"gap_share": _log(rng, 0.05, 1), "gap_w": _log(rng, 30, 300)}),
+    "work in gaps": _of_unmarked(
+        lambda rng: {"gap_share": log_uniform(rng, 0.05, 1), "gap_w": log_uniform(rng, 30, 300)}
+    ),
     "power by length": _of_regions(
         lambda rng: {
-            "long_share": _log(rng, 0.003, 0.05),
-            "long_factor": _log(rng, 2, 20),
-            "by_length": _flat(rng, 0.1, 0.5),
+            "long_share": log_uniform(rng, 0.003, 0.05),
+            "long_factor": log_uniform(rng, 2, 20),
+            "by_length": uniform(rng, 0.1, 0.5),
         }
     ),
     "late stamps": _of_program(_late),
-    "renewal off by 0.01-3 %": _of_sensors(_BOARD, lambda rng: {"period_ms": 100 * (1 + _log(rng, 1e-4, 0.03))}),
-    "lag": _of_sensors(_BOARD, lambda rng: {"lag_ms": _log(rng, 5, 1000)}),
-    "measures part of the time": _of_sensors({"energy"}, lambda rng: {"window_ms": _log(rng, 10, 80)}),
-    "other power window": _of_sensors({"power_average"}, lambda rng: {"window_ms": _log(rng, 20, 1000)}),
+    "renewal off by 0.01-3 %": _of_sensors(_BOARD, lambda rng: {"period_ms": 100 * (1 + log_uniform(rng, 1e-4, 0.03))}),
+    "lag": _of_sensors(_BOARD, lambda rng: {"lag_ms": log_uniform(rng, 5, 1000)}),
+    "measures part of the time": _of_sensors({"energy"}, lambda rng: {"window_ms": log_uniform(rng, 10, 80)}),
+    "other power window": _of_sensors({"power_average"}, lambda rng: {"window_ms": log_uniform(rng, 20, 1000)}),
     "power smoothed": _of_sensors(
-        {"power_average"}, lambda rng: {"kind": "rc", "window_ms": _log(rng, 20, 400), "period_ms": 20.0}
+        {"power_average"}, lambda rng: {"kind": "rc", "window_ms": log_uniform(rng, 20, 400), "period_ms": 20.0}
     ),
     "other utilisation window": _of_sensors(
-        {"utilization"}, lambda rng: {"window_ms": _log(rng, 20, 1000), "period_ms": _flat(rng, 100, 167)}
+        {"utilization"}, lambda rng: {"window_ms": log_uniform(rng, 20, 1000), "period_ms": uniform(rng, 100, 167)}
     ),
-    "polled faster": _of_sensors(_BOARD, lambda rng: {"poll_ms": _log(rng, 20, 80)}),
-    "polls wander": _of_sensors(_POLLED, lambda rng: {"wander_ms": _log(rng, 1, 30)}),
-    "samples lost": _of_sensors(_POLLED, lambda rng: {"lost": _log(rng, 0.01, 0.5)}),
-    "coarse counter": _of_sensors({"energy"}, lambda rng: {"quantum": _log(rng, 0.01, 5)}),
-    "noise": _of_sensors(_BOARD, lambda rng: {"noise": _log(rng, 0.005, 0.05)}),
-    "gain": _of_sensors(_BOARD, lambda rng: {"gain": 1 + _flat(rng, -0.05, 0.05)}),
-    "idle power decays": _of_physics(lambda rng: {"awake_w": _log(rng, 10, 100), "awake_s": _log(rng, 0.3, 10)}),
-    "power cap": _of_physics(lambda rng: {"cap_w": _flat(rng, 180, 400)}),
-    "warming": _of_physics(lambda rng: {"warming": _log(rng, 0.02, 0.3), "warming_s": _log(rng, 10, 120)}),
+    "polled faster": _of_sensors(_BOARD, lambda rng: {"poll_ms": log_uniform(rng, 20, 80)}),
+    "polls wander": _of_sensors(_POLLED, lambda rng: {"wander_ms": log_uniform(rng, 1, 30)}),
+    "samples lost": _of_sensors(_POLLED, lambda rng: {"lost": log_uniform(rng, 0.01, 0.5)}),
+    "coarse counter": _of_sensors({"energy"}, lambda rng: {"quantum": log_uniform(rng, 0.01, 5)}),
+    "noise": _of_sensors(_BOARD, lambda rng: {"noise": log_uniform(rng, 0.005, 0.05)}),
+    "gain": _of_sensors(_BOARD, lambda rng: {"gain": 1 + uniform(rng, -0.05, 0.05)}),
+    "idle power decays": _of_physics(
+        lambda rng: {"awake_w": log_uniform(rng, 10, 100), "awake_s": log_uniform(rng, 0.3, 10)}
+    ),
+    "power cap": _of_physics(lambda rng: {"cap_w": uniform(rng, 180, 400)}),
+    "warming": _of_physics(
+        lambda rng: {"warming": log_uniform(rng, 0.02, 0.3), "warming_s": log_uniform(rng, 10, 120)}
+    ),
     "throttled": _of_physics(
-        lambda rng: {"clocks": ((_flat(rng, 5, 15), _flat(rng, 0.5, 0.95)), (_flat(rng, 16, 40), _flat(rng, 0.5, 1)))}
+        lambda rng: {
+            "clocks": ((uniform(rng, 5, 15), uniform(rng, 0.5, 0.95)), (uniform(rng, 16, 40), uniform(rng, 0.5, 1)))
+        }
     ),
     "two threads": _of_regions(lambda rng: {"thread": lambda k: k % 2}),
 }
@@ -151,8 +165,8 @@ def draw(number: int) -> Mixed:
 
 def compose(rng: Rng, number: int) -> Mixed:
     """A case by the choices of `rng`; `number` seeds its regions and all chance in it."""
-    low = _log(rng, 1, 10)
-    high = low * _log(rng, 2, 20)
+    low = log_uniform(rng, 1, 10)
+    high = low * log_uniform(rng, 2, 20)
     count = int(rng.integers(2, 9))
     fixed = bool(rng.random() < 0.5)
     made = program(
@@ -160,14 +174,14 @@ def compose(rng: Rng, number: int) -> Mixed:
         count=count,
         length_ms=(low, high),
         fixed=fixed,
-        jitter=_log(rng, 0.005, 0.3) if fixed else 0.0,
-        gap_ms=(0.0, _log(rng, 0.2, 10)),
+        jitter=log_uniform(rng, 0.005, 0.3) if fixed else 0.0,
+        gap_ms=(0.0, log_uniform(rng, 0.2, 10)),
         outer=Outer() if rng.random() < 0.2 else None,
-        stamps=Stamps(marks_us=_log(rng, 1, 20)) if rng.random() < 0.25 else Stamps(),
-        physics=Physics(idle_w=_flat(rng, 40, 120)),
+        stamps=Stamps(marks_us=log_uniform(rng, 1, 20)) if rng.random() < 0.25 else Stamps(),
+        physics=Physics(idle_w=uniform(rng, 40, 120)),
     )
     if rng.random() < 0.3:
-        made = replace(made, pause_every_s=_log(rng, 0.5, 5), pause_s=_log(rng, 0.2, 3))
+        made = replace(made, pause_every_s=log_uniform(rng, 0.5, 5), pause_s=log_uniform(rng, 0.2, 3))
     sets: list[Sensors] = [(COUNTER, GPM), (COUNTER, UTILIZATION), (POWER, UTILIZATION)]
     sensors = sets[int(rng.choice(3, p=[0.45, 0.35, 0.2]))]
     seconds = float(rng.choice([20.0, 40.0, 60.0, 90.0]))

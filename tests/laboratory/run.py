@@ -25,9 +25,12 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from laboratory import mixes
+from laboratory.kinds import KIND_ROWS
 from laboratory.rows import ROWS, Row
 from laboratory.score import Outcome, Verdict, verdict
 
+#: The table of cases, and the kinds that nobody looked at while the estimator was made.
+EVERY: Final = (*ROWS, *KIND_ROWS)
 SEEDS: Final = 30
 MIXED: Final = 200
 #: So many confident errors of a row are printed.
@@ -61,7 +64,7 @@ def table(rows: Sequence[Row], seeds: int = SEEDS, mixed: int = MIXED) -> Iterat
 
 
 def _one(name: str, seed: int) -> list[Outcome]:
-    return next(row for row in ROWS if row.name == name).outcomes(seed)
+    return next(row for row in EVERY if row.name == name).outcomes(seed)
 
 
 def _mixed(number: int) -> list[Outcome]:
@@ -77,7 +80,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", type=int, help="one seed, or with --mixed the case of this number; all its answers")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args(arguments)
-    rows = [row for row in ROWS if re.search(asked.rows, row.name)]
+    rows = [row for row in EVERY if re.search(asked.rows, row.name)]
     if asked.only is not None:
         case = mixes.draw(asked.only)
         if asked.mixed:

@@ -137,11 +137,11 @@ class Sensor:
                 fresh = np.concatenate(([True], np.diff(renewals) > 0))
                 stamps, renewals = stamps[fresh], renewals[fresh]
         return [
-            (signal, quantity, self._readings(signal, sums(world.curve(quantity)), stamps, renewals, rng))
+            (signal, quantity, self.readings(signal, sums(world.curve(quantity)), stamps, renewals, rng))
             for signal, quantity in self.curves()
         ]
 
-    def _readings(
+    def readings(
         self, signal: Signal, total: Floats, stamps: Floats, renewals: Floats, rng: np.random.Generator
     ) -> Readings:
         on_grid = renewals + LEAD_S * PER_S
