@@ -1,6 +1,7 @@
 """Least squares within bounds against every way to hold its columns, tried in turn."""
 
 from itertools import product
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing import equations
 from gpu_profile.join.unmixing.equations import Sums, bounded, nnls, rates_of_each
 
 
@@ -82,6 +84,26 @@ def test_problems_that_are_solved_together_are_solved_as_well_as_alone(some: lis
         assert (rates <= 1).all()
         alone = problem.cost(bounded(problem.gram, problem.moment, 1.0))
         assert problem.cost(rates) <= alone + 1e-6 + 1e-6 * alone
+
+
+@given(problems(largest=1.5))
+def test_what_is_found_by_exchanging_sets_is_the_least_of_all(problem: Problem) -> None:
+    with mock.patch.object(equations, "bounded", side_effect=bounded) as alone:
+        (rates,) = rates_of_each([Sums.of(problem.shares, problem.values, 0, 0)], 1.0)
+    assume(not alone.called)
+    assert problem.cost(rates) <= problem.least(1.0) + 1e-6
+
+
+def test_rates_at_both_bounds_are_found_without_solving_one_by_one() -> None:
+    rng = np.random.default_rng(1)
+    some = []
+    for _ in range(100):
+        shares = rng.dirichlet(np.ones(7), 200)
+        some.append(Sums.of(shares, shares @ [0.0, 1.0, 0.4, 1.0, 0.0, 0.7, 1.0] + rng.normal(0, 0.05, 200), 0, 0))
+    with mock.patch.object(equations, "bounded", side_effect=bounded) as alone:
+        found = rates_of_each(some, 1.0)
+    assert not alone.called
+    assert np.mean(found, axis=0) == pytest.approx([0.0, 1.0, 0.4, 1.0, 0.0, 0.7, 1.0], abs=0.03)
 
 
 @given(problems())
