@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.probes import PHASES, Gaps, Kind
+from gpu_profile.join.unmixing.probes import PHASES, Gaps, Kind, settling
 
 #: Numbers of columns: two bytes each, as there are many pieces.
 Columns = npt.NDArray[np.integer[Any]]
@@ -159,7 +159,7 @@ class ActiveTime(NamedTuple):
         """
         columns, count = len(slots), int(slots.max(initial=-1)) + 1
         running = np.zeros((columns, len(moments)))
-        found = {kind: np.zeros((count, len(moments))) for kind in (*PHASES, Kind.LENGTH)}
+        found = {kind: np.zeros((count, len(moments))) for kind in (*PHASES, Kind.START, Kind.LENGTH)}
         if not len(moments):
             return running, found
         some = self._between(int(moments[0]), int(moments[-1]))
@@ -187,6 +187,10 @@ class ActiveTime(NamedTuple):
             for kind, integral in PHASES.items():
                 found[kind] += np.bincount(cells, whole * integral(passed), size).reshape(count, len(moments))
             if count:
+                means = settling(ends - starts) / (ends - starts)
+                part = at[moment] - starts[which]
+                extra = np.bincount(cells, settling(part) - part * means[which], size).reshape(count, len(moments))
+                found[Kind.START] += _passed(starts, ends, at, slot, count, means) + extra
                 found[Kind.LENGTH] += _passed(starts, ends, at, slot, count, logs[mine])
         return running, found
 

@@ -25,6 +25,9 @@ _LEAST_SHARE: Final = 0.005
 #: a region that works in a third of its time moves a reading by them by no more than 1 % of its rate.
 _SHORT: Final = 0.1
 _MS: Final = 1_000_000
+#: An execution begins with what fades within this time: a first part of its own (prefill before decode), clocks that
+#: rise, what was launched before and still runs. Times from 1.5 to 6 ms explain such programs alike.
+_FADES_NS: Final = 3.0 * _MS
 #: The unit of run time in a probe of drift.
 _RUN_NS: Final = 60 * NS_PER_S
 
@@ -46,6 +49,7 @@ class Kind(StrEnum):
     BEND = "bend"
     THIRD = "third degree"
     FOURTH = "fourth degree"
+    START = "start"
     LENGTH = "length"
     DRIFT = "drift"
     LAG = "lag"
@@ -63,6 +67,7 @@ GROUPS: Final = {
     Kind.BEND: Group.PHASE,
     Kind.THIRD: Group.PHASE,
     Kind.FOURTH: Group.PHASE,
+    Kind.START: Group.PHASE,
     Kind.LENGTH: Group.LENGTH,
     Kind.DRIFT: Group.RUN_TIME,
     Kind.LAG_DRIFT: Group.TIMING,
@@ -74,7 +79,7 @@ GROUPS: Final = {
 }
 #: The kinds that say how one column's rate varies, of a region's and of nobody's.
 _FINE: Final = (Kind.THIRD, Kind.FOURTH)
-_OF_REGIONS: Final = (Kind.SLOPE, Kind.BEND, Kind.THIRD, Kind.FOURTH, Kind.LENGTH, Kind.DRIFT)
+_OF_REGIONS: Final = (Kind.SLOPE, Kind.BEND, Kind.THIRD, Kind.FOURTH, Kind.START, Kind.LENGTH, Kind.DRIFT)
 _OF_NOBODY: Final = (Kind.GAP, Kind.PAUSE, Kind.REST, Kind.SOON, Kind.LATER, Kind.DRIFT)
 
 
@@ -166,6 +171,12 @@ class Gaps(NamedTuple):
             before = np.concatenate(([0.0], np.cumsum(whole)[:-1]))
             found[kind] = before[place] + passed
         return found
+
+
+def settling(since: Floats) -> Floats:
+    """The integral of what fades from the start of an execution on, in ns: it is 1 there."""
+    faded: Floats = _FADES_NS * -np.expm1(-since / _FADES_NS)
+    return faded
 
 
 def _settled(since: Floats, constant_ns: float) -> Floats:

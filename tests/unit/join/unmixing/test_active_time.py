@@ -4,6 +4,7 @@ import pytest
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, concurrency
 from gpu_profile.join.unmixing.activities import Pieces
+from gpu_profile.join.unmixing.probes import Kind
 from gpu_profile.units import NS_PER_S
 
 T0 = 1_700_000_000 * NS_PER_S
@@ -39,6 +40,21 @@ def test_what_coincides_is_shared_equally_and_the_rest_is_alone() -> None:
     time = active((1, 0, 30), (2, 10, 20), (3, 15, 40))
     found = {column: length for column, (length,) in between(time, 0, 40).items()}
     assert found == pytest.approx({1: 10, 3: 10, 11: 5 / 2 + 5 / 3 + 10 / 2, 12: 5 / 2 + 5 / 3, 13: 5 / 3 + 10 / 2})
+
+
+def test_what_an_execution_begins_with_fades_and_is_summed_up_over_executions() -> None:
+    time = active((1, 0, 2_000_000), (2, 2_000_000, 9_000_000), (1, 10_000_000, 10_500_000))
+    moments = np.array([0, 1_000_000, 2_000_000, 5_000_000, 9_500_000, 10_200_000, 12_000_000])
+    found = time.varied(moments, np.array([-1, 0, 1]))[1][Kind.START]
+
+    def faded(since_ns: float) -> float:
+        at = (np.arange(10_000) + 0.5) / 10_000 * since_ns
+        return float(np.exp(-at / 3e6).mean() * since_ns)
+
+    first, last = faded(2e6), faded(0.5e6)
+    expected = [0, faded(1e6), first, first, first, first + faded(0.2e6), first + last]
+    assert found[0] - found[0, 0] == pytest.approx(expected, rel=1e-6)
+    assert found[1] - found[1, 0] == pytest.approx([0, 0, 0, faded(3e6), faded(7e6), faded(7e6), faded(7e6)], rel=1e-6)
 
 
 def test_two_pieces_of_one_column_that_coincide_share_with_each_other() -> None:
