@@ -11,7 +11,7 @@ the region's own rate. Over many windows these are linear equations. Read in thi
 - `probes`: what readings would show if an assumption were violated; `stamps`: how far stamps may be off.
 - `design`: the equations of readings under a timing of the sensor; `equations`: their sums over all readings.
 - `shrinkage`: the solution, with every violation as large as the readings call for.
-- `unmix`: rates, confidence intervals and refusals.
+- `unmix`: rates, confidence intervals and refusals; `undetermined`: what physics alone bounds.
 - `scan`: many timings tried roughly; `likelihood`: how likely readings are under one; `timing_search`: the
   sensor's lag and window, found in the readings.
 - `correction`: the same, corrected by what probes say of them.

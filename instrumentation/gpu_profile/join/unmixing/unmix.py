@@ -26,7 +26,8 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Group, Kind, groups_of
 from gpu_profile.join.unmixing.shrinkage import CERTAIN, Posterior, shrink, shrink_without
-from gpu_profile.join.unmixing.stamps import Errors, largest
+from gpu_profile.join.unmixing.stamps import Errors
+from gpu_profile.join.unmixing.undetermined import Undetermined
 
 #: 97.5 % quantile of the normal distribution: half-widths are of 95 % intervals.
 Z95: Final = 1.959964
@@ -38,17 +39,9 @@ _LEAST_WIDTH: Final = 0.003
 WIDEST_HALF_WIDTH: Final = 0.25
 #: This share of the highest rate is next to nothing: a rate that is known by a part of it is known.
 _NOTHING: Final = 0.005
-#: A direction of the scaled equations that carries this much less than the strongest one is rounding.
-_WORST_CONDITION: Final = 1e9
-#: A rate may lie in directions that nothing determines with this share of its square.
-_LEAK: Final = 0.001
-#: What errors of stamps do to a rate is known to this share of it.
-_UNSURE: Final = 0.25
 #: Rates are taken for steady if errors of stamps explain this share of what steady rates leave, and no more than that.
 _MOSTLY: Final = 1 / 3
 _TOO_MUCH: Final = 3.0
-#: A direction must be determined also if stamps err by this much more (in variance) than the windows seem to allow.
-_CAUTION: Final = 3.0
 #: A rate is impossible if it is further beyond physics than this many half-widths: one at its edge is by chance.
 _IMPOSSIBLE: Final = 2.0
 #: Fewer windows than this per unknown say nothing about the noise.
@@ -112,11 +105,10 @@ class Fit:
         self._diagonal = np.where(self._unseen, 1.0, np.diag(self._gram))
         self.solution, self.noise = np.zeros(size), np.inf
         self.covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
-        self._shift, self._offsets = np.zeros(columns), np.zeros((0, 2, columns))
+        self._offsets = np.zeros((0, 2, columns))
         #: By how much each simpler rate outside regions would change the rates, if it is not ruled out.
         self._simpler = np.zeros((0, columns))
         self._means = equations.averages
-        self._ceilings = np.full(columns, most)
         self.mean, self._groups = 0.0, groups_of(self._probes)
         self._step = step
         self._shares = equations.total[p:] / max(1, self.n)
@@ -127,15 +119,16 @@ class Fit:
             return
         square = float(equations.square[output])
         self.mean = abs(float(equations.sum[output])) / self.n
+        ceilings = np.full(columns, most)
         # What runs in nobody's time is not heavier than what regions do in the busiest window.
-        self._ceilings[0] = min(most, float(equations.highest[output]))
+        ceilings[0] = min(most, float(equations.highest[output]))
         errors = errors or Errors(np.zeros((columns, columns)))
         self.steady = steady = np.linalg.lstsq(self._gram, self._moment, rcond=None)[0].astype(np.float64)
         left = max(square - float(steady @ self._moment), 1e-300)
         explained = errors.least * float(steady @ errors.most @ steady) / left
         if explained > _TOO_MUCH:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
-        moved = self._directions(errors, square)
+        self._open = Undetermined(self._gram, self._moment, square, errors, ceilings, most)
         called_for = gram
         if explained > _MOSTLY:
             # What errors of stamps do is no sign that rates vary.
@@ -149,7 +142,7 @@ class Fit:
         found = shrink(*sums, self._groups, self.mean, start)
         self.solution, self.covariance, self.variances = found.solution, found.covariance, found.variances
         self._simpler = self._changes(idle, found, sums)
-        self.solution[p:] += moved
+        self.solution[p:] += self._open.moved
         if self.n > int((self._seen > 0).sum()):
             self.noise = found.noise
         self._cluster(equations, output, gram)
@@ -180,35 +173,6 @@ class Fit:
         change = np.where(equations.covered, self.solution - equations.reference[:, output], 0.0)
         scores = (sums - gram @ change / len(sums)) @ self.covariance / self.noise
         self._scores = (scores - scores.mean(axis=0)) * math.sqrt(len(sums) / (len(sums) - 1))
-
-    def _directions(self, errors: Errors, square: float) -> Floats:
-        """What errors of stamps may do: by how much they make rates wrong, how far that may be off itself, and which
-        directions they leave undetermined."""
-        used = ~self._unseen
-        self._scale = scale = np.where(used, 1 / np.sqrt(self._diagonal), 0.0)
-        scaled, wrong = (matrix * scale[:, None] * scale for matrix in (self._gram, errors.most))
-        most = min(errors.allowed, largest(self._gram, self._moment, square, errors.most))
-
-        def directions(share: float) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
-            strengths, axes = np.linalg.eigh(scaled - share * wrong)
-            return strengths, axes, strengths < max(float(strengths.max(initial=0.0)), 1e-300) / _WORST_CONDITION
-
-        strengths, axes, weak = directions(0.0)
-        steady = axes @ ((axes.T @ (self._moment * scale)) / np.where(weak, np.inf, strengths))
-        _, other_axes, hidden = directions(_CAUTION * most)
-        self._hidden = [(axes, weak), (other_axes, hidden)]
-        # Where physics alone bounds a rate, there is no saying where between its bounds it is.
-        unbound = other_axes[:, hidden]
-
-        def moves(share: float) -> Floats:
-            strengths, axes, weak = directions(share)
-            found = axes @ ((axes.T @ (share * (wrong @ steady))) / np.where(weak, np.inf, strengths))
-            result: Floats = scale * (found - unbound @ (unbound.T @ found))
-            return result
-
-        first, moved, last = (moves(min(share, most)) for share in (errors.least, errors.likely, 1.0))
-        self._shift = np.maximum.reduce([np.abs(last - moved), np.abs(first - moved), _UNSURE * np.abs(moved)])
-        return moved
 
     @property
     def known(self) -> npt.NDArray[np.bool_]:
@@ -273,10 +237,10 @@ class Fit:
         used = weights > 0
         if not np.isfinite(self.noise) or (used & self._unseen).any():
             return {LOCK_STEP: math.inf}
-        opened = self._undetermined(weights)
+        opened = self._open.farthest(weights, self.rates)
         if not np.isfinite(opened):
             return {LOCK_STEP: math.inf}
-        direction = (self._determined(weights) if opened else weights) @ self._means
+        direction = (self._open.determined(weights) if opened else weights) @ self._means
         variance = float(direction @ self.covariance @ direction)
         known = {group: min(variance, self._given(direction, places)) for group, places in self._groups.items()}
         # How large a group's unknowns may be is known from those unknowns, and from what physics leaves: Student's t.
@@ -300,7 +264,7 @@ class Fit:
         widths[idle] = widths.get(idle, 0.0) + float(np.abs(self._simpler @ weights).max(initial=0.0))
         if self.noise < _EVEN * self._step**2 / 12:
             widths[ROUNDED] = self._rounded(weights, variance)
-        shift = float(self._shift @ weights)
+        shift = float(self._open.unsure @ weights)
         widths[LOCK_STEP] = shift + opened
         widths[TIMING] = widths.get(TIMING, 0.0) + max(0.0, self._apart(weights, 0) - shift)
         return widths
@@ -333,40 +297,6 @@ class Fit:
             return float(direction @ self.covariance @ direction)
         told = across[used] @ np.linalg.lstsq(inner[np.ix_(used, used)], across[used], rcond=None)[0]
         return max(0.0, float(direction @ self.covariance @ direction - told))
-
-    def _undetermined(self, weights: Floats) -> float:
-        """How far the rate may be off for what the windows leave undetermined: as far as physics lets it."""
-        return max(self._open(weights, axes[:, weak]) for axes, weak in self._hidden)
-
-    def _determined(self, weights: Floats) -> Floats:
-        """The part of a mixture of columns that lies in no direction which physics alone bounds."""
-        axes, weak = self._hidden[-1]
-        ways, part = axes[:, weak], self._scale * weights
-        rest = part - ways @ (ways.T @ part)
-        return np.where(self._unseen, 0.0, rest / np.where(self._unseen, 1.0, self._scale))
-
-    def _open(self, weights: Floats, axes: Floats) -> float:
-        """How far the rate moves if rates move along some axes of the scaled equations and stay within physics."""
-        part = self._scale * weights
-        size, along = float(part @ part), part @ axes
-        if size <= 0:
-            return math.inf
-        if float(along @ along) <= _LEAK * _LEAK * size:
-            return 0.0
-        if not np.isfinite(self.most):
-            return math.inf if float(along @ along) > _LEAK * size else 0.0
-        ways = axes * self._scale[:, None]
-        if axes.shape[1] == 1:
-            way, rates = ways[:, 0], self.rates
-            moved = np.abs(way) > 1e-9 * np.abs(way).max()
-            ends = np.stack((-rates[moved], np.maximum(0.0, self._ceilings - rates)[moved])) / way[moved]
-            farthest = max(float(ends.max(axis=0).min()), -float(ends.min(axis=0).max()))
-            return abs(float(along[0])) * farthest
-        # Of several, a bound: no rate moves by more than `most`.
-        basis = np.linalg.qr(ways)[0]
-        seen = basis @ (basis.T @ weights)
-        moved = np.abs(basis).max(axis=1) > 1e-9
-        return self.most * min(float(np.abs(seen).sum()), math.sqrt(moved.sum()) * float(np.linalg.norm(seen)))
 
     def _reason(self, weights: Floats, value: float, half_width: float, n: int) -> str:
         """Why a rate is not given; empty if it is."""

@@ -1,0 +1,97 @@
+"""In which directions rates move and no window shows it, errors of stamps considered, and how far. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_profile.history.timeline import Floats
+from gpu_profile.join.unmixing.stamps import Errors, largest
+
+#: A direction of the scaled equations that carries this much less than the strongest one is rounding.
+_WORST_CONDITION: Final = 1e9
+#: A rate may lie in directions that nothing determines with this share of its square.
+_LEAK: Final = 0.001
+#: What errors of stamps do to a rate is known to this share of it.
+_UNSURE: Final = 0.25
+#: A direction must be determined also if stamps err by this much more (in variance) than the windows seem to allow.
+_CAUTION: Final = 3.0
+
+Bools = npt.NDArray[np.bool_]
+
+
+class Undetermined:
+    """What the normal equations of steady rates leave undetermined, `gram[columns, columns]` and `moment[columns]` of
+    values whose squares add up to `square`.
+
+    `errors` is what errors of stamps may add to the equations. `moved` is by how much they make each rate wrong, and
+    `unsure` how far that may be off itself. No rate is above its ceiling, and none above `most`.
+    """
+
+    def __init__(
+        self, gram: Floats, moment: Floats, square: float, errors: Errors, ceilings: Floats, most: float
+    ) -> None:
+        self._ceilings, self._most = ceilings, most
+        diagonal = np.diag(gram)
+        self._seen = diagonal > 0
+        self._scale = scale = np.where(self._seen, 1 / np.sqrt(np.where(self._seen, diagonal, 1.0)), 0.0)
+        scaled, wrong = (matrix * scale[:, None] * scale for matrix in (gram, errors.most))
+        most_error = min(errors.allowed, largest(gram, moment, square, errors.most))
+
+        def directions(share: float) -> tuple[Floats, Floats, Bools]:
+            strengths, axes = np.linalg.eigh(scaled - share * wrong)
+            return strengths, axes, strengths < max(float(strengths.max(initial=0.0)), 1e-300) / _WORST_CONDITION
+
+        strengths, axes, weak = directions(0.0)
+        steady = axes @ ((axes.T @ (moment * scale)) / np.where(weak, np.inf, strengths))
+        _, other_axes, hidden = directions(_CAUTION * most_error)
+        self._hidden = [(axes, weak), (other_axes, hidden)]
+        # Where physics alone bounds a rate, there is no saying where between its bounds it is.
+        unbound = other_axes[:, hidden]
+
+        def moves(share: float) -> Floats:
+            strengths, axes, weak = directions(share)
+            found = axes @ ((axes.T @ (share * (wrong @ steady))) / np.where(weak, np.inf, strengths))
+            result: Floats = scale * (found - unbound @ (unbound.T @ found))
+            return result
+
+        first, self.moved, last = (moves(min(share, most_error)) for share in (errors.least, errors.likely, 1.0))
+        apart = np.abs(last - self.moved), np.abs(first - self.moved), _UNSURE * np.abs(self.moved)
+        self.unsure: Floats = np.maximum.reduce(apart)
+
+    def farthest(self, weights: Floats, rates: Floats) -> float:
+        """How far the rate of a mixture of columns may be off: as far as physics lets it. `rates` are those found."""
+        return max(self._along(weights, rates, axes[:, weak]) for axes, weak in self._hidden)
+
+    def determined(self, weights: Floats) -> Floats:
+        """The part of a mixture of columns that lies in no direction which physics alone bounds."""
+        axes, weak = self._hidden[-1]
+        ways, part = axes[:, weak], self._scale * weights
+        rest = part - ways @ (ways.T @ part)
+        return np.where(self._seen, rest / np.where(self._seen, self._scale, 1.0), 0.0)
+
+    def _along(self, weights: Floats, rates: Floats, axes: Floats) -> float:
+        """How far the rate moves if rates move along some axes of the scaled equations and stay within physics."""
+        part = self._scale * weights
+        size, along = float(part @ part), part @ axes
+        if size <= 0:
+            return math.inf
+        if float(along @ along) <= _LEAK * _LEAK * size:
+            return 0.0
+        if not np.isfinite(self._most):
+            return math.inf if float(along @ along) > _LEAK * size else 0.0
+        ways = axes * self._scale[:, None]
+        if axes.shape[1] == 1:
+            way = ways[:, 0]
+            moved = np.abs(way) > 1e-9 * np.abs(way).max()
+            ends = np.stack((-rates[moved], np.maximum(0.0, self._ceilings - rates)[moved])) / way[moved]
+            farthest = max(float(ends.max(axis=0).min()), -float(ends.min(axis=0).max()))
+            return abs(float(along[0])) * farthest
+        # Of several, a bound: no rate moves by more than `most`.
+        basis = np.linalg.qr(ways)[0]
+        seen = basis @ (basis.T @ weights)
+        moved = np.abs(basis).max(axis=1) > 1e-9
+        return self._most * min(float(np.abs(seen).sum()), math.sqrt(moved.sum()) * float(np.linalg.norm(seen)))
