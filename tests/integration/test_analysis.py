@@ -10,7 +10,7 @@ from support.programs import environment, ran
 from gpu_profile.driver.simulated import Truth
 
 #: Loads, computes and streams memory on a simulated GPU, equally often on a busy machine, where that takes longer than
-#: 20 s; the last argument scales the streaming.
+#: 30 s; the last argument scales the streaming.
 PROGRAM = """
 import random, sys, time
 from gpu_profile import configure, process, region
@@ -19,8 +19,8 @@ from gpu_profile.driver.simulated import SimulatedQueue, Work, create
 node = create(sys.argv[1])
 queue = SimulatedQueue(node, device=0)
 configure(backend=f"simulated:{node}", stream=queue, interval_s=0.02, record=sys.argv[2])
-rng, end = random.Random(1), time.monotonic() + 90
-for _ in range(160):
+rng, end = random.Random(1), time.monotonic() + 120
+for _ in range(240):
     if time.monotonic() > end:
         break
     with region("request"):
@@ -50,7 +50,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for name, scale in (("a", "1.0"), ("b", "1.5"))
     ]
-    assert [process.wait(120) for process in running] == [0, 0]
+    assert [process.wait(180) for process in running] == [0, 0]
     return place
 
 

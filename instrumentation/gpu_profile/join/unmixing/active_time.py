@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.probes import PHASES, Gaps, Kind, settling
+from gpu_profile.join.unmixing.probes import PHASES, Gaps, Kind, phases, settling
 
 #: Numbers of columns: two bytes each, as there are many pieces.
 Columns = npt.NDArray[np.integer[Any]]
@@ -158,10 +158,10 @@ class ActiveTime(NamedTuple):
         `slots` is the place of each column's probes, -1 for none.
         """
         columns, count = len(slots), int(slots.max(initial=-1)) + 1
-        running = np.zeros((columns, len(moments)))
-        found = {kind: np.zeros((count, len(moments))) for kind in (*PHASES, Kind.START, Kind.LENGTH)}
+        kinds = (*PHASES, Kind.START, Kind.LENGTH)
+        running, found = np.zeros((columns, len(moments))), np.zeros((len(kinds), count, len(moments)))
         if not len(moments):
-            return running, found
+            return running, dict(zip(kinds, found, strict=True))
         some = self._between(int(moments[0]), int(moments[-1]))
         which, moment = _inside(some.starts, some.ends, moments)
         many = np.bincount(moment, minlength=len(moments))
@@ -183,16 +183,16 @@ class ActiveTime(NamedTuple):
             which, moment = _inside(starts, ends, at)
             whole = (ends - starts)[which]
             passed = (at[moment] - starts[which]) / whole
-            cells, size = slot[which] * len(moments) + moment, count * len(moments)
-            for kind, integral in PHASES.items():
-                found[kind] += np.bincount(cells, whole * integral(passed), size).reshape(count, len(moments))
-            if count:
-                means = settling(ends - starts) / (ends - starts)
-                part = at[moment] - starts[which]
-                extra = np.bincount(cells, settling(part) - part * means[which], size).reshape(count, len(moments))
-                found[Kind.START] += _passed(starts, ends, at, slot, count, means) + extra
-                found[Kind.LENGTH] += _passed(starts, ends, at, slot, count, logs[mine])
-        return running, found
+            if not count:
+                continue
+            means, part = settling(ends - starts) / (ends - starts), at[moment] - starts[which]
+            # What varies around the mean of an execution shows only while it runs.
+            around = np.vstack((whole * phases(passed), settling(part) - part * means[which]))
+            cells = (np.arange(len(around))[:, None] * count + slot[which]) * len(moments) + moment
+            sums = np.bincount(cells.ravel(), around.ravel(), len(around) * count * len(moments))
+            found[:-1] += sums.reshape(len(around), count, len(moments))
+            found[-2:] += _passed(starts, ends, at, slot, count, np.stack((means, logs[mine])))
+        return running, dict(zip(kinds, found, strict=True))
 
     def until(self, moments: Ints, columns: int) -> Floats:
         """Active ns of each column up to each of the sorted `moments`: `[columns, len(moments)]`.
@@ -205,11 +205,12 @@ class ActiveTime(NamedTuple):
         if not len(self.times):
             # Sums of moments after a near origin keep their digits.
             starts, ends, at = ((part - moments[0]).astype(np.float64) for part in (some.starts, some.ends, moments))
-            return _passed(starts, ends, at, some.alone, columns)
+            whole: Floats = _passed(starts, ends, at, some.alone, columns, np.ones((1, len(starts))))[0]
+            return whole
         result = np.zeros((columns, len(moments)))
         for column, counted in ((some.alone, self.alone_ns), (some.shared, self.shared_ns)):
             starts, ends, at = (self._counted(part, counted) for part in (some.starts, some.ends, moments))
-            result += _passed(starts, ends, at, column, columns)
+            result += _passed(starts, ends, at, column, columns, np.ones((1, len(starts))))[0]
         return result
 
 
@@ -221,20 +222,20 @@ def _inside(starts: Ints | Floats, ends: Ints | Floats, at: Ints | Floats) -> tu
     return which, np.arange(len(which)) + np.repeat(first - np.cumsum(count) + count, count)
 
 
-def _passed(
-    starts: Floats, ends: Floats, at: Floats, column: Columns, columns: int, weights: Floats | None = None
-) -> Floats:
-    """Of each column, the sum over its pieces of what has passed of them by each moment, each times its weight."""
+def _passed(starts: Floats, ends: Floats, at: Floats, column: Columns, columns: int, weights: Floats) -> Floats:
+    """Of each column, the sum over its pieces of what has passed of them by each moment, each times its weight: for
+    each row of the weights, `[rows, columns, moments]`."""
     edges = np.concatenate((starts, ends))
-    sign = np.ones(len(edges)) if weights is None else np.concatenate((weights, weights))
-    sign[len(starts) :] *= -1.0
     width = len(at) + 1
     row = column.astype(np.int64) * width
     cells = np.searchsorted(at, edges, side="right") + np.concatenate((row, row))
-    # Of what has begun by a moment and not ended, the time since; what has ended counts for its whole length.
-    open_ = np.bincount(cells, sign, columns * width).reshape(columns, width)[:, :-1]
-    times = np.bincount(cells, sign * edges, columns * width).reshape(columns, width)[:, :-1]
-    result: Floats = at * np.cumsum(open_, axis=1) - np.cumsum(times, axis=1)
+    result = np.empty((len(weights), columns, len(at)))
+    for found, weight in zip(result, weights, strict=True):
+        sign = np.concatenate((weight, -weight))
+        # Of what has begun by a moment and not ended, the time since; what has ended counts for its whole length.
+        open_ = np.bincount(cells, sign, columns * width).reshape(columns, width)[:, :-1]
+        times = np.bincount(cells, sign * edges, columns * width).reshape(columns, width)[:, :-1]
+        np.subtract(at * np.cumsum(open_, axis=1), np.cumsum(times, axis=1), out=found)
     return result
 
 

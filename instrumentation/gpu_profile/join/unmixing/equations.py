@@ -155,9 +155,10 @@ class Equations:
         self._grow(shares.shape[1])
         rows = np.concatenate((probes, shares), axis=1)
         size = rows.shape[1]
-        rows_of, columns_of = _upper(len(self.total))
-        met = columns_of < size
-        self._upper[met] += (rows.T @ rows)[rows_of[met], columns_of[met]]
+        products = rows.T @ rows
+        if size < len(self.total):
+            products = np.pad(products, (0, len(self.total) - size))
+        self._upper += packed(products)
         self.moment[:size] += rows.T @ values
         self.total[:size] += rows.sum(axis=0)
         self.seen[:size] += np.count_nonzero(rows > 0, axis=0)
@@ -327,24 +328,23 @@ def sized(values: Floats, size: int) -> Floats:
 
 def packed(matrix: Floats) -> Floats:
     """The upper half of a symmetric matrix."""
-    half: Floats = matrix[_upper(len(matrix))]
+    half: Floats = matrix.take(_upper(len(matrix))[0])
     return half
 
 
 def unpacked(half: npt.NDArray[_Float], size: int) -> npt.NDArray[_Float]:
     """The symmetric matrix of that half."""
-    result = np.zeros((size, size), half.dtype)
-    places = _upper(size)
-    result[places] = half
-    result.T[places] = half
-    return result
+    result = np.empty(size * size, half.dtype)
+    for places in _upper(size):
+        result[places] = half
+    return result.reshape(size, size)
 
 
 @lru_cache(8)
 def _upper(size: int) -> tuple[Ints, Ints]:
-    """The places of the upper half of a matrix."""
+    """The places of the upper half of a matrix, and of the lower one, row by row."""
     rows, columns = np.triu_indices(size)
-    return rows, columns
+    return rows * size + columns, columns * size + rows
 
 
 def bounded(gram: Floats, moment: Floats, most: float) -> Floats:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.polynomial import Legendre, Polynomial
+from numpy.polynomial.polynomial import polyval
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.units import NS_PER_S
@@ -95,6 +96,13 @@ def _phase(degree: int) -> Polynomial:
 PHASES: Final = {
     kind: _phase(degree) for degree, kind in enumerate((Kind.SLOPE, Kind.BEND, Kind.THIRD, Kind.FOURTH), start=1)
 }
+#: By power of the part that has passed, the coefficients of each.
+_COEFFICIENTS: Final = np.stack([np.pad(each.coef, (0, 6 - len(each.coef))) for each in PHASES.values()], axis=1)
+
+
+def phases(passed: Floats) -> Floats:
+    """Those integrals up to each part of an execution: `[phases, parts]`."""
+    return polyval(passed, _COEFFICIENTS).astype(np.float64, copy=False)
 
 
 #: Nobody's power may go from one level to another between pauses of these lengths and ten times longer ones: those

@@ -33,24 +33,29 @@ class Throttling:
         #: By reason, `[2, columns]`: ns for which the clocks were held down, and ns that rows cover.
         self._found: dict[str, Floats] = {}
         self._active_ns: Floats = np.zeros(0)
-        #: What ran, and is not yet set beside the counters.
+        #: What ran, and is not yet set beside the counters, and since when.
         self._waiting: list[Activities] = []
+        self._since_ns = 0
 
     def note(self, present: Activities) -> None:
         """Wait for the counters' rows of what ran in a slice of time."""
-        if len(present.starts) and throttle_counters(self._timeline):
+        if len(present.starts):
+            start_ns = int(present.starts.min())
+            self._since_ns = min(self._since_ns, start_ns) if self._waiting else start_ns
             self._waiting.append(present)
 
     def read(self, now_ns: int, *, final: bool) -> None:
         """Read the counters for what waits, if their rows have come, or will not come any more."""
-        if not self._waiting:
+        elapsed_ns = now_ns - self._since_ns
+        if not self._waiting or (elapsed_ns < _PATIENCE_NS and not final):
+            return
+        counters = throttle_counters(self._timeline)
+        marks = [mark for counter in counters.values() if (mark := counter.watermark_ns) is not None]
+        if not marks:
+            self._waiting = []
             return
         starts, ends, _, columns = map(np.concatenate, zip(*self._waiting, strict=True))
-        elapsed_ns = now_ns - int(starts.min())
-        counters = throttle_counters(self._timeline)
-        marks = [counter.watermark_ns for counter in counters.values()]
-        behind = any(mark is not None and mark < ends.max() for mark in marks)
-        if not final and elapsed_ns < (_LATE_NS if behind else _PATIENCE_NS):
+        if min(marks) < ends.max() and elapsed_ns < _LATE_NS and not final:
             return
         self._waiting = []
         self._active_ns = _added(self._active_ns, _summed(columns, ends - starts))
@@ -88,8 +93,10 @@ def _summed(columns: Ints, values: npt.NDArray[Any]) -> Floats:
 
 
 def _added(sums: Floats, more: Floats) -> Floats:
-    size = max(sums.shape[-1], more.shape[-1])
-    return _padded(sums, size) + _padded(more, size)
+    if sums.shape != more.shape:
+        size = max(sums.shape[-1], more.shape[-1])
+        sums, more = _padded(sums, size), _padded(more, size)
+    return sums + more
 
 
 def _merged(sums: Floats, column: int, into: int) -> Floats:
