@@ -12,8 +12,8 @@ def rows() -> Iterator[Row]:
 
 
 def sample() -> Iterator[Row]:
-    """The same rows from a fifth of the worlds, a thirtieth of the workloads, and a fifth of the pairs of runs."""
-    yield from _rows(unmixing.SEEDS // 5, regimes.WORKLOADS // 30, comparison.PAIRS // 5)
+    """The same rows from a third of the worlds, a thirtieth of the workloads, and a fifth of the pairs of runs."""
+    yield from _rows(unmixing.SEEDS // 3, regimes.WORKLOADS // 30, comparison.PAIRS // 5)
 
 
 def _rows(seeds: int, workloads: int, pairs: int) -> Iterator[Row]:

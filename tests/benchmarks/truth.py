@@ -3,7 +3,7 @@
 A row's cost is the share of what the laboratory's oracle could answer of power and busy share that is not both answered
 and within its half-width; where it could answer nothing, the share of given answers that are not. What a row has to
 reach is in `laboratory.score`; `tests/laboratory/run.py` prints more, and every confident error with its seed. The
-sample beside other groups has one of the seeds and a tenth of the mixed cases.
+sample beside other groups has two of the seeds and a tenth of the mixed cases.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from benchmarks import calibrated_sensors
 from benchmarks.rows import Row
 
 #: What part of the seeds, and of the mixed cases, is a sample.
-_SEEDS_PART: Final = 30
+_SEEDS_PART: Final = 15
 _MIXED_PART: Final = 10
 
 
