@@ -329,7 +329,9 @@ class Likelihood:
     def _trial(self, sensor: Sensor, most: int | None = None) -> Trial:
         """What is known under a timing if rates may vary, by all windows or the newest."""
         windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
-        chosen = choose(self._active_s, self._lengths(sensor), window=sensor.window_ns > 0)
+        every = choose(self._active_s, self._lengths(sensor), window=sensor.window_ns > 0)
+        # What begins an execution and fades is in part what a wrong lag shows: timings are told apart without it.
+        chosen = tuple(probe for probe in every if probe.kind is not Probing.START)
         some = self._observed(windows, self._pieces, sensor)
         (fitted,) = totals(some)
         rates, origin_ns, n = fitted.rates(self.most), int(windows.starts[0]), len(windows.ends)
