@@ -9,8 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing import equations
-from gpu_profile.join.unmixing.equations import Sums, bounded, nnls, rates_of_each
+from gpu_profile.join.unmixing import least_squares
+from gpu_profile.join.unmixing.equations import Sums, rates_of_each
+from gpu_profile.join.unmixing.least_squares import bounded, nnls
 
 
 class Problem:
@@ -88,7 +89,7 @@ def test_problems_that_are_solved_together_are_solved_as_well_as_alone(some: lis
 
 @given(problems(largest=1.5))
 def test_what_is_found_by_exchanging_sets_is_the_least_of_all(problem: Problem) -> None:
-    with mock.patch.object(equations, "bounded", side_effect=bounded) as alone:
+    with mock.patch.object(least_squares, "bounded", side_effect=bounded) as alone:
         (rates,) = rates_of_each([Sums.of(problem.shares, problem.values, 0, 0)], 1.0)
     assume(not alone.called)
     assert problem.cost(rates) <= problem.least(1.0) + 1e-6
@@ -100,7 +101,7 @@ def test_rates_at_both_bounds_are_found_without_solving_one_by_one() -> None:
     for _ in range(100):
         shares = rng.dirichlet(np.ones(7), 200)
         some.append(Sums.of(shares, shares @ [0.0, 1.0, 0.4, 1.0, 0.0, 0.7, 1.0] + rng.normal(0, 0.05, 200), 0, 0))
-    with mock.patch.object(equations, "bounded", side_effect=bounded) as alone:
+    with mock.patch.object(least_squares, "bounded", side_effect=bounded) as alone:
         found = rates_of_each(some, 1.0)
     assert not alone.called
     assert np.mean(found, axis=0) == pytest.approx([0.0, 1.0, 0.4, 1.0, 0.0, 0.7, 1.0], abs=0.03)

@@ -193,10 +193,9 @@ def happened(analysis: Analysis) -> list[str]:
         shares = {reason: share for reason, share in use.summary.throttled.items() if share >= _HELD_DOWN}
         if shares:
             where = f" on device {names[use.summary.device.uuid]}" if several else ""
-            why = ", ".join(
-                f"{percent(shares[reason], 0)} by {reason}" for reason in sorted(shares, key=lambda each: -shares[each])
-            )
-            lines.append(f"{use.summary.region}{where}: the driver held the clocks down for a part of its time: {why}")
+            largest_first = sorted(shares, key=lambda reason: -shares[reason])
+            why = ", ".join(f"for {percent(shares[reason], 0)} of its time by {reason}" for reason in largest_first)
+            lines.append(f"{use.summary.region}{where}: the driver held the clocks down {why}")
     return lines
 
 

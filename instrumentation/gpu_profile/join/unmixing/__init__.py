@@ -9,7 +9,8 @@ the region's own rate. Over many windows these are linear equations. Read in thi
 - `sensor`: which stretch of time a reading describes; `timings`: the ones that are tried first; `expected`: what was
   known of that before.
 - `probes`: what readings would show if an assumption were violated; `stamps`: how far stamps may be off.
-- `design`: the equations of readings under a timing of the sensor; `equations`: their sums over all readings.
+- `design`: the equations of readings under a timing of the sensor; `equations`: their sums over all readings;
+  `least_squares`: what solves them within bounds.
 - `shrinkage`: the solution, with every violation as large as the readings call for.
 - `unmix`: rates, confidence intervals and refusals; `undetermined`: what physics alone bounds.
 - `scan`: many timings tried roughly; `likelihood`: how likely readings are under one; `timing_search`: the

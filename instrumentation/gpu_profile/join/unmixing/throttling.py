@@ -1,7 +1,8 @@
 """For which part of each region's time the driver held the clocks down, and why. Pure.
 
-A limit holds for far longer than most regions last, and the driver's counters of throttle time are read ten times a
-second: what they grew by during a region is taken for the region's, and nothing is unmixed.
+The driver counts throttle time, and the counters are read ten times a second. What a counter grew by between two
+readings is shared out by time among all that ran between them: a limit that comes and goes within 100 ms counts for
+the regions on both sides of it. Nothing is unmixed.
 """
 
 from __future__ import annotations
