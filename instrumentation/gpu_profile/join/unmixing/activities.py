@@ -79,6 +79,18 @@ class Activities(NamedTuple):
             parents = np.where(parents >= 0, np.searchsorted(chosen, parents), -1)
         return Activities(starts, ends, parents, self.columns[chosen])
 
+    def once(self) -> Activities:
+        """With every moment of a column once: without what an activity of the same column that began before it has.
+        Their parents are left out."""
+        order = np.lexsort((self.starts, self.columns))
+        starts, ends, columns = self.starts[order], self.ends[order], self.columns[order]
+        first = np.ones(len(order), bool)
+        first[1:] = columns[1:] != columns[:-1]
+        reached = _running_max(ends, first)
+        starts[1:] = np.where(first[1:], starts[1:], np.maximum(starts[1:], reached[:-1]))
+        left = ends > starts
+        return Activities(starts[left], ends[left], np.full(int(left.sum()), -1), columns[left])
+
     def ancestors(self) -> Iterator[tuple[Ints, Ints]]:
         """Pairs of indices `(activity, ancestor)`, one generation after the other."""
         of = behind = np.nonzero(self.parents >= 0)[0]

@@ -178,6 +178,7 @@ class Pool:
         """Go on from an earlier moment: totals and equations stand, the active time before it does not."""
         self.set_back += 1
         self.attribution.restart(until_ns)
+        self._throttling.restart()
         for mixture in self._mixtures:
             mixture.restart(until_ns)
         self.start_ns -= self.frontier_ns - until_ns

@@ -52,14 +52,14 @@ class Throttling:
             return
         counters = throttle_counters(self._timeline)
         marks = [mark for counter in counters.values() if (mark := counter.watermark_ns) is not None]
-        if not marks:
-            self._waiting = []
-            return
-        starts, ends, _, columns = map(np.concatenate, zip(*self._waiting, strict=True))
-        if min(marks) < ends.max() and elapsed_ns < _LATE_NS and not final:
+        starts, ends, _, columns = self._ran().once()
+        if marks and len(ends) and min(marks) < ends.max() and elapsed_ns < _LATE_NS and not final:
             return
         self._waiting = []
         self._active_ns = _added(self._active_ns, _summed(columns, ends - starts))
+        if not marks:
+            # Time for which there are no readings is time that they do not cover.
+            return
         for reason, counter in counters.items():
             found = np.array([_summed(columns, part) for part in counter.integrals(starts, ends)])
             self._found[reason] = _added(self._found.get(reason, np.zeros((2, 0))), found)
@@ -68,10 +68,21 @@ class Throttling:
         """By reason: the share of a region's time for which the clocks were held down; none that is not known."""
         known = {}
         for reason, found in self._found.items():
-            held, covered = found[:, column].tolist() if column < found.shape[1] else (0.0, 0.0)
+            held, covered = found[:, column].tolist() if 0 <= column < found.shape[1] else (0.0, 0.0)
             if covered > 0 and covered >= _COVERED * self._active_ns[column]:
                 known[reason] = min(1.0, held / covered)
         return known
+
+    def restart(self) -> None:
+        """Time goes on from an earlier moment: readings with the stamps of what waits are not of it any more."""
+        if self._waiting:
+            starts, ends, _, columns = self._ran().once()
+            self._active_ns = _added(self._active_ns, _summed(columns, ends - starts))
+        self._waiting = []
+
+    def _ran(self) -> Activities:
+        """All that waits."""
+        return Activities(*map(np.concatenate, zip(*self._waiting, strict=True)))
 
     def merge(self, column: int, into: int) -> None:
         """Make a region's time that of another."""

@@ -123,6 +123,44 @@ def test_regions_beyond_the_most_that_are_told_apart_have_a_share_together() -> 
     assert pool.pooled(OTHER).throttled == {"sw_power_cap": pytest.approx(0.4, rel=0.01)}
 
 
+def test_a_region_that_never_ran_has_no_share() -> None:
+    assert pooled(timeline([0.8] * 20), 20).pooled("never").throttled == {}
+
+
+def test_time_before_the_first_reading_is_not_covered() -> None:
+    source, pool_s = Timeline(DEVICE, [CAP], capacity=10_000), 120
+    pool = Pool(source, start_ns=T0)
+    for second in range(1, pool_s + 1):
+        if second > 110:
+            source.append([Sample(CAP, end := T0 + second * NS_PER_S, end, (second - 110) * 800 * MS)])
+        pool.advance([Activity(1, None, "a", T0, T0 + pool_s * NS_PER_S)], T0 + second * NS_PER_S)
+    assert pool.pooled("a").throttled == {}
+
+
+@pytest.mark.parametrize("parents", [(None, 1, 2), (None, None, None)])
+def test_a_region_inside_itself_or_in_several_threads_has_every_moment_once(parents: tuple[int | None, ...]) -> None:
+    pool = Pool(timeline([1.0] * 10 + [0.0] * 10), start_ns=T0)
+    ends = (20, 10, 10)
+    spans = [Activity(i + 1, parents[i], "o", T0, T0 + ends[i] * NS_PER_S) for i in range(3)]
+    pool.advance(spans, T0 + 20 * NS_PER_S, final=True)
+    assert pool.pooled("o").throttled == {"sw_power_cap": pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize("back_s", [7, 9, 12, 30])
+def test_what_waits_when_the_clock_is_set_back_is_not_set_beside_later_readings(back_s: int) -> None:
+    source, total = Timeline(DEVICE, capacity=10_000), 0
+    pool = Pool(source, start_ns=T0)
+    for i, second in enumerate([*range(1, 43), *range(43 - back_s, 60)]):
+        name = "a" if i < 38 else "b" if i < 42 else "c"
+        for tenth in range(10):
+            total += 100 * MS if name == "b" else 0
+            end = T0 + (second - 1) * NS_PER_S + (tenth + 1) * 100 * MS
+            source.append([Sample(CAP, end, end, total)])
+        start = T0 + (second - 1) * NS_PER_S
+        pool.advance([Activity(i, None, name, start, start + NS_PER_S)], start + NS_PER_S)
+    assert pool.pooled("b").throttled in ({}, {"sw_power_cap": pytest.approx(1.0)})
+
+
 @given(held=st.lists(st.floats(0, 1), min_size=2, max_size=12), cuts=st.lists(st.integers(1, 11_999), max_size=6))
 def test_the_regions_shares_add_up_to_what_the_counter_grew_by(held: list[float], cuts: list[int]) -> None:
     seconds = len(held)
