@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -34,6 +35,11 @@ _ABOVE_LIMIT: Final = 1.5
 _SILENT: Final = 10
 #: Active time is not kept any longer than this for a signal that says nothing.
 _LONGEST_SILENCE_NS: Final = 10 * NS_PER_S
+#: If it takes so many times as long as it usually does until a counter grows, it missed a renewal.
+_STUCK: Final = 1.7
+#: Readings that repeat the one before say nothing of their own where no more than this share does: where more do, they
+#: are read more often than they are renewed, or are what a steady device shows.
+_FEW_REPEATED: Final = 0.3
 
 
 class Family:
@@ -49,6 +55,10 @@ class Family:
         self.n = 0
         self.covered_s = 0.0
         self.measured: Floats = np.zeros(len(self.signals))
+        #: Windows in which a counter grew, and how long they and those before them took.
+        self._grown, self._took_ns = 0, 0
+        #: Readings, how many of them repeat the one before, and the last one.
+        self._read, self._repeated, self._last = 0, 0, math.nan
         #: Windows in a row that each signal has had no readings for.
         self._silent = [0] * len(self.signals)
 
@@ -77,6 +87,8 @@ class Family:
         readings in them: they have left."""
         columns = [c for s in self.signals if (c := self._timeline.column(s)) is not None]
         starts, ends, masses = columns[0].edges(self.seen_ns, until_ns)
+        if self.lead.kind is Kind.COUNTER and self.lead not in IMMEDIATE:
+            starts, ends, masses = self._renewed(starts, ends, masses)
         self.seen_ns = int(ends[-1]) if len(ends) else max(self.seen_ns, until_ns - _LONGEST_SILENCE_NS)
         keep = (starts >= self.start_ns) & (ends > starts)
         taken = np.zeros((len(ends), len(columns)))
@@ -105,7 +117,38 @@ class Family:
         self.n += len(windows.ends)
         self.covered_s += float((windows.ends - windows.starts).sum()) / NS_PER_S
         self.measured = self.measured + windows.masses.sum(axis=0)
-        return windows, absent
+        return windows.where(self._fresh(windows)) if self.lead is rows.POWER_AVERAGE else windows, absent
+
+    def _fresh(self, windows: Windows) -> npt.NDArray[np.bool_]:
+        """Which windows have a reading that was renewed since the one before, as far as its value tells."""
+        quanta = np.rint(windows.masses[:, 0] * NS_PER_S / self.lead.quantum / (windows.ends - windows.starts))
+        repeats = np.diff(quanta, prepend=self._last) == 0
+        self._read, self._repeated = self._read + len(quanta), self._repeated + int(repeats.sum())
+        if len(quanta):
+            self._last = float(quanta[-1])
+        return ~repeats if self._repeated <= _FEW_REPEATED * self._read else np.ones(len(quanta), bool)
+
+    def _renewed(self, starts: Ints, ends: Ints, masses: Ints) -> tuple[Ints, Ints, Ints]:
+        """A counter's windows up to its latest growth, those in which it was stuck as one with the next: what it grows
+        by then is of all of them."""
+        grew = np.flatnonzero(masses > 0)
+        if not len(grew):
+            return starts[:0], ends[:0], masses[:0]
+        starts, ends, masses = (part[: grew[-1] + 1] for part in (starts, ends, masses))
+        first = np.append(0, grew[:-1] + 1)
+        took = ends[grew] - starts[first]
+        self._grown, self._took_ns = self._grown + len(grew), self._took_ns + int(took.sum())
+        if len(grew) == len(ends):
+            return starts, ends, masses
+        apart = np.append(0, starts[1:] - ends[:-1])
+        apart[first] = 0
+        stuck = took >= _STUCK * max(self.lead.refresh_ns, self._took_ns / self._grown)
+        stuck &= (first < grew) & (np.maximum.reduceat(apart, first) == 0)
+        keep = ~np.repeat(stuck, grew - first + 1)
+        keep[grew] = True
+        starts = starts.copy()
+        starts[grew[stuck]] = starts[first[stuck]]
+        return starts[keep], ends[keep], masses[keep]
 
     def restart(self, since_ns: int) -> None:
         """Time goes on from an earlier moment than it had reached."""

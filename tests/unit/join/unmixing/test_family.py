@@ -1,0 +1,91 @@
+"""Windows of sensors that repeat themselves: nothing is lost, and nobody is told that a device drew nothing."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.worlds import DEVICE, MS, T0
+
+from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Sample
+from gpu_profile.history.timeline import Timeline
+from gpu_profile.join.unmixing.design import Windows
+from gpu_profile.join.unmixing.family import Family
+
+
+def counted(growths: list[int], every_ms: int = 100) -> Timeline:
+    """An energy counter that was read so often, and grew by so many mJ since the reading before."""
+    result, total = Timeline(DEVICE, capacity=10_000), 0
+    result.append([Sample(rows.ENERGY, T0, T0, 0)])
+    for i, growth in enumerate(growths, start=1):
+        total += growth
+        end = T0 + i * every_ms * MS
+        result.append([Sample(rows.ENERGY, end, end, total)])
+    return result
+
+
+def averaged(milliwatts: list[int]) -> Timeline:
+    result = Timeline(DEVICE, capacity=10_000)
+    for i, value in enumerate(milliwatts):
+        start = T0 + i * 100 * MS
+        result.append([Sample(rows.POWER_AVERAGE, start, start + 100 * MS, value)])
+    return result
+
+
+def fetched(family: Family, times: list[int]) -> Windows:
+    """What fetching at these times, in ms, gives in all."""
+    return Windows.joined([family.fetch(T0 + ms * MS)[0] for ms in times])
+
+
+def lengths(windows: Windows) -> list[int]:
+    return ((windows.ends - windows.starts) // MS).tolist()
+
+
+@pytest.mark.parametrize("times", [[2000], [500, 800, 1000, 2000], list(range(0, 2001, 50))])
+def test_a_counter_that_was_stuck_has_one_window_for_all_of_that_time(times: list[int]) -> None:
+    found = fetched(Family(counted([10] * 5 + [0, 0, 0, 40] + [10] * 5), (rows.ENERGY,), T0), times)
+    assert lengths(found) == [100] * 5 + [400] + [100] * 5
+    assert found.masses[:, 0] == pytest.approx([0.01] * 5 + [0.04] + [0.01] * 5)
+
+
+def test_a_counter_that_is_read_faster_than_it_is_renewed_is_not_stuck() -> None:
+    family = Family(counted([0, 0, 0, 0, 10] * 8, every_ms=20), (rows.ENERGY,), T0)
+    assert lengths(fetched(family, [800])) == [100] * 8
+
+
+def test_a_counter_that_is_renewed_each_second_is_not_stuck() -> None:
+    family = Family(counted(([0] * 9 + [100]) * 20), (rows.ENERGY,), T0)
+    # When it did not grow is a part of what shows its timing.
+    assert lengths(fetched(family, [10_000, 20_000])) == [200] * 100
+
+
+def test_windows_that_are_not_next_to_each_other_are_not_one() -> None:
+    timeline = counted([10, 0])
+    # The process had no reader for a while: what the counter grew by meanwhile is in no window.
+    timeline.append([Sample(rows.ENERGY, T0 + 900 * MS, T0 + 900 * MS, 500)])
+    found = fetched(Family(timeline, (rows.ENERGY,), T0), [900])
+    assert set(lengths(found)) <= {100, 800}
+
+
+@given(st.lists(st.sampled_from([0, 0, 7, 13]), max_size=60), st.lists(st.integers(0, 6500), max_size=6))
+def test_no_growth_is_lost_and_no_time_before_the_last_of_it(growths: list[int], times: list[int]) -> None:
+    family = Family(counted(growths), (rows.ENERGY,), T0)
+    found = fetched(family, [*sorted(times), 6500])
+    grew = np.flatnonzero(growths)
+    assert float(found.masses.sum()) == pytest.approx(sum(growths) / 1000)
+    assert (found.starts[1:] == found.ends[:-1]).all()
+    if len(grew) and not (np.diff(grew) > 90).any():
+        assert family.covered_s == pytest.approx((grew[-1] + 1) / 10)
+
+
+def test_a_power_reading_that_repeats_the_one_before_counts_for_the_total_alone() -> None:
+    family = Family(averaged([200_000, 201_000, 199_000] * 5 + [199_000, 199_000, 203_000]), (rows.POWER_AVERAGE,), T0)
+    found = fetched(family, [900, 1500, 1800])
+    assert len(found.ends) == 16
+    assert family.n == 18
+    assert family.measured[0] == pytest.approx(0.1 * (600 * 5 + 199 * 2 + 203))
+
+
+def test_a_device_that_always_draws_the_same_keeps_its_windows() -> None:
+    family = Family(averaged([200_000] * 30), (rows.POWER_AVERAGE,), T0)
+    assert len(fetched(family, [1000, 2000, 3000]).ends) >= 27
