@@ -9,11 +9,13 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.probes import PHASES, Gaps, Kind, phases, settling
+from gpu_profile.join.unmixing.probes import FADES_NS, PHASES, TAIL_NS, Gaps, Kind, faded, phases
 
 #: Numbers of columns: two bytes each, as there are many pieces.
 Columns = npt.NDArray[np.integer[Any]]
 _MS: Final = 1_000_000
+#: What ended longer ago than this has faded.
+_TAILS_REACH_NS: Final = round(12 * TAIL_NS)
 
 
 class SampledTime(NamedTuple):
@@ -185,14 +187,52 @@ class ActiveTime(NamedTuple):
             passed = (at[moment] - starts[which]) / whole
             if not count:
                 continue
-            means, part = settling(ends - starts) / (ends - starts), at[moment] - starts[which]
+            means, part = faded(ends - starts, FADES_NS) / (ends - starts), at[moment] - starts[which]
             # What varies around the mean of an execution shows only while it runs.
-            around = np.vstack((whole * phases(passed), settling(part) - part * means[which]))
+            around = np.vstack((whole * phases(passed), faded(part, FADES_NS) - part * means[which]))
             cells = (np.arange(len(around))[:, None] * count + slot[which]) * len(moments) + moment
             sums = np.bincount(cells.ravel(), around.ravel(), len(around) * count * len(moments))
             found[:-1] += sums.reshape(len(around), count, len(moments))
             found[-2:] += _passed(starts, ends, at, slot, count, np.stack((means, logs[mine])))
         return running, dict(zip(kinds, found, strict=True))
+
+    def tails(self, moments: Ints, slots: Ints) -> Floats:
+        """Of what fades from the end of a column's latest piece on, and is 1 there, the integral up to each of the
+        sorted `moments`: `[slots, moments]`. `slots` is the place of each column, -1 for none.
+
+        Counted from somewhere: only differences mean something.
+        """
+        count = int(slots.max(initial=-1)) + 1
+        if not len(moments):
+            return np.zeros((count, 0))
+        origin = int(moments[0]) - _TAILS_REACH_NS
+        some, span = self._between(origin, int(moments[-1])), int(moments[-1]) - origin + 1
+        slot = slots[some.alone]
+        # The time of one after that of the other, so that one search does for all: what ended in one has faded when
+        # the next one's moments begin.
+        ends = slot * span + np.clip(some.ends - origin, 0, span - 1)
+        ends = np.append(-span, np.sort(ends[slot >= 0])).astype(np.float64)
+        at = (np.arange(count)[:, None] * span + (moments - origin)).astype(np.float64)
+        before = np.append(0.0, np.cumsum(faded(np.diff(ends), TAIL_NS)))
+        latest = np.searchsorted(ends, at.ravel(), side="right").reshape(at.shape) - 1
+        integrals: Floats = before[latest] + faded(at - ends[latest], TAIL_NS)
+        return integrals
+
+    def tail_means(self, slots: Ints) -> Floats:
+        """The mean of that over the time of each column, nobody's first: `[columns, slots]`."""
+        moments, place = np.unique(np.concatenate((self.starts, self.ends)), return_inverse=True)
+        sums = self.tails(moments, slots)
+        starts, ends = np.split(place, 2)
+        lengths = np.maximum(self.ends - self.starts, 1)
+        time, mass = np.zeros(len(slots)), np.zeros((len(slots), len(sums)))
+        for column, counted in zip((self.alone, self.shared), self.lengths(), strict=True):
+            time += np.bincount(column, counted, len(slots))
+            np.add.at(mass, column, ((sums[:, ends] - sums[:, starts]) * (counted / lengths)).T)
+        if len(moments):
+            time[0] = moments[-1] - moments[0] - time[1:].sum()
+            mass[0] = sums[:, -1] - sums[:, 0] - mass[1:].sum(axis=0)
+        means: Floats = mass / np.maximum(time, 1.0)[:, None]
+        return means
 
     def until(self, moments: Ints, columns: int) -> Floats:
         """Active ns of each column up to each of the sorted `moments`: `[columns, len(moments)]`.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
-from gpu_profile.join.unmixing.probes import Kind, Probe, run_time
+from gpu_profile.join.unmixing.probes import Kind, Probe, run_time, slots_of
 from gpu_profile.join.unmixing.sensor import Sensor, moments_of
 from gpu_profile.units import NS_PER_S
 
@@ -164,24 +164,26 @@ class Design:
         return result
 
     def probes(
-        self, active: ActiveTime, probes: Sequence[Probe], shares: Floats, rates: Floats, origin_ns: int
-    ) -> Floats:
+        self, active: ActiveTime, probes: Sequence[Probe], shares: Floats, rates: Floats, origin_ns: int,
+        tails: Floats | None = None,
+    ) -> Floats:  # fmt: skip
         """The probes of every window, `[n, probes]`.
 
         `rates` are those that the timing's probes are weighted by, by column; run time counts from `origin_ns`.
+        `tails` are the means of what follows probed columns over the time of each, as of `ActiveTime.tail_means`.
         """
         n, columns = shares.shape
         result = np.zeros((n, len(probes)))
         if not n or not probes:
             return result
-        slots = np.full(columns, -1)
-        probed = sorted({p.column for p in probes if p.column > 0})
-        slots[probed] = np.arange(len(probed))
+        slots = slots_of(probes, columns)
         running, varied = active.varied(self._moments, slots)
         running[0] = 1.0 - running[1:].sum(axis=0)
         weights = np.zeros(columns)
         weights[: min(columns, len(rates))] = rates[:columns]
         drawn = (weights @ running)[None, :]
+        if tails is not None:
+            varied[Kind.TAIL] = active.tails(self._moments, slots)
         varied |= {kind: each[None, :] for kind, each in active.gaps.integrals(self._moments).items()}
         # All at once: for a few windows, each call costs more than what it does.
         weighted = self._weighted(np.concatenate((drawn, *varied.values())))
@@ -204,6 +206,11 @@ class Design:
         if taken:
             places, rows = np.transpose(taken)
             result[:, places] = weighted[:, rows]
+        if tails is not None:
+            # Around its mean over the time of each column, so that rates are means with what others left behind.
+            known = min(columns, len(tails))
+            places = [i for i, probe in enumerate(probes) if probe.kind is Kind.TAIL]
+            result[:, places] -= shares[:, :known] @ tails[:known, [slots[probes[i].column] for i in places]]
         return result
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.least_squares import least_of_each
-from gpu_profile.join.unmixing.probes import Probe
+from gpu_profile.join.unmixing.probes import Kind, Probe
 
 #: Windows are summed by blocks of time, whose differences show what windows have in common with their neighbours.
 #: With this many, every two become one.
@@ -61,8 +61,9 @@ class Equations:
         """What sums of the unknowns are the mean rates of columns over all of their time: `[columns, unknowns]`."""
         p = len(self.probes)
         result = np.eye(self.columns, len(self.total), p)
-        for i, (_, column) in enumerate(self.probes):
-            if 0 <= column < self.columns and self.total[p + column] > 0:
+        for i, (kind, column) in enumerate(self.probes):
+            # What follows a region is around its mean over the time of each column already.
+            if 0 <= column < self.columns and self.total[p + column] > 0 and kind is not Kind.TAIL:
                 result[column, i] = self.total[i] / self.total[p + column]
         return result
 

@@ -331,7 +331,7 @@ class Likelihood:
         windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
         every = choose(self._active_s, self._lengths(sensor), window=sensor.window_ns > 0)
         # What begins an execution and fades is in part what a wrong lag shows: timings are told apart without it.
-        chosen = tuple(probe for probe in every if probe.kind is not Probing.START)
+        chosen = tuple(probe for probe in every if probe.kind not in {Probing.START, Probing.TAIL})
         some = self._observed(windows, self._pieces, sensor)
         (fitted,) = totals(some)
         rates, origin_ns, n = fitted.rates(self.most), int(windows.starts[0]), len(windows.ends)

@@ -23,7 +23,7 @@ from gpu_profile.join.unmixing.equations import Equations, sized
 from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.family import IMMEDIATE, Family
 from gpu_profile.join.unmixing.probes import Kind as Probing
-from gpu_profile.join.unmixing.probes import Probe, choose
+from gpu_profile.join.unmixing.probes import Probe, choose, slots_of
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.shares import Counted, Share, Shares, Targets, drawn, targets
 from gpu_profile.join.unmixing.stamps import Errors, Stamps
@@ -60,21 +60,16 @@ class Mixture:
     """
 
     def __init__(
-        self,
-        timeline: Timeline,
-        family: tuple[Signal, ...],
-        *,
-        start_ns: int,
-        active_s: Callable[[], Floats],
-        regions: Callable[[], Iterable[Sequence[int]]],
-        joint: Callable[[], Floats],
-        stamps: Stamps,
-        known: Known,
-    ) -> None:
+        self, timeline: Timeline, family: tuple[Signal, ...], *, start_ns: int,
+        active_s: Callable[[], Floats], regions: Callable[[], Iterable[Sequence[int]]], joint: Callable[[], Floats],
+        stamps: Stamps, known: Known,
+    ) -> None:  # fmt: skip
         self.family = Family(timeline, family, start_ns)
         self.lead = family[0]
         #: The rates that the probes of the timing are weighted by.
         self._reference: Floats = np.zeros(1)
+        #: What follows regions, on average over the time of each column.
+        self._tails: Floats = np.zeros((1, 0))
         self.sensor = Sensor()
         self.locked = self.lead in IMMEDIATE
         #: Why nothing that is unmixed here is to be trusted; and what was expected of the sensor, if anything was.
@@ -205,7 +200,8 @@ class Mixture:
             design = Design(part, sensor, counts=self.lead.kind is Kind.COUNTER)
             shares = design.shares(active, columns)
             if len(shares):
-                yield shares, design.values, design.probes(active, probes, shares, reference, self._origin_ns)
+                around = reference, self._origin_ns, self._tails
+                yield shares, design.values, design.probes(active, probes, shares, *around)
 
     # ------------------------------------------------------------------ the timing
 
@@ -232,6 +228,7 @@ class Mixture:
         self._known, self._effect = (found.sensor, *found.rivals), found.effect
         self._watch.found(found.residual)
         self._equations = self._renewed(active, columns, found.sensor)
+        self._tails = active.tail_means(slots_of(self._equations.probes, columns))
         self._fits.clear()
         sound = windows.where(windows.starts - found.sensor.reach_ns >= self.family.start_ns)
         windows = sound if len(sound.ends) >= columns else windows

@@ -28,7 +28,10 @@ _SHORT: Final = 0.1
 _MS: Final = 1_000_000
 #: An execution begins with what fades within this time: a first part of its own (prefill before decode), clocks that
 #: rise, what was launched before and still runs. Times from 1.5 to 6 ms explain such programs alike.
-_FADES_NS: Final = 3.0 * _MS
+FADES_NS: Final = 3.0 * _MS
+#: So does what follows it: work that it launched and that goes on, caches that it leaves warm. A shorter time than that
+#: of most such work does better than a longer one: it shows where windows end soon after an execution.
+TAIL_NS: Final = 1.5 * _MS
 #: The unit of run time in a probe of drift.
 _RUN_NS: Final = 60 * NS_PER_S
 
@@ -40,6 +43,7 @@ class Group(StrEnum):
     LENGTH = "its power depends on the length of an execution"
     RUN_TIME = "its power changes over the run"
     TIMING = "the timing of the sensor is uncertain"
+    AFTER = "power after a region depends on which one it was"
     IDLE = "power outside regions changes with the length of the pause"
 
 
@@ -51,6 +55,7 @@ class Kind(StrEnum):
     THIRD = "third degree"
     FOURTH = "fourth degree"
     START = "start"
+    TAIL = "tail"
     LENGTH = "length"
     DRIFT = "drift"
     LAG = "lag"
@@ -69,6 +74,7 @@ GROUPS: Final = {
     Kind.THIRD: Group.PHASE,
     Kind.FOURTH: Group.PHASE,
     Kind.START: Group.PHASE,
+    Kind.TAIL: Group.AFTER,
     Kind.LENGTH: Group.LENGTH,
     Kind.DRIFT: Group.RUN_TIME,
     Kind.LAG_DRIFT: Group.TIMING,
@@ -80,7 +86,7 @@ GROUPS: Final = {
 }
 #: The kinds that say how one column's rate varies, of a region's and of nobody's.
 _FINE: Final = (Kind.THIRD, Kind.FOURTH)
-_OF_REGIONS: Final = (Kind.SLOPE, Kind.BEND, Kind.THIRD, Kind.FOURTH, Kind.START, Kind.LENGTH, Kind.DRIFT)
+_OF_REGIONS: Final = (Kind.SLOPE, Kind.BEND, Kind.THIRD, Kind.FOURTH, Kind.START, Kind.TAIL, Kind.LENGTH, Kind.DRIFT)
 _OF_NOBODY: Final = (Kind.GAP, Kind.PAUSE, Kind.REST, Kind.SOON, Kind.LATER, Kind.DRIFT)
 
 
@@ -142,6 +148,13 @@ def choose(active: Floats, lengths: Floats, *, window: bool) -> tuple[Probe, ...
     )
 
 
+def slots_of(probes: Sequence[Probe], columns: int) -> Ints:
+    """The place of each column among those that have probes, -1 for none."""
+    slots, probed = np.full(columns, -1), sorted({probe.column for probe in probes if probe.column > 0})
+    slots[probed] = np.arange(len(probed))
+    return slots
+
+
 class Gaps(NamedTuple):
     """The pauses in which no piece is active, by start, in ns. The last one has no end yet: it is where it starts."""
 
@@ -181,10 +194,10 @@ class Gaps(NamedTuple):
         return found
 
 
-def settling(since: Floats) -> Floats:
-    """The integral of what fades from the start of an execution on, in ns: it is 1 there."""
-    faded: Floats = _FADES_NS * -np.expm1(-since / _FADES_NS)
-    return faded
+def faded(since: Floats, within_ns: float) -> Floats:
+    """The integral of what fades within so many ns, and is 1 to begin with: in ns, up to that long since it began."""
+    integral: Floats = within_ns * -np.expm1(-since / within_ns)
+    return integral
 
 
 def _settled(since: Floats, constant_ns: float) -> Floats:

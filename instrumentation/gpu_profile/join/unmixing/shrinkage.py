@@ -126,10 +126,15 @@ def shrink_without(
     or the windows rule it out: by an evidence of `certain`. The other arguments are those of `shrink`."""
     if not found.solution[places].any():
         return found
+    other = shrink(omitted(places, gram), moment, square, n, groups, mean, found.variances)
+    return other if other.evidence - found.evidence < certain else found
+
+
+def omitted(places: Ints, gram: Floats) -> Floats:
+    """The sums of products without some unknowns."""
     gram = gram.copy()
     gram[places], gram[:, places] = 0.0, 0.0
-    other = shrink(gram, moment, square, n, groups, mean, found.variances)
-    return other if other.evidence - found.evidence < certain else found
+    return gram
 
 
 def _left(gram: Floats, moment: Floats, square: float) -> float:

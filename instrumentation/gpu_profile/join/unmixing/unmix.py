@@ -8,9 +8,9 @@ them.
 
 An interval is the hull of those that hold under everything that the windows do not rule out: that stamps err as much as
 they may (`stamps`), that the sensor's timing is another one, that rates vary in the ways that `probes` stand for, that
-power outside regions is constant after all, or that nothing works there, that windows have more in common with their
-neighbours than their noise. A rate is refused if the hull is wide or lies outside physics, and the reason is what
-contributes the most.
+work goes on after regions' ends, that power outside regions is constant after all, or that nothing works there, that
+windows have more in common with their neighbours than their noise. A rate is refused if the hull is wide or lies
+outside physics, and the reason is what contributes the most.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.probes import Group, Kind, groups_of
-from gpu_profile.join.unmixing.shrinkage import CERTAIN, Posterior, shrink, shrink_without
+from gpu_profile.join.unmixing.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
 from gpu_profile.join.unmixing.stamps import Errors
 from gpu_profile.join.unmixing.undetermined import Undetermined
 
@@ -46,6 +46,8 @@ _TOO_MUCH: Final = 3.0
 _IMPOSSIBLE: Final = 2.0
 #: Fewer windows than this per unknown say nothing about the noise.
 WINDOWS_PER_RATE: Final = 4
+#: What is taken to be 0 is known as well as this.
+_SURELY: Final = 1e200
 #: Blocks of windows from which their differences tell anything.
 _FEWEST_BLOCKS: Final = 6
 #: What physics says of how large a group's unknowns are counts for as much as so many of them.
@@ -110,10 +112,10 @@ class Fit:
         self._simpler = np.zeros((0, columns))
         self._means = equations.averages
         self.mean, self._groups = 0.0, groups_of(self._probes)
-        self._step = step
-        self._shares = equations.total[p:] / max(1, self.n)
-        #: The rates by column if they do not vary.
-        self.steady: Floats = np.zeros(columns)
+        self._after = self._groups.pop(Group.AFTER, np.zeros(0, np.int64))
+        self._step, self._shares = step, equations.total[p:] / max(1, self.n)
+        #: The rates by column if they do not vary, and by how much they change if things go on after regions' ends.
+        self.steady, self._followed = np.zeros(columns), np.zeros(columns)
         self.variances: Mapping[Group, float] = {}
         if not self.n:
             return
@@ -138,9 +140,11 @@ class Fit:
         # Of windows that repeat each other, two for each unknown are taken for different, or no noise would be left.
         effect = min(effect, max(1.0, self.n / (2 * size)))
         moment, n = equations.moment[:, output], max(1, round(self.n / effect))
-        sums = called_for / effect, moment / effect, square / effect, n
+        sums = omitted(self._after, called_for) / effect, moment / effect, square / effect, n
         found = shrink(*sums, self._groups, self.mean, start)
         self.solution, self.covariance, self.variances = found.solution, found.covariance, found.variances
+        if idle != "varies" and len(self._after):
+            self._followed = self._change_if_followed(found, called_for / effect, sums)
         self._simpler = self._changes(idle, found, sums)
         self.solution[p:] += self._open.moved
         if self.n > int((self._seen > 0).sum()):
@@ -149,6 +153,12 @@ class Fit:
         own = np.array([self._means @ self.solution, self.steady])
         #: By timing: how far rates are from these, and steady ones from steady ones.
         self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
+
+    def _change_if_followed(self, found: Posterior, gram: Floats, sums: tuple[Floats, Floats, float, int]) -> Floats:
+        """By how much what goes on after regions' ends, as far as the windows call for it, changes the rates."""
+        groups = {**self._groups, Group.AFTER: self._after}
+        followed = shrink(gram, *sums[1:], groups, self.mean, found.variances)
+        return self._means @ (followed.solution - found.solution)
 
     def _changes(self, idle: Idle, found: Posterior, sums: tuple[Floats, Floats, float, int]) -> Floats:
         """By how much each simpler rate outside regions, if it is not ruled out, would change the rates by column."""
@@ -184,6 +194,7 @@ class Fit:
         """How well the coefficient of each probe was known to be 0 beforehand, in windows' variances: 0 for those of
         the timing, which are in no group."""
         result = np.zeros(self._first)
+        result[self._after] = _SURELY
         for group, places in self._groups.items():
             if self.variances.get(group) and np.isfinite(self.noise):
                 result[places] = self.noise / self.variances[group]
@@ -262,6 +273,7 @@ class Fit:
         # The rate that follows from a simpler one outside regions is taken to be no surer than this one.
         idle = f"not identifiable: {Group.IDLE}"
         widths[idle] = widths.get(idle, 0.0) + float(np.abs(self._simpler @ weights).max(initial=0.0))
+        widths[f"not identifiable: {Group.AFTER}"] = abs(float(self._followed @ weights))
         if self.noise < _EVEN * self._step**2 / 12:
             widths[ROUNDED] = self._rounded(weights, variance)
         shift = float(self._open.unsure @ weights)

@@ -4,7 +4,7 @@ import pytest
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, concurrency
 from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.probes import Kind
+from gpu_profile.join.unmixing.probes import TAIL_NS, Kind
 from gpu_profile.units import NS_PER_S
 
 T0 = 1_700_000_000 * NS_PER_S
@@ -55,6 +55,39 @@ def test_what_an_execution_begins_with_fades_and_is_summed_up_over_executions() 
     expected = [0, faded(1e6), first, first, first, first + faded(0.2e6), first + last]
     assert found[0] - found[0, 0] == pytest.approx(expected, rel=1e-6)
     assert found[1] - found[1, 0] == pytest.approx([0, 0, 0, faded(3e6), faded(7e6), faded(7e6), faded(7e6)], rel=1e-6)
+
+
+def test_what_an_execution_leaves_fades_from_the_end_of_the_latest_one_on() -> None:
+    time = active((1, 0, 2_000_000), (2, 2_000_000, 9_000_000), (1, 10_000_000, 10_500_000))
+    moments = np.array([1_000_000, 3_000_000, 9_500_000, 10_200_000, 10_800_000, 12_000_000])
+    found = time.tails(moments, np.array([-1, 1, 0]))
+
+    def faded(since_ns: float) -> float:
+        return float(TAIL_NS * -np.expm1(-since_ns / TAIL_NS))
+
+    one, two = found[1] - found[1, 0], found[0] - found[0, 0]
+    again = faded(8.5e6)
+    assert one == pytest.approx([0, faded(1e6), faded(7.5e6), faded(8.2e6), again + faded(0.3e6), again + faded(1.5e6)])
+    assert two == pytest.approx([0, 0, faded(0.5e6), faded(1.2e6), faded(1.8e6), faded(3e6)], abs=1.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_executions_leave_has_the_mean_over_each_columns_time_that_a_fine_grid_has(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ends = T0 + np.cumsum(rng.integers(200_000, 6_000_000, 300))
+    starts = ends - np.minimum(np.diff(ends, prepend=T0), rng.integers(100_000, 6_000_000, 300))
+    column = rng.integers(1, 4, 300).astype(np.int16)
+    means = ActiveTime.of(Pieces(column.astype(np.int64), starts, ends), column, np.zeros_like(column)).tail_means(
+        np.array([-1, 0, -1, 1])
+    )
+    grid = np.arange(int(starts[0]), int(ends[-1]), 10_000)
+    place = np.searchsorted(starts, grid, side="right") - 1
+    owner = np.where(grid < ends[place], column[place], 0)
+    for slot, of in enumerate((1, 3)):
+        own = np.append(np.iinfo(np.int64).min // 2, ends[column == of])
+        left = np.exp(-(grid - own[np.searchsorted(own, grid, side="right") - 1]) / TAIL_NS)
+        expected = [float(left[owner == each].mean()) for each in range(4)]
+        assert means[:, slot] == pytest.approx(expected, rel=0.02, abs=1e-3)
 
 
 def test_two_pieces_of_one_column_that_coincide_share_with_each_other() -> None:

@@ -38,7 +38,7 @@ def fetched(family: Family, times: list[int]) -> Windows:
 
 
 def lengths(windows: Windows) -> list[int]:
-    return ((windows.ends - windows.starts) // MS).tolist()
+    return [int(length) for length in (windows.ends - windows.starts) // MS]
 
 
 @pytest.mark.parametrize("times", [[2000], [500, 800, 1000, 2000], list(range(0, 2001, 50))])
