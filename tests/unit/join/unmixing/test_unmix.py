@@ -332,6 +332,28 @@ def test_an_interval_holds_the_rate_under_steady_idle_power_unless_the_windows_r
         assert wide.half_width > narrow.half_width
 
 
+@pytest.mark.parametrize("follows_w", [0.0, 120.0])
+def test_an_interval_holds_the_rate_that_follows_if_work_goes_on_after_the_region_that_launched_it(
+    follows_w: float,
+) -> None:
+    """What follows the region is more where it ran more, as its ends are, and so is taken for its own."""
+    rng = np.random.default_rng(3)
+    share = rng.uniform(0.1, 0.9, 400)
+    follows = 0.3 * share * rng.uniform(0.6, 1.4, 400)
+    probe = follows - 0.3 * share.mean()
+    equations = Equations((Probe(Kind.TAIL, 1),))
+    values = 90 * (1 - share) + 300 * share + follows_w * probe + rng.normal(0, 3.0, 400)
+    equations.add(np.column_stack([1 - share, share]), values, probe[:, None])
+    region = np.array([0.0, 1.0])
+    narrow, wide = Fit(equations).rate(region), Fit(equations, idle="steady").rate(region)
+    assert wide.value == narrow.value
+    assert abs(wide.value - 300) < wide.half_width
+    if follows_w:
+        assert abs(narrow.value - 300) > 2 * narrow.half_width
+    else:
+        assert wide.half_width < 1.5 * narrow.half_width
+
+
 @pytest.mark.parametrize(("outside", "ruled_out"), [(0.01, False), (0.2, True)])
 def test_an_interval_holds_the_rate_that_follows_if_nothing_works_outside_regions_unless_the_windows_rule_that_out(
     outside: float, ruled_out: bool
