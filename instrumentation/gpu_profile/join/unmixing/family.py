@@ -57,8 +57,8 @@ class Family:
         self.measured: Floats = np.zeros(len(self.signals))
         #: Windows in which a counter grew, and how long they and those before them took.
         self._grown, self._took_ns = 0, 0
-        #: Readings, how many of them repeat the one before, and the last one.
-        self._read, self._repeated, self._last = 0, 0, math.nan
+        #: Readings, how many of them repeat the one before or are next to it, and the last one.
+        self._read, self._repeated, self._next, self._last = 0, 0, 0, math.nan
         #: Windows in a row that each signal has had no readings for.
         self._silent = [0] * len(self.signals)
 
@@ -122,11 +122,15 @@ class Family:
     def _fresh(self, windows: Windows) -> npt.NDArray[np.bool_]:
         """Which windows have a reading that was renewed since the one before, as far as its value tells."""
         quanta = np.rint(windows.masses[:, 0] * NS_PER_S / self.lead.quantum / (windows.ends - windows.starts))
-        repeats = np.diff(quanta, prepend=self._last) == 0
+        steps = np.abs(np.diff(quanta, prepend=self._last))
+        repeats = steps == 0
         self._read, self._repeated = self._read + len(quanta), self._repeated + int(repeats.sum())
+        self._next += int((steps == 1).sum())
         if len(quanta):
             self._last = float(quanta[-1])
-        return ~repeats if self._repeated <= _FEW_REPEATED * self._read else np.ones(len(quanta), bool)
+        # By chance, half as many readings are equal to the one before as are next to it.
+        told = self._next < self._repeated <= _FEW_REPEATED * self._read
+        return ~repeats if told else np.ones(len(quanta), bool)
 
     def _renewed(self, starts: Ints, ends: Ints, masses: Ints) -> tuple[Ints, Ints, Ints]:
         """A counter's windows up to its latest growth, those in which it was stuck as one with the next: what it grows

@@ -89,3 +89,11 @@ def test_a_power_reading_that_repeats_the_one_before_counts_for_the_total_alone(
 def test_a_device_that_always_draws_the_same_keeps_its_windows() -> None:
     family = Family(averaged([200_000] * 30), (rows.POWER_AVERAGE,), T0)
     assert len(fetched(family, [1000, 2000, 3000]).ends) >= 27
+
+
+def test_readings_in_whole_watts_that_are_equal_by_chance_keep_their_windows() -> None:
+    watts = np.random.default_rng(1).integers(195, 205, 300)
+    timeline = averaged([int(each) for each in watts])
+    found = fetched(Family(timeline, (rows.POWER_AVERAGE,), T0), [10_000, 20_000, 30_000])
+    assert (np.diff(watts) == 0).sum() > 20
+    assert len(found.ends) > 295
