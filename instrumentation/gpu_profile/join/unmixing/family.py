@@ -57,6 +57,8 @@ class Family:
         self.measured: Floats = np.zeros(len(self.signals))
         #: Windows in which a counter grew, and how long they and those before them took.
         self._grown, self._took_ns = 0, 0
+        #: Since when it has not grown, where that is known.
+        self._still_ns: int | None = None
         #: Readings, how many of them repeat the one before or are next to it, and the last one.
         self._read, self._repeated, self._next, self._last = 0, 0, 0, math.nan
         #: Windows in a row that each signal has had no readings for.
@@ -88,7 +90,7 @@ class Family:
         columns = [c for s in self.signals if (c := self._timeline.column(s)) is not None]
         starts, ends, masses = columns[0].edges(self.seen_ns, until_ns)
         if self.lead.kind is Kind.COUNTER and self.lead not in IMMEDIATE:
-            starts, ends, masses = self._renewed(starts, ends, masses)
+            starts, ends, masses = self._joined(starts, ends, masses)
         self.seen_ns = int(ends[-1]) if len(ends) else max(self.seen_ns, until_ns - _LONGEST_SILENCE_NS)
         keep = (starts >= self.start_ns) & (ends > starts)
         taken = np.zeros((len(ends), len(columns)))
@@ -132,13 +134,22 @@ class Family:
         told = self._next < self._repeated <= _FEW_REPEATED * self._read
         return ~repeats if told else np.ones(len(quanta), bool)
 
-    def _renewed(self, starts: Ints, ends: Ints, masses: Ints) -> tuple[Ints, Ints, Ints]:
+    def _joined(self, starts: Ints, ends: Ints, masses: Ints) -> tuple[Ints, Ints, Ints]:
         """A counter's windows up to its latest growth, those in which it was stuck as one with the next: what it grows
         by then is of all of them."""
         grew = np.flatnonzero(masses > 0)
+        if len(starts) and self._still_ns is not None:
+            # The first of the windows in which it was stuck may have been let go of since.
+            starts = starts.copy()
+            starts[0] = min(starts[0], self._still_ns)
+        after = grew[-1] + 1 if len(grew) else 0
+        if after < len(starts):
+            self._still_ns = int(starts[after])
+        elif len(grew):
+            self._still_ns = None
         if not len(grew):
             return starts[:0], ends[:0], masses[:0]
-        starts, ends, masses = (part[: grew[-1] + 1] for part in (starts, ends, masses))
+        starts, ends, masses = starts[:after], ends[:after], masses[:after]
         first = np.append(0, grew[:-1] + 1)
         took = ends[grew] - starts[first]
         self._grown, self._took_ns = self._grown + len(grew), self._took_ns + int(took.sum())
@@ -157,6 +168,7 @@ class Family:
     def restart(self, since_ns: int) -> None:
         """Time goes on from an earlier moment than it had reached."""
         self.start_ns = self.seen_ns = since_ns
+        self._still_ns = None
 
 
 def _places(rows: tuple[Ints, Ints, Ints], starts: Ints, ends: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:

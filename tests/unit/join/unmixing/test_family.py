@@ -48,6 +48,15 @@ def test_a_counter_that_was_stuck_has_one_window_for_all_of_that_time(times: lis
     assert found.masses[:, 0] == pytest.approx([0.01] * 5 + [0.04] + [0.01] * 5)
 
 
+def test_a_counter_that_was_stuck_for_half_a_minute_has_one_window_for_that_too() -> None:
+    """What was measured is neither lost nor told of the last ten seconds alone."""
+    family = Family(counted([10] * 10 + [0] * 299 + [3000] + [10] * 10), (rows.ENERGY,), T0)
+    found = fetched(family, list(range(1000, 33_000, 1000)))
+    assert lengths(found) == [100] * 10 + [30_000] + [100] * 10
+    assert found.masses[10, 0] == pytest.approx(3.0)
+    assert family.covered_s == pytest.approx(32.0)
+
+
 def test_a_counter_that_is_read_faster_than_it_is_renewed_is_not_stuck() -> None:
     family = Family(counted([0, 0, 0, 0, 10] * 8, every_ms=20), (rows.ENERGY,), T0)
     assert lengths(fetched(family, [800])) == [100] * 8
