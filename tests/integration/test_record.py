@@ -101,7 +101,9 @@ def test_a_full_disk_ends_it_with_one_line_and_what_was_written_can_be_read(node
     done = ran(["sh", "-c", 'ulimit -f 8 && exec "$@"', "sh", *arguments])
     (path,) = directory.iterdir()
     assert done.returncode == 2
-    assert done.stderr.splitlines()[1:] == [f"gpu-profile: {path}: cannot be written: File too large"]
+    # On a busy machine it says first that it waits for the driver.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("waiting for the driver ")]
+    assert said[1:] == [f"gpu-profile: {path}: cannot be written: File too large"]
     assert samples(read_recording(directory)) > 0
 
 

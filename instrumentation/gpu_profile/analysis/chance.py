@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil, floor, pi, sqrt
 from statistics import NormalDist
 from typing import Final
@@ -59,6 +60,7 @@ def normal_quantile(alpha: float) -> float:
     return NormalDist().inv_cdf(1.0 - alpha / 2.0)
 
 
+@lru_cache(512)
 def student_quantile(alpha: float, degrees: float) -> float:
     """The same of Student's t. The angle atan(t / sqrt(degrees)) has the density cos(angle)^(degrees - 1)."""
     if degrees >= _MANY:

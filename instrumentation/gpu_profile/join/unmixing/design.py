@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
 from gpu_profile.join.unmixing.probes import Kind, Probe, run_time, slots_of
-from gpu_profile.join.unmixing.sensor import Sensor, moments_of
+from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
 
 #: Windows whose equations are made at once: more would take room, fewer time.
@@ -76,7 +76,7 @@ class Design:
         #: ... and how many are left out because a renewal is too near to tell which side of it they are on.
         self.unclear = np.zeros(len(placed), np.int64)
         if sensor.period_ns and not sensors[0].follows:
-            clear = keep & [each.clear(windows.starts) & each.clear(windows.ends) for each in placed]
+            clear = keep & clear_of(placed, windows.starts) & clear_of(placed, windows.ends)
             left = keep.sum(axis=1) - clear.sum(axis=1)
             enough = 2 * left <= keep.sum(axis=1)
             self.unclear[enough] = left[enough]
@@ -134,7 +134,8 @@ class Design:
     def _weighted(self, integrals: Floats, factors: Floats | None = None) -> Floats:
         """What integrals up to each moment, `[rows, moments]`, say of each window: `[n, rows]`."""
         parts = integrals[:, self._place].reshape(len(integrals), *self._shape)
-        result: Floats = (parts @ (self._factors if factors is None else factors)).T * self._scale[:, None]
+        factors = self._factors if factors is None else factors
+        result: Floats = np.einsum("rnm,m->nr", parts, factors) * self._scale[:, None]
         return result if self._first is None else np.add.reduceat(result, self._first, axis=0)
 
     def shares(self, active: ActiveTime | SampledTime, columns: int) -> Floats:

@@ -16,6 +16,8 @@ from gpu_profile.join.unmixing.probes import Kind, Probe
 #: Windows are summed by blocks of time, whose differences show what windows have in common with their neighbours.
 #: With this many, every two become one.
 _MOST_BLOCKS: Final = 16
+#: Multiplications of one product of rows: for more, OpenBLAS has all cores wait for one another, at twice the time.
+_AT_ONCE: Final = 200_000
 #: This share of a probe's own strength is rounding.
 _ROUNDING: Final = 1e-11
 _Float = TypeVar("_Float", np.float64, np.float32)
@@ -153,7 +155,8 @@ class Equations:
         self._grow(shares.shape[1])
         rows = np.concatenate((probes, shares), axis=1)
         size = rows.shape[1]
-        products = rows.T @ rows
+        parts = np.array_split(rows, 1 + len(rows) * size**2 // _AT_ONCE)
+        products = np.sum([part.T @ part for part in parts], axis=0)
         if size < len(self.total):
             products = np.pad(products, (0, len(self.total) - size))
         self._upper += packed(products)

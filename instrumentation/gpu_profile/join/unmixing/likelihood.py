@@ -153,6 +153,7 @@ class Likelihood:
         self._known, self._expected = known, expected
         self._stamp_errors = errors or Errors(np.zeros((columns, columns)))
         self._some = windows.ends[:: max(1, len(windows.ends) // _COMPARED)]
+        self._moved: dict[Sensor, Ints] = {}
         self._alone = windows._replace(masses=windows.masses[:, :1])
         self._unsteadiness_ns = unsteadiness_ns(windows.ends)
         #: The catalogue's period is only nominal: what the readings show goes first.
@@ -267,7 +268,7 @@ class Likelihood:
 
         A timing that is not how such sensors work has to be that much better.
         """
-        return len(self.windows.ends) * float(np.log(left)) + self._against(sensor)
+        return len(self.windows.ends) * math.log(left) + self._against(sensor)
 
     def _against(self, sensor: Sensor) -> float:
         """What is against a timing to begin with: how such sensors work, or how this one does."""

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.sensor import Sensor, moments_of
+from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
 
 #: Active time is looked up at moments so far apart.
 _STEP_NS: Final = 2_000_000
 #: Moments that are looked up at once.
-_AT_ONCE: Final = 40_000
+_AT_ONCE: Final = 10_000
 #: A window that misses by more than this many times the median is no better known: with a wrong renewal, one in twenty
 #: may hide which of the timings is right.
 _FAR: Final = 4.0
@@ -46,27 +46,28 @@ class Scan:
     def residuals(self, sensors: Sequence[Sensor]) -> Floats:
         """The mean squared error that each timing leaves, with rates that may be anything."""
         found = np.zeros(len(sensors))
-        shapes = [(sensor.window_ns, sensor.smooth) for sensor in sensors]
+        # What is smoothed differs by its time constant; of the others, all are alike.
+        shapes = [sensor.window_ns if sensor.smooth else 0 for sensor in sensors]
         most = max(1, _AT_ONCE // max(1, len(self._windows.ends)))
-        for shape in dict.fromkeys(shapes):
-            places = [i for i, each in enumerate(shapes) if each == shape]
+        for constant_ns in dict.fromkeys(shapes):
+            places = [i for i, each in enumerate(shapes) if each == constant_ns]
             for at in range(0, len(places), most):
                 part = places[at : at + most]
-                found[part] = self._of_shape([sensors[i] for i in part], shape)
+                found[part] = self._of_shape([sensors[i] for i in part], constant_ns)
         return found
 
-    def _of_shape(self, sensors: Sequence[Sensor], shape: tuple[int, bool]) -> Floats:
+    def _of_shape(self, sensors: Sequence[Sensor], constant_ns: int) -> Floats:
         windows = self._windows
         sensors = [sensor.placed(windows.ends) for sensor in sensors]
         ends = moments_of(sensors, windows.ends)
         lengths = np.broadcast_to(windows.ends - windows.starts, ends.shape)
-        window_ns, smooth = shape
-        if smooth:
-            shares = self._at(self._smoothed(window_ns), ends)
+        if constant_ns:
+            shares = self._at(self._smoothed(constant_ns), ends)
         else:
-            starts = ends - window_ns if window_ns else moments_of(sensors, windows.starts)
+            window_ns, starts = np.array([[each.window_ns] for each in sensors]), moments_of(sensors, windows.starts)
             if self._counts:
-                lengths = ends - (moments_of(sensors, windows.starts) if window_ns else starts)
+                lengths = ends - starts
+            starts = np.where(window_ns, ends - window_ns, starts)
             shares = self._at(self._passed, ends)
             shares -= self._at(self._passed, starts)
             shares /= np.maximum(ends - starts, 1)[:, :, None]
@@ -93,13 +94,10 @@ class Scan:
     def _unclear(self, sensors: Sequence[Sensor]) -> npt.NDArray[np.bool_]:
         """Which windows have an edge so near to a renewal that a step of the grid moves it across, by timing. If most
         have, all speak."""
-        starts, ends = self._windows.starts, self._windows.ends
-        unclear = np.zeros((len(sensors), len(ends)), bool)
+        clear = clear_of(sensors, self._windows.starts) & clear_of(sensors, self._windows.ends)
         # Readings that are in step are as far from renewals as can be.
-        for i, each in enumerate(sensors):
-            if each.period_ns and not each.in_step:
-                near = ~(each.clear(starts) & each.clear(ends))
-                unclear[i] = near & (2 * int(near.sum()) <= len(ends))
+        clear[[each.in_step for each in sensors]] = True
+        unclear: npt.NDArray[np.bool_] = ~clear & (2 * (~clear).sum(axis=1) <= clear.shape[1])[:, None]
         return unclear
 
     def _solved(self, shares: Floats, values: Floats, near: npt.NDArray[np.bool_] | None = None) -> Floats:

@@ -125,10 +125,8 @@ class Sensor(NamedTuple):
 
     def clear(self, stamps: Ints) -> npt.NDArray[np.bool_]:
         """Which stamps are far enough from a renewal to tell which side of it they are on: a call takes time."""
-        if not self.period_ns:
-            return np.ones(len(stamps), bool)
-        guard, since = GUARD_NS + self.jitter_ns + self.blur_ns // 2, (stamps - self.phase_ns) % self.period_ns
-        return (since >= guard) & (since < self.period_ns - guard)
+        clear: npt.NDArray[np.bool_] = clear_of([self], stamps)[0]
+        return clear
 
     @property
     def usual(self) -> bool:
@@ -210,11 +208,26 @@ class Sensor(NamedTuple):
 
 def moments_of(sensors: Sequence[Sensor], stamps: Ints) -> Ints:
     """The moments that the readings stamped `stamps` are of under each sensor: `[sensors, stamps]`."""
-    times = np.array([(s.lag_ns, s.period_ns, s.phase_ns) for s in sensors], np.int64).reshape(-1, 3)
-    lag, period, phase = times.T[:, :, None]
-    since = (stamps - phase) % np.maximum(period, 1) if period.any() else 0
-    moments: Ints = stamps - since - lag
+    lag, period, phase = np.array([(s.lag_ns, s.period_ns, s.phase_ns) for s in sensors], np.int64).T[:, :, None]
+    moments: Ints = stamps - _since(stamps, period, phase) - lag
     return moments
+
+
+def clear_of(sensors: Sequence[Sensor], stamps: Ints) -> npt.NDArray[np.bool_]:
+    """Which stamps are `clear` under each sensor: `[sensors, stamps]`."""
+    guards = [GUARD_NS + s.jitter_ns + s.blur_ns // 2 if s.period_ns else 0 for s in sensors]
+    guard, (period, phase) = (
+        np.array(guards)[:, None],
+        np.array([(s.period_ns, s.phase_ns) for s in sensors], np.int64).T[:, :, None],
+    )
+    since = _since(stamps, period, phase)
+    clear: npt.NDArray[np.bool_] = (period == 0) | (since >= guard) & (since < period - guard)
+    return clear
+
+
+def _since(stamps: Ints, period: Ints, phase: Ints) -> Ints:
+    """How long before each stamp the last renewal came; 0 where none come."""
+    return (stamps - phase) % np.maximum(period, 1) if period.any() else np.zeros_like(stamps - phase)
 
 
 def renews_faster(signal: Signal, stamps: Ints) -> bool:

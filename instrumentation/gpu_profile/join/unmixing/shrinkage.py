@@ -85,25 +85,25 @@ def shrink(
     strengths = by_group(strength)
     given = np.array([(start or {}).get(group, 0.0) for group in own])
     most = np.array([1 / _TINY if group is Group.TIMING else max(_TINY, (_LARGEST * mean) ** 2) for group in own])
-    variances = np.clip(np.where(given > 0, given, 0.1 * noise * n / strengths), _TINY, most)
+    variances = _within(np.where(given > 0, given, 0.1 * noise * n / strengths), _TINY, most)
     precision = np.full(len(kept), _ROUNDING)
     step, stride = np.zeros(len(own)), np.ones(len(own))
     for _ in range(_ROUNDS if own else 2):
         # Never less than rounding: where nothing is noise, two columns that are alike would be one equation.
-        precise = np.clip(noise / np.maximum(variances[of] * strength, _TINY), _ROUNDING, _HELD)
+        precise = _within(noise / np.maximum(variances[of] * strength, _TINY), _ROUNDING, _HELD)
         precision[shrunk] = precise
         whole = inner.copy()
-        whole.flat[:: len(kept) + 1] += precision
+        whole.reshape(-1)[:: len(kept) + 1] += precision
         inverse = np.linalg.inv(whole).astype(np.float64, copy=False)
         solution = inverse @ right
         told = sizes - by_group(precise * inverse.diagonal()[shrunk])
         squares = by_group(solution[shrunk] ** 2 / strength)
-        new = np.clip(squares / np.maximum(told, 1e-6), _TINY, most)
+        new = _within(squares / np.maximum(told, 1e-6), _TINY, most)
         matters = told * squares * strengths > 1e-6 * noise * sizes
         moved = float(np.abs(new / variances - 1).max(where=matters, initial=0.0))
-        step, before = np.clip(np.log(new) - np.log(variances), -_FARTHEST, _FARTHEST), step
+        step, before = _within(np.log(new) - np.log(variances), -_FARTHEST, _FARTHEST), step
         stride = np.where(step * before > 0, np.minimum(stride * _LONGER, _LONGEST), 1.0)
-        variances = np.clip(new * np.exp((stride - 1) * step), _TINY, most)
+        variances = _within(new * np.exp((stride - 1) * step), _TINY, most)
         left = float(square - 2 * solution @ right + solution @ inner @ solution)
         old, noise = noise, max(floor, left / max(1.0, n - free - float(np.maximum(told, 0.0).sum())))
         if max(moved, abs(noise / old - 1)) < _STEADY:
@@ -135,6 +135,12 @@ def omitted(places: Ints, gram: Floats) -> Floats:
     gram = gram.copy()
     gram[places], gram[:, places] = 0.0, 0.0
     return gram
+
+
+def _within(values: Floats, low: float, high: float | Floats) -> Floats:
+    """What `np.clip` does, for few values in a fraction of its time."""
+    result: Floats = np.minimum(np.maximum(values, low), high)
+    return result
 
 
 def _left(gram: Floats, moment: Floats, square: float) -> float:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from gpu_profile.catalogue import Kind
+from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.design import Windows
 from gpu_profile.join.unmixing.likelihood import Best, Likelihood, Trial, is_late
 from gpu_profile.join.unmixing.scan import Scan
@@ -226,7 +228,9 @@ class Search(Likelihood):
         # Parts of periods, of which some fit any loop, take no place of others.
         starts = self._distinct(whole, _STARTS, math.inf) + self._distinct(parts, _PARTS, math.inf)
         # In a loop that hardly varies, what is right and what is wrong are few milliseconds apart.
-        return [min(ranked([*start.around(FINE_STEPS_NS[0])]))[2] for start in starts]
+        around = [[*start.around(FINE_STEPS_NS[0])] for start in starts]
+        closer = iter(ranked([each for some in around for each in some]))
+        return [min(islice(closer, len(some)))[2] for some in around]
 
     def _ranking(self, windows: Windows) -> Callable[[Sequence[Sensor]], list[Ranked]]:
         """What scores timings by some windows, roughly."""
@@ -285,8 +289,14 @@ class Search(Likelihood):
         """Whether two timings are not just neighbours on the grid."""
         if one.smooth != other.smooth or abs(one.window_ns - other.window_ns) > _ALIKE * other.window_ns:
             return True
-        far = np.abs(one.placed(self._some).middles(self._some) - other.placed(self._some).middles(self._some))
-        return bool(np.median(far) > max(STEP_NS, one.window_ns // 10))
+        far = np.abs(self._middles(one) - self._middles(other)) > max(STEP_NS, one.window_ns // 10)
+        return bool(2 * np.count_nonzero(far) > len(far))
+
+    def _middles(self, sensor: Sensor) -> Ints:
+        """The moments of some of the readings, moved to the mean age of what they are of."""
+        if sensor not in self._moved:
+            self._moved[sensor] = sensor.placed(self._some).middles(self._some)
+        return self._moved[sensor]
 
     @staticmethod
     def _near(one: Sensor, other: Sensor) -> bool:
