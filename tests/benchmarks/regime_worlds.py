@@ -393,7 +393,7 @@ def run(work: Workload, rng: np.random.Generator) -> tuple[Pool, int]:
         pool.timeline.append(samples)
         last, before = now, after
         if number % 90 == 89:
-            pool.advance(active, now, final=True)
+            pool.advance(active, now, final=now == ticks[-1])
     for _ in active:
         pool.count("work")
     return pool, len(active)

@@ -12,7 +12,7 @@ from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.join.unmixing.design import Design, Windows
-from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, Sensor, moments_of
+from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, Sensor, clear_of, moments_of
 from gpu_profile.join.unmixing.timings import STEP_NS, lagging, renewing, shapes, stepping
 
 MS = 1_000_000
@@ -87,6 +87,8 @@ def test_moments_under_several_sensors_are_those_under_each(some: list[Sensor], 
     assert found.shape == (len(some), len(at))
     for sensor, moments in zip(some, found, strict=True):
         assert moments.tolist() == sensor.moments(at).tolist()
+    clear = [sensor.clear(at).tolist() for sensor in some]
+    assert clear_of(some, at).tolist() == clear
 
 
 @few

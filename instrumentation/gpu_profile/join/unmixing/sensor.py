@@ -208,21 +208,24 @@ class Sensor(NamedTuple):
 
 def moments_of(sensors: Sequence[Sensor], stamps: Ints) -> Ints:
     """The moments that the readings stamped `stamps` are of under each sensor: `[sensors, stamps]`."""
-    lag, period, phase = np.array([(s.lag_ns, s.period_ns, s.phase_ns) for s in sensors], np.int64).T[:, :, None]
+    lag, period, phase = _columns([(s.lag_ns, s.period_ns, s.phase_ns) for s in sensors])
     moments: Ints = stamps - _since(stamps, period, phase) - lag
     return moments
 
 
 def clear_of(sensors: Sequence[Sensor], stamps: Ints) -> npt.NDArray[np.bool_]:
     """Which stamps are `clear` under each sensor: `[sensors, stamps]`."""
-    guards = [GUARD_NS + s.jitter_ns + s.blur_ns // 2 if s.period_ns else 0 for s in sensors]
-    guard, (period, phase) = (
-        np.array(guards)[:, None],
-        np.array([(s.period_ns, s.phase_ns) for s in sensors], np.int64).T[:, :, None],
-    )
+    guards = (GUARD_NS + s.jitter_ns + s.blur_ns // 2 for s in sensors)
+    guard, period, phase = _columns([(g, s.period_ns, s.phase_ns) for g, s in zip(guards, sensors, strict=True)])
     since = _since(stamps, period, phase)
     clear: npt.NDArray[np.bool_] = (period == 0) | (since >= guard) & (since < period - guard)
     return clear
+
+
+def _columns(some: Sequence[tuple[int, int, int]]) -> Ints:
+    """Three numbers of each sensor, as columns beside stamps: `[3, sensors, 1]`."""
+    columns: Ints = np.array(some, np.int64).reshape(-1, 3).T[:, :, None]
+    return columns
 
 
 def _since(stamps: Ints, period: Ints, phase: Ints) -> Ints:
