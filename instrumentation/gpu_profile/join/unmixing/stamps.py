@@ -231,4 +231,9 @@ def largest(gram: Floats, moment: Floats, square: float, errors: Floats) -> floa
 
 
 def _possible(matrix: Floats) -> bool:
-    return bool(np.linalg.eigvalsh(matrix)[0] > -1e-12)
+    """Whether it has no negative eigenvalue, but for rounding."""
+    try:
+        np.linalg.cholesky(matrix + 1e-12 * np.eye(len(matrix)))
+    except np.linalg.LinAlgError:
+        return False
+    return True

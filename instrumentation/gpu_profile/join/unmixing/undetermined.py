@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,7 @@ class Undetermined:
         strengths, axes, weak = directions(0.0)
         steady = axes @ ((axes.T @ (moment * scale)) / np.where(weak, np.inf, strengths))
         _, other_axes, hidden = directions(_CAUTION * most_error)
-        self._hidden = [(axes, weak), (other_axes, hidden)]
+        self._hidden = [_Axes.of(axes[:, weak], scale), _Axes.of(other_axes[:, hidden], scale)]
         # Where physics alone bounds a rate, there is no saying where between its bounds it is.
         unbound = other_axes[:, hidden]
 
@@ -64,34 +64,43 @@ class Undetermined:
 
     def farthest(self, weights: Floats, rates: Floats) -> float:
         """How far the rate of a mixture of columns may be off: as far as physics lets it. `rates` are those found."""
-        return max(self._along(weights, rates, axes[:, weak]) for axes, weak in self._hidden)
+        return max(self._along(weights, rates, axes) for axes in self._hidden)
 
     def determined(self, weights: Floats) -> Floats:
         """The part of a mixture of columns that lies in no direction which physics alone bounds."""
-        axes, weak = self._hidden[-1]
-        ways, part = axes[:, weak], self._scale * weights
-        rest = part - ways @ (ways.T @ part)
+        axes, part = self._hidden[-1].axes, self._scale * weights
+        rest = part - axes @ (axes.T @ part)
         return np.where(self._seen, rest / np.where(self._seen, self._scale, 1.0), 0.0)
 
-    def _along(self, weights: Floats, rates: Floats, axes: Floats) -> float:
+    def _along(self, weights: Floats, rates: Floats, hidden: _Axes) -> float:
         """How far the rate moves if rates move along some axes of the scaled equations and stay within physics."""
         part = self._scale * weights
-        size, along = float(part @ part), part @ axes
+        size, along = float(part @ part), part @ hidden.axes
         if size <= 0:
             return math.inf
         if float(along @ along) <= _LEAK * _LEAK * size:
             return 0.0
         if not np.isfinite(self._most):
             return math.inf if float(along @ along) > _LEAK * size else 0.0
-        ways = axes * self._scale[:, None]
-        if axes.shape[1] == 1:
-            way = ways[:, 0]
+        if hidden.axes.shape[1] == 1:
+            way = hidden.axes[:, 0] * self._scale
             moved = np.abs(way) > 1e-9 * np.abs(way).max()
             ends = np.stack((-rates[moved], np.maximum(0.0, self._ceilings - rates)[moved])) / way[moved]
             farthest = max(float(ends.max(axis=0).min()), -float(ends.min(axis=0).max()))
             return abs(float(along[0])) * farthest
         # Of several, a bound: no rate moves by more than `most`.
-        basis = np.linalg.qr(ways)[0]
-        seen = basis @ (basis.T @ weights)
-        moved = np.abs(basis).max(axis=1) > 1e-9
-        return self._most * min(float(np.abs(seen).sum()), math.sqrt(moved.sum()) * float(np.linalg.norm(seen)))
+        seen = hidden.basis @ (hidden.basis.T @ weights)
+        moved = np.count_nonzero(np.abs(hidden.basis).max(axis=1) > 1e-9)
+        return self._most * min(float(np.abs(seen).sum()), math.sqrt(moved) * float(np.linalg.norm(seen)))
+
+
+class _Axes(NamedTuple):
+    """Axes of the scaled equations, `[columns, axes]`, and an orthonormal basis of the rates that they move."""
+
+    axes: Floats
+    basis: Floats
+
+    @classmethod
+    def of(cls, axes: Floats, scale: Floats) -> _Axes:
+        """Axes of equations that were scaled by so much."""
+        return cls(axes, np.linalg.qr(axes * scale[:, None])[0] if axes.shape[1] > 1 else axes)
