@@ -326,7 +326,7 @@ def test_a_device_that_is_lost_meanwhile_leaves_what_was_read_and_a_note(tmp_pat
 def test_a_warmup_is_left_out_and_one_that_is_longer_than_the_run_is_told(node: str) -> None:
     found = last_line(profile("--backend", node, "--json", "--warmup", "3", "sleep", "6").stdout)
     assert "warmup ignored: first 3.00s" in found["notes"]
-    assert found["coverage"] > 0.9, "what was lost before the driver had answered is part of the warm-up"
+    assert found["coverage"] > 0.95, "what was lost before the driver had answered is part of the warm-up"
     found = last_line(profile("--backend", node, "--strict", "--json", "--warmup", "60", "sleep", "0.2").stdout)
     assert "the warmup is longer than the run: nothing was measured" in found["notes"]
     assert found["util_gpu_mean"] is None

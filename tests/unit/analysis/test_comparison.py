@@ -65,11 +65,11 @@ def test_the_same_pair_gives_the_same_intervals_again() -> None:
     assert compare(a, b) == compare(a, b)
 
 
-def test_of_60_programs_compared_with_themselves_at_most_4_show_any_difference() -> None:
-    """Executions are few, depend on one another, have heavy tails and a warm-up; runs differ as a whole. `make bench
-    ONLY=library` compares more of them."""
-    wrong = [seed for seed in range(60) if different(pair(seed, most=40))]
-    assert len(wrong) <= 4, wrong
+@pytest.mark.parametrize("first", range(0, 100, 50))
+def test_of_100_programs_compared_with_themselves_at_most_7_show_any_difference(first: int) -> None:
+    """Executions are few, depend on one another, have heavy tails and a warm-up; runs differ as a whole."""
+    wrong = [seed for seed in range(first, first + 50) if different(pair(seed, most=40))]
+    assert len(wrong) <= 7 / 2, wrong
 
 
 def test_a_fifth_more_time_in_one_region_is_found_in_9_of_10_pairs() -> None:

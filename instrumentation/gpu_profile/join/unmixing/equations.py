@@ -16,7 +16,7 @@ from gpu_profile.join.unmixing.probes import Kind, Probe
 #: Windows are summed by blocks of time, whose differences show what windows have in common with their neighbours.
 #: With this many, every two become one.
 _MOST_BLOCKS: Final = 16
-#: Multiplications of one product of rows: for more, OpenBLAS has all cores wait for one another, at twice the time.
+#: Multiplications of one product of rows: for more than some 400,000, OpenBLAS has all cores wait for one another.
 _AT_ONCE: Final = 200_000
 #: This share of a probe's own strength is rounding.
 _ROUNDING: Final = 1e-11

@@ -153,7 +153,8 @@ class Likelihood:
         self._known, self._expected = known, expected
         self._stamp_errors = errors or Errors(np.zeros((columns, columns)))
         self._some = windows.ends[:: max(1, len(windows.ends) // _COMPARED)]
-        self._moved: dict[Sensor, Ints] = {}
+        #: The moments of those under timings that were asked for, moved to the mean age of what they are of.
+        self._middle_moments: dict[Sensor, Ints] = {}
         self._alone = windows._replace(masses=windows.masses[:, :1])
         self._unsteadiness_ns = unsteadiness_ns(windows.ends)
         #: The catalogue's period is only nominal: what the readings show goes first.

@@ -38,7 +38,8 @@ from gpu_profile.units import NS_PER_S
 _SURE_LAG_MS: Final = 0.2
 LOCK_AT: Final = 300
 LOCK_UNSURE_AT: Final = 1000
-#: It is looked for again with so many times as many windows, and when there will be no more: a search is many fits.
+#: It is looked for again with so many times as many windows, and when there will be no more: a search is many fits, and
+#: rivals that few windows could not rule out are carried along.
 _GROWTH: Final = 4.0
 _GROWTH_AT_LAST: Final = 1.25
 #: The search starts with so many windows per column, fewer where there will be no more; before it, no rate is given.

@@ -294,9 +294,9 @@ class Search(Likelihood):
 
     def _middles(self, sensor: Sensor) -> Ints:
         """The moments of some of the readings, moved to the mean age of what they are of."""
-        if sensor not in self._moved:
-            self._moved[sensor] = sensor.placed(self._some).middles(self._some)
-        return self._moved[sensor]
+        if sensor not in self._middle_moments:
+            self._middle_moments[sensor] = sensor.placed(self._some).middles(self._some)
+        return self._middle_moments[sensor]
 
     @staticmethod
     def _near(one: Sensor, other: Sensor) -> bool:

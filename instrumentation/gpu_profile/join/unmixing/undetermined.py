@@ -102,5 +102,5 @@ class _Axes(NamedTuple):
 
     @classmethod
     def of(cls, axes: Floats, scale: Floats) -> _Axes:
-        """Axes of equations that were scaled by so much."""
-        return cls(axes, np.linalg.qr(axes * scale[:, None])[0] if axes.shape[1] > 1 else axes)
+        """Axes of equations whose columns were scaled by `scale`."""
+        return cls(axes, np.linalg.qr(axes * scale[:, None])[0])

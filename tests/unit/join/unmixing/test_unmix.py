@@ -408,3 +408,20 @@ def test_rounding_takes_no_rate_beyond_what_the_mean_allows() -> None:
         assert rate.reason == ""
         assert rate.value == pytest.approx(1.0)
         assert 0.005 < rate.half_width < 0.05
+
+
+def test_what_no_window_tells_apart_is_analysed_once_however_many_rates_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For many regions, an analysis for each rate took minutes on a busy machine."""
+    pairs = np.random.default_rng(2).dirichlet(np.ones(3), 50)
+    shares = np.column_stack((pairs[:, 0], pairs[:, 1] / 2, pairs[:, 1] / 2, pairs[:, 2] / 2, pairs[:, 2] / 2))
+    equations = Equations()
+    equations.add(shares, shares @ np.array([90.0, 300, 300, 500, 500]))
+    fit = Fit(equations, most=700.0)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("decomposed again")
+
+    monkeypatch.setattr(np.linalg, "qr", refuse)
+    assert [bool(fit.rate(weights).reason) for weights in np.eye(5)] == [False, True, True, True, True]
