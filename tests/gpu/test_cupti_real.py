@@ -1,4 +1,4 @@
-"""CUPTI on a real GPU. Written against its headers and never run on hardware so far; see `tests/unit/kernels/cupti`.
+"""CUPTI on a real GPU. Run on an H200 with cupti-python 13.0.1; see `tests/unit/kernels/cupti`.
 
 Each test has a process of its own: CUPTI cannot be taken back from one.
 """
@@ -86,7 +86,9 @@ def test_copies_sets_and_memory_of_the_driver_are_recorded_with_their_bytes() ->
         assert copies["Memcpy HtoD (Pinned -> Device)"].bytes == 4 << 20, copies
         taken = [each for each in found if type(each) is Allocation and each.device != HOST]
         assert any(each.bytes >= 64 << 20 for each in taken) and any(each.bytes < 0 for each in taken), taken
-        assert all(each.thread == threading.get_native_id() for each in taken), taken
+        # Static variables of modules that were loaded meanwhile (`device static`) nobody called for.
+        called = [each for each in taken if each.kind == "device"]
+        assert all(each.thread == threading.get_native_id() for each in called), taken
         """
     )
 

@@ -1,7 +1,8 @@
 """CUDA's contexts, streams and events as its documentation has them, on a clock that the test moves.
 
 `FakeCuda` stands in for `gpu_profile.regions.frameworks.libcuda.Cuda`; `torch_on`, `cupy_on`, `numba_on` and `jax_on`
-make modules of the frameworks that use it. A device's own clock may drift. Any wait is counted.
+make modules of the frameworks that use it. A device's own clock may drift, and other processes may have it in turn with
+this one. Any wait is counted.
 """
 
 import ctypes
@@ -20,11 +21,13 @@ from gpu_profile.regions import frameworks
 from gpu_profile.regions.frameworks import find_stream, libcuda
 from gpu_profile.regions.frameworks.libcuda import CudaError
 from gpu_profile.testing import START_NS, FakeClock
-from gpu_profile.units import NS_PER_S
+from gpu_profile.units import NS_PER_S, nanoseconds
 from support.concurrency import in_threads
 
 #: What a call costs the host.
 CALL_S = 1e-6
+#: For so long a process has a device to itself where others want it too.
+SLICE_S = 2e-3
 
 
 @dataclass
@@ -46,12 +49,16 @@ class FakeEvent:
 
 @dataclass
 class FakeCuda:
-    """`devices` may be seen, of which those in `contexts` have their primary context."""
+    """`devices` may be seen, of which those in `contexts` have their primary context.
+
+    This process and `others` more, which never run out of work, have each device for `SLICE_S` in turn.
+    """
 
     clock: FakeClock
     devices: int = 1
     contexts: set[int] = field(default_factory=lambda: {0})
     drift: float = 0.0
+    others: int = 0
 
     def __post_init__(self) -> None:
         self.numbers = itertools.count(1000)
@@ -76,8 +83,25 @@ class FakeCuda:
     def launch(self, seconds: float, stream: int = 0) -> int:
         """Queue work, and say when it will have run."""
         queue = self.streams[stream]
-        queue.tail_ns = max(queue.tail_ns, self.clock.now_ns()) + round(seconds * NS_PER_S)
+        at_ns, left_ns = self._ours_ns(max(queue.tail_ns, self.clock.now_ns())), round(seconds * NS_PER_S)
+        while self.others and left_ns > (slice_ns := nanoseconds(SLICE_S) - self._into_ns(at_ns)):
+            at_ns, left_ns = self._ours_ns(at_ns + slice_ns), left_ns - slice_ns
+        queue.tail_ns = at_ns + left_ns
         return queue.tail_ns
+
+    def _into_ns(self, ns: int) -> int:
+        """How long before this moment the slice of this process began."""
+        return (ns - START_NS) % (nanoseconds(SLICE_S) * (1 + self.others))
+
+    def _ours_ns(self, ns: int) -> int:
+        """The first moment from this one on at which this process has the device."""
+        into = self._into_ns(ns)
+        here = not self.others or into < nanoseconds(SLICE_S)
+        return ns if here else ns - into + nanoseconds(SLICE_S) * (1 + self.others)
+
+    def give_way(self) -> None:
+        """Let the slice of this process end, if it has it."""
+        self.clock.advance(max(0, nanoseconds(SLICE_S) - self._into_ns(self.clock.now_ns())) / NS_PER_S)
 
     @contextmanager
     def capture(self, stream: int) -> Iterator[None]:
@@ -146,7 +170,7 @@ class FakeCuda:
         assert queue.ordinal == self.events[event].ordinal == context - 1
         assert not queue.capturing, "an event in a graph has no time"
         tails = [queue.tail_ns, self.streams[queue.ordinal].tail_ns if self.one_queue else 0]
-        self.events[event].passed_ns = max(self.clock.now_ns(), *tails)
+        self.events[event].passed_ns = self._ours_ns(max(self.clock.now_ns(), *tails))
 
     def passed(self, event: int) -> bool:
         self._call("cuEventQuery", unsafe=True)

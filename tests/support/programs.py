@@ -24,9 +24,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment with the packages on the path and no setting of the exporter."""
+    """This process's environment with the packages first on the path and no setting of the exporter."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GPU_PROFILE")}
-    paths = [str(ROOT / "instrumentation"), str(ROOT / "exporter")]
+    # What a machine has on its path, such as installed packages, stays behind them. An empty entry would be the
+    # working directory.
+    behind = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    paths = dict.fromkeys([str(ROOT / "instrumentation"), str(ROOT / "exporter"), *behind])
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), **more}
 
 

@@ -38,6 +38,8 @@ _TELEMETRY: Final = (
     "opentelemetry-exporter-otlp-proto-grpc",
 )
 _PORTS: Final = (9400, 9401)
+#: Of a longer setting of the container a line has so many characters; `--json` has all.
+_WIDEST_VALUE: Final = 60
 #: Where Linux reads the time from without entering the kernel.
 _FAST_CLOCKS: Final = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
 
@@ -87,8 +89,9 @@ def container() -> Iterator[Finding]:
     }
     inside = [name for name, there in marks.items() if there]
     settings = {name: value for name, value in os.environ.items() if name.startswith("NVIDIA_")}
-    said = "".join(f", {name}={value}" for name, value in sorted(settings.items()))
-    yield Finding("container", State.INFO, (", ".join(inside) or "no sign of one") + said, data={"inside": inside})
+    said = "".join(f", {name}={_shortened(value)}" for name, value in sorted(settings.items()))
+    data = {"inside": inside, "environment": settings}
+    yield Finding("container", State.INFO, (", ".join(inside) or "no sign of one") + said, data=data)
     nodes = sorted(str(path) for path in Path("/dev").glob("nvidia*") if not path.is_dir())
     if not nodes:
         yield Finding("/dev/nvidia*", State.MISSING, "no device files", NO_DRIVER, {"nodes": []})
@@ -171,6 +174,11 @@ def smi() -> Iterator[Finding]:
         yield Finding("nvidia-smi", State.MISSING, f"{path}: {said[0]}", "run it by hand: its message names the cause")
     else:
         yield Finding("nvidia-smi", State.OK, f"{path}: lists {sum(line.startswith('GPU') for line in said)} GPUs")
+
+
+def _shortened(value: str) -> str:
+    """For a line that is read: NVIDIA_REQUIRE_CUDA of its images alone has some 2,000 characters."""
+    return value if len(value) <= _WIDEST_VALUE else value[:_WIDEST_VALUE].rstrip() + "…"
 
 
 # ---------------------------------------------------------------------- what is around

@@ -143,6 +143,18 @@ def test_the_checks_of_the_machine_find_something_everywhere() -> None:
         assert all(each.to_do for each in found if each.state in (State.FAILS, State.MISSING))
 
 
+def test_long_settings_of_the_container_are_cut_in_the_line_and_whole_in_the_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    required = "cuda>=13.0 " + " ".join(f"brand={number},driver>=535,driver<536" for number in range(60))
+    monkeypatch.setenv("NVIDIA_REQUIRE_CUDA", required)
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "all")
+    found = next(machine.container())
+    assert f", NVIDIA_REQUIRE_CUDA={required[:60].rstrip()}…, " in found.found
+    assert ", NVIDIA_VISIBLE_DEVICES=all" in found.found
+    assert found.data["environment"]["NVIDIA_REQUIRE_CUDA"] == required
+
+
 @pytest.mark.parametrize(("only", "state"), [("0", State.OK), ("1", State.MISSING), ("", State.INFO)])
 def test_it_says_whether_counters_may_be_read_and_that_recording_kernels_needs_nothing(
     tmp_path: Path, only: str, state: State

@@ -1,7 +1,9 @@
 """Device intervals from CUDA events: recorded on the stream that a framework uses, resolved later by asking.
 
 An event's time is known only as its distance from another event. So now and then one is recorded on an idle stream of
-our own, between two readings of the host's clock; marks count from the newest of these. Nothing synchronises.
+our own, and looked at until the device has passed it. That was between two readings of the host's clock, and marks
+count from the newest of these. Nothing synchronises. A device that other processes share may take milliseconds to pass
+it: who resolves marks waits for that, who records them never.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from gpu_profile.clock import Clock
+from gpu_profile.clock import Alarm, Clock
 from gpu_profile.regions.frameworks.libcuda import Cuda, CudaError
-from gpu_profile.units import NS_PER_S
+from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
 
@@ -30,6 +32,10 @@ ATTEMPTS: Final = 4
 NARROW_NS: Final = 20_000
 #: How often an attempt looks whether the device has passed the event, about 0.1 ms in all: then the device is busy.
 LOOKS: Final = 150
+#: Who resolves marks goes on looking for so long: processes that share a device have it in turn, for some 2 ms each.
+PATIENCE_S: Final = 0.05
+#: Between two of those looks, in which the device passed the event at a moment that is not known; 0.1 ms in practice.
+PAUSE_S: Final = 20e-6
 #: Events in existence for one device. With more executions unresolved than that, some have the host's interval.
 MOST_EVENTS: Final = 16_384
 #: So many calls that fail in a row mean that the context is lost for good.
@@ -79,14 +85,17 @@ class EventStream:
     """The calling thread's current stream on one device, as `gpu_profile.regions.streams.Stream`.
 
     `stream_of(ordinal)` is the handle of that stream, None where it cannot be told. `record` costs the host the event's
-    record and one question (about 3 µs); it gives `UNMARKED` inside a CUDA graph's capture, without a base to count
-    from, with `MOST_EVENTS` unresolved, and once the context is lost. Raises CudaError if there can be no stream.
+    record and one question (about 3 µs), without a new base about 0.1 ms once in `RETRY_S`; it gives `UNMARKED` inside
+    a CUDA graph's capture, without a base to count from, with `MOST_EVENTS` unresolved, and once the context is lost.
+    `resolve` takes up to `PATIENCE_S`, once in `RETRY_S`, where the device does not pass a new base at once. Raises
+    CudaError if there can be no stream.
     """
 
     def __init__(self, cuda: Cuda, ordinal: int, stream_of: Callable[[int], int | None], clock: Clock) -> None:
         self._cuda = cuda
         self._ordinal = ordinal
         self._stream_of = stream_of
+        self._clock = clock
         self._now_ns = clock.now_ns
         self._context = cuda.context(ordinal)
         self.device_uuid = cuda.uuid(ordinal)
@@ -96,8 +105,14 @@ class EventStream:
         self._made = 0
         self._failures = 0
         self._base: Base | None = None
+        #: When a base was last tried to be had, at once or by waiting for it.
         self._tried_ns: int | None = None
+        self._waited_ns: int | None = None
+        #: Never set: what there is to wait for is on the device.
+        self._never = Alarm()
         self._lock = threading.Lock()
+        #: Held while a base is sought. Only ever tried, not waited for: it may be held for `PATIENCE_S`.
+        self._seeking = threading.Lock()
         self._renew(self._now_ns())
 
     @property
@@ -135,9 +150,11 @@ class EventStream:
     def resolve(self, mark: Mark | Unmarked) -> int | None:
         """When the device passed the mark (ns since the epoch), None while it has not.
 
-        Raises LookupError for `UNMARKED`, CudaError if the device cannot tell any more.
+        Raises LookupError for `UNMARKED`, CudaError if the device cannot tell any more. Also sees to it that marks
+        which follow have a base.
         """
         if isinstance(mark, Unmarked):
+            self._keep_base()  # else none might ever be had, and so no mark
             raise LookupError("there is no mark: recorded in a graph's capture, or without a base")
         if mark.event is None:
             return mark.moment_ns
@@ -156,52 +173,86 @@ class EventStream:
             mark.moment_ns = mark.base.ns + distance_ns
             event, mark.event = mark.event, None
             self._free.append(event)
-            now = self._now_ns()
-            if self._base is None or not 0 <= now - self._base.ns < RENEW_S * NS_PER_S:
-                self._renew(now)
-            return mark.moment_ns
+        self._keep_base()
+        return mark.moment_ns
+
+    def _keep_base(self) -> None:
+        """In a thread that may wait: have a base that is new enough, if the device lets us."""
+        base, now = self._base, self._now_ns()
+        if not self.lost and (base is None or not 0 <= now - base.ns < RENEW_S * NS_PER_S):
+            self._renew(now, patient=True)
 
     def _renewed(self, now: int) -> Base | None:
         """A base for a mark that is recorded now, as new as can be had without waiting for another thread."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._renew(now)
-            finally:
-                self._lock.release()
+        self._renew(now)
         base = self._base
         return base if base is not None and -NS_PER_S < now - base.ns < LAST_S * NS_PER_S else None
 
-    def _renew(self, now: int) -> None:
-        if self._tried_ns is not None and 0 <= now - self._tried_ns < RETRY_S * NS_PER_S:
+    def _renew(self, now: int, *, patient: bool = False) -> None:
+        if not self._seeking.acquire(blocking=False):
             return
-        self._tried_ns = now
         try:
+            # Each way has its turns: attempts to have one at once, which may all fail, must not take the patient ones'.
+            tried_ns = self._waited_ns if patient else self._tried_ns
+            if tried_ns is not None and 0 <= now - tried_ns < RETRY_S * NS_PER_S:
+                return
+            self._tried_ns = now
+            if patient:
+                self._waited_ns = now
             with self._cuda.inside(self._context):
-                base = self._calibrate()
+                base = self._calibrate(PATIENCE_S if patient else 0.0)
         except CudaError as error:
             self._fail(error)
             return
+        finally:
+            self._seeking.release()
         if base is not None:
             self._base = base
 
-    def _calibrate(self) -> Base | None:
-        """The narrowest of a few readings of both clocks; None if the device is too busy to pass an event at once."""
+    def _calibrate(self, patience_s: float) -> Base | None:
+        """The narrowest of a few readings of both clocks; None if the device is too busy to pass an event in time."""
         best: Base | None = None
         best_ns = 0
+        until_ns = self._clock.elapsed_ns() + nanoseconds(patience_s)
         for _ in range(ATTEMPTS):
-            event = self._free.pop() if self._free else self._new_event()
-            before = self._now_ns()
-            self._cuda.record(event, self._idle, self._context)
-            if not any(self._cuda.passed(event) for _ in range(LOOKS)):
-                self._free.append(event)
+            # A second attempt makes the first more precise; that is not worth another wait.
+            read = self._read_both(until_ns if best is None else 0)
+            if read is None:
                 break
-            width_ns = self._now_ns() - before
-            base = Base(event, before + width_ns // 2, self._free)
-            if width_ns >= 0 and (best is None or width_ns < best_ns):
+            base, width_ns = read
+            if width_ns >= 0 and (best is None or width_ns < best_ns):  # below 0 if the clock was set back meanwhile
                 best, best_ns = base, width_ns
                 if width_ns <= NARROW_NS:
                     break
         return best
+
+    def _read_both(self, until_ns: int) -> tuple[Base, int] | None:
+        """An event that the device passed, at the middle of a time of the host's, and how long that is.
+
+        Passed after the last look that found it was not had begun, before the look that found it was had ended: so it
+        costs no precision to wait for it, which is done up to `until_ns` by the clock that nobody sets.
+        """
+        base = Base(self._any_event(), 0, self._free)
+        asked = self._now_ns()
+        self._cuda.record(base.event, self._idle, self._context)
+        looks = 0
+        while True:
+            before, asked = asked, self._now_ns()
+            if self._cuda.passed(base.event):
+                width_ns = self._now_ns() - before
+                base.ns = before + width_ns // 2
+                return base, width_ns
+            looks += 1
+            if looks >= LOOKS:
+                if self._clock.elapsed_ns() >= until_ns:
+                    return None
+                self._clock.wait(self._never, PAUSE_S)
+
+    def _any_event(self) -> int:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self._new_event()
 
     def _new_event(self) -> int:
         with self._cuda.inside(self._context):

@@ -18,6 +18,8 @@ _LIBRARY: Final = "libcuda.so.1"
 _NOT_READY: Final = 600
 #: The calling thread has another context, or none: see `Cuda.record`.
 _WRONG_CONTEXT: Final = frozenset({201, 400})
+#: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and the like: the stream is in a capture, or would spoil one.
+_OF_CAPTURES: Final = frozenset(range(900, 909))
 _RELAXED: Final = 2
 _NON_BLOCKING: Final = 1
 
@@ -152,7 +154,8 @@ class Cuda:
     def capturing(self, stream: int, context: int = 0) -> bool:
         """Whether work on this stream is being captured into a graph, or would spoil such a capture.
 
-        A thread outside the stream's context cannot say, and asks inside `context` if that is given.
+        A thread outside the stream's context cannot say, and asks inside `context` if that is given. A context that an
+        earlier kernel has broken captures nothing: what is called next tells of it.
         """
         status = ctypes.c_int()
         code = self._is_capturing(stream, ctypes.byref(status))
@@ -161,7 +164,7 @@ class Cuda:
                 return False
             with self.inside(context):
                 code = self._is_capturing(stream, ctypes.byref(status))
-        return bool(code or status.value)
+        return code in _WRONG_CONTEXT | _OF_CAPTURES if code else bool(status.value)
 
     def event(self) -> int:
         """An event with timing in the current context."""

@@ -3,10 +3,14 @@
 import os
 import subprocess
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.programs import python
+
+from gpu_profile.regions.frameworks.libcuda import Cuda
 
 STUB = Path(__file__).parents[3] / "data" / "libcuda_stub.c"
 
@@ -121,3 +125,23 @@ def test_contexts_are_seen_and_never_made(library: Path) -> None:
         assert stream.resolve(mark) is not None, "its end is marked in its own context"
         """,
     )
+
+
+class Failing:
+    """A driver of which every call gives this code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def function(*_: object) -> int:
+            return self.code
+
+        setattr(self, name, function)
+        return function
+
+
+@pytest.mark.parametrize(("code", "capturing"), [(901, True), (906, True), (710, False), (719, False)])
+def test_a_context_that_a_kernel_has_broken_is_not_taken_for_a_capture(code: int, capturing: bool) -> None:
+    driver: Any = Failing(code)
+    assert Cuda(driver).capturing(0) is capturing
