@@ -67,10 +67,13 @@ class Buffer:
             raise self._failure(code)
 
     def fetch(self, handle: Any, now_ns: int) -> list[Sample]:
-        """Samples since the last fetch, oldest first. Raises the binding's error; NOT_FOUND means none."""
+        """Samples since the last fetch, oldest first. Raises the binding's error; NOT_FOUND means none.
+
+        The first fetch gives the newest alone: a driver keeps some 20 s, of which no other signal was read.
+        """
         if self._last_us * 1000 > now_ns + _AHEAD_NS:
             self._last_us = 0  # the clock was set back, and nothing new would be later than that
-        signal = self.reader.signal
+        signal, first = self.reader.signal, not self._last_us
         samples = []
         for stamp_us, value in sorted(self.ask(handle)):
             if stamp_us <= self._last_us or stamp_us * 1000 > now_ns + _AHEAD_NS:
@@ -82,7 +85,7 @@ class Buffer:
                 samples.append(Sample(signal, start, end, round(value)))
             else:
                 self._errors.implausible(self.reader.buffer, self._uuid, value)
-        return samples
+        return samples[-1:] if first else samples
 
     @property
     def told(self) -> bool:

@@ -22,24 +22,35 @@ def _buffered(stub: Any, *rows: tuple[int, int]) -> None:
     stub.gpus[0].buffers = {UTIL: list(rows), MEM: list(rows)}
 
 
+def _add(stub: Any, *rows: tuple[int, int]) -> None:
+    for held in stub.gpus[0].buffers.values():
+        held.extend(rows)
+
+
 def test_a_sample_covers_the_time_since_the_one_before(stub: Any, driver: NvmlDriver) -> None:
-    _buffered(stub, (T0 - 2 * STEP, 10), (T0 - STEP, 20), (T0, 30))
-    got = [one for one in driver.drain(driver.devices()[0]) if one.signal is signal("utilization")]
+    _buffered(stub, (T0 - 2 * STEP, 10))
+    got = driver.drain(driver.devices()[0])
+    _add(stub, (T0 - STEP, 20), (T0, 30))
+    got = [one for one in [*got, *driver.drain(driver.devices()[0])] if one.signal is signal("utilization")]
     assert [one.value for one in got] == [10, 20, 30]
     assert got[0].t_end_ns - got[0].t_start_ns == signal("utilization").window_ns
     assert got[1].t_start_ns == got[0].t_end_ns
     assert (got[2].t_start_ns, got[2].t_end_ns) == ((T0 - STEP) * 1000, T0 * 1000)
 
 
+def test_of_what_a_driver_kept_from_before_only_the_newest_counts(stub: Any, driver: NvmlDriver) -> None:
+    _buffered(stub, *((T0 - k * STEP, k) for k in range(100, -1, -1)))
+    assert [one.value for one in driver.drain(driver.devices()[0])] == [0, 0]
+
+
 def test_what_was_drained_is_not_given_again_and_the_next_joins_on(stub: Any, clock: FakeClock) -> None:
     _buffered(stub, (T0 - STEP, 20), (T0, 30))
     driver = NvmlDriver(clock=clock, groups=[Group.CORE_DETAIL])
     device = driver.devices()[0]
-    assert len(driver.drain(device)) == 4
+    assert len(driver.drain(device)) == 2
     assert driver.drain(device) == []
     clock.advance(0.2)
-    for rows in stub.gpus[0].buffers.values():
-        rows.append((T0 + STEP, 40))
+    _add(stub, (T0 + STEP, 40))
     again = driver.drain(device)
     assert [(one.t_start_ns, one.value) for one in again] == [(T0 * 1000, 40)] * 2
 
@@ -50,8 +61,7 @@ def test_a_clock_that_is_set_back_does_not_silence_a_buffer(stub: Any, clock: Fa
     driver.drain(device)
     clock.set_back(60)
     earlier = T0 - 60_000_000
-    for rows in stub.gpus[0].buffers.values():
-        rows.append((earlier, 40))
+    _add(stub, (earlier, 40))
     again = [one for one in driver.drain(device) if one.signal is signal("utilization")]
     assert [(one.t_end_ns, one.value) for one in again] == [(earlier * 1000, 40)]
 
@@ -80,15 +90,18 @@ def test_without_buffers_both_are_polled_in_one_call(stub: Any, clock: FakeClock
 
 
 def test_a_value_outside_0_to_100_is_dropped_and_leaves_its_time_uncovered(stub: Any, driver: NvmlDriver) -> None:
-    _buffered(stub, (T0 - 2 * STEP, 10), (T0 - STEP, 101), (T0, 30))
+    _buffered(stub, (T0 - 2 * STEP, 10))
+    driver.drain(driver.devices()[0])
+    _add(stub, (T0 - STEP, 101), (T0, 30))
     got = [one for one in driver.drain(driver.devices()[0]) if one.signal is signal("utilization")]
-    assert [one.value for one in got] == [10, 30]
-    assert got[1].t_start_ns == (T0 - STEP) * 1000
+    assert [(one.value, one.t_start_ns) for one in got] == [(30, (T0 - STEP) * 1000)]
     assert driver.errors["IMPLAUSIBLE_VALUE"] == 2
 
 
 def test_a_sample_after_a_gap_covers_at_most_the_longest_documented_period(stub: Any, driver: NvmlDriver) -> None:
-    _buffered(stub, (T0 - 60_000_000, 10), (T0, 30))
+    _buffered(stub, (T0 - 60_000_000, 10))
+    driver.drain(driver.devices()[0])
+    _add(stub, (T0, 30))
     got = driver.drain(driver.devices()[0])
     assert max(one.t_end_ns - one.t_start_ns for one in got) == 1_000_000_000
 
@@ -145,21 +158,20 @@ def test_the_buffer_of_another_type_is_not_asked_for(stub: Any, driver: NvmlDriv
 @given(steps=st.lists(st.integers(1, 900_000), min_size=1, max_size=12), cuts=st.sets(st.integers(0, 11)))
 def test_however_often_it_is_drained_the_coverage_is_seamless(stub: Any, steps: list[int], cuts: set[int]) -> None:
     clock = FakeClock(START_NS)
-    _buffered(stub)
+    _buffered(stub, (T0, 0))
     driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]
     stamp = T0
-    got: list[Sample] = []
-    for place, step in enumerate(steps):
+    got: list[Sample] = [*driver.drain(device)]
+    for place, step in enumerate(steps, start=1):
         stamp += step
         clock.advance(step / 1e6)
-        for rows in stub.gpus[0].buffers.values():
-            rows.append((stamp, place))
+        _add(stub, (stamp, place))
         if place in cuts:
             got += driver.drain(device)
     got += driver.drain(device)
     driver.close()
     own = [one for one in got if one.signal is signal("utilization")]
-    assert [one.value for one in own] == list(range(len(steps)))
+    assert [one.value for one in own] == list(range(len(steps) + 1))
     assert all(a.t_end_ns == b.t_start_ns for a, b in pairwise(own))
-    assert sum(one.t_end_ns - one.t_start_ns for one in own[1:]) == sum(steps[1:]) * 1000
+    assert sum(one.t_end_ns - one.t_start_ns for one in own[1:]) == sum(steps) * 1000
