@@ -18,7 +18,7 @@ from laboratory.oracle import judge
 from laboratory.programs import Outer, Physics, Profile, Program, Region, Stamps, Unmarked
 from laboratory.recordings import Case, analysed, replayed
 from laboratory.score import Kind, Outcome
-from laboratory.sensors import COUNTER, GPM, POWER, UTILIZATION, Sensor
+from laboratory.sensors import COUNTER, GPM, H200, POWER, UTILIZATION, Sensor
 
 #: What a host that waits for its device notes: late by what waking up takes, a few times much later.
 LATE: Final = Stamps((0.2, 1.0), tail=0.02)
@@ -215,5 +215,9 @@ ROWS: Final[tuple[Row, ...]] = (
     _row("more: late stamps, random order", stamps=LATE),
     *(_loop(f"more: loop of {loop:g} ms, work in a part of its regions", loop, **_PARTS) for loop in (75.0, 110.0)),
     Row("more: loops of 40 to 210 ms, each of another length, work in a part", "violated", _drawn_loop),
+    _row("H200: GPM alone", sensors=H200[:2]),
+    _row("H200: GPM and utilisation", sensors=H200),
+    _row("H200: GPM and utilisation, pauses", sensors=H200, gap_ms=(5.0, 30.0)),
+    _loop("H200: loop of 100 ms", 100.0, Stamps((0.0, 0.1)), sensors=H200),
     *(Row(f"found: {name}", "violated", partial(_found, name)) for name in FOUND),
 )

@@ -10,7 +10,7 @@ The reading is the same linear function of any curve (`apply`), which is what th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
@@ -25,6 +25,8 @@ from laboratory.programs import LEAD_S, PER_MS, PER_S, Floats, Ints
 #: Steps of the staircase by which an exponential is weighed, and how many time constants it reaches back.
 _RC_STEPS: Final = 48
 _RC_REACH: Final = 6.0
+#: What lies between a renewal and the earliest moment at which it can be published (GPM on an H200, driver 580).
+_PUBLISHING_MS: Final = 3.0
 
 Kind = Literal["counter", "mean", "rc", "between"]
 
@@ -131,7 +133,7 @@ class Sensor:
             polls = np.maximum.accumulate(polls)
             polls = polls[(rng.random(len(polls)) >= self.lost) & (polls < end)]
             polls = polls[np.concatenate(([True], np.diff(polls) > 0.02))]
-            place = np.searchsorted(ticks, polls, side="right") - 1
+            place = np.searchsorted(ticks, self.seen(polls, rng), side="right") - 1
             stamps, renewals = polls, ticks[place]
             if self.kind == "between":  # a driver has nothing to say of a window without a renewal in it
                 fresh = np.concatenate(([True], np.diff(renewals) > 0))
@@ -140,6 +142,10 @@ class Sensor:
             (signal, quantity, self.readings(signal, sums(world.curve(quantity)), stamps, renewals, rng))
             for signal, quantity in self.curves()
         ]
+
+    def seen(self, polls: Floats, rng: np.random.Generator) -> Floats:
+        """The moments whose last renewals are read at some polls."""
+        return polls
 
     def readings(
         self, signal: Signal, total: Floats, stamps: Floats, renewals: Floats, rng: np.random.Generator
@@ -167,6 +173,18 @@ class Sensor:
         return Readings(starts[kept], stamps_ns[kept], values[kept], on_grid[kept], known[which][kept])
 
 
+@dataclass(frozen=True)
+class Published(Sensor):
+    """Readers get what was last published, once in `published_ms`, from a renewal at least `_PUBLISHING_MS` before."""
+
+    published_ms: float = 100.0
+
+    def seen(self, polls: Floats, rng: np.random.Generator) -> Floats:
+        every = self.published_ms * PER_MS
+        result: Floats = polls - (polls - rng.uniform(0, every)) % every - _PUBLISHING_MS * PER_MS
+        return result
+
+
 def _until(total: Floats, at: Floats) -> Floats:
     """Integrals until any moments, from those at the grid's edges."""
     place = np.clip(at, 0.0, total.shape[-1] - 1.000001)
@@ -182,4 +200,11 @@ GPM: Final = Sensor(("graphics", "sm"), "between", noise=0.001)
 POWER: Final = Sensor(("power_average",), "mean", window_ms=100.0)
 UTILIZATION: Final = Sensor(
     ("utilization",), "mean", period_ms=1000 / 6, window_ms=1000 / 6, quantum=0.01, noise=0.0, buffered=True
+)
+#: As an H200 with driver 580.159 has them (`tests/data/hardware/h200`): a renewal of GPM is published 3 to 103 ms
+#: later, a little later each time, and utilisation is cut off.
+H200: Final = (
+    replace(COUNTER, lag_ms=9.5, poll_ms=50.0),
+    Published(("graphics",), "between", noise=0.001, poll_ms=105.0, published_ms=100.06),
+    replace(UTILIZATION, window_ms=200.0, period_ms=200.0, gain=0.9935),
 )

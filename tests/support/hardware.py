@@ -7,6 +7,7 @@ import numpy as np
 
 from gpu_profile.calibration.response import Load
 from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.units import NS_PER_S
 
 DATA = Path(__file__).parents[1] / "data" / "hardware"
 H200 = DATA / "h200"
@@ -18,6 +19,11 @@ class Sensors(NamedTuple):
     base_ns: int
     parts: tuple[str, ...]
     tables: dict[str, Ints]
+
+    def first(self, seconds: float) -> "Sensors":
+        """What there is of the first seconds."""
+        until = round(seconds * NS_PER_S)
+        return self._replace(tables={name: table[:, table[0] < until] for name, table in self.tables.items()})
 
     def load(self, first_kind: int) -> Load:
         """The work as a known load, in order and without overlaps; level 0 is `first_kind`."""

@@ -198,10 +198,12 @@ def timeline(ends: Ints, values: Sequence[int] | Ints) -> Timeline:
     return result
 
 
-def tiles(load: Load, *, period_ms: float, phase_ms: float, until_ms: float) -> Timeline:
-    """A device with activity counters, sampled every `period_ms`; they renew themselves every 100 ms at some phase."""
+def tiles(load: Load, *, period_ms: float, phase_ms: float, until_ms: float, late_ms: float = 0) -> Timeline:
+    """A device with activity counters, sampled every `period_ms`; they renew themselves every 100 ms at some phase, and
+    are published so much later."""
     stamps = every(period_ms, until_ms) + 137
-    renewals = stamps - (stamps - at(phase_ms)) % (100 * MS)
+    seen = stamps - round(late_ms * MS)
+    renewals = seen - (seen - at(phase_ms)) % (100 * MS)
     busy = load.busy(renewals)
     result = Timeline(Device("GPU-a"), [GRAPHICS], capacity=10_000)
     for k in range(1, len(stamps)):

@@ -73,6 +73,12 @@ class Column(Buffer, Account):
         start, end, value = row
         return Sample(self.signal, start if self.signal.kind is Kind.WINDOW_MEAN else end, end, value)
 
+    @property
+    def stamped(self) -> bool:
+        """Whether the driver stamps the readings itself: in whole microseconds, as this process's clock has more."""
+        row = self.newest_row()
+        return row is not None and not (row[0] % 1000 or row[1] % 1000)
+
     def cumulative(self, t_ns: int) -> Cumulative:
         """Sums over the history up to `t_ns`; moments outside the rows that are held take the nearest edge's."""
         return self.consistent(lambda hot, history: _cumulative(t_ns, hot, history))

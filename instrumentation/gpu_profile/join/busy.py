@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.catalogue.signals import GRAPHICS, UTILIZATION
 from gpu_profile.history.timeline import Column, Timeline
-from gpu_profile.join.reading import Reading, read
+from gpu_profile.join.reading import LATEST_GPM_NS, Reading, read
 from gpu_profile.join.trailing import (
     WINDOWS_AFTER,
     WINDOWS_BEFORE,
@@ -25,6 +28,8 @@ from gpu_profile.join.trailing import (
 from gpu_profile.join.window_search import LATE_NS, LONGEST_NS, Found, WindowFinder, readings_of, renewals, with_window
 from gpu_profile.units import NS_PER_S
 
+#: Readings cover an interval if they do so for this share of it: stamps are whole microseconds.
+_ALL: Final = 0.999
 #: A busy time whose half-width is above this share of its interval is flagged.
 WIDEST_DOUBT: Final = 0.1
 #: From this length on, what a window takes in beside an interval's edges is left to the bounds; of polled readings,
@@ -33,8 +38,9 @@ LONG_NS: Final = 30 * NS_PER_S
 _MANY_WINDOWS: Final = 12
 #: How far back the best guess looks, in windows.
 _WINDOWS_TO_GUESS: Final = 3
-#: Phases of a sensor's renewal at which tiles are tried.
+#: Phases of a counter's renewal at which tiles are tried, and how long after it they may have been published.
 _PHASES: Final = 20
+_DELAYS_NS: Final = (0, LATEST_GPM_NS // 2, LATEST_GPM_NS)
 
 _finders: WeakKeyDictionary[Timeline, WindowFinder] = WeakKeyDictionary()
 
@@ -81,43 +87,39 @@ def busy_time(
 ) -> Busy | None:
     """Busy seconds of one interval; None where the device tells nothing around it.
 
-    Activity counters come first, then utilisation, whose window is looked for in the readings once per timeline.
+    By utilisation, whose window is looked for in the readings once per timeline, or by activity counters.
     `readings` are those of the interval, from a caller who has them. `stamped` says whether the driver stamps them
     itself; None: stamps in whole microseconds are its own, as this process's clock ticks in nanoseconds. The first call
     for a timeline decides.
     """
     if interval.end_ns <= interval.start_ns:
         return None
-    tiles, trailing = timeline.column(GRAPHICS), timeline.column(UTILIZATION)
-    column = tiles if tiles is not None and tiles.watermark_ns is not None else trailing
-    if column is None:
+    source = _source(timeline, stamped, interval)
+    if source is None:
         return None
+    column, found = source
     reading = read(column, interval) if readings is None else readings.get(column.signal)
-    if column is tiles:
-        return _by_tiles(column, interval, reading)
-    found = _learn(timeline, column, stamped)
-    return None if found is None else _by_windows(column, found, interval, reading)
+    return _by_tiles(column, interval, reading) if found is None else _by_windows(column, found, interval, reading)
 
 
 def settled(timeline: Timeline, t_ns: int, *, stamped: bool | None = None) -> bool:
     """Whether a reading of a moment at or after `t_ns` has come: what ended then can be judged.
 
-    A region's end is covered one renewal after it, and known once the driver's buffer has been drained (a flush of the
-    sampler does). A polled reading may be as old as the sensor's renewals lie apart: its watermark alone is no proof.
-    True where there is nothing to wait for.
+    A region's end is covered one renewal after it, two by activity counters, and known once the driver's buffer has
+    been drained (a flush of the sampler does). A polled reading may be as old as the sensor's renewals lie apart: its
+    watermark alone is no proof. True where there is nothing to wait for.
     """
-    tiles, trailing = timeline.column(GRAPHICS), timeline.column(UTILIZATION)
-    if tiles is not None and tiles.watermark_ns is not None:
-        return tiles.watermark_ns >= t_ns + tiles.signal.refresh_ns + LATE_NS
-    mark = trailing.watermark_ns if trailing is not None else None
-    if trailing is None or mark is None:
-        return True
-    if mark < t_ns:
-        return False
-    found = _learn(timeline, trailing, stamped)
-    if found is None or found.stamped:
-        return found is not None
-    earliest = readings_of(trailing, found, t_ns - LONGEST_NS, mark).earliest
+    source = _source(timeline, stamped, None)
+    if source is None:
+        trailing = timeline.column(UTILIZATION)
+        return trailing is None or trailing.watermark_ns is None
+    column, found = source
+    mark = column.watermark_ns or 0
+    if found is None:
+        return mark >= t_ns + column.signal.refresh_ns + LATEST_GPM_NS + LATE_NS
+    if mark < t_ns or found.stamped:
+        return mark >= t_ns
+    earliest = readings_of(column, found, t_ns - LONGEST_NS, mark).earliest
     return len(earliest) > 0 and int(earliest.max()) >= t_ns - LATE_NS
 
 
@@ -128,6 +130,31 @@ def widest_window_ns(timeline: Timeline) -> int | None:
         return tiles.signal.refresh_ns
     found = _learn(timeline, trailing, None) if trailing is not None and trailing.watermark_ns is not None else None
     return None if found is None else max(found.windows)
+
+
+def _source(timeline: Timeline, stamped: bool | None, interval: Interval | None) -> tuple[Column, Found | None] | None:
+    """What tells best how busy the device was, with what is known of a trailing sensor; None for nothing.
+
+    Utilisation comes first where the driver stamps it, its window is known, and it covers all of the interval (without
+    one: if it is not much older than the counters). What activity counters are of is not known, and bounds that hold
+    for all that it may be are wider and cost ten times as much.
+    """
+    tiles, trailing = timeline.column(GRAPHICS), timeline.column(UTILIZATION)
+    counted = tiles is not None and tiles.watermark_ns is not None
+    if trailing is not None and trailing.watermark_ns is not None and (not counted or trailing.stamped):
+        found = _learn(timeline, trailing, stamped)
+        known = found is not None and found.stamped and len(found.windows) == 1
+        if found is not None and (not counted or (known and _covers(trailing, tiles, interval))):
+            return trailing, found
+    return (tiles, None) if tiles is not None and counted else None
+
+
+def _covers(trailing: Column, tiles: Column | None, interval: Interval | None) -> bool:
+    if interval is None:
+        newest_ns = tiles.watermark_ns if tiles is not None else None
+        return (trailing.watermark_ns or 0) >= (newest_ns or 0) - NS_PER_S
+    reading = read(trailing, interval)
+    return reading is not None and reading.coverage >= _ALL
 
 
 def _learn(timeline: Timeline, column: Column, stamped: bool | None) -> Found | None:
@@ -146,7 +173,8 @@ def _by_windows(column: Column, found: Found, interval: Interval, reading: Readi
     widest = max(found.windows)
     many = _MANY_WINDOWS * (widest + found.stale_ns) if found.stale_ns else LONG_NS
     if b - a >= min(many, LONG_NS):
-        return _long(reading, interval, widest)
+        long = _long(reading, interval, widest)
+        return None if long is None else _cut_off(long)
     readings = readings_of(column, found, a - WINDOWS_BEFORE * widest, b + WINDOWS_AFTER * widest + found.stale_ns)
     if not len(readings.latest) or int(readings.latest[-1]) <= a or int(readings.earliest[0]) - widest >= b:
         return None
@@ -162,9 +190,15 @@ def _by_windows(column: Column, found: Found, interval: Interval, reading: Readi
         reason = "no reading covers its end yet"
     elif int(readings.earliest[0]) > a:
         reason = "no readings from before its start"
-    busy = _busy(column.signal, bounds, b - a, apart, reason)
+    busy = _cut_off(_busy(column.signal, bounds, b - a, apart, reason))
     # What some windows cannot give may be a reading that is garbage.
     return busy._replace(reason=reason) if len(every) < len(found.windows) else busy
+
+
+def _cut_off(busy: Busy) -> Busy:
+    """With room for what utilisation leaves out: it is cut off to whole percents, where bounds take it for rounded."""
+    room_s = busy.source.base(1) / 2 * busy.length_s
+    return busy._replace(high_s=min(busy.length_s, busy.high_s + room_s))
 
 
 def _contradictory(signal: Signal, reading: Reading | None, interval: Interval) -> Busy:
@@ -227,12 +261,13 @@ def _long(reading: Reading | None, interval: Interval, window_ns: int) -> Busy |
 def _by_tiles(column: Column, interval: Interval, reading: Reading | None) -> Busy | None:
     """Busy time by counters that are read as deltas: tiles, whose edges lie at the counter's last renewal.
 
-    It renews itself at an even pace (GPM: every 100 ms), at a phase that nobody is told: every one that fits counts.
+    It renews itself at an even pace (GPM: every 100 ms), at a phase that nobody is told, and is published by one that
+    is told no more: every pair that fits counts.
     """
     a, b = interval.start_ns, interval.end_ns
     period = column.signal.refresh_ns
     if b - a >= LONG_NS:
-        return _long(reading, interval, period)
+        return _long(reading, interval, period + 2 * LATEST_GPM_NS)
     starts, ends, masses = column.edges(a - 6 * period, b + 6 * period)
     held = ends > starts
     starts, ends, masses = starts[held], ends[held], masses[held]
@@ -240,11 +275,13 @@ def _by_tiles(column: Column, interval: Interval, reading: Reading | None) -> Bu
         return None
     shares = masses // (ends - starts) * column.signal.quantum
     fits: list[Fit] = []
-    # Between two phases that are tried, and for what is published late, edges may be this far off.
+    # Between two phases that are tried, and for what is read late, edges may be this far off.
     step = period // _PHASES
     doubt = step + 2.0 * LATE_NS
-    for phase in range(0, period, step):
-        since, until = starts - (starts - phase) % period, ends - (ends - phase) % period
+    # Where all readings are alike, it is the same what each is of.
+    alike = float(np.ptp(shares)) <= column.signal.quantum
+    for delay, phase in [(0, 0)] if alike else product(_DELAYS_NS, range(0, period, step)):
+        since, until = (edges - delay - (edges - delay - phase) % period for edges in (starts, ends))
         real = until > since
         tiles = Readings.exact(until[real], (until - since)[real], shares[real], column.signal.quantum)
         if (found := fit(merged(tiles, a + 4 * period, b - 4 * period), a, b)) is not None:

@@ -13,6 +13,9 @@ from gpu_profile.units import NS_PER_S
 #: A window wider than this share of the interval dilutes it by more than the edges can excuse: the interval's own
 #: reading is then not used. At one tenth, a window that hangs half over either edge moves the mean by at most 10 %.
 WIDEST_WINDOW: Final = 0.1
+#: How much later than they are renewed activity counters may be published (GPM of an H200 with driver 580: 3 to 103 ms,
+#: a little later each time).
+LATEST_GPM_NS: Final = 100_000_000
 
 
 class Reading(NamedTuple):

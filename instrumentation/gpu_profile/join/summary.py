@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from gpu_profile.catalogue import BUSY_SOURCES, Signal
+from gpu_profile.catalogue import BUSY_SOURCES, Signal, Tier
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.reading import WIDEST_WINDOW, Reading, read
+from gpu_profile.join.reading import LATEST_GPM_NS, WIDEST_WINDOW, Reading, read
 from gpu_profile.join.unmixing.meter import Metered
 from gpu_profile.join.unmixing.pooling import Pool, Pooled
 from gpu_profile.join.unmixing.throttling import throttle_counters
@@ -60,7 +60,11 @@ class SpanReading:
     def resolved(self) -> bool:
         """Whether the readings describe this execution and not its neighbourhood."""
         busy = self.get(BUSY_SOURCES)
-        return busy is not None and busy.coverage >= LEAST_COVERAGE and busy.resolution <= WIDEST_WINDOW
+        if busy is None:
+            return False
+        late_ns = LATEST_GPM_NS if busy.signal.tier is Tier.GPM else 0
+        beside = busy.resolution + late_ns / (self.interval.end_ns - self.interval.start_ns)
+        return busy.coverage >= LEAST_COVERAGE and beside <= WIDEST_WINDOW
 
 
 def read_span(timeline: Timeline, interval: Interval) -> SpanReading:
@@ -133,7 +137,7 @@ class Judged(NamedTuple):
 def summarise(pool: Pool, region: str, durations: Durations, *, interval_source: str) -> RegionSummary:
     """What `pool`'s device did for `region`."""
     pooled = pool.pooled(region)
-    busy_source, energy_source = pool.busy_source(), pool.energy_source()
+    busy_source, energy_source = pooled.busy_source, pool.energy_source()
     busy = pooled.rates.get(busy_source) if busy_source else None
     power = pooled.rates.get(energy_source) if energy_source else None
     idle = pooled.executions > 0 and pooled.inclusive_s == 0.0 and interval_source == "device" and pool.whole
@@ -194,7 +198,7 @@ def _why(rate: Rate | None, source: Signal | None, quantity: str) -> str:
 def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = False) -> Evidence:
     """Evidence from rates that were recovered over many executions."""
     values: dict[str, float] = {}
-    busy_source = pool.busy_source()
+    busy_source = pooled.busy_source
     busy = pooled.rates.get(busy_source) if busy_source else None
     overall = pool.mean(busy_source) if busy_source else None
     if overall is not None:

@@ -1,8 +1,11 @@
 import pytest
 from laboratory.found import FOUND
+from laboratory.oracle import judge
 from laboratory.recordings import Case, analysed
 from laboratory.rows import outcomes, program
-from laboratory.sensors import COUNTER, GPM
+from laboratory.sensors import COUNTER, GPM, H200, Readings
+
+from gpu_profile.units import NS_PER_S
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -20,3 +23,23 @@ def test_executions_of_a_nanosecond_have_no_rates() -> None:
     assert [
         key for key, answer in found.items() if key[1] in {"power", "busy", "sm"} and answer.value is not None
     ] == []
+
+
+def test_utilisation_that_stops_takes_nothing_from_what_goes_on() -> None:
+    """Of busy time it had a third, and gave it out as all there was: 0.82 ±0.05 s for 2.49."""
+    run = Case(program(1), H200, 60.0, 1).run()
+    (sensor, signal, quantity, readings) = run.readings[-1]
+    kept = readings.stamps_ns < 20 * NS_PER_S
+    cut = Readings(
+        readings.starts_ns[kept], readings.stamps_ns[kept], readings.values[kept],
+        readings.renewals[kept], readings.noise[kept],
+    )  # fmt: skip
+    stopped = [*run.readings[:-1], (sensor, signal, quantity, cut)]
+    answers = analysed(run._replace(readings=stopped))
+    told = 0
+    for (region, of), known in judge(run).items():
+        answer = answers.get((region, of))
+        if of == "busy_s" and answer is not None and answer.value is not None:
+            told += 1
+            assert abs(answer.value - known.truth) <= 2 * (answer.half_width or 0.0) + 0.05 * known.truth, region
+    assert told == 6

@@ -76,6 +76,11 @@ class Family:
         return float(most)
 
     @property
+    def cut_off(self) -> float:
+        """What a reading may leave out, in base units: utilisation is cut off to whole percents, not rounded."""
+        return self.lead.base(1) if self.lead is rows.UTILIZATION else 0.0
+
+    @property
     def length_ns(self) -> int:
         """The mean length of a window."""
         return round(self.covered_s * NS_PER_S / max(1, self.n))

@@ -95,7 +95,7 @@ class Mixture:
         self._searched_n = 0
         #: The timings that the latest search could not rule out, and by column each signal's rates under the others.
         self._known: tuple[Sensor, ...] = ()
-        self._others: list[list[Floats]] = []
+        self.others: list[list[Floats]] = []
         #: How many windows tell as much as one, as the latest search found it.
         self._effect = 1.0
         self._fits: dict[int, Fit] = {}
@@ -169,7 +169,7 @@ class Mixture:
             self._searched_n += sum(len(windows.ends) for windows in fresh)
         if not self._search(active, columns, final=final) and fresh:
             self._add(Windows.joined(fresh), active, columns)
-        if self._timed and not self._others and self.lead not in IMMEDIATE:
+        if self._timed and not self.others and self.lead not in IMMEDIATE:
             self._stamps.bound_by(self.lead, self._equations, 1 / self._length_ns(self.sensor))
 
     def _leave(self, outputs: list[int]) -> None:
@@ -180,7 +180,7 @@ class Mixture:
         )
         self._equations.leave(outputs)
         self._settled.leave(outputs)
-        self._others = [[each for i, each in enumerate(rates) if i not in outputs] for rates in self._others]
+        self.others = [[each for i, each in enumerate(rates) if i not in outputs] for rates in self.others]
         self._fits.clear()
 
     def _add(self, windows: Windows, active: ActiveTime, columns: int) -> None:
@@ -247,7 +247,7 @@ class Mixture:
         for each in rows:
             self._equations.add(*each)
         others = (self._rates(rival, windows, active, columns) for rival in found.rivals)
-        self._others = [rates for rates in others if rates]
+        self.others = [rates for rates in others if rates]
         sure = found.sensor.in_step and not found.rivals and fit.uncertainty(Probing.LAG) <= _SURE_LAG_MS
         if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
@@ -332,13 +332,13 @@ class Mixture:
             return found._replace(half_width=np.inf, reason=self._untrusted)
         if not self._timed:
             return found._replace(half_width=np.inf, reason=f"too few samples ({found.n})")
-        return found
+        return found._replace(half_width=found.half_width + self.family.cut_off)
 
     def _fit(self, signal: Signal) -> Fit:
         output = self.signals.index(signal)
         fit = self._fits.get(output)
         if fit is None or fit.n != self._equations.n:
-            others = [rates[output] for rates in self._others]
+            others = [rates[output] for rates in self.others]
             fit = self._fits[output] = Fit(
                 self._equations, output, errors=self._errors(), others=others, most=self.family.most,
                 start=self._watch.variances, effect=self._effect, idle="steady" if signal in ENERGY_SOURCES else "none",

@@ -35,6 +35,8 @@ _MOST_FRESH: Final = 64
 #: Time is taken in by the second: the equations cost the same for one window as for ten.
 _STEP_NS: Final = NS_PER_S
 _MOST_STEPS: Final = 5000
+#: A source of busy time takes the place of another one if it covers this share of what that one does.
+_WHOLE: Final = 0.97
 #: Samples are waited for no longer than this.
 _LATEST_NS: Final = NS_PER_S
 #: The clock was set back if time is this far behind what was taken in already.
@@ -51,7 +53,7 @@ class Pooled:
     `busy` (in s) and `energy` (in J) are exclusive shares, the best estimates now; `busy_s` and `energy_j` are their
     values. `memory_max` is in bytes. `metered` are executions of 2 s or more by themselves; None if there were none.
     `throttled` is the share of the region's time for which the driver held the clocks down, by reason; of no reason
-    that is not known.
+    that is not known. `busy_source` is the signal that tells best how busy the device was.
     """
 
     region: str
@@ -66,6 +68,7 @@ class Pooled:
     memory_max: float | None
     metered: Metered | None
     throttled: Mapping[str, float]
+    busy_source: Signal | None
 
     @property
     def busy_s(self) -> float | None:
@@ -111,8 +114,20 @@ class Pool:
     @property
     def _live(self) -> list[Mixture]:
         """The mixtures that are needed: a device may list a better source, and never give a reading of it."""
-        measured = {mixture.lead for mixture in self._mixtures if mixture.family.covered_s}
-        return [mixture for mixture in self._mixtures if SUPERSEDED.get(mixture.lead) not in measured]
+        better = {mixture.lead: mixture for mixture in self._mixtures if mixture.family.covered_s}
+        return [m for m in self._mixtures if not self._superseded(m.lead, better.get(SUPERSEDED.get(m.lead, m.lead)))]
+
+    def _superseded(self, signal: Signal, better: Mixture | None) -> bool:
+        """Whether another family says all that this one could.
+
+        Not so utilisation that the driver stamps itself, until the timing of GPM is beyond doubt: the moments that its
+        readings are of may never be found.
+        """
+        if better is None or better.lead is signal:
+            return False
+        column = self.timeline.column(signal)
+        settled = better.locked and not better.others and not better.drifts
+        return settled or signal is not rows.UTILIZATION or column is None or not column.stamped
 
     @property
     def joined(self) -> list[Signal]:
@@ -126,7 +141,9 @@ class Pool:
 
     def known_ns(self, now_ns: int) -> int:
         """Up to when samples have come of all that this pool takes in; none is waited for for more than a second."""
-        mark = self.timeline.watermark_ns(self.joined)
+        # Utilisation beside a better source comes late, and is not waited for.
+        needed = [signal for mixture in self._live if mixture.lead not in SUPERSEDED for signal in mixture.signals]
+        mark = self.timeline.watermark_ns(needed or self.joined)
         return max(now_ns if mark is None else mark, now_ns - _LATEST_NS)
 
     @property
@@ -271,8 +288,11 @@ class Pool:
 
     def busy_source(self) -> Signal | None:
         """The signal that busy time comes from."""
+        counted = {mixture.lead for mixture in self._mixtures if mixture.family.covered_s}
         column = self.timeline.best(BUSY_SOURCES)
-        return column.signal if column is not None else None
+        # One that stopped is not left for another, whose total is less.
+        first = next((signal for signal in BUSY_SOURCES if signal in counted), None)
+        return first or (column.signal if column is not None else None)
 
     def energy_source(self) -> Signal | None:
         """The signal that energy comes from."""
@@ -288,7 +308,8 @@ class Pool:
         rates = {s: m.rate(s, inside) for m in live for s in m.signals if inside.any()}
         apart = alone.any() and not np.array_equal(alone, inside)
         solo = {s: m.rate(s, alone) for m in live for s in m.signals} if apart else {}
-        busy, energy = self._measured(self.busy_source()), self._measured(self.energy_source())
+        source = self._clearest(rates)
+        busy, energy = self._measured(source), self._measured(self.energy_source())
         column = known.column(name, new=False)
         return Pooled(
             region=name,
@@ -303,7 +324,22 @@ class Pool:
             memory_max=self._memory_max.get(column),
             metered=self._meter.metered.get(column),
             throttled=self._throttling.shares(column),
+            busy_source=source,
         )
+
+    def _clearest(self, rates: Mapping[Signal, Rate]) -> Signal | None:
+        """The source of busy time with the narrowest answer, among those that cover nearly all that is covered up to
+        now; without any, the best one."""
+        families = {m.lead: m.family for m in self._live if m.lead in BUSY_SOURCES}
+        covered = {s: f.covered_s / max(1, f.seen_ns - self.start_ns) for s, f in families.items()}
+        whole = max(covered.values(), default=0.0) * _WHOLE
+        since_ns = max((f.seen_ns for f in families.values()), default=0) - PATIENCE_NS - _LATEST_NS
+        told = {
+            signal: rates[signal].half_width
+            for signal, family in families.items()
+            if signal in rates and not rates[signal].reason and covered[signal] >= whole and family.seen_ns >= since_ns
+        }
+        return min(told, key=lambda signal: told[signal]) if told else self.busy_source()
 
     def counted(self, region: str, signal: Signal | None) -> Counted | None:
         """The counted share of `signal` (base unit, times s for a mean) of `region`; None where it is not shared out.
