@@ -217,7 +217,9 @@ def pooled_evidence(pool: Pool, pooled: Pooled, *, launches_nothing: bool = Fals
     if pooled.throttled:
         values["throttled"] = max(pooled.throttled.values())
     coverage = pool.coverage(busy_source) if busy_source else 0.0
-    return Evidence(_basis(pool.timeline), values, busy.n, coverage, busy.half_width)
+    # Where the timing of activity counters is open, the sensors that every GPU has still say something.
+    basis: Basis = _basis(pool.timeline) if "dram" in values else "coarse"
+    return Evidence(basis, values, busy.n, coverage, busy.half_width)
 
 
 def _most_busy(pool: Pool, pooled: Pooled, overall: float | None) -> float | None:
