@@ -114,8 +114,12 @@ class Pool:
     @property
     def _live(self) -> list[Mixture]:
         """The mixtures that are needed: a device may list a better source, and never give a reading of it."""
-        better = {mixture.lead: mixture for mixture in self._mixtures if mixture.family.covered_s}
+        better = self._measured_leads
         return [m for m in self._mixtures if not self._superseded(m.lead, better.get(SUPERSEDED.get(m.lead, m.lead)))]
+
+    @property
+    def _measured_leads(self) -> dict[Signal, Mixture]:
+        return {mixture.lead: mixture for mixture in self._mixtures if mixture.family.covered_s}
 
     def _superseded(self, signal: Signal, better: Mixture | None) -> bool:
         """Whether another family says all that this one could.
@@ -141,9 +145,10 @@ class Pool:
 
     def known_ns(self, now_ns: int) -> int:
         """Up to when samples have come of all that this pool takes in; none is waited for for more than a second."""
-        # Utilisation beside a better source comes late, and is not waited for.
-        needed = [signal for mixture in self._live if mixture.lead not in SUPERSEDED for signal in mixture.signals]
-        mark = self.timeline.watermark_ns(needed or self.joined)
+        measured = self._measured_leads
+        # Utilisation comes late: beside a better source it is not waited for.
+        needed = [s for mixture in self._live if SUPERSEDED.get(mixture.lead) not in measured for s in mixture.signals]
+        mark = self.timeline.watermark_ns(needed)
         return max(now_ns if mark is None else mark, now_ns - _LATEST_NS)
 
     @property
@@ -288,10 +293,9 @@ class Pool:
 
     def busy_source(self) -> Signal | None:
         """The signal that busy time comes from."""
-        counted = {mixture.lead for mixture in self._mixtures if mixture.family.covered_s}
-        column = self.timeline.best(BUSY_SOURCES)
+        column, measured = self.timeline.best(BUSY_SOURCES), self._measured_leads
         # One that stopped is not left for another, whose total is less.
-        first = next((signal for signal in BUSY_SOURCES if signal in counted), None)
+        first = next((signal for signal in BUSY_SOURCES if signal in measured), None)
         return first or (column.signal if column is not None else None)
 
     def energy_source(self) -> Signal | None:
