@@ -170,9 +170,14 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the programs' lengths")
     parser.add_argument("--backend", default="nvml")
     options = parser.parse_args()
+    programs = options.only.split(",")
+    if unknown := set(programs) - PROGRAMS.keys():
+        parser.error(f"no program {', '.join(sorted(unknown))}: there are {', '.join(PROGRAMS)}")
+    if options.scale <= 0:
+        parser.error(f"--scale must be above 0, not {options.scale:g}")
     word, _, directory = options.backend.partition(":")
     device: Device = Simulated(directory) if word == "simulated" else Torch()
-    for program in options.only.split(","):
+    for program in programs:
         seconds = PROGRAMS[program] * options.scale
         configure(backend=options.backend, stream=device.stream, record=options.out / program)
         with region("warm", span=False):

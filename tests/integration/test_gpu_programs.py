@@ -25,3 +25,11 @@ def test_each_program_leaves_a_recording_of_its_regions(tmp_path: Path) -> None:
         assert len(named) >= 4, program
         assert all(use.summary.interval_source == "device" for use in analysis.regions), program
         assert analysis.devices[0].energy_j, program
+
+
+def test_a_program_that_there_is_not_is_named(tmp_path: Path) -> None:
+    script = ROOT / "tests" / "gpu" / "programs.py"
+    done = ran([sys.executable, script, tmp_path, "--only", "solo,shuffle"])
+    assert done.returncode == 2
+    assert "no program shuffle: there are solo, shuffled, fixed, locked, starved" in done.stderr
+    assert ran([sys.executable, script, tmp_path, "--scale", "0"]).returncode == 2

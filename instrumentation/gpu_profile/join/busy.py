@@ -173,8 +173,7 @@ def _by_windows(column: Column, found: Found, interval: Interval, reading: Readi
     widest = max(found.windows)
     many = _MANY_WINDOWS * (widest + found.stale_ns) if found.stale_ns else LONG_NS
     if b - a >= min(many, LONG_NS):
-        long = _long(reading, interval, widest)
-        return None if long is None else _cut_off(long)
+        return _long(reading, interval, widest)
     readings = readings_of(column, found, a - WINDOWS_BEFORE * widest, b + WINDOWS_AFTER * widest + found.stale_ns)
     if not len(readings.latest) or int(readings.latest[-1]) <= a or int(readings.earliest[0]) - widest >= b:
         return None
@@ -190,15 +189,11 @@ def _by_windows(column: Column, found: Found, interval: Interval, reading: Readi
         reason = "no reading covers its end yet"
     elif int(readings.earliest[0]) > a:
         reason = "no readings from before its start"
-    busy = _cut_off(_busy(column.signal, bounds, b - a, apart, reason))
+    # Readings are taken for rounded, but may be cut off.
+    high = min(float(b - a), bounds.high_ns + column.signal.quantum / 2 * (b - a))
+    busy = _busy(column.signal, bounds._replace(high_ns=high), b - a, apart, reason)
     # What some windows cannot give may be a reading that is garbage.
     return busy._replace(reason=reason) if len(every) < len(found.windows) else busy
-
-
-def _cut_off(busy: Busy) -> Busy:
-    """With room for what utilisation leaves out: it is cut off to whole percents, where bounds take it for rounded."""
-    room_s = busy.source.base(1) / 2 * busy.length_s
-    return busy._replace(high_s=min(busy.length_s, busy.high_s + room_s))
 
 
 def _contradictory(signal: Signal, reading: Reading | None, interval: Interval) -> Busy:
@@ -250,7 +245,9 @@ def _long(reading: Reading | None, interval: Interval, window_ns: int) -> Busy |
     covered = reading.coverage * length
     doubt = window_ns / 2 + signal.refresh_ns + signal.quantum / 2 * covered
     total = reading.total * NS_PER_S
-    low, high = max(0.0, total - doubt), min(float(length), total + doubt + length - covered)
+    # A value that is cut off, not rounded, leaves out twice as much.
+    above = doubt + signal.quantum / 2 * covered + length - covered
+    low, high = max(0.0, total - doubt), min(float(length), total + above)
     bounds = Bounds(min(max(_overlap(reading, length), low), high), low, high)
     return _busy(signal, bounds, length, 0, "readings cover too little of it")
 

@@ -69,7 +69,7 @@ class Buffer:
     def fetch(self, handle: Any, now_ns: int) -> list[Sample]:
         """Samples since the last fetch, oldest first. Raises the binding's error; NOT_FOUND means none.
 
-        The first fetch gives the newest alone: a driver keeps some 20 s, of which no other signal was read.
+        The first fetch gives the newest alone: a driver keeps many seconds (an H200's 14) that no other signal covers.
         """
         if self._last_us * 1000 > now_ns + _AHEAD_NS:
             self._last_us = 0  # the clock was set back, and nothing new would be later than that

@@ -292,7 +292,7 @@ class Pool:
         return mixture.sensor if mixture is not None else None
 
     def busy_source(self) -> Signal | None:
-        """The signal that busy time comes from."""
+        """The signal that counted busy time comes from, and a region's where none has an answer."""
         column, measured = self.timeline.best(BUSY_SOURCES), self._measured_leads
         # One that stopped is not left for another, whose total is less.
         first = next((signal for signal in BUSY_SOURCES if signal in measured), None)
