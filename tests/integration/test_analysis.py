@@ -62,7 +62,7 @@ def test_an_analysis_of_a_recorded_program_is_near_the_truth(recorded: Path) -> 
     assert set(regions) == {"request", "load", "prefill", "decode"}
     for name in ("prefill", "decode"):
         row, real = regions[name], truth.tag(0, name)
-        assert row["interval_source"] == "device"
+        assert (row["interval_source"], row["reasons"]) == ("device", [])
         # Beside others the program has fewer executions in its time, and the interval is wider.
         doubt = 2 * row["busy_half_width"] * row["interval_s"]
         assert row["busy_s"] == pytest.approx(real.busy_s, abs=max(0.1 * real.busy_s, doubt))
