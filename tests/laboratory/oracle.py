@@ -40,9 +40,9 @@ _TRACE: Final = 1e-14
 #: The oracle's windows are computed on blocks of 0.5 ms: their edges are blurred, their sums are not.
 _STRIDE: Final = 5
 
-#: For each curve, the signals that tell of it, best first, and what the quantities are called: the mean, the integral.
+#: For each curve, the signals that tell of it, and what the quantities are called: the mean, the integral.
 _QUANTITIES: Final[Mapping[Quantity, tuple[tuple[str, ...], str, str]]] = {
-    "power": (("energy", "power_average"), "power", "energy"),
+    "power": (("energy", "power", "power_average"), "power", "energy"),
     "busy": (("graphics", "utilization"), "busy", "busy_s"),
     "activity": (("sm",), "sm", ""),
 }
@@ -69,16 +69,16 @@ class Known(NamedTuple):
 def judge(run: Run) -> dict[tuple[str, str], Known]:
     """The truth and the oracle's half-width of every quantity that the sensors tell something of."""
     found: dict[tuple[str, str], Known] = {}
-    moved = _moved(run)
+    moved, there = _moved(run), {signal.key for _, signal, _, _ in run.readings}
     for quantity, (keys, rate, total) in _QUANTITIES.items():
         for key in keys:
             source = [(sensor, readings) for sensor, signal, _, readings in run.readings if signal.key == key]
             if source:
                 known = _of(run.world, quantity, (rate, total), *source[0], moved)
                 # Answers are promised in the joules of the board's own sensor: nothing on the machine tells its gain.
-                gain = source[0][0].gain
-                found |= {name: Known(*(gain * part for part in each)) for name, each in known.items()}
-                break
+                gain = source[0][0].gain if key == keys[0] or keys[0] not in there else 1.0
+                mine = {name: Known(*(gain * part for part in each)) for name, each in known.items()}
+                found |= {n: m for n, m in mine.items() if n not in found or m.half_width < found[n].half_width}
     return found
 
 

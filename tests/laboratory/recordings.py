@@ -28,7 +28,7 @@ from laboratory.programs import STEP_NS, Ints, Program
 from laboratory.sensors import Readings, Sensor
 
 T0: Final = 1_750_000_000 * NS_PER_S
-DEVICE: Final = Device("GPU-laboratory", index=0, name="Laboratory")
+DEVICE: Final = Device("GPU-laboratory", index=0, name="Laboratory H200")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from laboratory.oracle import judge
 from laboratory.programs import Outer, Physics, Profile, Program, Region, Stamps, Unmarked
 from laboratory.recordings import Case, analysed, replayed
 from laboratory.score import Kind, Outcome
-from laboratory.sensors import COUNTER, GPM, H200, POWER, UTILIZATION, Sensor
+from laboratory.sensors import COUNTER, GPM, H200, POWER, SAMPLED, UTILIZATION, Sensor
 
 #: What a host that waits for its device notes: late by what waking up takes, a few times much later.
 LATE: Final = Stamps((0.2, 1.0), tail=0.02)
@@ -126,6 +126,14 @@ def _drawn_loop(seed: int) -> Case:
     return _case(seed, count=count, length_ms=(20.0, 40.0), stamps=LATE, regions={"profile": "first"}, **loop)
 
 
+def _sampled(seed: int, *, other: bool = False, **options: Any) -> Case:
+    """With the driver's own power samples, of a board that answers about as the one that was measured, or otherwise."""
+    rng = np.random.default_rng([seed, 20])
+    lag_ms, window_ms = (rng.uniform(10, 40), rng.uniform(25, 80)) if other else rng.normal((4.5, 15.0), (0.5, 1.0))
+    sampled = replace(SAMPLED[-1], lag_ms=float(lag_ms), window_ms=float(window_ms))
+    return _case(seed, sensors=(*SAMPLED[:-1], sampled), stamps=Stamps((0.0, 0.1)), **options)
+
+
 def _found(name: str, seed: int) -> Case:
     return replace(FOUND[name], seed=seed)
 
@@ -151,6 +159,10 @@ _PAUSES: Final[dict[str, Any]] = {"pause_every_s": 3.0, "pause_s": 3.0}
 
 #: Another timing of the sensor with steady rates explains these as well where a loop repeats with the sensor.
 _PARTS: Final[dict[str, Any]] = {"count": 2, "length_ms": (20.0, 40.0), "regions": {"profile": "first"}}
+
+#: Training: a few regions in their order.
+_LOOPED: Final[dict[str, Any]] = {"fixed": True, "jitter": 0.05, "count": 3, "seconds": 12.0}
+_RISING: Final[dict[str, Any]] = {"regions": {"profile": "first"}}
 
 ROWS: Final[tuple[Row, ...]] = (
     _row("clean: random order, 100 ms counter", "clean", sensors=(COUNTER,)),
@@ -219,5 +231,13 @@ ROWS: Final[tuple[Row, ...]] = (
     _row("H200: GPM and utilisation", sensors=H200),
     _row("H200: GPM and utilisation, pauses", sensors=H200, gap_ms=(5.0, 30.0)),
     _loop("H200: loop of 100 ms", 100.0, Stamps((0.0, 0.1)), sensors=H200),
+    Row("H200: power samples", "violated", _sampled),
+    *(
+        Row(f"H200: power samples, loop of {loop:g} ms, 12 s", "violated", partial(_sampled, loop_ms=loop, **_LOOPED))
+        for loop in (33.0, 75.0)
+    ),
+    Row("H200: power samples, loop of 100 ms", "violated", partial(_sampled, loop_ms=100.0, fixed=True)),
+    Row("H200: power samples, work in a third", "violated", partial(_sampled, fixed=True, jitter=0.1, **_RISING)),
+    Row("H200: power samples of another board", "violated", partial(_sampled, other=True, fixed=True, jitter=0.05)),
     *(Row(f"found: {name}", "violated", partial(_found, name)) for name in FOUND),
 )

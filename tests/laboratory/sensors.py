@@ -70,7 +70,7 @@ class Sensor:
 
     def curves(self) -> list[tuple[Signal, Quantity]]:
         """Which curve each signal is of."""
-        of: dict[str, Quantity] = {"energy": "power", "power_average": "power", "sm": "activity"}
+        of: dict[str, Quantity] = {"energy": "power", "power": "power", "power_average": "power", "sm": "activity"}
         return [(rows.signal(key), of.get(key, "busy")) for key in self.signals]
 
     def apply(self, total: Floats, renewals: Floats, stride: int = 1) -> Floats:
@@ -207,4 +207,10 @@ H200: Final = (
     replace(COUNTER, lag_ms=9.5, poll_ms=50.0),
     Published(("graphics",), "between", noise=0.001, poll_ms=105.0, published_ms=100.06),
     replace(UTILIZATION, window_ms=200.0, period_ms=200.0, gain=0.9935),
+)
+#: The same with the driver's own power samples; noise is what steady rates left of the readings of six kernels there.
+SAMPLED: Final = (
+    replace(H200[0], noise=0.03),
+    *H200[1:],
+    Sensor(("power",), "rc", period_ms=20.0, window_ms=15.0, lag_ms=4.5, noise=0.08, gain=1.0125, buffered=True),
 )
