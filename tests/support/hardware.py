@@ -6,11 +6,19 @@ from typing import NamedTuple
 import numpy as np
 
 from gpu_profile.calibration.response import Load
-from gpu_profile.history.timeline import Floats, Ints
+from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Device, Sample
+from gpu_profile.history.timeline import Floats, Ints, Timeline
+from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.expected import Known
+from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.units import NS_PER_S
 
 DATA = Path(__file__).parents[1] / "data" / "hardware"
 H200 = DATA / "h200"
+#: The kernels of `six_kernels.npz`, by number.
+KERNELS = ("gemm_bf16", "gemm_fp32", "copy", "reduce", "tiny", "gather")
+_POLL_NS = 50_000_000
 
 
 class Sensors(NamedTuple):
@@ -43,3 +51,44 @@ def load(path: Path) -> Sensors:
     with np.load(path) as found:
         tables = {name: np.cumsum(found[name], axis=1) for name in found.files if found[name].ndim == 2}
         return Sensors(int(found["base_ns"][0]), tuple(map(str, found["parts"])), tables)
+
+
+def pool_of(part: str, known: Known | None = None) -> Pool:
+    """What a pool makes of a part of `six_kernels.npz`: each execution a region, the energy counter read every 50 ms,
+    the driver's power samples as they are."""
+    raw = load(H200 / "six_kernels.npz")
+    starts, ends, kinds, parts, _ = raw.tables["work"]
+    mine = parts == raw.parts.index(part)
+    first, last = int(starts[mine].min()) - NS_PER_S, int(ends[mine].max()) + NS_PER_S
+    # The driver stamps in whole microseconds.
+    base = raw.base_ns - raw.base_ns % 1000
+    before, after, mj = raw.tables["energy"]
+    read = (before + after) // 2
+    polled = np.flatnonzero(np.diff(read // _POLL_NS, prepend=0) > 0)
+    samples = [
+        Sample(rows.ENERGY, base + t, base + t, 1_000_000 + value)
+        for t, value in zip(read[polled].tolist(), mj[polled].tolist(), strict=True)
+    ]
+    stamps, mw = raw.tables["power_samples"]
+    stamps = base + stamps - stamps % 1000
+    samples += [
+        Sample(rows.POWER, max(a, b - NS_PER_S), b, value)
+        for a, b, value in zip(stamps[:-1].tolist(), stamps[1:].tolist(), mw[1:].tolist(), strict=True)
+    ]
+    device = Device("GPU-h200", index=0, name="NVIDIA H200")
+    timeline = Timeline(device, [rows.ENERGY, rows.POWER, rows.POWER_LIMIT], capacity=20_000)
+    timeline.append([Sample(rows.POWER_LIMIT, base + first, base + first, 700_000)])
+    timeline.append(
+        sorted((s for s in samples if base + first < s.t_end_ns < base + last), key=lambda sample: sample.t_end_ns)
+    )
+    pool = Pool(timeline, start_ns=base + first, known=known or Known.of_board(device.name))
+    activities = [
+        Activity(i, None, KERNELS[kind], base + start, base + end)
+        for i, (start, end, kind) in enumerate(
+            zip(starts[mine].tolist(), ends[mine].tolist(), kinds[mine].tolist(), strict=True)
+        )
+    ]
+    for activity in activities:
+        pool.count(activity.region)
+    pool.advance(activities, base + last, final=True)
+    return pool

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpu_profile.join.unmixing.activities import Activity, segments
-from gpu_profile.join.unmixing.pooling import Pool, Pooled
+from gpu_profile.join.unmixing.pooled import Pooled
+from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.session import Session
 

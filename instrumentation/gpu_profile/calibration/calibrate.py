@@ -108,7 +108,7 @@ def calibrate(
         own.close()
     _alone(driver, device)
     responses = {signal: found for signal in SENSORS if (found := _found(played, signal)) is not None}
-    known = {signal: Expected.of(_as_json(each)) for signal, each in responses.items() if not each.reason}
+    known = {signal: Expected.of(signal, _as_json(each)) for signal, each in responses.items() if not each.reason}
     checked = tuple(check(device, looped, responses, known))
     return Calibration(device, driver.version, clock.now_ns(), responses, checked, _missed(checked))
 

@@ -19,7 +19,7 @@ from gpu_profile.catalogue.group import ALL_GROUPS, DEFAULT_GROUPS, GROUPS, LIBR
 from gpu_profile.catalogue.metric import Instrument, Metric, label
 from gpu_profile.catalogue.metrics import METRICS, metric_of
 from gpu_profile.catalogue.signal import Attributes, Dcgm, Kind, Signal, Tier
-from gpu_profile.catalogue.signals import BUSY_SOURCES, ENERGY_SOURCES, SIGNALS, signal
+from gpu_profile.catalogue.signals import BUSY_SOURCES, ENERGY_SOURCES, POWER_SOURCES, SIGNALS, signal
 
 __all__ = [
     "ALL_GROUPS",
@@ -30,6 +30,7 @@ __all__ = [
     "GROUPS",
     "LIBRARY_GROUPS",
     "METRICS",
+    "POWER_SOURCES",
     "SIGNALS",
     "Attribute",
     "Attributes",

@@ -29,8 +29,8 @@ _throttle: Final = partial(counter, unit="s", quantum=1e-9, limit=2 * NS_PER_S)
 POWER: Final = _power(
     "power",
     "hw.power",
-    "field POWER_INSTANT",
-    "Power draw in the driver's latest short window (25-100 ms by architecture)",
+    "nvmlDeviceGetSamples TOTAL_POWER, else field POWER_INSTANT",
+    "Power draw in the driver's latest short window (15-100 ms by architecture)",
     "DCGM_FI_DEV_POWER_USAGE_INSTANT",
     window_ns=25 * MS,
 )

@@ -86,6 +86,7 @@ __all__ = [
     "POWER",
     "POWER_AVERAGE",
     "POWER_LIMIT",
+    "POWER_SOURCES",
     "RECOVERY_ACTION",
     "REMAP_FAILURE",
     "REMAP_PENDING",
@@ -107,6 +108,8 @@ SIGNALS: Final[tuple[Signal, ...]] = (*ACTIVITY, *MEMORY, *BOARD, *LINKS, *BAR1,
 BUSY_SOURCES: Final = (GRAPHICS, UTILIZATION)
 #: Where energy comes from, best first.
 ENERGY_SOURCES: Final = (ENERGY, POWER_AVERAGE)
+#: Where a region's power comes from: the driver's own power samples too, where their timing is known.
+POWER_SOURCES: Final = (ENERGY, POWER, POWER_AVERAGE)
 
 _BY_KEY: Final = {row.key: row for row in SIGNALS}
 

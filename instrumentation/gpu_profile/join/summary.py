@@ -16,7 +16,8 @@ from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.reading import LATEST_GPM_NS, WIDEST_WINDOW, Reading, read
 from gpu_profile.join.unmixing.meter import Metered
-from gpu_profile.join.unmixing.pooling import Pool, Pooled
+from gpu_profile.join.unmixing.pooled import Pooled
+from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.throttling import throttle_counters
 from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.regimes import Verdict
@@ -137,7 +138,7 @@ class Judged(NamedTuple):
 def summarise(pool: Pool, region: str, durations: Durations, *, interval_source: str) -> RegionSummary:
     """What `pool`'s device did for `region`."""
     pooled = pool.pooled(region)
-    busy_source, energy_source = pooled.busy_source, pool.energy_source()
+    busy_source, energy_source = pooled.busy_source, pooled.energy_source
     busy = pooled.rates.get(busy_source) if busy_source else None
     power = pooled.rates.get(energy_source) if energy_source else None
     idle = pooled.executions > 0 and pooled.inclusive_s == 0.0 and interval_source == "device" and pool.whole

@@ -99,12 +99,12 @@ class OpenDevice:
                     self._note(buffer.reader, rule)
                     if buffer.told:
                         self._lose(failure, buffer.reader.buffer)
-                    self._place_query(buffer.reader)
+                    self._poll(buffer.reader)
                     continue
             if buffer.silent(now):
                 # Nothing was ever drained, so polling from here on mixes nothing.
                 self._buffers.remove(buffer)
-                self._place_query(buffer.reader)
+                self._poll(buffer.reader)
         return samples
 
     def boundary(self) -> list[Sample]:
@@ -125,11 +125,10 @@ class OpenDevice:
         if self.found.device.kind is DeviceKind.MIG:
             self._reasons |= {reader.signal: NOT_ON_MIG for reader in readers if not reader.signal.mig}
             readers = [reader for reader in readers if reader.signal.mig]
-        self._probe_fields([reader for reader in readers if reader.field])
-        for reader in readers:
-            if reader.bit or (reader.field and reader.signal not in self._reasons):
-                continue
-            if not (reader.buffer and self._place_buffer(reader)) and reader.query is not None:
+        polled = [reader for reader in readers if not (reader.buffer and self._place_buffer(reader))]
+        self._probe_fields([reader for reader in polled if reader.field])
+        for reader in polled:
+            if not reader.bit and not (reader.field and reader.signal not in self._reasons):
                 self._place_query(reader)
         self._probe_throttling([reader for reader in readers if reader.bit])
         self._probe_gpm([reader for reader in readers if reader.gpm])
@@ -187,9 +186,11 @@ class OpenDevice:
                     self._reasons[reader.signal] = NO_SENSOR
 
     def _group_fields(self, readers: Iterable[Reader]) -> None:
-        kept = [reader for reader in readers if reader.signal not in self._reasons]
+        """Read these beside those of their tiers that are read already."""
         for tier in {reader.signal.tier for reader in readers}:
-            rows = [reader for reader in kept if reader.signal.tier is tier]
+            batch = self._fields.get(tier)
+            every = dict.fromkeys([*(batch.readers if batch is not None else ()), *readers])
+            rows = [r for r in every if r.signal.tier is tier and r.signal not in self._reasons]
             if rows:
                 self._fields[tier] = FieldBatch(self._library, rows)
             else:
@@ -209,6 +210,14 @@ class OpenDevice:
                 return False
         self._buffers.append(buffer)
         return True
+
+    def _poll(self, reader: Reader) -> None:
+        """Read a signal that the driver does not buffer after all."""
+        self._reasons.pop(reader.signal, None)
+        if reader.field:
+            self._probe_fields([reader])
+        if not reader.field or reader.signal in self._reasons:
+            self._place_query(reader)
 
     def _place_query(self, reader: Reader) -> None:
         query = reader.query

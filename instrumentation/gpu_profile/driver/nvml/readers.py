@@ -31,7 +31,7 @@ _PERCENT: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The sources of one signal, best first: a field value, the driver's sample buffer, a query, a GPM metric.
+    """The sources of one signal, best first: the driver's sample buffer, a field value, a query, a GPM metric.
 
     `pick` takes the signal's value, in its quanta, out of the query's answer; None if it tells none now. A GPM metric's
     value is `gpm_unit` of the signal's base unit. A polled window mean covers the time since the reading before, but
@@ -122,7 +122,7 @@ _BITS: Final = {
 def _board() -> Iterator[tuple[str, dict[str, Any]]]:
     # The sensor's own window is a part of its refresh period; a reading is taken to stand for the time since the last
     # one, as long as that is at most two periods.
-    yield "power", {"longest_ns": 2 * POWER.refresh_ns}
+    yield "power", {"longest_ns": 2 * POWER.refresh_ns, "buffer": "NVML_TOTAL_POWER_SAMPLES"}
     yield "power_average", _asked(queries.POWER)
     for key in ("power_module", "power_module_average", "power_memory_average"):
         yield key, {"longest_ns": 2 * NS_PER_S}
@@ -144,7 +144,7 @@ def _board() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _reader(row: Signal, beside: dict[str, Any]) -> Reader:
-    if field := _FIELD.match(row.source):
+    if field := _FIELD.search(row.source):
         name, every, link, scope = field.groups()
         number = ALL_LINKS if every else int(link) if link else _SCOPES.get(scope, 0)
         return Reader(row, field=f"NVML_FI_DEV_{name}", scope=number, **beside)

@@ -19,6 +19,11 @@ COUNTER_REFRESH_NS: Final = 100 * _MS
 #: The driver's sample buffers: how far apart power samples are and how many samples of any kind are kept.
 POWER_SAMPLE_NS: Final = 20 * _MS
 SAMPLES_KEPT: Final = 120
+#: Power samples follow as on an H200: an exponential of 15 ms, 4.5 ms late, as a staircase of such steps.
+FOLLOWED_NS: Final = 15 * _MS
+LATE_NS: Final = 4_500_000
+_STEP_NS: Final = 2 * _MS
+_WEIGHTS: Final = np.exp(-np.arange(0, 8 * FOLLOWED_NS, _STEP_NS) / FOLLOWED_NS)
 _POWER_AVERAGE_NS: Final = NS_PER_S
 _WARM_UP_NS: Final = 20 * NS_PER_S
 _AMBIENT, _HOT = 30.0, 80.0
@@ -127,11 +132,17 @@ class Sensors:
         return ends, share[:, Column.BUSY], share[:, Column.MEMORY_BUSY]
 
     def power_samples(self, t_ns: int, after_ns: int) -> tuple[Ints, Ints]:
-        """The driver's buffer after `after_ns`: moments 20 ms apart, and the mean power of each 20 ms in mW."""
+        """The driver's buffer after `after_ns`: moments 20 ms apart, and power in mW as a sensor shows it that follows
+        within milliseconds."""
         ends = self._instants(t_ns, after_ns, POWER_SAMPLE_NS)
-        growth = self.activity.many(ends) - self.activity.many(ends - POWER_SAMPLE_NS)
-        watts = self.model.idle_w + growth[:, Column.ENERGY] * (NS_PER_S / POWER_SAMPLE_NS)
-        return ends, np.round(watts * 1000).astype(np.int64)
+        if not len(ends):
+            return ends, ends
+        first, last = int(ends[0]) - LATE_NS - len(_WEIGHTS) * _STEP_NS, int(ends[-1]) - LATE_NS
+        energy = self.activity.many(np.arange(first, last + 1, _STEP_NS))[:, Column.ENERGY]
+        steps = np.convolve(np.diff(energy), _WEIGHTS / _WEIGHTS.sum(), "valid") * (NS_PER_S / _STEP_NS)
+        watts = self.model.idle_w + steps[:: POWER_SAMPLE_NS // _STEP_NS]
+        noise = np.array([self._factor(end, POWER_SAMPLE_NS) for end in ends.tolist()])
+        return ends, np.round(watts * 1000 * noise).astype(np.int64)
 
     def clock_samples(self, t_ns: int, after_ns: int) -> tuple[Ints, Ints]:
         """The driver's buffer after `after_ns`: moments, and the clock of the multiprocessors in MHz."""

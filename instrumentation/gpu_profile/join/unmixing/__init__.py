@@ -19,7 +19,7 @@ the region's own rate. Over many windows these are linear equations. Read in thi
 - `family`: the windows of signals that share them; `shares`: a measured total, shared out among regions for good.
 - `watch`: whether new windows are still what the rates say of them.
 - `meter`: long executions by the energy counter alone; `throttling`: when the clocks were held down.
-- `mixture`: one family's windows beside what ran in them; `pooling`: all of a device's, region by region.
+- `mixture`: one family's windows beside what ran in them; `pooling`: all of a device's, `pooled` region by region.
 
 Imports the history and the catalogue. Nothing outside `join` needs more of this package than `pooling.Pool`, the
 activities that are put into it, and `unmix.Rate`.

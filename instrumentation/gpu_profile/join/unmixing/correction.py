@@ -35,23 +35,23 @@ class Corrected(NamedTuple):
 
 def corrected(
     sensor: Sensor, reference: Floats, known: Equations, rows_of: Callable[[Sensor, Floats], Iterable[Rows]],
-    *, lead: Signal, most: float, length_ns: int, now_ns: int, origin_ns: int,
+    *, lead: Signal, fit_of: Callable[[Equations], Fit], given: bool, length_ns: int, now_ns: int, origin_ns: int,
 ) -> Corrected:  # fmt: skip
-    """Correct a timing until its probes ask for no more, or would spoil it.
+    """Correct a timing until its probes ask for no more, or would spoil it; not at all one that is `given`.
 
-    `rows_of` makes the equations of windows, which are around `now_ns`, under a timing, its probes weighted by rates.
-    A reading of `lead`, which is at most `most`, is a mean over `length_ns`; run time counts from `origin_ns`.
+    `rows_of` makes the equations of windows, which are around `now_ns`, under a timing, its probes weighted by rates,
+    and `fit_of` solves them. A reading of `lead` is a mean over `length_ns`; run time counts from `origin_ns`.
     """
 
     def tried(sensor: Sensor, reference: Floats) -> Corrected:
         rows, equations = list(rows_of(sensor, reference)), known.copy()
         for each in rows:
             equations.add(*each)
-        return Corrected(sensor, reference, rows, equations, Fit(equations, most=most))
+        return Corrected(sensor, reference, rows, equations, fit_of(equations))
 
     at = float(run_time(np.array([now_ns]), origin_ns)[0])
     held = tried(sensor, reference)
-    for _ in range(_CORRECTIONS):
+    for _ in range(0 if given else _CORRECTIONS):
         sensor, fit = held.sensor, held.fit
         drift = fit.correction(Probing.LAG_DRIFT)
         # Late in a run, windows of a short time say well what the lag is then, not what it was at the start.

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
 from gpu_profile.catalogue import Signal
-from gpu_profile.catalogue.signals import signal
+from gpu_profile.catalogue.signals import POWER, signal
 from gpu_profile.history.timeline import Ints
+from gpu_profile.join.unmixing.design import Windows
+from gpu_profile.join.unmixing.probes import Kind as Probing
+from gpu_profile.join.unmixing.probes import Prior
 from gpu_profile.join.unmixing.sensor import GUARD_NS, Sensor
 from gpu_profile.join.unmixing.timings import STEP_NS
+from gpu_profile.join.unmixing.unmix import LOCK_STEP, Z95, Fit
 
 _MS: Final = 1e6
 #: What is beyond these is no sensor's, in ms.
@@ -21,17 +26,32 @@ _LONGEST_MS: Final = 10_000.0
 #: A period may be off by this share, as clocks drift.
 _PERIOD: Final = 0.001
 UNTRUSTED: Final = "pooled numbers of this GPU are not trusted"
+#: No timing is known better than this: stamps of work are off too.
+_SUREST_NS: Final = 500_000
+CONTRADICTED: Final = "not identifiable: the readings contradict what is known of the sensor"
+#: Signals that the driver may stamp itself, whose timing is never looked for in a program's own windows, 50 a second:
+#: they are joined where it is known beforehand.
+GIVEN: Final = frozenset({POWER})
+#: What an exponential leaves of such readings' standard deviation, of chips of 10 to 52 ms (0.12 to 0.33 on an H200):
+#: kernels draw more to begin with, and no filter is one of first order.
+_MISFIT: Final = 0.2
+#: Readings come once a period if what lies between them is within this share of it.
+_SPACED: Final = 0.05
 
 
 class Expected(NamedTuple):
-    """A sensor's timing, whose phase nobody knows, with the half-widths of its lag and of its window."""
+    """A sensor's timing, whose phase nobody knows, with the half-widths of its lag and of its window.
+
+    `stamped`: the driver stamps each renewal itself, and the timing is taken as it is: nothing is looked for.
+    """
 
     sensor: Sensor
     lag_ns: int
     window_ns: int
+    stamped: bool = False
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Self:
+    def of(cls, signal: Signal, found: Mapping[str, Any]) -> Self:
         """From a response as `gpu-profile calibrate` keeps it. LookupError, TypeError or ValueError if it is none."""
 
         def ns(part: str, index: int) -> int:
@@ -44,7 +64,36 @@ class Expected(NamedTuple):
         if period < 0 or window < 0:
             raise ValueError("a period or a window below 0")
         sensor = Sensor(ns("lag_ms", 0), period, window_ns=window, smooth=found["shape"] == "exponential")
-        return cls(sensor, ns("lag_ms", 1), ns("window_ms", 1))
+        return cls(sensor, ns("lag_ms", 1), ns("window_ms", 1), signal in GIVEN)
+
+    @property
+    def behind_stamps(self) -> Sensor:
+        """The timing where stamps are those of renewals."""
+        return self.sensor._replace(period_ns=0)
+
+    @property
+    def prior(self) -> Prior | None:
+        """What is known of it beforehand; None if it is looked for all the same."""
+        lag, window = (max(_SUREST_NS, half) / Z95 / _MS for half in (self.lag_ns, self.window_ns))
+        return Prior({Probing.LAG: lag, Probing.WINDOW: window}, _MISFIT) if self.stamped else None
+
+    def contradicted(self, found: Sequence[Sensor], windows: Windows, fit: Fit) -> bool:
+        """Whether windows contradict it, of which `fit` is the solution: it is none of the timings found to fit them.
+
+        One that is not looked for is so if anything else fits certainly better, if the windows draw it far away, or if
+        readings do not come once a period.
+        """
+        if self.prior is None:
+            return not any(self.admits(each, windows.ends) for each in found)
+        usual = float(np.median(windows.ends - windows.starts))
+        spaced = abs(usual / max(1, self.sensor.period_ns) - 1) <= _SPACED
+        return not spaced or len(found) > 1 or fit.contradicts(self.prior)
+
+    def doubt(self, effect: float, *, unexpected: bool) -> str:
+        """Why nothing follows from a timing that is not looked for; empty if it does. `effect` is as a search finds it,
+        `unexpected` whether it was `contradicted`."""
+        repeats = LOCK_STEP if math.isinf(effect) else ""
+        return "" if not self.stamped else CONTRADICTED if unexpected else repeats
 
     def starts(self) -> list[Sensor]:
         """The timing at every phase."""
@@ -73,11 +122,33 @@ class Known:
     untrusted: str = ""
 
     @classmethod
+    def of_board(cls, name: str) -> Self:
+        """What was measured on other boards of this name."""
+        return cls(next((sensors for board, sensors in _BOARDS.items() if re.search(board, name)), {}))
+
+    @classmethod
     def of(cls, content: Mapping[str, Any]) -> Self:
         """From what `gpu-profile calibrate` keeps. LookupError, TypeError or ValueError if it is nothing of the kind.
 
         A response that is doubted itself tells nothing.
         """
-        told = {signal(key): Expected.of(each) for key, each in content["signals"].items() if not each["reason"]}
+        told = {
+            (row := signal(key)): Expected.of(row, each)
+            for key, each in content["signals"].items()
+            if not each["reason"]
+        }
         missed = str(content["missed"])
         return cls(told, f"{UNTRUSTED}: {missed}" if missed else "")
+
+
+def _expected_ms(period: float, lag: tuple[float, float], window: tuple[float, float]) -> Expected:
+    """Of an exponential that the driver stamps: the period, and its lag and time constant with half-widths, in ms."""
+    (lag_ns, late_ns), (window_ns, wide_ns) = ([round(part * _MS) for part in each] for each in (lag, window))
+    sensor = Sensor(lag_ns, round(period * _MS), window_ns=window_ns, smooth=True)
+    return Expected(sensor, late_ns, wide_ns, stamped=True)
+
+
+#: By what a board's name has in it: measured with a known load (`docs/accuracy.md`).
+_BOARDS: Final[Mapping[str, Mapping[Signal, Expected]]] = {
+    r"\bH200\b": {POWER: _expected_ms(20.0, (4.5, 1.5), (15.0, 2.0))}
+}

@@ -20,12 +20,17 @@ FAMILIES: Final[tuple[tuple[Signal, ...], ...]] = (
     (rows.GRAPHICS, rows.SM, rows.OCCUPANCY, rows.TENSOR, rows.DRAM, rows.FP64, rows.FP32, rows.FP16),
     (rows.UTILIZATION, rows.MEMORY_CONTROLLER),
     (rows.ENERGY,),
+    (rows.POWER,),
     (rows.POWER_AVERAGE,),
     (rows.PCIE_RX, rows.PCIE_TX),
     (rows.NVLINK_RX, rows.NVLINK_TX),
 )
 #: A family that is not needed where the lead of another is there: the better source makes it superfluous.
-SUPERSEDED: Final[Mapping[Signal, Signal]] = {rows.UTILIZATION: rows.GRAPHICS, rows.POWER_AVERAGE: rows.ENERGY}
+SUPERSEDED: Final[Mapping[Signal, Signal]] = {
+    rows.UTILIZATION: rows.GRAPHICS,
+    rows.POWER: rows.ENERGY,
+    rows.POWER_AVERAGE: rows.ENERGY,
+}
 #: Counters that the driver reads from hardware at the call: there is no timing to look for.
 IMMEDIATE: Final = frozenset({rows.PCIE_RX, rows.NVLINK_RX})
 #: A board draws no more than this many times its limit: its controller averages over milliseconds, so that shorter
@@ -69,7 +74,7 @@ class Family:
         """The highest rate that there can be: nothing is busier than busy, and no board draws much more than its limit
         for as long as an execution."""
         most = self.lead.base(self.lead.limit)
-        if self.lead in rows.ENERGY_SOURCES:
+        if self.lead in rows.POWER_SOURCES:
             limit = self._timeline.column(rows.POWER_LIMIT)
             if limit is not None and limit.last is not None and limit.last.value:
                 most = min(most, _ABOVE_LIMIT * limit.signal.base(limit.last.value))

@@ -50,7 +50,7 @@ _STRANGE: Final = 20.0
 _UNUSUAL: Final = 20.0
 _LATE_NS: Final = 200_000_000
 #: Of a timing, a lag and a phase are unknown.
-_UNKNOWN: Final = 2
+UNKNOWN: Final = 2
 #: Moments of so many readings stand for all.
 _COMPARED: Final = 64
 #: Windows times timings that are tried at once: more would take room.
@@ -326,7 +326,7 @@ class Likelihood:
 
     def _repeated(self, sensor: Sensor) -> float:
         """The design effect of the windows, if this timing is nearly right."""
-        return design_effect(*self._errors(sensor), self.columns + _UNKNOWN)
+        return design_effect(*self._errors(sensor), self.columns + UNKNOWN)
 
     def _trial(self, sensor: Sensor, most: int | None = None) -> Trial:
         """What is known under a timing if rates may vary, by all windows or the newest."""

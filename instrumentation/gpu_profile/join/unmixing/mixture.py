@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.catalogue import ENERGY_SOURCES, Kind, Signal
+from gpu_profile.catalogue import POWER_SOURCES, Kind, Signal
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.correction import corrected
@@ -76,7 +76,7 @@ class Mixture:
         #: Why nothing that is unmixed here is to be trusted; and what was expected of the sensor, if anything was.
         self._untrusted, self._expected = known.untrusted, known.sensors.get(self.lead)
         #: Whether its readings say something else.
-        self.unexpected = False
+        self.unexpected, self._prior = False, self._expected.prior if self._expected is not None else None
         self._active_s, self._regions, self._joint = active_s, regions, joint
         self._shares = Shares()
         #: Asked for by every region.
@@ -162,7 +162,7 @@ class Mixture:
         fresh, self._waiting = self._waiting, []
         if self.locked and fresh and self.sensor.refuted(self.lead, np.concatenate([w.ends for w in fresh])):
             # A sensor that is read more often than before shows more of its timing.
-            self._settle(self._lead_fit())
+            self._settle(self._solved(start=self._watch.variances))
             self._unlock()
         if not self.locked:
             self._kept += fresh
@@ -223,9 +223,6 @@ class Mixture:
             errors=None if self.lead in IMMEDIATE else self._stamps.errors(columns, 1, 1.0),
         )  # fmt: skip
         found = search.run()
-        if self._expected is not None:
-            every = (found.sensor, *found.rivals)
-            self.unexpected = not any(self._expected.admits(each, windows.ends) for each in every)
         self._known, self._effect = (found.sensor, *found.rivals), found.effect
         self._watch.found(found.residual)
         self._equations = self._renewed(active, columns, found.sensor)
@@ -240,7 +237,7 @@ class Mixture:
         # Once for a solution, and once more for what blocks of windows differ from it by.
         self.sensor, self._reference, rows, first, fit = corrected(
             found.sensor, search.rates(found.sensor), self._equations, rows_of,
-            lead=self.lead, most=self.family.most, length_ns=self._length_ns(found.sensor),
+            lead=self.lead, fit_of=self._solved, given=self._prior is not None, length_ns=self._length_ns(found.sensor),
             now_ns=int(windows.ends[len(windows.ends) // 2]), origin_ns=self._origin_ns,
         )  # fmt: skip
         self._equations.refer(self._solutions(first, fit), first.seen)
@@ -248,6 +245,9 @@ class Mixture:
             self._equations.add(*each)
         others = (self._rates(rival, windows, active, columns) for rival in found.rivals)
         self.others = [rates for rates in others if rates]
+        if self._expected is not None:
+            before = self.unexpected and self._expected.stamped  # what few windows were sure of stands
+            self.unexpected = before or self._expected.contradicted(self._known, windows, self._fit(self.lead))
         sure = found.sensor.in_step and not found.rivals and fit.uncertainty(Probing.LAG) <= _SURE_LAG_MS
         if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
@@ -266,8 +266,7 @@ class Mixture:
             equations.add(*each)
         if not equations.n:
             return []
-        signals = range(len(self.signals))
-        fits = [Fit(equations, i, most=self.family.most, effect=self._effect) for i in signals]
+        fits = [self._solved(equations, i, effect=self._effect) for i in range(len(self.signals))]
         return [np.array([fit.rates, np.clip(fit.steady, 0.0, self.family.most)]) for fit in fits]
 
     def lock(self) -> None:
@@ -299,12 +298,12 @@ class Mixture:
         self._kept, self._waiting = [], []
         # Windows that are gone find no timing; what they said stands, under the one that is known so far.
         self._judged_n = self._searched_n = 0
-        self._settle(self._lead_fit())
+        self._settle(self._solved(start=self._watch.variances))
 
     def _near(self, probes: Floats, shares: Floats, values: Floats) -> npt.NDArray[np.bool_]:
         """Which new windows are near what the rates say; looks for the timing again if they are not any more."""
         if self._watch.due(self.n):
-            fit = self._lead_fit()
+            fit = self._solved(start=self._watch.variances)
             self._reference = fit.rates
             self._equations.refer(self._solutions(self._equations, fit), self._equations.seen)
             if self._watch.expect(fit):
@@ -315,8 +314,8 @@ class Mixture:
             self._unlock()
         return near
 
-    def _lead_fit(self) -> Fit:
-        return Fit(self._equations, most=self.family.most, start=self._watch.variances)
+    def _solved(self, equations: Equations | None = None, output: int = 0, **options: Any) -> Fit:
+        return Fit(equations or self._equations, output, most=self.family.most, prior=self._prior, **options)
 
     # ------------------------------------------------------------------ answers
 
@@ -328,8 +327,9 @@ class Mixture:
         if not share.any():
             return Rate(0.0, np.inf, 0, "no samples yet")
         found = fit.rate(share / share.sum())
-        if self._untrusted:
-            return found._replace(half_width=np.inf, reason=self._untrusted)
+        doubt = self._expected.doubt(self._effect, unexpected=self.unexpected) if self._expected else ""
+        if reason := self._untrusted or doubt:
+            return found._replace(half_width=np.inf, reason=reason)
         if not self._timed:
             return found._replace(half_width=np.inf, reason=f"too few samples ({found.n})")
         return found._replace(half_width=found.half_width + self.family.cut_off)
@@ -339,9 +339,9 @@ class Mixture:
         fit = self._fits.get(output)
         if fit is None or fit.n != self._equations.n:
             others = [rates[output] for rates in self.others]
-            fit = self._fits[output] = Fit(
-                self._equations, output, errors=self._errors(), others=others, most=self.family.most,
-                start=self._watch.variances, effect=self._effect, idle="steady" if signal in ENERGY_SOURCES else "none",
+            fit = self._fits[output] = self._solved(
+                output=output, errors=self._errors(), others=others,
+                start=self._watch.variances, effect=self._effect, idle="steady" if signal in POWER_SOURCES else "none",
                 step=0.0 if signal.kind is Kind.COUNTER else signal.base(1),
             )  # fmt: skip
         return fit
@@ -359,7 +359,7 @@ class Mixture:
     def _solutions(self, equations: Equations, lead: Fit) -> Floats:
         """Every signal's solution of some equations, of which the lead's is known."""
         others = range(1, len(self.signals))
-        fits = [lead, *(Fit(equations, i, most=self.family.most, start=self._watch.variances) for i in others)]
+        fits = [lead, *(self._solved(equations, i, start=self._watch.variances) for i in others)]
         return np.array([fit.solution for fit in fits]).T
 
     def share(self, columns: Sequence[int]) -> Share | None:

@@ -8,19 +8,19 @@ out among regions so that the shares only ever grow and always add up to what wa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
+from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, POWER_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.activities import Activities, Activity, Named
-from gpu_profile.join.unmixing.expected import Known
+from gpu_profile.join.unmixing.expected import GIVEN, Known
 from gpu_profile.join.unmixing.family import FAMILIES, SUPERSEDED
-from gpu_profile.join.unmixing.meter import Meter, Metered
+from gpu_profile.join.unmixing.meter import Meter
 from gpu_profile.join.unmixing.mixture import PATIENCE_NS, Mixture
+from gpu_profile.join.unmixing.pooled import Pooled
 from gpu_profile.join.unmixing.region_columns import OTHER, Attribution
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.shares import Counted, Share
@@ -37,48 +37,12 @@ _STEP_NS: Final = NS_PER_S
 _MOST_STEPS: Final = 5000
 #: A source of busy time takes the place of another one if it covers this share of what that one does.
 _WHOLE: Final = 0.97
+#: Over less time than this, two sensors' means differ by what is in one and not yet in the other.
+_GAIN_NS: Final = 5 * NS_PER_S
 #: Samples are waited for no longer than this.
 _LATEST_NS: Final = NS_PER_S
 #: The clock was set back if time is this far behind what was taken in already.
 _SET_BACK_NS: Final = 5 * NS_PER_S
-
-
-@dataclass(frozen=True, slots=True)
-class Pooled:
-    """What one device did for one region, over all its executions.
-
-    `rates` are by signal, while the region or one inside it is active; a rate that cannot be given has its reason.
-    `alone` are those rates while nothing else is active on the device, where that differs.
-    `inclusive_s` is that time, `active_s` the part in which the region itself was the innermost (exclusive).
-    `busy` (in s) and `energy` (in J) are exclusive shares, the best estimates now; `busy_s` and `energy_j` are their
-    values. `memory_max` is in bytes. `metered` are executions of 2 s or more by themselves; None if there were none.
-    `throttled` is the share of the region's time for which the driver held the clocks down, by reason; of no reason
-    that is not known. `busy_source` is the signal that tells best how busy the device was.
-    """
-
-    region: str
-    device: str
-    executions: int
-    active_s: float
-    inclusive_s: float
-    rates: Mapping[Signal, Rate]
-    alone: Mapping[Signal, Rate]
-    busy: Share | None
-    energy: Share | None
-    memory_max: float | None
-    metered: Metered | None
-    throttled: Mapping[str, float]
-    busy_source: Signal | None
-
-    @property
-    def busy_s(self) -> float | None:
-        """Busy time."""
-        return None if self.busy is None else self.busy.value
-
-    @property
-    def energy_j(self) -> float | None:
-        """Energy."""
-        return None if self.energy is None else self.energy.value
 
 
 class Pool:
@@ -91,6 +55,7 @@ class Pool:
         #: How often the clock was set back by more than a moment.
         self.set_back = 0
         self.attribution = Attribution()
+        known = known or Known()
         self._mixtures = [
             Mixture(
                 timeline,
@@ -100,10 +65,10 @@ class Pool:
                 regions=self.attribution.regions,
                 joint=self.attribution.joint,
                 stamps=self.attribution.stamps,
-                known=known or Known(),
+                known=known,
             )
             for family in FAMILIES
-            if timeline.column(family[0]) is not None
+            if timeline.column(family[0]) is not None and (family[0] not in GIVEN or family[0] in known.sensors)
         ]
         self._executions: dict[str, int] = {}
         self._counted_ns = start_ns
@@ -125,13 +90,16 @@ class Pool:
         """Whether another family says all that this one could.
 
         Not so utilisation that the driver stamps itself, until the timing of GPM is beyond doubt: the moments that its
-        readings are of may never be found.
+        readings are of may never be found. Power that the driver stamps itself says more of short regions than any.
         """
+        column = self.timeline.column(signal)
+        stamped = column is not None and column.stamped
+        if signal in GIVEN:
+            return not stamped
         if better is None or better.lead is signal:
             return False
-        column = self.timeline.column(signal)
         settled = better.locked and not better.others and not better.drifts
-        return settled or signal is not rows.UTILIZATION or column is None or not column.stamped
+        return settled or signal is not rows.UTILIZATION or not stamped
 
     @property
     def joined(self) -> list[Signal]:
@@ -305,15 +273,16 @@ class Pool:
 
     def pooled(self, region: str) -> Pooled:
         """What this device did for `region`."""
-        known, live = self.attribution, self._live
+        known = self.attribution
         name = known.name(region, new=False)
         inside, own = known.inside(name), known.own(name)
         alone = np.where(known.is_shared(len(inside)), 0.0, inside)
-        rates = {s: m.rate(s, inside) for m in live for s in m.signals if inside.any()}
+        rates = self._rates(inside) if inside.any() else {}
         apart = alone.any() and not np.array_equal(alone, inside)
-        solo = {s: m.rate(s, alone) for m in live for s in m.signals} if apart else {}
-        source = self._clearest(rates)
-        busy, energy = self._measured(source), self._measured(self.energy_source())
+        solo = self._rates(alone) if apart else {}
+        source = self._clearest(rates, BUSY_SOURCES) or self.busy_source()
+        meter = self._clearest(rates, POWER_SOURCES) or self.energy_source()
+        busy = self._measured(source)
         column = known.column(name, new=False)
         return Pooled(
             region=name,
@@ -324,17 +293,49 @@ class Pool:
             rates=rates,
             alone=solo,
             busy=None if busy is None else busy.share(own),
-            energy=None if energy is None else energy.share(own),
+            energy=self._energy(meter, own),
             memory_max=self._memory_max.get(column),
             metered=self._meter.metered.get(column),
             throttled=self._throttling.shares(column),
             busy_source=source,
+            energy_source=meter,
         )
 
-    def _clearest(self, rates: Mapping[Signal, Rate]) -> Signal | None:
-        """The source of busy time with the narrowest answer, among those that cover nearly all that is covered up to
-        now; without any, the best one."""
-        families = {m.lead: m.family for m in self._live if m.lead in BUSY_SOURCES}
+    def _rates(self, weights: Floats) -> dict[Signal, Rate]:
+        """The rates of every signal while columns are active, by their active times."""
+        rates = {s: m.rate(s, weights) for m in self._live for s in m.signals}
+        if (sampled := rates.get(rows.POWER)) is not None:
+            gain = self._gain()
+            value, half_width = sampled.value * gain, sampled.half_width * gain
+            rates[rows.POWER] = sampled._replace(value=value, half_width=half_width)
+        return rates
+
+    def _gain(self) -> float:
+        """What the energy counter counts for a joule of the driver's power samples, over the time that both cover."""
+        counter, sampled = self.timeline.column(rows.ENERGY), self.timeline.column(rows.POWER)
+        if counter is None or sampled is None:
+            return 1.0
+        since_ns = max(self.start_ns, counter.oldest_ns or 0, sampled.oldest_ns or 0)
+        until_ns = min(counter.watermark_ns or 0, sampled.watermark_ns or 0)
+        if until_ns - since_ns < _GAIN_NS:
+            return 1.0
+        edges = np.array([since_ns]), np.array([until_ns])
+        (counted, _), (told, covered) = counter.means(*edges), sampled.means(*edges)
+        return float(counted[0] / told[0]) if told[0] > 0 and covered[0] >= _WHOLE * (until_ns - since_ns) else 1.0
+
+    def _energy(self, source: Signal | None, own: Sequence[int]) -> Share | None:
+        """The share of columns in the energy that was measured, by what the source says of them."""
+        mixture, counter = self._measured(source), self._measured(self.energy_source())
+        found = mixture.share(own) if mixture is not None else None
+        if found is None or mixture is None or counter is None or counter is mixture:
+            return found
+        scale = float(counter.family.measured[0] / mixture.family.measured[0])
+        return Share(found.value * scale, None if found.half_width is None else found.half_width * scale)
+
+    def _clearest(self, rates: Mapping[Signal, Rate], sources: Sequence[Signal]) -> Signal | None:
+        """The one of some sources with the narrowest answer, among those that cover nearly all that is covered up to
+        now; None if none has an answer."""
+        families = {m.lead: m.family for m in self._live if m.lead in sources}
         covered = {s: f.covered_s / max(1, f.seen_ns - self.start_ns) for s, f in families.items()}
         whole = max(covered.values(), default=0.0) * _WHOLE
         since_ns = max((f.seen_ns for f in families.values()), default=0) - PATIENCE_NS - _LATEST_NS
@@ -343,7 +344,7 @@ class Pool:
             for signal, family in families.items()
             if signal in rates and not rates[signal].reason and covered[signal] >= whole and family.seen_ns >= since_ns
         }
-        return min(told, key=lambda signal: told[signal]) if told else self.busy_source()
+        return min(told, key=lambda signal: told[signal], default=None)
 
     def counted(self, region: str, signal: Signal | None) -> Counted | None:
         """The counted share of `signal` (base unit, times s for a mean) of `region`; None where it is not shared out.

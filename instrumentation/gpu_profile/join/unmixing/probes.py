@@ -8,7 +8,7 @@ a group that the windows do not call for changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -122,6 +122,14 @@ class Probe(NamedTuple):
 
     kind: Kind
     column: int = -1
+
+
+class Prior(NamedTuple):
+    """What is known of a sensor's timing before its windows: the standard deviations, in ms, of what it is off by, and
+    what it leaves unexplained of the windows of a load that is known, as a share of their standard deviation."""
+
+    spreads_ms: Mapping[Kind, float]
+    misfit: float
 
 
 def choose(active: Floats, lengths: Floats, *, window: bool) -> tuple[Probe, ...]:

@@ -120,13 +120,13 @@ def shrink(
 
 def shrink_without(
     places: Ints, found: Posterior, gram: Floats, moment: Floats, square: float, n: int,
-    groups: Mapping[Group, Ints], mean: float, certain: float = CERTAIN,
+    groups: Mapping[Group, Ints], mean: float, certain: float = CERTAIN, least: float = 0.0,
 ) -> Posterior:  # fmt: skip
     """What `shrink` finds if the unknowns at `places` are 0; `found`, what it found with them, if they are 0 there too
     or the windows rule it out: by an evidence of `certain`. The other arguments are those of `shrink`."""
     if not found.solution[places].any():
         return found
-    other = shrink(omitted(places, gram), moment, square, n, groups, mean, found.variances)
+    other = shrink(omitted(places, gram), moment, square, n, groups, mean, found.variances, least)
     return other if other.evidence - found.evidence < certain else found
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from gpu_profile.catalogue import Kind
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.likelihood import Best, Likelihood, Trial, is_late
+from gpu_profile.join.unmixing.design import Windows, design_effect
+from gpu_profile.join.unmixing.likelihood import UNKNOWN, Best, Likelihood, Trial, is_late
 from gpu_profile.join.unmixing.scan import Scan
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
 from gpu_profile.join.unmixing.shrinkage import CERTAIN
@@ -59,6 +59,12 @@ _STEP_NS: Final = 2_500_000
 _SOME: Final = 300
 _CLOSER_NS: Final = (1_250_000, 600_000, 300_000, 150_000)
 _CORRECTIONS: Final = 3
+#: What is tried beside a timing that is known: how a sensor follows that is read every 20 ms or so.
+_FOLLOWING: Final = (
+    *(Sensor(window_ns=round(8e6 * 2 ** (step * 0.5)), smooth=True, blur_ns=STEP_NS) for step in range(9)),
+    *(Sensor(window_ns=round(20e6 * 2**step), blur_ns=STEP_NS) for step in range(5)),
+)
+_LAGS_NS: Final = range(0, 60_000_001, STEP_NS)
 #: Two timings are neighbours if their windows are this much alike, and the moments of most readings.
 _ALIKE: Final = 0.2
 #: A stamp's error is only believed in if it leaves this much less of the residual: chance finds a little.
@@ -83,7 +89,9 @@ class Search(Likelihood):
     """The search for the timing of one family."""
 
     def run(self) -> Found:
-        """The timing under which the windows are the most likely."""
+        """The timing under which the windows are the most likely; the one that is given, if it is known beforehand."""
+        if self._expected is not None and self._expected.stamped:
+            return self._as_given(self._expected.behind_stamps)
         known = [sensor for sensor in self._known if sensor.follows == self._faster]
         if self._faster:
             # A period that is looked for is found anew with every reading more.
@@ -123,6 +131,26 @@ class Search(Likelihood):
             self._limit = math.inf
             left = self.residual(best)
         return Found(best, left, rivals, effect)
+
+    def _as_given(self, given: Sensor) -> Found:
+        """The timing that is known beforehand, with what certainly explains the windows better, if anything does: it
+        is not looked for any closer."""
+        tried = self._ranking(self._newest)([each._replace(lag_ns=lag) for each in _FOLLOWING for lag in _LAGS_NS])
+        trials = [self._trial(sensor) for sensor in (given, *self._distinct(tried, _NEAR))]
+        errors, groups = self._errors(given)
+        # Of a program that repeats with the readings, few say anything of their own: rounding makes two groups of one.
+        few = len(np.unique(groups)) <= 2 * (self.columns + UNKNOWN)
+        effect = math.inf if few else design_effect(errors, groups, self.columns + UNKNOWN)
+        best = min(trials, key=lambda one: one.score)
+        beside = self._beside_if_rates_vary(trials[0], best, self._discrepancy)
+        rivals = () if Best(best.score, False, effect).near(beside, late=False) else (best.sensor,)
+        return Found(given, self.residual(given), rivals, effect)
+
+    @property
+    def _newest(self) -> Windows:
+        """The windows that the coarse grid is tried on."""
+        starts, ends, masses = self._alone
+        return Windows(starts[-_COARSE:], ends[-_COARSE:], masses[-_COARSE:])
 
     def _rank(self, tried: tuple[Sensor, float]) -> float:
         """The score of a timing with what it leaves."""
@@ -196,9 +224,7 @@ class Search(Likelihood):
 
     def _starts(self) -> list[Sensor]:
         """The best timings of coarse scans that are no neighbours, each moved to the best near it."""
-        alone = self._alone
-        few = Windows(alone.starts[-_COARSE:], alone.ends[-_COARSE:], alone.masses[-_COARSE:])
-        ranked = self._ranking(few)
+        ranked = self._ranking(self._newest)
         every = [shape._replace(follows=self._faster) for shape in shapes(self.lead)]
         step = in_step(self.lead, self.windows.ends)
         # What differs between stamps that are in step is the reader's doing: no lag behind a stamp is worth trying.

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.probes import Group, Kind, groups_of
+from gpu_profile.join.unmixing.probes import Group, Kind, Prior, groups_of
 from gpu_profile.join.unmixing.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
 from gpu_profile.join.unmixing.stamps import Errors
 from gpu_profile.join.unmixing.undetermined import Undetermined
@@ -50,6 +50,8 @@ WINDOWS_PER_RATE: Final = 4
 _SURELY: Final = 1e200
 #: Blocks of windows from which their differences tell anything.
 _FEWEST_BLOCKS: Final = 6
+#: What was known beforehand is contradicted by what draws it so many standard deviations away.
+_BEYOND: Final = 2.5
 #: What physics says of how large a group's unknowns are counts for as much as so many of them.
 _BOUND: Final = 2
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
@@ -88,12 +90,13 @@ class Fit:
     begins with. So many windows tell as much as one that is independent of the others would: `effect`.
     If `idle` is "steady", intervals include the rates that follow if the rate outside regions is steady; if it is
     "none", also those that follow if there is none; unless the windows rule that out. Readings are multiples of `step`.
+    `prior` is what is known of the timing beforehand.
     """
 
     def __init__(
         self, equations: Equations, output: int = 0, *, errors: Errors | None = None, others: Sequence[Floats] = (),
         most: float = np.inf, start: Mapping[Group, float] | None = None, effect: float = 1.0,
-        idle: Idle = "varies", step: float = 0.0,
+        idle: Idle = "varies", step: float = 0.0, prior: Prior | None = None,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -117,20 +120,31 @@ class Fit:
         #: The rates by column if they do not vary, and by how much they change if things go on after regions' ends.
         self.steady, self._followed = np.zeros(columns), np.zeros(columns)
         self.variances: Mapping[Group, float] = {}
-        if not self.n:
-            return
+        #: How well each unknown was known beforehand, in windows' variances, and the least variance of a window.
+        self._known_before, self._least = np.zeros(size), 0.0
+        if self.n:
+            self._solve(equations, output, gram, errors, start, effect, idle, prior)
+            own = np.array([self._means @ self.solution, self.steady])
+            #: By timing: how far rates are from these, and steady ones from steady ones.
+            self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
+
+    def _solve(
+        self, equations: Equations, output: int, gram: Floats, errors: Errors | None,
+        start: Mapping[Group, float] | None, effect: float, idle: Idle, prior: Prior | None,
+    ) -> None:  # fmt: skip
+        p, columns, size = self._first, equations.columns, len(gram)
         square = float(equations.square[output])
         self.mean = abs(float(equations.sum[output])) / self.n
-        ceilings = np.full(columns, most)
+        ceilings = np.full(columns, self.most)
         # What runs in nobody's time is not heavier than what regions do in the busiest window.
-        ceilings[0] = min(most, float(equations.highest[output]))
+        ceilings[0] = min(self.most, float(equations.highest[output]))
         errors = errors or Errors(np.zeros((columns, columns)))
         self.steady = steady = np.linalg.lstsq(self._gram, self._moment, rcond=None)[0].astype(np.float64)
         left = max(square - float(steady @ self._moment), 1e-300)
         explained = errors.least * float(steady @ errors.most @ steady) / left
         if explained > _TOO_MUCH:
             errors, explained = errors._replace(least=0.0, likely=0.5), 0.0
-        self._open = Undetermined(self._gram, self._moment, square, errors, ceilings, most)
+        self._open = Undetermined(self._gram, self._moment, square, errors, ceilings, self.most)
         called_for = gram
         if explained > _MOSTLY:
             # What errors of stamps do is no sign that rates vary.
@@ -141,7 +155,11 @@ class Fit:
         effect = min(effect, max(1.0, self.n / (2 * size)))
         moment, n = equations.moment[:, output], max(1, round(self.n / effect))
         sums = omitted(self._after, called_for) / effect, moment / effect, square / effect, n
-        found = shrink(*sums, self._groups, self.mean, start)
+        if prior is not None:
+            self._know(prior, sums, start)
+            known = np.diag(self._known_before)
+            sums, called_for, gram = (sums[0] + known, *sums[1:]), called_for + effect * known, gram + effect * known
+        found = shrink(*sums, self._groups, self.mean, start, self._least)
         self.solution, self.covariance, self.variances = found.solution, found.covariance, found.variances
         if idle != "varies" and len(self._after):
             self._followed = self._change_if_followed(found, called_for / effect, sums)
@@ -150,14 +168,18 @@ class Fit:
         if self.n > int((self._seen > 0).sum()):
             self.noise = found.noise
         self._cluster(equations, output, gram)
-        own = np.array([self._means @ self.solution, self.steady])
-        #: By timing: how far rates are from these, and steady ones from steady ones.
-        self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
+
+    def _know(self, prior: Prior, sums: tuple[Floats, Floats, float, int], start: Mapping[Group, float] | None) -> None:
+        """What is known beforehand counts as windows that show it."""
+        self._least = prior.misfit**2 * max(0.0, sums[2] / sums[3] - self.mean**2)
+        noise = shrink(*sums, self._groups, self.mean, start, self._least).noise
+        spreads = np.array([prior.spreads_ms.get(probe.kind, np.inf) for probe in self._probes])
+        self._known_before[: self._first] = noise / spreads**2
 
     def _change_if_followed(self, found: Posterior, gram: Floats, sums: tuple[Floats, Floats, float, int]) -> Floats:
         """By how much what goes on after regions' ends, as far as the windows call for it, changes the rates."""
         groups = {**self._groups, Group.AFTER: self._after}
-        followed = shrink(gram, *sums[1:], groups, self.mean, found.variances)
+        followed = shrink(gram, *sums[1:], groups, self.mean, found.variances, self._least)
         return self._means @ (followed.solution - found.solution)
 
     def _changes(self, idle: Idle, found: Posterior, sums: tuple[Floats, Floats, float, int]) -> Floats:
@@ -165,7 +187,8 @@ class Fit:
         varying, sure = self._groups.get(Group.IDLE, np.zeros(0, np.int64)), CERTAIN + _MISFIT * sums[-1]
         steady, none = (varying, CERTAIN), (np.append(varying, self._first), sure)
         held: list[tuple[Ints, float]] = {"varies": [], "steady": [steady], "none": [steady, none]}[idle]
-        others = [shrink_without(at, found, *sums, self._groups, self.mean, certain) for at, certain in held]
+        rest = *sums, self._groups, self.mean
+        others = [shrink_without(at, found, *rest, certain, self._least) for at, certain in held]
         return np.array([o.solution - found.solution for o in others]).reshape(-1, len(found.solution)) @ self._means.T
 
     @staticmethod
@@ -192,8 +215,8 @@ class Fit:
     @property
     def precision(self) -> Floats:
         """How well the coefficient of each probe was known to be 0 beforehand, in windows' variances: 0 for those of
-        the timing, which are in no group."""
-        result = np.zeros(self._first)
+        the timing, which are in no group, where nothing is known of them."""
+        result = self._known_before[: self._first].copy()
         result[self._after] = _SURELY
         for group, places in self._groups.items():
             if self.variances.get(group) and np.isfinite(self.noise):
@@ -208,6 +231,10 @@ class Fit:
     def correction(self, kind: Kind) -> float:
         """What a probe of the timing says that it is off by, in ms; 0 if there is no such probe."""
         return next((float(self.solution[i]) for i, probe in enumerate(self._probes) if probe.kind is kind), 0.0)
+
+    def contradicts(self, prior: Prior) -> bool:
+        """Whether the windows draw the timing further from what is known of it than chance does."""
+        return any(abs(self.correction(kind)) > _BEYOND * spread for kind, spread in prior.spreads_ms.items())
 
     def uncertainty(self, kind: Kind) -> float:
         """The standard deviation of that, in ms."""

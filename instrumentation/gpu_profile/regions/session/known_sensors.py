@@ -35,9 +35,12 @@ def kept_calibration(device: Device, driver_version: str) -> Mapping[str, Any] |
 
 
 def known_sensors(device: Device, driver_version: str) -> Known:
-    """What is known of the device's sensors; nothing where nobody has calibrated them. Never raises."""
-    content = kept_calibration(device, driver_version)
-    return Known() if content is None else Known.of(content)
+    """What is known of the device's sensors: as they were calibrated, else as such boards have them. Never raises."""
+    content, usual = kept_calibration(device, driver_version), Known.of_board(device.name)
+    if content is None:
+        return usual
+    own = Known.of(content)
+    return Known({**usual.sensors, **own.sensors}, own.untrusted)
 
 
 def unexpected(device: Device, signal: Signal) -> str:

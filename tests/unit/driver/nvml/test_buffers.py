@@ -14,6 +14,7 @@ from gpu_profile.testing import START_NS, FakeClock
 
 UTIL = pynvml.NVML_GPU_UTILIZATION_SAMPLES
 MEM = pynvml.NVML_MEMORY_UTILIZATION_SAMPLES
+POWER = pynvml.NVML_TOTAL_POWER_SAMPLES
 T0 = START_NS // 1000
 STEP = 166_667
 
@@ -150,7 +151,7 @@ def test_a_buffer_that_the_device_loses_is_polled_for(stub: Any, driver: NvmlDri
 
 def test_the_buffer_of_another_type_is_not_asked_for(stub: Any, driver: NvmlDriver) -> None:
     _buffered(stub, (T0, 30))
-    stub.gpus[0].buffers |= {pynvml.NVML_TOTAL_POWER_SAMPLES: [(T0, 700_000)]}
+    stub.gpus[0].buffers |= {pynvml.NVML_PROCESSOR_CLK_SAMPLES: [(T0, 1_980)]}
     assert {one.signal.key for one in driver.drain(driver.devices()[0])} == {"utilization", "memory_controller"}
 
 
@@ -175,3 +176,45 @@ def test_however_often_it_is_drained_the_coverage_is_seamless(stub: Any, steps: 
     assert [one.value for one in own] == list(range(len(steps) + 1))
     assert all(a.t_end_ns == b.t_start_ns for a, b in pairwise(own))
     assert sum(one.t_end_ns - one.t_start_ns for one in own[1:]) == sum(steps) * 1000
+
+
+def _power(driver: NvmlDriver) -> tuple[list[int], list[int]]:
+    """What a drain and a read say of power, in mW; the fields beside it are read all along."""
+    device = driver.devices()[0]
+    drained, polled = driver.drain(device), driver.read(device, Tier.FAST)
+    assert signal("energy") in {one.signal for one in polled}
+    assert signal("power") in driver.capabilities(device)
+    return tuple([one.value for one in some if one.signal is signal("power")] for some in (drained, polled))  # type: ignore[return-value]
+
+
+def test_power_is_what_the_driver_buffers_of_it_and_its_field_is_not_read(stub: Any, driver: NvmlDriver) -> None:
+    stub.gpus[0].buffers = {POWER: [(T0 - 20_000, 650_000)]}
+    assert _power(driver) == ([650_000], [])
+    _add(stub, (T0, 690_000))
+    assert _power(driver) == ([690_000], [])
+
+
+def test_power_is_read_from_its_field_where_the_driver_buffers_none(
+    stub: Any, clock: FakeClock, driver: NvmlDriver
+) -> None:
+    field = [stub.gpus[0].fields[pynvml.NVML_FI_DEV_POWER_INSTANT][2]]
+    # Refused from the first on.
+    assert _power(driver) == ([], field)
+    # It has a buffer, which stays empty; or one that is gone after a while.
+    for gone in (0, pynvml.NVML_ERROR_NOT_SUPPORTED):
+        stub.gpus[0].buffers = {POWER: [(T0, 650_000)] if gone else []}
+        other = NvmlDriver(clock=clock)
+        assert _power(other) == ([650_000] if gone else [], [])
+        stub.gpus[0].buffers[POWER] = gone or []
+        clock.advance(3.1)
+        assert _power(other) == ([], field)
+
+
+def test_power_that_neither_has_is_absent_with_the_reason(stub: Any, clock: FakeClock) -> None:
+    stub.gpus[0].buffers = {POWER: []}
+    del stub.gpus[0].fields[pynvml.NVML_FI_DEV_POWER_INSTANT]
+    driver = NvmlDriver(clock=clock)
+    assert _power(driver) == ([], [])
+    clock.advance(3.1)
+    assert _power(driver) == ([], [])
+    assert driver.capabilities(driver.devices()[0])[signal("power")].reason

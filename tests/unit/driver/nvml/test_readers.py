@@ -126,7 +126,7 @@ def test_a_gpm_metric_has_the_number_that_nvml_gives_it(key: str, metric: int) -
 def test_the_fields_are_those_that_the_catalogue_documents() -> None:
     for row, reader in READERS.items():
         if reader.field:
-            documented = row.source.removeprefix("field ").split(",")[0]
+            documented = row.source.rpartition("field ")[2].split(",")[0]
             assert reader.field == f"NVML_FI_DEV_{documented}", row.key
         if reader.gpm:
             assert row.source == f"GPM {reader.gpm.removeprefix('NVML_GPM_METRIC_')}"

@@ -1,0 +1,51 @@
+"""What is told of a region on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.join.unmixing.meter import Metered
+from gpu_profile.join.unmixing.shares import Share
+from gpu_profile.join.unmixing.unmix import Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """What one device did for one region, over all its executions.
+
+    `rates` are by signal, while the region or one inside it is active; a rate that cannot be given has its reason.
+    `alone` are those rates while nothing else is active on the device, where that differs.
+    `inclusive_s` is that time, `active_s` the part in which the region itself was the innermost (exclusive).
+    `busy` (in s) and `energy` (in J) are exclusive shares, the best estimates now; `busy_s` and `energy_j` are their
+    values. `memory_max` is in bytes. `metered` are executions of 2 s or more by themselves; None if there were none.
+    `throttled` is the share of the region's time for which the driver held the clocks down, by reason; of no reason
+    that is not known. `busy_source` is the signal that tells best how busy the device was, `energy_source` the one that
+    tells best what it drew: the driver's power samples are scaled to the energy counter.
+    """
+
+    region: str
+    device: str
+    executions: int
+    active_s: float
+    inclusive_s: float
+    rates: Mapping[Signal, Rate]
+    alone: Mapping[Signal, Rate]
+    busy: Share | None
+    energy: Share | None
+    memory_max: float | None
+    metered: Metered | None
+    throttled: Mapping[str, float]
+    busy_source: Signal | None
+    energy_source: Signal | None
+
+    @property
+    def busy_s(self) -> float | None:
+        """Busy time."""
+        return None if self.busy is None else self.busy.value
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy."""
+        return None if self.energy is None else self.energy.value

@@ -1,0 +1,162 @@
+"""The driver's own power samples, whose timing is known beforehand and not looked for."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from laboratory.oracle import Known as Truth
+from laboratory.oracle import judge
+from laboratory.programs import Stamps
+from laboratory.recordings import DEVICE, T0, Case, Run, samples_of, spans_of
+from laboratory.rows import changed, program
+from laboratory.sensors import POWER as AVERAGE
+from laboratory.sensors import SAMPLED, Sensor
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Sample
+from gpu_profile.history.timeline import Timeline
+from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.expected import CONTRADICTED, Expected, Known
+from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.probes import Kind
+from gpu_profile.join.unmixing.unmix import LOCK_STEP
+from gpu_profile.units import NS_PER_S
+
+MS = 1_000_000
+COUNTER, POWER = SAMPLED[0], SAMPLED[-1]
+H200 = Known.of_board("NVIDIA H200")
+LOOP: dict[str, Any] = {"fixed": True, "count": 3, "jitter": 0.05}
+
+
+def run_of(seed: int, sensors: Sequence[Sensor] = (COUNTER, POWER), seconds: float = 12.0, **options: Any) -> Run:
+    made = program(seed, stamps=Stamps((0.0, 0.1)), **options)
+    return Case(changed(made, duty=1.0), tuple(sensors), seconds, seed).run()
+
+
+def pool_of(run: Run, known: Known = H200, samples: Sequence[Sample] | None = None) -> Pool:
+    """A pool that has taken all of a run in."""
+    timeline = Timeline(DEVICE, [signal for _, signal, _, _ in run.readings], capacity=20_000)
+    timeline.append(samples_of(run.readings) if samples is None else samples)
+    pool = Pool(timeline, start_ns=T0, known=known)
+    activities = [Activity(span.id, None, span.name, span.start_ns, span.end_ns) for span in spans_of(run)]
+    for activity in activities:
+        pool.count(activity.region)
+    pool.advance(activities, T0 + round(run.case.seconds * NS_PER_S), final=True)
+    return pool
+
+
+def truths(run: Run) -> dict[str, Truth]:
+    return {region: known for (region, quantity), known in judge(run).items() if quantity == "power"}
+
+
+def reasons(pool: Pool, signal: Signal) -> set[str]:
+    return {pool.pooled(name).rates[signal].reason for name in pool.regions}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_in_a_loop_they_tell_apart_what_the_counter_does_not(seed: int) -> None:
+    run = run_of(seed, loop_ms=33.0, **LOOP)
+    pool = pool_of(run)
+    answered = 0
+    for name, truth in truths(run).items():
+        pooled = pool.pooled(name)
+        assert pooled.rates[rows.ENERGY].reason
+        rate = pooled.rates[rows.POWER]
+        if not rate.reason:
+            answered += 1
+            assert pooled.energy_source is rows.POWER
+            assert abs(rate.value - truth.truth) <= 1.5 * rate.half_width, "in the counter's joules"
+    assert answered >= 2
+    assert pool.unexpected == []
+
+
+def test_what_regions_used_is_a_part_of_what_the_counter_counted() -> None:
+    run = run_of(2, seconds=20.0, gap_ms=(2.0, 10.0))
+    pool = pool_of(run)
+    regions = {name: pool.pooled(name) for name in pool.regions}
+    sampled = [each for each in regions.values() if each.energy_source is rows.POWER]
+    assert len(sampled) >= 2
+    for each in sampled:
+        assert each.energy_j == pytest.approx(each.rates[rows.POWER].value * each.active_s, rel=0.05)
+    total = sum(each.energy_j or 0.0 for each in regions.values())
+    rest = pool.rest(rows.ENERGY)
+    counted = next(readings for _, signal, _, readings in run.readings if signal is rows.ENERGY).values
+    assert rest is not None
+    assert total + rest.total == pytest.approx((counted[-1] - counted[0]) * rows.ENERGY.quantum, rel=0.01)
+
+
+@pytest.mark.parametrize("known", [Known(), Known.of_board("NVIDIA A100-SXM4-80GB"), Known.of_board("")])
+def test_where_nothing_is_known_of_them_they_are_not_taken_in(known: Known) -> None:
+    pool = pool_of(run_of(1, seconds=4.0), known)
+    assert pool.joined == [rows.ENERGY]
+    assert rows.POWER not in pool.pooled("r0").rates
+
+
+def test_power_that_is_polled_is_not_taken_in() -> None:
+    run = run_of(1, seconds=4.0)
+    polled = [
+        sample._replace(t_start_ns=sample.t_start_ns + 1, t_end_ns=sample.t_end_ns + 1)
+        if sample.signal is rows.POWER
+        else sample
+        for sample in samples_of(run.readings)
+    ]
+    assert pool_of(run, samples=polled).joined == [rows.ENERGY]
+
+
+def test_without_a_counter_they_are_where_energy_comes_from() -> None:
+    average = replace(AVERAGE, window_ms=1000.0, noise=0.02)
+    run = run_of(3, [average, POWER], gap_ms=(2.0, 10.0))
+    pool = pool_of(run)
+    told = [name for name in pool.regions if pool.pooled(name).energy_source is rows.POWER]
+    assert len(told) >= 3
+    for name in told:
+        pooled, truth = pool.pooled(name), truths(run)[name].truth
+        rate = pooled.rates[rows.POWER]
+        assert abs(rate.value - POWER.gain * truth) <= 2 * rate.half_width
+        assert pooled.energy_j == pytest.approx(truth * pooled.active_s, rel=2 * rate.half_width / truth)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(POWER, period_ms=25.0),
+        replace(POWER, lag_ms=30.0),
+        replace(POWER, window_ms=60.0),
+        replace(POWER, kind="mean", window_ms=100.0),
+    ],
+)
+def test_readings_that_contradict_what_is_known_give_no_rate(other: Sensor) -> None:
+    pool = pool_of(run_of(1, [COUNTER, other], seconds=20.0))
+    assert pool.unexpected == [rows.POWER]
+    assert reasons(pool, rows.POWER) == {CONTRADICTED}
+    assert {pool.pooled(name).energy_source for name in pool.regions} == {rows.ENERGY}
+
+
+def test_a_loop_that_repeats_with_the_readings_is_told_to() -> None:
+    pool = pool_of(run_of(1, fixed=True, loop_ms=100.0))
+    assert reasons(pool, rows.POWER) == {LOCK_STEP}
+
+
+def test_a_calibration_goes_before_what_holds_for_the_board() -> None:
+    def calibrated(signal: Signal) -> Expected:
+        kept = {"period_ms": [20, 0], "lag_ms": [12, 0.1], "window_ms": [30, 4], "shape": "exponential"}
+        return Expected.of(signal, kept)
+
+    found = calibrated(rows.POWER)
+    assert (found.behind_stamps.period_ns, found.behind_stamps.lag_ns, found.behind_stamps.window_ns) == (
+        0,
+        12 * MS,
+        30 * MS,
+    )
+    assert found.prior is not None
+    spreads = found.prior.spreads_ms
+    assert spreads[Kind.WINDOW] == pytest.approx(4 / 1.96, rel=0.01)
+    assert spreads[Kind.LAG] == pytest.approx(0.5 / 1.96, rel=0.01), "stamps of work are off too"
+    assert calibrated(rows.ENERGY).prior is None, "its phase is looked for"
+    mine = replace(POWER, lag_ms=12.0, window_ms=30.0)
+    pool = pool_of(run_of(4, [COUNTER, mine]), Known({rows.POWER: found}))
+    assert pool.unexpected == []
+    assert np.isfinite([pool.pooled(name).rates[rows.POWER].half_width for name in pool.regions]).all()
