@@ -9,6 +9,7 @@ from gpu_profile.calibration.playing import Played
 from gpu_profile.calibration.response import Response
 from gpu_profile.calibration.workers import LEVELS
 from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.activities import Activity
@@ -57,7 +58,9 @@ def check(
     found = []
     for level, region in enumerate(LEVELS):
         for signal, rate in pool.pooled(region).rates.items():
-            response = responses.get(signal)
+            # Power by the driver's samples is told in the joules of the counter.
+            counter = responses.get(rows.ENERGY) if signal is rows.POWER else None
+            response = counter or responses.get(signal)
             if response is None or response.reason:
                 continue
             gain = response.gains[level]

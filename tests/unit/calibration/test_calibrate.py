@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -21,8 +22,9 @@ from gpu_profile.cli import commands
 from gpu_profile.driver import Driver, simulated
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.simulated import SimulatedQueue
-from gpu_profile.driver.simulated.sensors import FOLLOWED_NS, LATE_NS
+from gpu_profile.driver.simulated.sensors import FOLLOWED_NS, LATE_NS, Sensors
 from gpu_profile.errors import GpuProfileError, UsageError
+from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.regions.session.known_sensors import kept_calibration, known_sensors, sensors_path
 from gpu_profile.testing import FakeClock
@@ -96,6 +98,28 @@ def test_the_loop_that_was_held_out_is_told_within_its_intervals(found: Calibrat
     told = [each for each in found.checked if not each.reason]
     assert {each.signal for each in told} >= {"energy"}
     assert {each.region for each in told} == {"products", "copies"}
+    assert found.missed == ""
+
+
+def test_power_samples_that_say_more_are_told_in_the_joules_of_the_counter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An H200 says 1 to 1.5 % more."""
+    as_made = Sensors.power_samples
+
+    def more(sensors: Sensors, t_ns: int, after_ns: int) -> tuple[Ints, Ints]:
+        ends, mw = as_made(sensors, t_ns, after_ns)
+        return ends, np.rint(mw * 1.04).astype(np.int64)
+
+    monkeypatch.setattr(Sensors, "power_samples", more)
+    monkeypatch.setattr(module, "_CHIPS_S", 15.0)
+    bench = Bench(tmp_path, "H200 SXM")
+    found = bench.calibrated()
+    bench.driver.close()
+    assert [ratio.value for ratio in found.ratios()["power"]] == pytest.approx([1.04, 1.04], abs=0.002)
+    told = {each.region: each for each in found.checked if each.signal == "power"}
+    assert set(told) == {"products", "copies"}
+    assert [each.reason for each in told.values()] == ["", ""]
     assert found.missed == ""
 
 
