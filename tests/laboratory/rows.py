@@ -131,7 +131,8 @@ def _sampled(seed: int, *, other: bool = False, **options: Any) -> Case:
     rng = np.random.default_rng([seed, 20])
     lag_ms, window_ms = (rng.uniform(10, 40), rng.uniform(25, 80)) if other else rng.normal((4.5, 15.0), (0.5, 1.0))
     sampled = replace(SAMPLED[-1], lag_ms=float(lag_ms), window_ms=float(window_ms))
-    return _case(seed, sensors=(*SAMPLED[:-1], sampled), stamps=Stamps((0.0, 0.1)), **options)
+    stamps = options.pop("stamps", Stamps((0.0, 5.0), marks_us=20.0))
+    return _case(seed, sensors=(*SAMPLED[:-1], sampled), stamps=stamps, **options)
 
 
 def _found(name: str, seed: int) -> Case:
@@ -235,6 +236,11 @@ ROWS: Final[tuple[Row, ...]] = (
     *(
         Row(f"H200: power samples, loop of {loop:g} ms, 12 s", "violated", partial(_sampled, loop_ms=loop, **_LOOPED))
         for loop in (33.0, 75.0)
+    ),
+    Row(
+        "H200: power samples, stamps 3 ms late",
+        "violated",
+        partial(_sampled, fixed=True, jitter=0.05, stamps=Stamps((3.0, 3.3))),
     ),
     Row("H200: power samples, loop of 100 ms", "violated", partial(_sampled, loop_ms=100.0, fixed=True)),
     Row("H200: power samples, work in a third", "violated", partial(_sampled, fixed=True, jitter=0.1, **_RISING)),

@@ -89,6 +89,6 @@ def pool_of(part: str, known: Known | None = None) -> Pool:
         )
     ]
     for activity in activities:
-        pool.count(activity.region)
+        pool.count(activity.region, marked=1)
     pool.advance(activities, base + last, final=True)
     return pool

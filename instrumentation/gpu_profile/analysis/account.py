@@ -210,7 +210,7 @@ def _pool(timeline: Timeline, mine: DeviceWork, sensors: Known) -> Pool:
         start_ns, end_ns = int(activities.starts[near].min()), max(end_ns, int(activities.ends[near].max()))
     pool = Pool(timeline, start_ns=start_ns, known=sensors)
     for region, executions in mine.executions.items():
-        pool.count(region, executions)
+        pool.count(region, executions, marked=mine.marked[region])
     columns = np.array([pool.attribution.column(region) for region in mine.regions], np.int64)
     # What is left out has no length, and so overlaps nothing.
     ends = np.where(near, activities.ends, activities.starts)

@@ -53,7 +53,7 @@ def check(
     activities = []
     for i, (start, end, level) in enumerate(zip(*(part.tolist() for part in played.load), strict=True)):
         activities.append(Activity(i, None, LEVELS[level], start, end))
-        pool.count(LEVELS[level])
+        pool.count(LEVELS[level], marked=1)
     pool.advance(activities, played.end_ns, final=True)
     found = []
     for level, region in enumerate(LEVELS):

@@ -33,6 +33,7 @@ class Buffer:
         self.reader = reader
         self._errors = library.errors
         self._failure = library.api.NVMLError
+        self._absent = library.api.NVML_ERROR_NOT_SUPPORTED
         self._call = library.samples
         self._row = library.api.c_nvmlSample_t
         self._type = ctypes.c_uint(library.constant(reader.buffer) or 0)
@@ -43,6 +44,8 @@ class Buffer:
         self._rows: Any = (self._row * 0)()
         self._bytes = memoryview(b"")
         self._last_us = 0
+        #: Whether it ever had a sample.
+        self.told = False
         self._silent_since_ns: int | None = None
 
     def ask(self, handle: Any) -> list[tuple[int, int | float]]:
@@ -58,7 +61,9 @@ class Buffer:
             self._rows = (self._row * count.value)()
             self._bytes = memoryview(self._rows).cast("B")
         self._check(self._call(handle, self._type, after, self._kind_reference, self._count_reference, self._rows))
-        decode = self._decoders[kind.value]
+        decode = self._decoders.get(kind.value)
+        if decode is None:
+            raise self._failure(self._absent)  # of a type that this binding does not know
         rows = _LAYOUT.iter_unpack(self._bytes[: count.value * _LAYOUT.size])
         return [(stamp_us, decode(raw)) for stamp_us, raw in rows]
 
@@ -81,16 +86,12 @@ class Buffer:
             end = stamp_us * 1000
             start = max(self._last_us * 1000, end - (_LONGEST_NS if self._last_us else signal.window_ns))
             self._last_us = stamp_us
-            if 0 <= value <= signal.limit:
+            if signal.lowest <= value <= signal.limit:
                 samples.append(Sample(signal, start, end, round(value)))
             else:
                 self._errors.implausible(self.reader.buffer, self._uuid, value)
+        self.told = self.told or bool(samples)
         return samples[-1:] if first else samples
-
-    @property
-    def told(self) -> bool:
-        """Whether it ever had a sample."""
-        return self._last_us > 0
 
     def silent(self, now_ns: int) -> bool:
         """Whether the buffer has been asked in vain for so long that it must be taken for unused."""

@@ -37,7 +37,7 @@ def corrected(
     sensor: Sensor, reference: Floats, known: Equations, rows_of: Callable[[Sensor, Floats], Iterable[Rows]],
     *, lead: Signal, fit_of: Callable[[Equations], Fit], given: bool, length_ns: int, now_ns: int, origin_ns: int,
 ) -> Corrected:  # fmt: skip
-    """Correct a timing until its probes ask for no more, or would spoil it; not at all one that is `given`.
+    """Correct a timing until its probes ask for no more, or would spoil it; only the lag, if its shape is `given`.
 
     `rows_of` makes the equations of windows, which are around `now_ns`, under a timing, its probes weighted by rates,
     and `fit_of` solves them. A reading of `lead` is a mean over `length_ns`; run time counts from `origin_ns`.
@@ -51,14 +51,15 @@ def corrected(
 
     at = float(run_time(np.array([now_ns]), origin_ns)[0])
     held = tried(sensor, reference)
-    for _ in range(0 if given else _CORRECTIONS):
+    for _ in range(_CORRECTIONS):
         sensor, fit = held.sensor, held.fit
         drift = fit.correction(Probing.LAG_DRIFT)
         # Late in a run, windows of a short time say well what the lag is then, not what it was at the start.
         lag = fit.correction(Probing.LAG) + drift * at
         if not sensor.period_ns or sensor.follows or lead.kind is not Kind.COUNTER:
             drift = 0.0
-        moved = sensor.corrected(lag, fit.correction(Probing.WINDOW), drift, now_ns)
+        window = 0.0 if given else fit.correction(Probing.WINDOW)
+        moved = sensor.corrected(lag, window, drift, now_ns)
         if moved is sensor:
             break
         other = tried(moved, fit.rates)

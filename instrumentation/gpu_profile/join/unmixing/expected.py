@@ -28,6 +28,10 @@ _PERIOD: Final = 0.001
 UNTRUSTED: Final = "pooled numbers of this GPU are not trusted"
 #: No timing is known better than this: stamps of work are off too.
 _SUREST_NS: Final = 500_000
+#: Hosts stamp work late or early by some milliseconds, where it is launched and not waited for. By more than this, no
+#: lag is looked for.
+_STAMPS_NS: Final = 2_000_000
+_FARTHEST_NS: Final = 20_000_000
 CONTRADICTED: Final = "not identifiable: the readings contradict what is known of the sensor"
 #: Signals that the driver may stamp itself, whose timing is never looked for in a program's own windows, 50 a second:
 #: they are joined where it is known beforehand.
@@ -42,13 +46,15 @@ _SPACED: Final = 0.05
 class Expected(NamedTuple):
     """A sensor's timing, whose phase nobody knows, with the half-widths of its lag and of its window.
 
-    `stamped`: the driver stamps each renewal itself, and the timing is taken as it is: nothing is looked for.
+    `stamped`: the driver stamps each renewal itself, and its shape is not looked for; nor is its lag, but where stamps
+    of work are late by some constant, of a standard deviation of `late_ns`.
     """
 
     sensor: Sensor
     lag_ns: int
     window_ns: int
     stamped: bool = False
+    late_ns: int = 0
 
     @classmethod
     def of(cls, signal: Signal, found: Mapping[str, Any]) -> Self:
@@ -74,20 +80,45 @@ class Expected(NamedTuple):
     @property
     def prior(self) -> Prior | None:
         """What is known of it beforehand; None if it is looked for all the same."""
-        lag, window = (max(_SUREST_NS, half) / Z95 / _MS for half in (self.lag_ns, self.window_ns))
-        return Prior({Probing.LAG: lag, Probing.WINDOW: window}, _MISFIT) if self.stamped else None
+        lag, window = (max(_SUREST_NS, half) / Z95 for half in (self.lag_ns, self.window_ns))
+        spreads = {Probing.LAG: math.hypot(lag, self.late_ns) / _MS, Probing.WINDOW: window / _MS}
+        return Prior(spreads, _MISFIT) if self.stamped else None
 
-    def contradicted(self, found: Sequence[Sensor], windows: Windows, fit: Fit) -> bool:
+    @property
+    def nearest_ns(self) -> int:
+        """How far from its lag another one may be found, as stamps of work are late."""
+        return _FARTHEST_NS if self.late_ns else 0
+
+    def off(self, lag_ns: int) -> float:
+        """How far beyond what is known a lag is, in standard deviations of how late stamps of work may be."""
+        return max(0, abs(lag_ns - self.sensor.lag_ns) - self.lag_ns) / max(1, self.late_ns)
+
+    def likely(self, found: Sensor) -> list[Sensor]:
+        """A timing with other windows that may be the sensor's."""
+        return [found._replace(window_ns=found.window_ns + round(self.window_ns * far)) for far in (-1, -0.5, 0.5, 1)]
+
+    def resembles(self, found: Sensor) -> bool:
+        """Whether a timing differs by no more than what is known of it and of stamps of work leaves open."""
+        far = abs(found.window_ns - self.sensor.window_ns) > self.window_ns + GUARD_NS
+        late = abs(found.lag_ns - self.sensor.lag_ns) > self.lag_ns + self.nearest_ns + GUARD_NS
+        return found.smooth == self.sensor.smooth and not far and not late
+
+    def contradicted(self, found: Sequence[Sensor], windows: Windows, fit: Fit, effect: float, *, before: bool) -> bool:
         """Whether windows contradict it, of which `fit` is the solution: it is none of the timings found to fit them.
 
-        One that is not looked for is so if anything else fits certainly better, if the windows draw it far away, or if
-        readings do not come once a period.
+        One whose shape is not looked for is so if another fits certainly better, if the windows draw it far away, or if
+        readings do not come once a period; for good, as more windows may be of a program that tells less.
         """
         if self.prior is None:
             return not any(self.admits(each, windows.ends) for each in found)
         usual = float(np.median(windows.ends - windows.starts))
         spaced = abs(usual / max(1, self.sensor.period_ns) - 1) <= _SPACED
-        return not spaced or len(found) > 1 or fit.contradicts(self.prior)
+        shaped = math.isinf(effect) or (all(map(self.resembles, found)) and not fit.contradicts(self.prior))
+        return before or not (spaced and shaped)
+
+    def beside(self, *, exact: bool) -> Self:
+        """The same where stamps of work are `exact`, the device's own, or a host's."""
+        return self._replace(late_ns=0 if exact else _STAMPS_NS) if self.stamped else self
 
     def doubt(self, effect: float, *, unexpected: bool) -> str:
         """Why nothing follows from a timing that is not looked for; empty if it does. `effect` is as a search finds it,
@@ -150,5 +181,5 @@ def _expected_ms(period: float, lag: tuple[float, float], window: tuple[float, f
 
 #: By what a board's name has in it: measured with a known load (`docs/accuracy.md`).
 _BOARDS: Final[Mapping[str, Mapping[Signal, Expected]]] = {
-    r"\bH200\b": {POWER: _expected_ms(20.0, (4.5, 1.5), (15.0, 2.0))}
+    r"\bH200$": {POWER: _expected_ms(20.0, (4.5, 1.5), (15.0, 2.0))}
 }

@@ -129,6 +129,9 @@ class Family:
         self.n += len(windows.ends)
         self.covered_s += float((windows.ends - windows.starts).sum()) / NS_PER_S
         self.measured = self.measured + windows.masses.sum(axis=0)
+        if self.lead is rows.POWER:
+            # No two are alike to the milliwatt, but of a sensor that is stuck.
+            windows = windows.where(np.diff(windows.masses[:, 0], prepend=np.nan) != 0)
         return windows.where(self._fresh(windows)) if self.lead is rows.POWER_AVERAGE else windows, absent
 
     def _fresh(self, windows: Windows) -> npt.NDArray[np.bool_]:

@@ -151,6 +151,8 @@ class Likelihood:
         self._pieces = active
         self._active = self._coarse()
         self._known, self._expected = known, expected
+        #: A reading is of no moment after its stamp, unless stamps of work are late: by no more than this.
+        self._earliest_ns = expected.sensor.lag_ns - expected.nearest_ns if expected and expected.stamped else 0
         self._stamp_errors = errors or Errors(np.zeros((columns, columns)))
         self._some = windows.ends[:: max(1, len(windows.ends) // _COMPARED)]
         #: The moments of those under timings that were asked for, moved to the mean age of what they are of.
@@ -273,6 +275,8 @@ class Likelihood:
 
     def _against(self, sensor: Sensor) -> float:
         """What is against a timing to begin with: how such sensors work, or how this one does."""
+        if self._expected is not None and self._expected.stamped:
+            return min(_STRANGE + _UNUSUAL, self._expected.off(sensor.lag_ns) ** 2)
         if self._expected is not None:
             return 0.0 if self._expected.admits(sensor, self._some) else _STRANGE + _UNUSUAL
         renews = bool(self.lead.refresh_ns) and not self._faster

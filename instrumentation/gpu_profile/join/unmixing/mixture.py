@@ -67,8 +67,7 @@ class Mixture:
     ) -> None:  # fmt: skip
         self.family = Family(timeline, family, start_ns)
         self.lead = family[0]
-        #: The rates that the probes of the timing are weighted by.
-        self._reference: Floats = np.zeros(1)
+        self._reference: Floats = np.zeros(1)  # the rates that the probes of the timing are weighted by
         #: What follows regions, on average over the time of each column.
         self._tails: Floats = np.zeros((1, 0))
         self.sensor = Sensor()
@@ -76,13 +75,13 @@ class Mixture:
         #: Why nothing that is unmixed here is to be trusted; and what was expected of the sensor, if anything was.
         self._untrusted, self._expected = known.untrusted, known.sensors.get(self.lead)
         #: Whether its readings say something else.
-        self.unexpected, self._prior = False, self._expected.prior if self._expected is not None else None
+        self.unexpected, self._prior = False, self._expected and self._expected.prior
+        #: What tells the lead's rates best, and how many windows others have that do.
+        self.told: tuple[Callable[[Floats], Rate], Callable[[], int]] = partial(self.rate, self.lead), lambda: 0
         self._active_s, self._regions, self._joint = active_s, regions, joint
         self._shares = Shares()
-        #: Asked for by every region.
-        self._targeted: Targets | None = None
-        #: Of the time before this it is not known whose it was.
-        self._unknown_ns = 0
+        self._targeted: Targets | None = None  # asked for by every region
+        self._unknown_ns = 0  # of the time before this it is not known whose it was
         self._stamps = stamps
         self._origin_ns = start_ns
         self._equations = Equations()
@@ -96,8 +95,7 @@ class Mixture:
         #: The timings that the latest search could not rule out, and by column each signal's rates under the others.
         self._known: tuple[Sensor, ...] = ()
         self.others: list[list[Floats]] = []
-        #: How many windows tell as much as one, as the latest search found it.
-        self._effect = 1.0
+        self._effect = 1.0  # how many windows tell as much as one, as the latest search found it
         self._fits: dict[int, Fit] = {}
 
     @property
@@ -218,6 +216,8 @@ class Mixture:
             return False
         self._judged_n = self._searched_n
         windows = Windows.joined(self._kept)
+        self._expected = self._expected and self._expected.beside(exact=self._stamps.exact)
+        self._prior = self._expected and self._expected.prior
         search = Search(
             self.lead, windows, active, columns, self.family.most, known=self._known, expected=self._expected,
             errors=None if self.lead in IMMEDIATE else self._stamps.errors(columns, 1, 1.0),
@@ -234,7 +234,6 @@ class Mixture:
         def rows_of(sensor: Sensor, reference: Floats) -> Iterator[Rows]:
             return self._rows(windows, active, columns, sensor, self._equations.probes, reference)
 
-        # Once for a solution, and once more for what blocks of windows differ from it by.
         self.sensor, self._reference, rows, first, fit = corrected(
             found.sensor, search.rates(found.sensor), self._equations, rows_of,
             lead=self.lead, fit_of=self._solved, given=self._prior is not None, length_ns=self._length_ns(found.sensor),
@@ -246,8 +245,8 @@ class Mixture:
         others = (self._rates(rival, windows, active, columns) for rival in found.rivals)
         self.others = [rates for rates in others if rates]
         if self._expected is not None:
-            before = self.unexpected and self._expected.stamped  # what few windows were sure of stands
-            self.unexpected = before or self._expected.contradicted(self._known, windows, self._fit(self.lead))
+            told = windows, self._fit(self.lead), self._effect
+            self.unexpected = self._expected.contradicted(self._known, *told, before=self.unexpected)
         sure = found.sensor.in_step and not found.rivals and fit.uncertainty(Probing.LAG) <= _SURE_LAG_MS
         if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
@@ -377,7 +376,8 @@ class Mixture:
     def _targets(self) -> Targets:
         """What each column should have of the lead's measured total."""
         active_s, measured = self._active_s(), float(self.family.measured[0])
-        now = self.n, self.family.covered_s, float(active_s[1:].sum())
+        rate, others = self.told
+        now = self.n, others(), self.family.covered_s, float(active_s[1:].sum())
         if self._targeted is None or self._targeted.of != now:
             # Time that no window covers has no part of what was measured.
             covered_s = active_s * min(1.0, self.family.covered_s / max(float(active_s.sum()), 1e-300))
@@ -385,7 +385,7 @@ class Mixture:
             rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self._timed else np.zeros(0)
             parts = drawn(rates, self._joint(), active_s, mean, measured)
             known = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
-            found = targets(parts, covered_s, known, partial(self.rate, self.lead), measured, mean)
+            found = targets(parts, covered_s, known, rate, measured, mean)
             self._targeted = Targets(*found, now)
         return self._targeted
 

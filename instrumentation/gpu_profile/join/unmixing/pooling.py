@@ -7,7 +7,9 @@ out among regions so that the shares only ever grow and always add up to what wa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,7 +18,7 @@ from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, POWER_SOURCES, S
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.unmixing.activities import Activities, Activity, Named
-from gpu_profile.join.unmixing.expected import GIVEN, Known
+from gpu_profile.join.unmixing.expected import CONTRADICTED, GIVEN, Known
 from gpu_profile.join.unmixing.family import FAMILIES, SUPERSEDED
 from gpu_profile.join.unmixing.meter import Meter
 from gpu_profile.join.unmixing.mixture import PATIENCE_NS, Mixture
@@ -37,6 +39,8 @@ _STEP_NS: Final = NS_PER_S
 _MOST_STEPS: Final = 5000
 #: A source of busy time takes the place of another one if it covers this share of what that one does.
 _WHOLE: Final = 0.97
+#: The gains of one board's sensors differ by less than this many times.
+_WIDEST_GAIN: Final = 1.5
 #: Over less time than this, two sensors' means differ by what is in one and not yet in the other.
 _GAIN_NS: Final = 5 * NS_PER_S
 #: Samples are waited for no longer than this.
@@ -70,6 +74,10 @@ class Pool:
             for family in FAMILIES
             if timeline.column(family[0]) is not None and (family[0] not in GIVEN or family[0] in known.sensors)
         ]
+        sampled = next((mixture for mixture in self._mixtures if mixture.lead is rows.POWER), None)
+        for mixture in self._mixtures:
+            if sampled is not None and mixture.lead in ENERGY_SOURCES:
+                mixture.told = partial(self._power, mixture.lead), partial(getattr, sampled, "n")
         self._executions: dict[str, int] = {}
         self._counted_ns = start_ns
         self._memory_max: dict[int, float] = {}
@@ -129,8 +137,11 @@ class Pool:
         """Executions that were pooled under `OTHER`."""
         return self._executions.get(OTHER, 0)
 
-    def count(self, region: str, times: int = 1, *, until_ns: int = 0) -> None:
-        """Executions of `region` have ended on this device, the last one by `until_ns`."""
+    def count(self, region: str, times: int = 1, *, until_ns: int = 0, marked: int = 0) -> None:
+        """Executions of `region` have ended on this device, the last one by `until_ns`; the device itself stamped so
+        many of them (`marked`)."""
+        self.attribution.stamps.counted += times
+        self.attribution.stamps.marked += marked
         self.attribution.column(region)
         name = self.attribution.name(region)
         self._executions[name] = self._executions.get(name, 0) + times
@@ -282,7 +293,7 @@ class Pool:
         solo = self._rates(alone) if apart else {}
         source = self._clearest(rates, BUSY_SOURCES) or self.busy_source()
         meter = self._clearest(rates, POWER_SOURCES) or self.energy_source()
-        busy = self._measured(source)
+        busy, energy = self._measured(source), self._measured(self.energy_source())
         column = known.column(name, new=False)
         return Pooled(
             region=name,
@@ -293,7 +304,7 @@ class Pool:
             rates=rates,
             alone=solo,
             busy=None if busy is None else busy.share(own),
-            energy=self._energy(meter, own),
+            energy=None if energy is None else energy.share(own),
             memory_max=self._memory_max.get(column),
             metered=self._meter.metered.get(column),
             throttled=self._throttling.shares(column),
@@ -302,35 +313,39 @@ class Pool:
         )
 
     def _rates(self, weights: Floats) -> dict[Signal, Rate]:
-        """The rates of every signal while columns are active, by their active times."""
+        """The rates of every signal while columns are active, by their active times: power by the driver's samples in
+        the joules of the energy counter, and none that contradicts the counter's own."""
         rates = {s: m.rate(s, weights) for m in self._live for s in m.signals}
-        if (sampled := rates.get(rows.POWER)) is not None:
-            gain = self._gain()
-            value, half_width = sampled.value * gain, sampled.half_width * gain
-            rates[rows.POWER] = sampled._replace(value=value, half_width=half_width)
+        told, counted, gain = rates.get(rows.POWER), rates.get(rows.ENERGY), self._gain()
+        if told is not None and not 1 / _WIDEST_GAIN <= gain <= _WIDEST_GAIN:
+            rates[rows.POWER] = told._replace(half_width=math.inf, reason=CONTRADICTED)
+        elif told is not None:
+            told = told._replace(value=told.value * gain, half_width=told.half_width * gain)
+            if counted is not None and not (counted.reason or told.reason):
+                apart = abs(told.value - counted.value) > told.half_width + counted.half_width
+                told = told._replace(half_width=math.inf, reason=CONTRADICTED) if apart else told
+            rates[rows.POWER] = told
         return rates
 
     def _gain(self) -> float:
         """What the energy counter counts for a joule of the driver's power samples, over the time that both cover."""
-        counter, sampled = self.timeline.column(rows.ENERGY), self.timeline.column(rows.POWER)
+        measured = self._measured_leads
+        counter, sampled = measured.get(rows.ENERGY), measured.get(rows.POWER)
         if counter is None or sampled is None:
             return 1.0
-        since_ns = max(self.start_ns, counter.oldest_ns or 0, sampled.oldest_ns or 0)
-        until_ns = min(counter.watermark_ns or 0, sampled.watermark_ns or 0)
+        columns = [self.timeline.columns[rows.ENERGY], self.timeline.columns[rows.POWER]]
+        since_ns = max(self.start_ns, *(column.oldest_ns or 0 for column in columns))
+        until_ns = min(counter.family.seen_ns, sampled.family.seen_ns)
         if until_ns - since_ns < _GAIN_NS:
             return 1.0
         edges = np.array([since_ns]), np.array([until_ns])
-        (counted, _), (told, covered) = counter.means(*edges), sampled.means(*edges)
-        return float(counted[0] / told[0]) if told[0] > 0 and covered[0] >= _WHOLE * (until_ns - since_ns) else 1.0
+        (counted, _), (told, _) = (column.means(*edges) for column in columns)
+        return float(counted[0] / told[0]) if told[0] > 0 else math.inf
 
-    def _energy(self, source: Signal | None, own: Sequence[int]) -> Share | None:
-        """The share of columns in the energy that was measured, by what the source says of them."""
-        mixture, counter = self._measured(source), self._measured(self.energy_source())
-        found = mixture.share(own) if mixture is not None else None
-        if found is None or mixture is None or counter is None or counter is mixture:
-            return found
-        scale = float(counter.family.measured[0] / mixture.family.measured[0])
-        return Share(found.value * scale, None if found.half_width is None else found.half_width * scale)
+    def _power(self, lead: Signal, weights: Floats) -> Rate:
+        """The clearest rate of power while columns are active, by their active times."""
+        rates = self._rates(weights)
+        return rates[self._clearest(rates, POWER_SOURCES) or lead]
 
     def _clearest(self, rates: Mapping[Signal, Rate], sources: Sequence[Signal]) -> Signal | None:
         """The one of some sources with the narrowest answer, among those that cover nearly all that is covered up to

@@ -44,6 +44,8 @@ _HALVINGS: Final = 30
 #: than this say nothing of it.
 _GROWTH: Final = 1.5
 _WINDOWS_PER_UNKNOWN: Final = 4
+#: The first executions of a process have no marks of the device.
+_NEARLY_ALL: Final = 0.98
 
 
 class Errors(NamedTuple):
@@ -71,6 +73,13 @@ class Stamps:
         self.elapsed_ns = 0
         #: By leading signal: how many windows it had, and the largest variance of a stamp's error that they allow.
         self._allowed: dict[Signal, tuple[int, float]] = {}
+        #: Executions that ended, and those of them that the device itself stamped.
+        self.counted = self.marked = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether all stamps but a few are the device's own: a host's may all be late by as much."""
+        return 0 < self.counted * _NEARLY_ALL <= self.marked
 
     def take(
         self, activities: Activities, found: Pieces, columns: Columns, count: int, between: tuple[int, int]

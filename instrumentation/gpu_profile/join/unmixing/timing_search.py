@@ -13,6 +13,7 @@ import numpy as np
 from gpu_profile.catalogue import Kind
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.design import Windows, design_effect
+from gpu_profile.join.unmixing.expected import Expected
 from gpu_profile.join.unmixing.likelihood import UNKNOWN, Best, Likelihood, Trial, is_late
 from gpu_profile.join.unmixing.scan import Scan
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
@@ -61,10 +62,10 @@ _CLOSER_NS: Final = (1_250_000, 600_000, 300_000, 150_000)
 _CORRECTIONS: Final = 3
 #: What is tried beside a timing that is known: how a sensor follows that is read every 20 ms or so.
 _FOLLOWING: Final = (
-    *(Sensor(window_ns=round(8e6 * 2 ** (step * 0.5)), smooth=True, blur_ns=STEP_NS) for step in range(9)),
-    *(Sensor(window_ns=round(20e6 * 2**step), blur_ns=STEP_NS) for step in range(5)),
+    *(Sensor(window_ns=round(5e6 * 1.4**step), smooth=True, blur_ns=STEP_NS) for step in range(10)),
+    *(Sensor(window_ns=round(15e6 * 1.5**step), blur_ns=STEP_NS) for step in range(9)),
 )
-_LAGS_NS: Final = range(0, 60_000_001, STEP_NS)
+_LAGS_NS: Final = range(-30_000_000, 60_000_001, STEP_NS)
 #: Two timings are neighbours if their windows are this much alike, and the moments of most readings.
 _ALIKE: Final = 0.2
 #: A stamp's error is only believed in if it leaves this much less of the residual: chance finds a little.
@@ -91,7 +92,7 @@ class Search(Likelihood):
     def run(self) -> Found:
         """The timing under which the windows are the most likely; the one that is given, if it is known beforehand."""
         if self._expected is not None and self._expected.stamped:
-            return self._as_given(self._expected.behind_stamps)
+            return self._as_given(self._expected)
         known = [sensor for sensor in self._known if sensor.follows == self._faster]
         if self._faster:
             # A period that is looked for is found anew with every reading more.
@@ -114,37 +115,56 @@ class Search(Likelihood):
         if enough and len(self.windows.ends) * math.log(left / trial.noise) > CERTAIN:
             rough, every = self._varying(best, tried)
             trial = min(every, key=lambda one: one.score)
-            best, left, reference = trial.sensor, trial.left, Best(trial.score, is_late(trial.sensor), effect)
-            judge = partial(self._if_rates_vary, trial)
-            found = [*self._likely(every, effect), *self._likely(rough, effect)]
+            best, left = trial.sensor, trial.left
+            rivals = self._rivals(trial, rough, every, effect)
         else:
-            judge = partial(self._if_steady, (best, left))
             scores = ((self._beside(*each, (best, left), self._discrepancy), each[0]) for each in tried)
             found = [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
-        apart = [best]
-        for sensor in found:
-            if all(self._apart(sensor, other) for other in apart):
-                apart.append(sensor)
-        rivals = *apart[1:], *self._as_good(best, judge, reference)
+            rivals = self._others(best, found, partial(self._if_steady, (best, left)), reference)
         if self._limit < math.inf:
             # Residuals of later windows are compared with those of all windows, outliers included.
             self._limit = math.inf
             left = self.residual(best)
         return Found(best, left, rivals, effect)
 
-    def _as_given(self, given: Sensor) -> Found:
-        """The timing that is known beforehand, with what certainly explains the windows better, if anything does: it
-        is not looked for any closer."""
-        tried = self._ranking(self._newest)([each._replace(lag_ns=lag) for each in _FOLLOWING for lag in _LAGS_NS])
-        trials = [self._trial(sensor) for sensor in (given, *self._distinct(tried, _NEAR))]
+    def _as_given(self, expected: Expected) -> Found:
+        """The timing whose shape is known beforehand, with the lag that fits best so near, as stamps of work are late;
+        its rivals are other lags, or another timing altogether if that certainly explains the windows better."""
+        given, near_ns = expected.behind_stamps, expected.nearest_ns
         errors, groups = self._errors(given)
         # Of a program that repeats with the readings, few say anything of their own: rounding makes two groups of one.
-        few = len(np.unique(groups)) <= 2 * (self.columns + UNKNOWN)
-        effect = math.inf if few else design_effect(errors, groups, self.columns + UNKNOWN)
-        best = min(trials, key=lambda one: one.score)
-        beside = self._beside_if_rates_vary(trials[0], best, self._discrepancy)
-        rivals = () if Best(best.score, False, effect).near(beside, late=False) else (best.sensor,)
-        return Found(given, self.residual(given), rivals, effect)
+        if len(np.unique(groups)) <= 2 * (self.columns + UNKNOWN):
+            return Found(given, self.residual(given), (), math.inf)
+        effect = design_effect(errors, groups, self.columns + UNKNOWN)
+        best, rivals = self._trial(given), tuple[Sensor, ...]()
+        if near_ns:
+            rough, finer = self._varying(given, [(given, self.residual(given))], near_ns)
+            best = min(finer, key=lambda one: one.score)
+            rivals = self._rivals(best, rough, finer, effect)
+        every = [each._replace(lag_ns=lag) for each in _FOLLOWING for lag in _LAGS_NS]
+        tried = self._ranking(self._newest)([each for each in every if not expected.resembles(each)])
+        others = [self._trial(sensor) for sensor in self._distinct(tried, _STARTS)]
+        other = min(others, key=lambda one: one.score)
+        like = [best, *(self._trial(each) for each in expected.likely(best.sensor))]
+        mine = min(self._beside_if_rates_vary(one, other, self._discrepancy) for one in like)
+        if other.score < mine and not Best(other.score, False, effect).near(mine, late=False):
+            rivals = (*rivals, other.sensor)
+        return Found(best.sensor, best.left, rivals, effect)
+
+    def _rivals(self, best: Trial, rough: Sequence[Trial], every: Sequence[Trial], effect: float) -> tuple[Sensor, ...]:
+        """The timings that the best one does not rule out if rates vary, but for its neighbours."""
+        reference = Best(best.score, is_late(best.sensor), effect)
+        found = [*self._likely(every, effect), *self._likely(rough, effect)]
+        return self._others(best.sensor, found, partial(self._if_rates_vary, best), reference)
+
+    def _others(
+        self, best: Sensor, found: Sequence[Sensor], judge: Callable[[Sensor], float], reference: Best
+    ) -> tuple[Sensor, ...]:
+        apart = [best]
+        for sensor in found:
+            if all(self._apart(sensor, other) for other in apart):
+                apart.append(sensor)
+        return *apart[1:], *self._as_good(best, judge, reference)
 
     @property
     def _newest(self) -> Windows:
@@ -176,13 +196,17 @@ class Search(Likelihood):
             last = best
             for move in range(step, step * (_RANGE_NS // _STEP_NS + 1), step):
                 near = best._replace(lag_ns=best.lag_ns + move)
-                if not (near.period_ns or near.lag_ns >= 0) or not reference.near(judge(near), late=is_late(near)):
+                if not (near.period_ns or near.lag_ns >= self._earliest_ns) or not reference.near(
+                    judge(near), late=is_late(near)
+                ):
                     break
                 last = near
             if last is not best:
                 yield last
 
-    def _varying(self, middle: Sensor, tried: Sequence[tuple[Sensor, float]]) -> tuple[list[Trial], list[Trial]]:
+    def _varying(
+        self, middle: Sensor, tried: Sequence[tuple[Sensor, float]], range_ns: int = _RANGE_NS
+    ) -> tuple[list[Trial], list[Trial]]:
         """Timings near those, and in a range around one of them: by the newest windows, and the best by all of them.
 
         What rates vary by is mistaken for the timing's doing where they are held to be steady: only with both does
@@ -192,9 +216,9 @@ class Search(Likelihood):
         near = [sensor for sensor, _ in tried] + [
             each._replace(lag_ns=each.lag_ns + move)
             for each in dict.fromkeys((middle, *whole[:1]))
-            for move in range(-_RANGE_NS, _RANGE_NS + 1, _STEP_NS)
+            for move in range(-range_ns, range_ns + 1, _STEP_NS)
         ]
-        near = [sensor for sensor in near if sensor.period_ns or sensor.lag_ns >= 0]
+        near = [sensor for sensor in near if sensor.period_ns or sensor.lag_ns >= self._earliest_ns]
         found = [self._trial(sensor, _SOME) for sensor in near]
         best = min(found, key=lambda one: one.score)
         found.sort(key=lambda one: self._beside_if_rates_vary(one, best))

@@ -51,7 +51,7 @@ _SURELY: Final = 1e200
 #: Blocks of windows from which their differences tell anything.
 _FEWEST_BLOCKS: Final = 6
 #: What was known beforehand is contradicted by what draws it so many standard deviations away.
-_BEYOND: Final = 2.5
+_BEYOND: Final = 3.0
 #: What physics says of how large a group's unknowns are counts for as much as so many of them.
 _BOUND: Final = 2
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
@@ -234,7 +234,8 @@ class Fit:
 
     def contradicts(self, prior: Prior) -> bool:
         """Whether the windows draw the timing further from what is known of it than chance does."""
-        return any(abs(self.correction(kind)) > _BEYOND * spread for kind, spread in prior.spreads_ms.items())
+        spreads = {kind: spread**2 - self.uncertainty(kind) ** 2 for kind, spread in prior.spreads_ms.items()}
+        return any(self.correction(kind) ** 2 > _BEYOND**2 * max(0.0, drawn) for kind, drawn in spreads.items())
 
     def uncertainty(self, kind: Kind) -> float:
         """The standard deviation of that, in ms."""

@@ -156,9 +156,10 @@ class Joiner:
         where: dict[Hashable, list[str]] = {}
         for device in {execution.device for execution in found}:
             where[device] = [known.uuid for known in self.placement.of(device)]
+        marked = Counter((execution.name, execution.device) for execution in found if execution.stream is not None)
         for (name, device), times in self.verdicts.take(found, where).items():
             for pool in (self.pools[uuid] for uuid in where[device] if uuid in self.pools):
-                pool.count(name, times, until_ns=self.last_end_ns)
+                pool.count(name, times, until_ns=self.last_end_ns, marked=marked[name, device])
         for hook in self.on_end:
             for execution in found:
                 hook(execution)
@@ -177,7 +178,7 @@ class Joiner:
             pool = self.pools[device.uuid] = Pool(timeline, start_ns=min(starts, default=now), known=known)
             for execution in mine:
                 if execution.end_ns:
-                    pool.count(execution.name, until_ns=execution.end_ns)
+                    pool.count(execution.name, until_ns=execution.end_ns, marked=int(execution.stream is not None))
         return pool
 
     def _let_go(self, now: int) -> None:

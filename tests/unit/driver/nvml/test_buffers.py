@@ -4,12 +4,13 @@ from itertools import pairwise
 from typing import Any
 
 import pynvml
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_profile.catalogue import Group, Tier, signal
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.driver.nvml import NvmlDriver
+from gpu_profile.driver.nvml import NvmlDriver, buffers
 from gpu_profile.testing import START_NS, FakeClock
 
 UTIL = pynvml.NVML_GPU_UTILIZATION_SAMPLES
@@ -208,6 +209,24 @@ def test_power_is_read_from_its_field_where_the_driver_buffers_none(
         stub.gpus[0].buffers[POWER] = gone or []
         clock.advance(3.1)
         assert _power(other) == ([], field)
+
+
+def test_a_buffer_of_values_that_cannot_be_is_given_up(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
+    field = [stub.gpus[0].fields[pynvml.NVML_FI_DEV_POWER_INSTANT][2]]
+    stub.gpus[0].buffers = {POWER: [(T0, 2**32 - 1)]}
+    assert _power(driver) == ([], [])
+    clock.advance(3.1)
+    _add(stub, (T0 + 3_000_000, 2**32 - 1))
+    assert _power(driver) == ([], field)
+
+
+def test_a_buffer_of_a_type_that_the_binding_does_not_know_is_not_asked_again(
+    stub: Any, driver: NvmlDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = [stub.gpus[0].fields[pynvml.NVML_FI_DEV_POWER_INSTANT][2]]
+    monkeypatch.setattr(buffers, "decoders", lambda _: {})
+    stub.gpus[0].buffers = {POWER: [(T0, 650_000)]}
+    assert _power(driver) == ([], field)
 
 
 def test_power_that_neither_has_is_absent_with_the_reason(stub: Any, clock: FakeClock) -> None:

@@ -36,14 +36,14 @@ def run_of(seed: int, sensors: Sequence[Sensor] = (COUNTER, POWER), seconds: flo
     return Case(changed(made, duty=1.0), tuple(sensors), seconds, seed).run()
 
 
-def pool_of(run: Run, known: Known = H200, samples: Sequence[Sample] | None = None) -> Pool:
-    """A pool that has taken all of a run in."""
+def pool_of(run: Run, known: Known = H200, samples: Sequence[Sample] | None = None, *, exact: bool = True) -> Pool:
+    """A pool that has taken all of a run in; `exact`: the device itself stamped all work."""
     timeline = Timeline(DEVICE, [signal for _, signal, _, _ in run.readings], capacity=20_000)
     timeline.append(samples_of(run.readings) if samples is None else samples)
     pool = Pool(timeline, start_ns=T0, known=known)
     activities = [Activity(span.id, None, span.name, span.start_ns, span.end_ns) for span in spans_of(run)]
     for activity in activities:
-        pool.count(activity.region)
+        pool.count(activity.region, marked=int(exact))
     pool.advance(activities, T0 + round(run.case.seconds * NS_PER_S), final=True)
     return pool
 
@@ -71,6 +71,42 @@ def test_in_a_loop_they_tell_apart_what_the_counter_does_not(seed: int) -> None:
             assert abs(rate.value - truth.truth) <= 1.5 * rate.half_width, "in the counter's joules"
     assert answered >= 2
     assert pool.unexpected == []
+
+
+@pytest.mark.parametrize("late_ms", [0.0, 3.0, 6.0])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_stamps_of_a_host_may_all_be_late(late_ms: float, seed: int) -> None:
+    made = program(seed, fixed=True, jitter=0.05, stamps=Stamps((late_ms, late_ms + 0.2)))
+    run = Case(changed(made, duty=1.0), (COUNTER, POWER), 20.0, seed).run()
+    pool = pool_of(run, exact=False)
+    for name, truth in truths(run).items():
+        rate = pool.pooled(name).rates[rows.POWER]
+        assert rate.reason or abs(rate.value - truth.truth) <= 2 * rate.half_width, name
+
+
+def test_in_random_order_lateness_costs_no_answer() -> None:
+    made = program(1, stamps=Stamps((5.0, 5.2)))
+    run = Case(changed(made, duty=1.0), (COUNTER, POWER), 20.0, 1).run()
+    pool = pool_of(run, exact=False)
+    for name, truth in truths(run).items():
+        rate = pool.pooled(name).rates[rows.POWER]
+        assert not rate.reason
+        assert abs(rate.value - truth.truth) <= 2 * rate.half_width
+
+
+@pytest.mark.parametrize("options", [{"loop_ms": 20.0, "count": 2}, {"loop_ms": 80.0, "count": 2}, {"jitter": 0.05}])
+def test_what_regions_are_given_and_the_rest_add_up_to_the_counter(options: dict[str, Any]) -> None:
+    pool = pool_of(run_of(2, fixed=True, **options))
+    share, rest = pool.outside(rows.ENERGY), pool.rest(rows.ENERGY)
+    mean = pool.mean(rows.ENERGY)
+    assert share is not None
+    assert rest is not None
+    assert mean is not None
+    regions = [pool.pooled(name) for name in pool.regions]
+    handed = [pool.counted(name, rows.ENERGY) for name in pool.regions]
+    whole = rest.total + sum(each.total for each in handed if each is not None)
+    assert sum(each.energy_j or 0.0 for each in regions) == pytest.approx((1 - share.value) * whole, rel=1e-6)
+    assert whole == pytest.approx(mean * 12.0, rel=0.02)
 
 
 def test_what_regions_used_is_a_part_of_what_the_counter_counted() -> None:
@@ -126,13 +162,39 @@ def test_without_a_counter_they_are_where_energy_comes_from() -> None:
         replace(POWER, lag_ms=30.0),
         replace(POWER, window_ms=60.0),
         replace(POWER, kind="mean", window_ms=100.0),
+        replace(POWER, gain=2.0),
     ],
 )
 def test_readings_that_contradict_what_is_known_give_no_rate(other: Sensor) -> None:
     pool = pool_of(run_of(1, [COUNTER, other], seconds=20.0))
-    assert pool.unexpected == [rows.POWER]
+    assert pool.unexpected == ([rows.POWER] if other.gain < 2.0 else [])
     assert reasons(pool, rows.POWER) == {CONTRADICTED}
     assert {pool.pooled(name).energy_source for name in pool.regions} == {rows.ENERGY}
+
+
+@pytest.mark.parametrize("mw", [0, 300_000])
+def test_a_sensor_that_is_stuck_tells_nothing(mw: int) -> None:
+    run = run_of(1, seconds=20.0)
+    stuck = [each._replace(value=mw) if each.signal is rows.POWER else each for each in samples_of(run.readings)]
+    pool = pool_of(run, samples=stuck)
+    assert "" not in reasons(pool, rows.POWER)
+    for name, truth in truths(run).items():
+        pooled = pool.pooled(name)
+        assert pooled.energy_source is rows.ENERGY
+        assert abs(pooled.rates[rows.ENERGY].value - truth.truth) <= 2 * pooled.rates[rows.ENERGY].half_width
+
+
+def test_a_counter_that_stops_leaves_their_scale_as_it_was() -> None:
+    run = run_of(3, seconds=20.0, gap_ms=(2.0, 10.0))
+    samples, half = samples_of(run.readings), T0 + 10 * NS_PER_S
+    last = max(each.value for each in samples if each.signal is rows.ENERGY and each.t_end_ns <= half)
+    stuck = [
+        each._replace(value=last) if each.signal is rows.ENERGY and each.t_end_ns > half else each for each in samples
+    ]
+    pool = pool_of(run, samples=stuck)
+    for name, truth in truths(run).items():
+        rate = pool.pooled(name).rates[rows.POWER]
+        assert rate.reason or abs(rate.value - truth.truth) <= 2 * rate.half_width, name
 
 
 def test_a_loop_that_repeats_with_the_readings_is_told_to() -> None:
