@@ -189,7 +189,7 @@ def test_the_buffer_is_read_in_the_two_calls_that_the_binding_makes_and_gives_th
     seen_us = world.clock.now_ns() // 1000
     world.pass_(2.0)
     ours = of(list(world.driver.drain(device)), "utilization")
-    assert world.stub.calls()["nvmlDeviceGetSamples"] == before + 2
+    assert world.stub.calls()["nvmlDeviceGetSamples"] == before + 2 * 2, "of utilisation, and of power"
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     _, theirs = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, seen_us)
     expected = [(row.timeStamp * 1000, row.sampleValue.uiVal) for row in theirs]

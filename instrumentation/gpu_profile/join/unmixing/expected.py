@@ -95,7 +95,8 @@ class Expected(NamedTuple):
 
     def likely(self, found: Sensor) -> list[Sensor]:
         """A timing with other windows that may be the sensor's."""
-        return [found._replace(window_ns=found.window_ns + round(self.window_ns * far)) for far in (-1, -0.5, 0.5, 1)]
+        moved = (found.window_ns + round(self.window_ns * far) for far in (-1, -0.5, 0.5, 1))
+        return [found._replace(window_ns=max(found.window_ns // 2, window)) for window in moved]
 
     def resembles(self, found: Sensor) -> bool:
         """Whether a timing differs by no more than what is known of it and of stamps of work leaves open."""

@@ -45,4 +45,4 @@ def known_sensors(device: Device, driver_version: str) -> Known:
 
 def unexpected(device: Device, signal: Signal) -> str:
     """What to say where readings contradict what was kept."""
-    return f"{device.uuid}: {signal.key} does not answer as it was calibrated; run gpu-profile calibrate again"
+    return f"{device.uuid}: {signal.key} does not answer as is known of it; run gpu-profile calibrate"
