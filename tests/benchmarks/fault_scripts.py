@@ -164,7 +164,7 @@ def _one_xid(watch: Watch) -> Sequence[str]:
 
 
 def _plausible(watch: Watch) -> Sequence[str]:
-    worst = max(one.value("hw_power_watts", ALL[1]) or 0 for one in watch.scrapes)
+    worst = max(one.value("nvidia_gpu_power_average_watts", ALL[1]) or 0 for one in watch.scrapes)
     return [f"a power of {worst:g} W was told"] if worst > 1000 else []
 
 
@@ -184,7 +184,8 @@ def _hang(function: str, gpu: str = "1", seconds: float = 60) -> tuple[str, ...]
 
 _FIELDS: Final = "nvmlDeviceGetFieldValues"
 _RECEIVED: Final = pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
-_POWER: Final = pynvml.NVML_FI_DEV_POWER_INSTANT
+#: A field that is read: power itself is drained.
+_POWER: Final = pynvml.NVML_FI_DEV_POWER_AVERAGE
 #: Later than when the stub's counters begin.
 _EPOCH: Final = ("epoch 1 * 1769904000",)
 #: What a call to every GPU takes until all of them have been found to hang, one after another.
@@ -317,13 +318,13 @@ FAULTS: Final[tuple[Fault, ...]] = (
         name="a field answers with an error of its own",
         lines=(f"field 1 {_POWER} {pynvml.NVML_ERROR_UNKNOWN}",),
         touched=_ONE,
-        missing=("hw_power_watts",),
+        missing=("nvidia_gpu_power_average_watts",),
     ),
     Fault(
         name="a value that cannot be true",
         lines=(f"value 1 {_POWER} 4e9",),
         touched=_ONE,
-        missing=("hw_power_watts",),
+        missing=("nvidia_gpu_power_average_watts",),
         holds=_plausible,
     ),
     Fault(name="time stamps an hour ahead", lines=("stamp 1 * 3600",)),
