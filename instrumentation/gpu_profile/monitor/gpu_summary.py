@@ -323,7 +323,7 @@ def samples_of(timeline: Timeline, run: Interval) -> list[GpuSample]:
         at(1 / MIB, rows.MEMORY_USED),
         [_scaled(total, 1 / MIB)] * len(ends),
         # What the driver buffers of power comes later than what it says at once.
-        (now or usual for now, usual in zip(at(1, rows.POWER), at(1, rows.POWER_AVERAGE), strict=True)),
+        (a if b is None else b for a, b in zip(at(1, rows.POWER_AVERAGE), at(1, rows.POWER), strict=True)),
         at(1, rows.TEMPERATURE),
         at(1e-6, rows.CLOCK_SM),
         at(1e-6, rows.CLOCK_MEMORY),

@@ -266,6 +266,15 @@ def test_samples_hold_what_was_in_force_when_the_utilisation_was_told() -> None:
     ]
 
 
+def test_a_sample_has_the_average_power_until_the_buffered_one_has_come_and_zero_is_a_power() -> None:
+    found = timeline(
+        *windows(rows.UTILIZATION, [0.1, 0.2, 0.3]),
+        *windows(rows.POWER_AVERAGE, [90, 90, 90]),
+        *windows(rows.POWER, [0, 200], start_s=0.2),
+    )
+    assert [sample.power_w for sample in samples_of(found, Interval(T0, T0 + NS_PER_S))] == [90, 0, 200]
+
+
 def test_samples_of_a_device_without_utilisation_are_those_of_its_power_and_of_nothing_none() -> None:
     found = timeline(*windows(rows.POWER, [100, 200]))
     assert [(s.t_s, s.power_w, s.util_gpu) for s in samples_of(found, Interval(T0, T0 + NS_PER_S))] == [

@@ -76,14 +76,14 @@ class Mixture:
         self._untrusted, self._expected = known.untrusted, known.sensors.get(self.lead)
         #: Whether its readings say something else.
         self.unexpected, self._prior = False, self._expected and self._expected.prior
-        #: What tells the lead's rates best, and how many windows others have that do.
-        self.told: tuple[Callable[[Floats], Rate], Callable[[], int]] = partial(self.rate, self.lead), lambda: 0
+        #: What tells the lead's rates best, and whose windows it tells them by besides, if by any.
+        self.clearest: Callable[[Floats], Rate] = partial(self.rate, self.lead)
+        self.beside: Mixture | None = None
         self._active_s, self._regions, self._joint = active_s, regions, joint
         self._shares = Shares()
         self._targeted: Targets | None = None  # asked for by every region
         self._unknown_ns = 0  # of the time before this it is not known whose it was
-        self._stamps = stamps
-        self._origin_ns = start_ns
+        self._stamps, self._origin_ns = stamps, start_ns
         self._equations = Equations()
         #: What they said of rates when the timing was last beyond doubt: it stands.
         self._settled = Equations()
@@ -376,8 +376,8 @@ class Mixture:
     def _targets(self) -> Targets:
         """What each column should have of the lead's measured total."""
         active_s, measured = self._active_s(), float(self.family.measured[0])
-        rate, others = self.told
-        now = self.n, others(), self.family.covered_s, float(active_s[1:].sum())
+        windows = self.n + (self.beside.n if self.beside is not None else 0)
+        now = windows, self.family.covered_s, float(active_s[1:].sum())
         if self._targeted is None or self._targeted.of != now:
             # Time that no window covers has no part of what was measured.
             covered_s = active_s * min(1.0, self.family.covered_s / max(float(active_s.sum()), 1e-300))
@@ -385,7 +385,7 @@ class Mixture:
             rates = self._fit(self.lead).drawn_to(mean, mean) if mean > 0 and self._timed else np.zeros(0)
             parts = drawn(rates, self._joint(), active_s, mean, measured)
             known = [region for region in regions if max(region, default=0) < min(len(active_s), self.columns)]
-            found = targets(parts, covered_s, known, rate, measured, mean)
+            found = targets(parts, covered_s, known, self.clearest, measured, mean)
             self._targeted = Targets(*found, now)
         return self._targeted
 

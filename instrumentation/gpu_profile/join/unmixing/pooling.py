@@ -77,7 +77,7 @@ class Pool:
         sampled = next((mixture for mixture in self._mixtures if mixture.lead is rows.POWER), None)
         for mixture in self._mixtures:
             if sampled is not None and mixture.lead in ENERGY_SOURCES:
-                mixture.told = partial(self._power, mixture.lead), partial(getattr, sampled, "n")
+                mixture.clearest, mixture.beside = partial(self._power, mixture.lead), sampled
         self._executions: dict[str, int] = {}
         self._counted_ns = start_ns
         self._memory_max: dict[int, float] = {}
@@ -312,10 +312,10 @@ class Pool:
             energy_source=meter,
         )
 
-    def _rates(self, weights: Floats) -> dict[Signal, Rate]:
-        """The rates of every signal while columns are active, by their active times: power by the driver's samples in
-        the joules of the energy counter, and none that contradicts the counter's own."""
-        rates = {s: m.rate(s, weights) for m in self._live for s in m.signals}
+    def _rates(self, weights: Floats, sources: Sequence[Signal] | None = None) -> dict[Signal, Rate]:
+        """The rates of every signal, or of some, while columns are active, by their active times: power by the driver's
+        samples in the joules of the energy counter, and none that contradicts the counter's own."""
+        rates = {s: m.rate(s, weights) for m in self._live for s in m.signals if sources is None or s in sources}
         told, counted, gain = rates.get(rows.POWER), rates.get(rows.ENERGY), self._gain()
         if told is not None and not 1 / _WIDEST_GAIN <= gain <= _WIDEST_GAIN:
             rates[rows.POWER] = told._replace(half_width=math.inf, reason=CONTRADICTED)
@@ -344,7 +344,7 @@ class Pool:
 
     def _power(self, lead: Signal, weights: Floats) -> Rate:
         """The clearest rate of power while columns are active, by their active times."""
-        rates = self._rates(weights)
+        rates = self._rates(weights, POWER_SOURCES)
         return rates[self._clearest(rates, POWER_SOURCES) or lead]
 
     def _clearest(self, rates: Mapping[Signal, Rate], sources: Sequence[Signal]) -> Signal | None:

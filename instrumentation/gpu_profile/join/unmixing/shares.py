@@ -43,7 +43,7 @@ class Targets(NamedTuple):
 
     values: Floats
     half_widths: Floats
-    of: tuple[int, int, float, float]
+    of: tuple[int, float, float]
 
     def share(self, columns: Sequence[int]) -> Share:
         """What columns should have together."""

@@ -9,7 +9,7 @@ import pytest
 from laboratory.oracle import Known as Truth
 from laboratory.oracle import judge
 from laboratory.programs import Stamps
-from laboratory.recordings import DEVICE, T0, Case, Run, samples_of, spans_of
+from laboratory.recordings import DEVICE, T0, Case, Run, analysed, replayed, samples_of, spans_of
 from laboratory.rows import changed, program
 from laboratory.sensors import POWER as AVERAGE
 from laboratory.sensors import SAMPLED, Sensor
@@ -129,6 +129,17 @@ def test_where_nothing_is_known_of_them_they_are_not_taken_in(known: Known) -> N
     pool = pool_of(run_of(1, seconds=4.0), known)
     assert pool.joined == [rows.ENERGY]
     assert rows.POWER not in pool.pooled("r0").rates
+
+
+def test_live_and_analysed_they_say_the_same() -> None:
+    made = program(1, fixed=True, jitter=0.05, stamps=Stamps((0.2, 0.5)))
+    run = Case(changed(made, duty=1.0), (COUNTER, SAMPLED[1], POWER), 20.0, 1).run()
+    after = analysed(run)
+    live = {key: answer.value for key, answer in replayed(run).items() if key[1] == "power"}
+    told = {key: value for key, value in live.items() if value is not None}
+    assert len(told) >= 2
+    assert set(told) == {key for key in live if after[key].value is not None}
+    assert told == pytest.approx({key: after[key].value for key in told}, rel=1e-6)
 
 
 def test_power_that_is_polled_is_not_taken_in() -> None:
