@@ -19,8 +19,15 @@ PYTEST_ARGS ?=
 TORCH := torch==2.13.0
 FRAMEWORKS := $(TORCH) lightning transformers accelerate
 DEBIAN_PACKAGES := prometheus chromium chromium-driver
+# `make gpu` takes what its Python has installed, PyTorch above all, and adds what is missing from these wheels.
+GPU_VENV := .venv-gpu
+GPU_WHEELS ?= .gpu-wheels
+GPU_OUT ?= gpu-record
+GPU_STAGES ?=
+# Of the machine with the GPU.
+GPU_PYTHON ?= 3.12
 
-.PHONY: help demo test lint format types imports check bench image-test dashboards wheel frameworks clean
+.PHONY: help demo test lint format types imports check bench gpu gpu-wheels image-test dashboards wheel frameworks clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -75,6 +82,18 @@ check: lint types imports test  ## all that a change must pass
 bench: $(VENV)/dev.stamp $(if $(filter roofline,$(or $(ONLY),roofline)),$(VENV)/frameworks.stamp)  ## measure [ONLY=heart|library|exporter|roofline|kernels|truth|quick] [ACCEPT=1]
 	@exec $(PY) tests/benchmarks/run.py $(ONLY)
 
+# Nothing is set on the card, and no network is needed beside the wheels.
+gpu: $(GPU_VENV)/made.stamp  ## prove it on this machine's NVIDIA GPU, in 9 minutes [GPU_STAGES=sensors,truth] [GPU_OUT=gpu-record]
+	@exec $(GPU_VENV)/bin/python tests/gpu/run.py $(GPU_OUT) $(if $(GPU_STAGES),--stages $(GPU_STAGES)) $(GPU_ARGS)
+
+# PyTorch and CuPy are not among them: they must be there.
+gpu-wheels: $(VENV)/made.stamp  ## what `make gpu` needs on a machine without a network, into .gpu-wheels [GPU_PYTHON=3.12]
+	@rm -rf $(GPU_WHEELS)
+	tags=$$(for n in $$(seq 39 -1 12); do echo --platform manylinux_2_$${n}_x86_64; done)
+	$(PIP) download --quiet --dest $(GPU_WHEELS) --only-binary=:all: --implementation cp --python-version $(GPU_PYTHON) \
+	  $$tags --platform manylinux2014_x86_64 $$($(PY) tests/gpu/needs.py) pip
+	du -sh $(GPU_WHEELS)
+
 image-test: $(VENV)/demo.stamp  ## build and run the container image without a Docker engine (root, minutes)
 	@exec docker/image_test.sh $(PY)
 
@@ -88,7 +107,7 @@ wheel: $(VENV)/dev.stamp  ## the source distribution and the wheel, in dist/
 frameworks: $(VENV)/frameworks.stamp  ## install PyTorch (CPU), Lightning and Transformers, so that their tests run
 
 clean:  ## remove everything that make made
-	@rm -rf $(VENV) dist build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(GPU_VENV) $(GPU_WHEELS) dist build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find instrumentation exporter grafana tests -name __pycache__ -prune -exec rm -rf {} +
 
 # The newest Python on PATH that can make environments; else the newest, with what it lacks installed or asked for.
@@ -128,6 +147,30 @@ $(VENV)/made.stamp:
 $(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
 	@echo "Installing gpu-profile into $(VENV)."
 	$(PIP) install --quiet --editable .
+	touch $@
+
+# Made of the Python that has PyTorch or CuPy. Its own packages stay what they are: what is added goes before them.
+$(GPU_VENV)/made.stamp: pyproject.toml tests/gpu/needs.py
+	@python=
+	for candidate in $(or $(PYTHON),python3 $$(compgen -c python3. | grep -xE 'python3\.[0-9]+' | sort -Vru)); do
+	  "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+	  python=$${python:-$$candidate}
+	  if "$$candidate" -c 'from importlib.util import find_spec as f; import sys; sys.exit(not (f("torch") or f("cupy")))'; then
+	    python=$$candidate
+	    break
+	  fi
+	done
+	if [ -z "$$python" ]; then echo "No Python of version 3.11 or newer on PATH." >&2; exit 1; fi
+	"$$python" -m venv --clear --without-pip $(GPU_VENV)
+	site=$$($(GPU_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+	"$$python" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' > "$$site/beneath.pth"
+	mapfile -t needs < <("$$python" tests/gpu/needs.py)
+	if [ -d $(GPU_WHEELS) ]; then
+	  PYTHONPATH=$$(echo $(GPU_WHEELS)/pip-*.whl) $(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --no-index --find-links $(GPU_WHEELS) "$${needs[@]}"
+	else
+	  "$$python" -m pip --disable-pip-version-check --python $(GPU_VENV)/bin/python install --quiet "$${needs[@]}"
+	fi
 	touch $@
 
 $(VENV)/frameworks.stamp: $(VENV)/dev.stamp

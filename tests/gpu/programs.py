@@ -1,11 +1,10 @@
-"""`python tests/gpu/programs.py OUT [--only NAME,...] [--scale FACTOR] [--backend SPEC]`: record a GPU's programs.
+"""Six ordinary kernels, each alone and then as regions of milliseconds in several orders, recorded by gpu-profile.
 
-Six ordinary kernels, each alone and then as regions of milliseconds in several orders, recorded by gpu-profile: how the
-recordings in `tests/data/hardware` were made. Nobody else may use the GPU meanwhile. It needs PyTorch with CUDA, or a
-simulated node (`--backend simulated:DIR`) for a rehearsal. Each program leaves a recording in a directory of its name.
+They need PyTorch with CUDA, or a simulated node for a rehearsal, and a GPU that nobody else uses.
+`python -m gpu.programs BACKEND` is a load: it keeps the GPU busy until it is killed.
 """
 
-import argparse
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -162,32 +161,30 @@ def _each_alone(device: Device, seconds: float) -> int:
     return len(KERNELS)
 
 
-def main() -> None:
-    """Record the programs that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--only", default=",".join(PROGRAMS))
-    parser.add_argument("--scale", type=float, default=1.0, help="of the programs' lengths")
-    parser.add_argument("--backend", default="nvml")
-    options = parser.parse_args()
-    programs = options.only.split(",")
-    if unknown := set(programs) - PROGRAMS.keys():
-        parser.error(f"no program {', '.join(sorted(unknown))}: there are {', '.join(PROGRAMS)}")
-    if options.scale <= 0:
-        parser.error(f"--scale must be above 0, not {options.scale:g}")
-    word, _, directory = options.backend.partition(":")
-    device: Device = Simulated(directory) if word == "simulated" else Torch()
-    for program in programs:
-        seconds = PROGRAMS[program] * options.scale
-        configure(backend=options.backend, stream=device.stream, record=options.out / program)
-        with region("warm", span=False):
-            device.launch(0, 0.005)
-        time.sleep(_REST_S)
-        regions = play(device, program, seconds)
-        time.sleep(_REST_S)
-        stop()
-        print(f"{program}: {regions} regions in {seconds:.0f} s", flush=True)
+def record(device: Device, program: str, seconds: float, out: Path, backend: str) -> int:
+    """Run a program for so long, and leave a recording of it in `out`; returns how many regions it had."""
+    configure(backend=backend, stream=device.stream, record=out)
+    with region("warm", span=False):
+        device.launch(0, 0.005)
+    time.sleep(_REST_S)
+    regions = play(device, program, seconds)
+    time.sleep(_REST_S)
+    stop()
+    return regions
+
+
+def load(device: Device) -> None:
+    """Keep the device busy, with products and copies by turns, until killed; one line says when it begins."""
+    waits: list[Callable[[], object]] = []
+    print("busy", flush=True)
+    while True:
+        for kernel in (0, 2):
+            device.launch(kernel, 0.02)
+            waits.append(device.mark())
+        while len(waits) > _AHEAD:
+            waits.pop(0)()
 
 
 if __name__ == "__main__":
-    main()
+    word, _, directory = sys.argv[1].partition(":")
+    load(Simulated(directory) if word == "simulated" else Torch())

@@ -1,11 +1,13 @@
 """Recordings of real GPUs: `tests/data/hardware`, described by a README for each."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from gpu_profile.calibration.response import Load
+from gpu_profile.catalogue import signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.history.timeline import Floats, Ints, Timeline
@@ -16,6 +18,9 @@ from gpu_profile.units import NS_PER_S
 
 DATA = Path(__file__).parents[1] / "data" / "hardware"
 H200 = DATA / "h200"
+H100 = DATA / "h100"
+#: What `make gpu` runs.
+KIT = Path(__file__).parents[1] / "gpu" / "run.py"
 #: The kernels of `six_kernels.npz`, by number.
 KERNELS = ("gemm_bf16", "gemm_fp32", "copy", "reduce", "tiny", "gather")
 _POLL_NS = 50_000_000
@@ -51,6 +56,19 @@ def load(path: Path) -> Sensors:
     with np.load(path) as found:
         tables = {name: np.cumsum(found[name], axis=1) for name in found.files if found[name].ndim == 2}
         return Sensors(int(found["base_ns"][0]), tuple(map(str, found["parts"])), tables)
+
+
+def calibrated(part: str) -> tuple[Load, Callable[[str], tuple[Ints, Floats]]]:
+    """What `gpu-profile calibrate` played on the H100 (`chips` or `loop`), and the stamps and values (base unit) of a
+    signal that the driver buffered meanwhile, times in ns after the start."""
+    with np.load(H100 / f"calibrate_{part}.npz") as found:
+        arrays = {name: found[name] for name in found.files}
+
+    def drained(key: str) -> tuple[Ints, Floats]:
+        _, stamps, values = np.cumsum(arrays[f"drained.{key}"], axis=1)
+        return stamps, values * signal(key).quantum
+
+    return Load(*arrays["load"]), drained
 
 
 def pool_of(part: str, known: Known | None = None) -> Pool:

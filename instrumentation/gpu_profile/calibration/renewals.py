@@ -27,6 +27,10 @@ class Estimate(NamedTuple):
     value: float
     half_width: float
 
+    def wider(self, half_width: float) -> Estimate:
+        """The same, at least so uncertain."""
+        return self._replace(half_width=max(self.half_width, half_width))
+
     def __str__(self) -> str:
         # Two digits of the half-width tell how many of the value mean anything.
         digits = min(4, max(1, 1 - math.floor(math.log10(self.half_width)))) if self.half_width > 0 else 1

@@ -10,9 +10,9 @@ by blocks of neighbours (Liang and Zeger, 1986), and half the distance between t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -86,11 +86,18 @@ class Response(NamedTuple):
 
 
 class _Observed(NamedTuple):
-    """Moments of renewal in ms after the origin, what was read then, and the moments of the renewals before."""
+    """Moments of renewal in ms after the origin, what was read then, the moments of the renewals before, and how much
+    each counts: one over its standard deviation, up to a factor."""
 
     at: Floats
     values: Floats
     before: Floats
+    weights: Floats
+
+    @classmethod
+    def of(cls, at: Floats, values: Floats, before: Floats) -> Self:
+        """All count alike."""
+        return cls(at, values, before, np.ones(len(at)))
 
 
 def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> Response | None:
@@ -111,11 +118,10 @@ def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> Response
         changes, edge, period = placed(at[new - 1], at[new], period)
     else:
         changes = at[new]
-    seen = _Observed(changes[1:], values[new][1:], changes[:-1])
+    seen = _Observed.of(changes[1:], values[new][1:], changes[:-1])
     if counter:
         seen = seen._replace(values=np.diff(values[new]) / (np.diff(changes) / 1e3))
-    passed = _Passed(load, origin)
-    tried = [_fitted(passed, seen, shape) for shape in (("interval", "mean") if counter else ("mean", "exponential"))]
+    tried = _tried(_Passed(load, origin), seen, ("interval", "mean") if counter else ("mean", "exponential"))
     found = min(tried, key=lambda fit: fit.score)
     sure = max(fit.score for fit in tried) - found.score > _CLEAR
     if counter and tried[1].window >= _WHOLE * period.value > 0:
@@ -131,10 +137,12 @@ def find_stamped(load: Load, stamps: Ints, values: Floats) -> Response | None:
     origin = int(stamps[0])
     at = (stamps - origin) / _MS
     period, jitter = period_of(at, 1.0)
-    seen = _Observed(at[1:], values[1:], at[:-1])
-    tried = [_fitted(_Passed(load, origin), seen, shape) for shape in ("mean", "exponential")]
+    seen = _Observed.of(at[1:], values[1:], at[:-1])
+    tried = _tried(_Passed(load, origin), seen, ("mean", "exponential"))
     found = min(tried, key=lambda fit: fit.score)
-    return _response(found, period, jitter, 0.0, sure=max(fit.score for fit in tried) - found.score > _CLEAR)
+    told = _response(found, period, jitter, 0.0, sure=max(fit.score for fit in tried) - found.score > _CLEAR)
+    lag, window = found.by_level()
+    return told._replace(lag=told.lag.wider(lag), window=told.window.wider(window))
 
 
 def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_ms: float) -> Response | None:
@@ -148,7 +156,7 @@ def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_
     def observed(phase: float) -> _Observed:
         end, start = (part - (part - phase) % period_ms for part in (at, begin))
         keep = end > start
-        return _Observed(end[keep], values[keep], start[keep])
+        return _Observed.of(end[keep], values[keep], start[keep])
 
     def best(phases: Floats) -> tuple[float, float, float]:
         tried = []
@@ -203,6 +211,14 @@ class _Passed:
         return result
 
 
+def _tried(passed: _Passed, seen: _Observed, shapes: Sequence[Shape]) -> list[_Fit]:
+    """The best of each shape. What a level draws may vary (a board holds products to its limit after some time), so
+    observations count by the noise that there is under the levels they are of."""
+    rough = [_fitted(passed, seen, shape) for shape in shapes]
+    weighted = seen._replace(weights=min(rough, key=lambda fit: fit.score).weights())
+    return [_refined(_Fit(passed, weighted, fit.shape, fit.lag, fit.window), _STEP / 4) for fit in rough]
+
+
 def _fitted(passed: _Passed, seen: _Observed, shape: Shape) -> _Fit:
     """The best lag and window of a shape."""
     some = slice(None, None, max(1, len(seen.at) // _COARSE))
@@ -233,11 +249,13 @@ def _refined(fit: _Fit, step: float) -> _Fit:
 
 
 def _solved(shares: Floats, seen: _Observed) -> tuple[float, Floats, Floats]:
-    """The sum of squares that is left, the coefficients, and the equations. A slope in time takes up warming."""
+    """The sum of squares that is left, the coefficients, and the equations, all as observations count. A slope in time
+    takes up warming."""
     age = (seen.at - seen.at.mean()) / max(float(np.ptp(seen.at)), 1.0)
-    rows = np.column_stack((np.ones(len(age)), *shares, age * shares.sum(axis=0)))
-    found, *_ = np.linalg.lstsq(rows, seen.values, rcond=None)
-    missed = seen.values - rows @ found
+    rows = np.column_stack((np.ones(len(age)), *shares, age * shares.sum(axis=0))) * seen.weights[:, None]
+    values: Floats = seen.values * seen.weights
+    found: Floats = np.linalg.lstsq(rows, values, rcond=None)[0]
+    missed = values - rows @ found
     return float(missed @ missed), found, rows
 
 
@@ -266,6 +284,34 @@ class _Fit:
         n = len(self.seen.at)
         return n * math.log(max(self.left, 1e-300) / n) + (0.0 if self.shape == "interval" else math.log(n))
 
+    def by_level(self) -> tuple[float, float]:
+        """How far lag and window are off where only one level is seen: what a level draws is not quite constant."""
+        reach = self.lag + self.window * (_REACH if self.shape == "exponential" else 1.0)
+        recent = self.passed.until(self.seen.at) - self.passed.until(self.seen.at - reach)
+        lag = window = 0.0
+        for level in range(self.passed.count):
+            alone = np.delete(recent, level, axis=0).sum(axis=0) == 0.0
+            if np.count_nonzero(alone & (recent[level] > 0)) >= 3 * _FEWEST:
+                some = _Observed(*(part[alone] for part in self.seen))
+                own = _refined(_Fit(self.passed, some, self.shape, self.lag, self.window), _STEP / 4)
+                lag, window = max(lag, abs(own.lag - self.lag)), max(window, abs(own.window - self.window))
+        return lag, window
+
+    def weights(self) -> Floats:
+        """How much observations count by the noise under each level: one over its deviation, of mean square 1."""
+        missed = np.square(self.seen.values - self.rows @ self.found)
+        shares = self.rows[:, 1 : self.passed.count + 1]
+        kinds = np.column_stack((1.0 - shares.sum(axis=1), shares)).clip(0.0, 1.0)
+        # By the level that they are of the most: a kind's mean square needs enough of them.
+        own = kinds.argmax(axis=1)
+        variances = np.full(kinds.shape[1], float(missed.mean()))
+        for kind in range(kinds.shape[1]):
+            if np.count_nonzero(own == kind) >= _FEWEST:
+                variances[kind] = float(missed[own == kind].mean())
+        weights = 1.0 / np.sqrt(np.maximum(kinds @ variances, 1e-4 * variances.max() + 1e-300))
+        whole: Floats = weights / math.sqrt(float(np.square(weights).mean()))
+        return whole
+
     def around(self, step: float) -> Iterator[tuple[float, float]]:
         """Neighbours: another lag, another window, and both, so that the window's middle stays."""
         for move in (-step, step):
@@ -285,7 +331,7 @@ class _Fit:
         ]
         rows = np.column_stack((self.rows, *slopes))
         inverse = np.linalg.pinv(rows.T @ rows)
-        missed = self.seen.values - told
+        missed = self.seen.values * self.seen.weights - told
         scores = np.add.reduceat(rows * missed[:, None], np.arange(0, n, _BLOCK), axis=0)
         covariance = inverse @ (scores.T @ scores) @ inverse
         noise = math.sqrt(self.left / max(1, n - rows.shape[1]))
@@ -302,7 +348,7 @@ class _Fit:
 
     def _told(self, lag: float, window: float) -> Floats:
         shares = self.passed.shares(self.seen, self.shape, lag, max(window, 0.01))
-        rows = np.column_stack((self.rows[:, 0], *shares, self.rows[:, -1]))
+        rows = np.column_stack((self.rows[:, 0], *(shares * self.seen.weights), self.rows[:, -1]))
         told: Floats = rows @ self.found
         return told
 
@@ -318,9 +364,10 @@ class _Fit:
             return ""
         gains = np.maximum(self.found[1 : self.passed.count + 1], 0.0)
         steps = [gains @ self.passed.shares(self.seen, "mean", a, b - a) for a, b in pairwise(edges.tolist())]
-        rows = np.column_stack((np.ones(n), *steps, self.rows[:, -1]))
-        found, *_ = np.linalg.lstsq(rows, self.seen.values, rcond=None)
-        missed = self.seen.values - rows @ found
+        values = self.seen.values * self.seen.weights
+        rows = np.column_stack((self.rows[:, 0], *(step * self.seen.weights for step in steps), self.rows[:, -1]))
+        found, *_ = np.linalg.lstsq(rows, values, rcond=None)
+        missed = values - rows @ found
         free, own = float(missed @ missed) / (n - len(edges) - 1), self.left / (n - self.rows.shape[1] - 2)
         floor = 1e-6 * float(np.square(self.seen.values).mean())
         if self.shape == "interval" or own <= _MISFIT * max(free, floor):

@@ -1,8 +1,8 @@
-"""How the sensors of a real GPU answer to a load that is known: see `tests/data/hardware/h200/README.md`."""
+"""How the sensors of real GPUs answer to a load that is known: see `tests/data/hardware`."""
 
 import numpy as np
 import pytest
-from support.hardware import H200, Sensors, load
+from support.hardware import H200, Sensors, calibrated, load
 
 from gpu_profile.calibration.response import find, find_stamped
 
@@ -64,3 +64,27 @@ def test_a_gpu_at_rest_draws_its_idle_power_at_once() -> None:
     rest = instant[(after > last + 1_000_000_000) & (after < last + 15_000_000_000)] * 1e-3
     assert np.median(rest) == pytest.approx(122, abs=2)
     assert rest.max() < 126, "nothing decays over seconds"
+
+
+def test_a_board_that_holds_products_to_its_limit_leaves_the_timing_uncertain_not_wrong() -> None:
+    """In chips, products of an H100 drew less and less; in the loop after them, and by copies alone, nothing did."""
+    load, drained = calibrated("chips")
+    found = find_stamped(load, *drained("power"))
+    looped, drained = calibrated("loop")
+    beside = find_stamped(looped, *drained("power"))
+    assert found is not None
+    assert beside is not None
+    assert found.shape == beside.shape == "exponential"
+    assert found.period.value == pytest.approx(20, abs=0.01)
+    for one, other in ((found.lag, beside.lag), (found.window, beside.window)):
+        assert abs(one.value - other.value) <= one.half_width + other.half_width
+        assert one.half_width <= 0.15 * beside.window.value
+
+
+def test_utilisation_of_another_board_is_the_mean_of_200_ms_too() -> None:
+    load, drained = calibrated("chips")
+    found = find_stamped(load, *drained("utilization"))
+    assert found is not None
+    assert found.period.value == pytest.approx(200, abs=0.02)
+    assert found.window.value == pytest.approx(200, abs=1)
+    assert abs(found.lag.value) <= 1

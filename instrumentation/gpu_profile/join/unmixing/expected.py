@@ -182,5 +182,6 @@ def _expected_ms(period: float, lag: tuple[float, float], window: tuple[float, f
 
 #: By what a board's name has in it: measured with a known load (`docs/accuracy.md`).
 _BOARDS: Final[Mapping[str, Mapping[Signal, Expected]]] = {
-    r"\bH200$": {POWER: _expected_ms(20.0, (4.5, 1.5), (15.0, 2.0))}
+    r"\bH100 80GB HBM3$": {POWER: _expected_ms(20.0, (4.7, 1.5), (13.6, 2.0))},
+    r"\bH200$": {POWER: _expected_ms(20.0, (4.5, 1.5), (15.0, 2.0))},
 }
