@@ -22,6 +22,7 @@ def rows() -> Iterator[Row]:
     yield from bare()
     yield _span()
     yield _joined()
+    yield _searching()
 
 
 def measure(what: str, environment: dict[str, str] | None = None) -> dict[str, float]:
@@ -88,4 +89,18 @@ def _joined() -> Row:
         "<=1.3x, all joined",
         ratio <= 1.3 and found["joined"] == 1 and not found["unjoined"],
         ratio,
+    )
+
+
+def _searching() -> Row:
+    found = measure("searching")
+    slowest, at_once = found["by_turns slowest"], found["at_once slowest"]
+    return Row(
+        "a loop that gives Python's lock away, beside the search for an H100's timings, slowest 1/20 of 50 ms",
+        f"{slowest:.0%} of its pace (in all {found['by_turns mean']:.0%})",
+        f"searched at once {at_once:.0%} ({found['at_once mean']:.0%}), alone {found['alone slowest']:.0%}",
+        f"{slowest / at_once:.1f}x as fast",
+        ">=1.5x",
+        slowest >= 1.5 * at_once,
+        at_once / slowest,
     )

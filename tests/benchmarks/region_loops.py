@@ -1,14 +1,19 @@
-"""The loops that `region_cost` times: `python region_loops.py bare|span|joined` prints microseconds as JSON."""
+"""The loops that `region_cost` times: `python region_loops.py bare|span|joined|searching` prints them as JSON.
+
+In microseconds, or what the names say.
+"""
 
 import asyncio
 import json
 import random
 import sys
+import threading
 import time
+import zlib
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, quantiles
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -16,8 +21,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from support.hardware import H100
 
 from gpu_profile import GpuSpanProcessor, configure, region
+from gpu_profile.analysis import analyse
+from gpu_profile.join.unmixing.turns import Turns
+from gpu_profile.recording import read_recording
 from gpu_profile.regions import running
 from gpu_profile.regions.session import process
 
@@ -132,6 +141,44 @@ def span() -> dict[str, float]:
     return found
 
 
+def searching() -> dict[str, float]:
+    """A loop that gives Python's lock away every few microseconds, as one that launches kernels does: its pace over
+    stretches of 50 ms beside a search for timings that takes turns with it and beside one that does not, over the pace
+    alone: in all, and of the slowest twentieth of the stretches."""
+    recording = read_recording(H100 / "joint" / "training")
+    data = b"x" * 20_000
+
+    def alone() -> None:
+        time.sleep(1.0)
+
+    def at_once() -> None:
+        analyse(recording)
+
+    def by_turns() -> None:
+        Turns().begin()
+        analyse(recording)
+
+    paces: dict[str, list[float]] = {}
+    for _ in range(3):
+        for work in (alone, at_once, by_turns):
+            over = threading.Event()
+
+            def run(work: Callable[[], None] = work, over: threading.Event = over) -> None:
+                work()
+                over.set()
+
+            threading.Thread(target=run).start()
+            while not over.is_set():
+                calls, began = 0, time.perf_counter()
+                while time.perf_counter() < began + 0.05:
+                    zlib.crc32(data)
+                    calls += 1
+                paces.setdefault(work.__name__, []).append(calls / (time.perf_counter() - began))
+    whole = median(paces["alone"])
+    found = {f"{name} mean": mean(each) / whole for name, each in paces.items()}
+    return found | {f"{name} slowest": quantiles(each, n=20)[0] / whole for name, each in paces.items()}
+
+
 #: Spans a second, and the seconds of one turn.
 RATE, TURN_S = 4_000, 2.0
 #: Sensors' timings are known, and searched for no more, after 1,000 windows at the latest.
@@ -211,4 +258,4 @@ def _settled() -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"bare": bare, "span": span, "joined": joined}[sys.argv[1]]()))
+    print(json.dumps({"bare": bare, "span": span, "joined": joined, "searching": searching}[sys.argv[1]]()))

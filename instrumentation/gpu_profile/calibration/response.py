@@ -252,9 +252,9 @@ def _solved(shares: Floats, seen: _Observed) -> tuple[float, Floats, Floats]:
     """The sum of squares that is left, the coefficients, and the equations, all as observations count. A slope in time
     takes up warming."""
     age = (seen.at - seen.at.mean()) / max(float(np.ptp(seen.at)), 1.0)
-    rows = np.column_stack((np.ones(len(age)), *shares, age * shares.sum(axis=0))) * seen.weights[:, None]
+    rows: Floats = np.column_stack((np.ones(len(age)), *shares, age * shares.sum(axis=0))) * seen.weights[:, None]
     values: Floats = seen.values * seen.weights
-    found: Floats = np.linalg.lstsq(rows, values, rcond=None)[0]
+    found = np.asarray(np.linalg.lstsq(rows, values, rcond=None)[0], np.float64)
     missed = values - rows @ found
     return float(missed @ missed), found, rows
 

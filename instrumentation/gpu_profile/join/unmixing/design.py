@@ -14,6 +14,7 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
 from gpu_profile.join.unmixing.probes import Kind, Probe, run_time, slots_of
 from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
+from gpu_profile.join.unmixing.turns import give_way
 from gpu_profile.units import NS_PER_S
 
 #: Windows whose equations are made at once: more would take room, fewer time.
@@ -67,6 +68,7 @@ class Design:
     """
 
     def __init__(self, windows: Windows, *sensors: Sensor, counts: bool) -> None:
+        give_way()
         placed = [sensor.placed(windows.ends) for sensor in sensors]
         self._sensors, sensor = placed, placed[0]
         starts, ends = (moments_of(placed, at) for at in (windows.starts, windows.ends))

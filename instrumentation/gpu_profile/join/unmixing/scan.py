@@ -12,6 +12,7 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.design import Windows
 from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
+from gpu_profile.join.unmixing.turns import give_way
 from gpu_profile.units import NS_PER_S
 
 #: Active time is looked up at moments so far apart.
@@ -52,6 +53,7 @@ class Scan:
         for constant_ns in dict.fromkeys(shapes):
             places = [i for i, each in enumerate(shapes) if each == constant_ns]
             for at in range(0, len(places), most):
+                give_way()
                 part = places[at : at + most]
                 found[part] = self._of_shape([sensors[i] for i in part], constant_ns)
         return found

@@ -18,6 +18,7 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver, own_process
 from gpu_profile.driver.visible import Spec
 from gpu_profile.join.summary import Judged
+from gpu_profile.join.unmixing.turns import Turns
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.entrance import Entrance, StreamSetting
@@ -36,6 +37,8 @@ STEP_S: Final = 0.1
 HURRY_S: Final = 0.025
 #: Sampling stops after this long without a region.
 IDLE_S: Final = 30.0
+#: So many executions that wait for the join are more than it may keep waiting.
+_PRESSING: Final = 20_000
 #: Who asks whether there is a driver waits at most this long for the first answer.
 DRIVER_S: Final = 10.0
 
@@ -82,6 +85,7 @@ class Session(Entrance):
         #: When sampling was last wanted, whether or not a region has run since.
         self._wanted_ns = clock.now_ns()
         self._stop, self._wake = threading.Event(), threading.Event()
+        self._turns = Turns(lambda: len(self.began) > _PRESSING)
         self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------------ life
@@ -95,6 +99,7 @@ class Session(Entrance):
             return
         self.keep_awake()
         self._stop.clear()
+        self._turns.hurry.clear()
         self._thread = threading.Thread(target=self._run, name="gpu-profile-join", daemon=True)
         self._launch(self.sampler, self._thread)
 
@@ -119,6 +124,7 @@ class Session(Entrance):
         self.active = False
         self._stop.set()
         self._wake.set()
+        self._turns.hurry.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(2.0)
@@ -131,6 +137,7 @@ class Session(Entrance):
             stopped()
 
     def _run(self) -> None:
+        self._turns.begin()
         while not self.clock.wait(self._stop, HURRY_S if self._behind else STEP_S):
             self._settle_safely()
             if self.idle:
@@ -197,7 +204,11 @@ class Session(Entrance):
     def flush(self, timeout_s: float = DEADLINE_S) -> None:
         """Take a last sample and join everything that has ended, whether covered or not."""
         self._take_last_sample(timeout_s)
+        # Who waits for the join is held up by its pauses.
+        self._turns.hurry.set()
         self.joiner.join(self.began, final=True)
+        if not self._stop.is_set():
+            self._turns.hurry.clear()
 
     def _take_last_sample(self, timeout_s: float) -> None:
         """Once the GPU has passed the ends of what has ended, if it gets there in time."""
