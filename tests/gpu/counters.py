@@ -14,6 +14,7 @@ from gpu.sensors import load
 _METRICS: Final = {
     "memory": "sm__cycles_active.avg,sm__cycles_elapsed.avg,dram__bytes_read.sum,dram__bytes_write.sum",
     "pipes": "sm__inst_executed.sum,sm__inst_executed_pipe_tensor.sum,sm__cycles_elapsed.avg",
+    # With one alone, libcupti 13.0 and 13.5 crashed on an H100.
     "one": "sm__cycles_active.avg",
 }
 
@@ -74,6 +75,35 @@ def sampled(metrics: str, interval_ns: int, seconds: float, path: str) -> Figure
     }
 
 
+def regions(kit: Kit) -> Figures:
+    """Counters of regions by `sample_counters`: copies whose bytes are known, and products."""
+    torch = kit.torch()
+    from gpu_profile import configure, region, stop
+    from gpu_profile.kernels import sample_counters
+
+    worker = kit.worker()
+    configure(backend=kit.backend)
+    metrics = ["dram__bytes_read.sum", "dram__bytes_write.sum", "sm__inst_executed.sum"]
+    with sample_counters(metrics) as counters:
+        for n in range(round(kit.seconds(2, 0.5) / 0.04)):
+            with region(("products", "copy")[n % 2], span=False):
+                worker.launch((0, 2)[n % 2], 0.02)
+            worker.mark()()
+        torch.cuda.synchronize()
+    stop()
+    report = counters.report
+    found = {
+        name: {
+            "executions": sums.kernels,
+            "coverage": sums.coverage(metrics[0]),
+            "bytes_a_second": sums.figures()["dram.bandwidth"].value,
+            "values": sums.reduce(),
+        }
+        for name, sums in report.regions.items()
+    }
+    return {"chip": report.chip, "unplaced": report.unplaced, "regions": found}
+
+
 def counted(metrics: str, path: str) -> Figures:
     """Have PyTorch's profiler read counters of each kernel, and record the same work with its times."""
     import torch
@@ -131,5 +161,6 @@ def range_profiler(kit: Kit) -> Figures:
 
 PARTS: Final = {
     "pm_sampling": Part("CUPTI's PM sampling of a busy GPU", 60, pm_sampling),
+    "sample_counters": Part("counters of regions by sample_counters", 60, regions),
     "range_profiler": Part("counters of each kernel by PyTorch's profiler", 60, range_profiler),
 }

@@ -120,6 +120,7 @@ def kernel_driver() -> Iterator[Finding]:
         return
     yield Finding("kernel driver", State.OK, text.removeprefix("NVRM version:").strip())
     yield from counters()
+    yield pm_sampling()
 
 
 def counters(proc: Path = Path("/proc")) -> Iterator[Finding]:
@@ -140,6 +141,21 @@ def counters(proc: Path = Path("/proc")) -> Iterator[Finding]:
         access.to_do,
         {"allowed": access.allowed},
     )
+
+
+def pm_sampling() -> Finding:
+    """Whether what samples counters beside a program is installed: nothing of it is imported."""
+    from gpu_profile.kernels.counters.permissions import SAMPLES_SINCE, sampling_release
+
+    release = sampling_release()
+    since = ".".join(map(str, SAMPLES_SINCE))
+    if release is None:
+        found, state = f"needs cupti-python {since} or newer, which is not installed", State.INFO
+    elif release < SAMPLES_SINCE:
+        found, state = f"needs cupti-python {since} or newer, not {'.'.join(map(str, release))}", State.INFO
+    else:
+        found, state = f"cupti-python {'.'.join(map(str, release))} has it", State.OK
+    return Finding("PM sampling", state, found, "pip install 'gpu-profile[cupti]'")
 
 
 def library() -> Iterator[Finding]:

@@ -20,6 +20,7 @@ execution a row of `gpu_profile.regimes.kernel_work.KernelSums`.
 """
 
 from gpu_profile.kernels.activity import Activity, StreamActivity, evidence, measure
+from gpu_profile.kernels.counters.live import CounterReport, CounterSampling, sample_counters
 from gpu_profile.kernels.gmp.profiler import (
     GmpProfiler,
     create_profiler,
@@ -44,6 +45,8 @@ __all__ = [
     "Activity",
     "AllocatorMeter",
     "Call",
+    "CounterReport",
+    "CounterSampling",
     "GmpProfiler",
     "Idle",
     "KernelReport",
@@ -67,6 +70,7 @@ __all__ = [
     "record",
     "recording_history",
     "report_of",
+    "sample_counters",
     "sample_regions",
     "snapshot",
 ]

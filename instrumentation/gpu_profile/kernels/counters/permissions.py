@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -105,6 +106,19 @@ _CODES: Final[Mapping[int, tuple[str, str]]] = {
     45: ("Windows's subsystem for Linux does not allow it", "use Linux"),
     999: ("CUPTI does not say why", "see whether nvidia-smi works, and whether the driver fits CUPTI's version"),
 }
+
+
+#: The first cupti-python with PM sampling.
+SAMPLES_SINCE: Final = (13, 3)
+
+
+def sampling_release() -> tuple[int, int] | None:
+    """Major and minor release of the cupti-python that is installed; None without one."""
+    try:
+        match = re.match(r"(\d+)\.(\d+)", metadata.version("cupti-python"))
+    except metadata.PackageNotFoundError:
+        return None
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def explain(code: int) -> str:

@@ -1,0 +1,1 @@
+"""cupti-python's stand-in."""
