@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from importlib import util
 from pathlib import Path
 from typing import Any, Final
 
 from gpu.parts import Figures, Kit, Part, Skip, apart, program
 from gpu.sensors import load
+
+from gpu_profile.kernels.counters.permissions import SAMPLES_SINCE, sampling_release
 
 _METRICS: Final = {
     "memory": "sm__cycles_active.avg,sm__cycles_elapsed.avg,dram__bytes_read.sum,dram__bytes_write.sum",
@@ -23,7 +24,7 @@ def pm_sampling(kit: Kit) -> Figures:
     """CUPTI's PM sampling of a busy GPU every 100 µs; each set of metrics by a process of its own."""
     if kit.simulated:
         raise Skip("a simulated node has no hardware counters")
-    if util.find_spec("cupti.pm_sampling") is None:
+    if (sampling_release() or (0, 0)) < SAMPLES_SINCE:
         raise Skip("cupti-python 13.3 or newer is not installed")
     found: dict[str, Any] = {}
     with load(kit):

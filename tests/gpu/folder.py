@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import tarfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ from gpu_profile.recording import format as recording_format
 
 #: An archive never is larger; files that would make it so are left out, the largest first.
 LARGEST: Final = 15 << 20
-_UUID: Final = re.compile(rb"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_UUID: Final = re.compile(rb"(?i)\b(?:(GPU|MIG)-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 #: Rows and columns of a table beyond which it says nothing to a person.
 _ROWS, _COLUMNS = 100, 9
 
@@ -26,8 +27,18 @@ class Folder:
     def __init__(self, out: Path) -> None:
         self._out = out
         self._uuids: dict[bytes, bytes] = {}
-        self._host = json.dumps(socket.gethostname()).encode()
+        names = {socket.gethostname(), socket.gethostname().partition(".")[0]} - {"", "localhost"}
+        words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+        self._host = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])".encode()) if words else None
         out.mkdir(parents=True, exist_ok=True)
+
+    def read(self) -> dict[str, Any]:
+        """The record that is there; empty without one."""
+        try:
+            found: dict[str, Any] = json.loads((self._out / "record.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Replace `record.json` and `table.md`."""
@@ -36,19 +47,27 @@ class Folder:
         self._replace("table.md", self._anonymous("\n".join(_page(record)).encode()) + b"\n")
 
     def pack(self, stage: str, directory: Path) -> list[str]:
-        """Replace a stage's archive by what its directory holds; returns the files that had to be left out."""
+        """Replace a stage's archive by what its directory holds; returns the files that had to be left out: those that
+        would make it too large, and those that are cut off, so that nobody knows what names are in them."""
         files = sorted((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
         left_out, size = [], 0
         target = self._out / f"{stage}.tar.xz"
         draft = target.with_suffix(".draft")
         with tarfile.open(draft, "w:xz") as archive:
-            for path in files:
+            for n, path in enumerate(files):
                 name = path.relative_to(directory)
-                self._without_names(path)
+                if path.suffix == recording_format.SUFFIX:
+                    # A recording is called after the machine.
+                    name = name.with_name(f"run{n}{path.suffix}")
+                try:
+                    self._without_names(path)
+                except (OSError, EOFError, ValueError, zlib.error) as error:
+                    left_out.append(f"{name}: {error}")
+                    continue
                 size += path.stat().st_size
                 # Recordings and traces are packed already.
                 if size > LARGEST:
-                    left_out.append(str(name))
+                    left_out.append(f"{name}: too large")
                 else:
                     archive.add(path, f"{stage}/{name}", filter=_nobodys)
         draft.replace(target)
@@ -74,11 +93,14 @@ class Folder:
 
     def _anonymous(self, data: bytes) -> bytes:
         """Without UUIDs and this machine's name. A UUID's stand-in is as long as it and the same everywhere."""
-        return _UUID.sub(self._stand_in, data).replace(self._host, b'"host"')
+        data = _UUID.sub(self._stand_in, data)
+        return data if self._host is None else self._host.sub(b"host", data)
 
     def _stand_in(self, found: re.Match[bytes]) -> bytes:
-        kind = found[1].decode()
-        return self._uuids.setdefault(found[0], f"{kind}-00000000-0000-4000-8000-{len(self._uuids):012d}".encode())
+        kind = found[1] + b"-" if found[1] else b""
+        bare = found[0].removeprefix(kind).lower()
+        own = self._uuids.setdefault(bare, f"00000000-0000-4000-8000-{len(self._uuids):012d}".encode())
+        return kind + own
 
 
 def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -40,12 +40,15 @@ class Run:
         self._options, self._work = options, work
         self._end = time.monotonic() + options.budget_s - _PACKING_S
         self._folder = Folder(options.out)
-        self._stages: dict[str, dict[str, Any]] = {}
+        # Stages of an earlier call stay.
+        before = self._folder.read()
+        self._stages: dict[str, dict[str, Any]] = before.get("stages", {})
         self._record: dict[str, Any] = {
+            **before,
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
             "backend": options.backend.partition(":")[0],
             "scale": options.scale,
-            "device": "",
+            "device": before.get("device", ""),
             "stages": self._stages,
         }
 
@@ -82,27 +85,29 @@ class Run:
         )
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=_read, args=(process, lines), daemon=True).start()
-        left, running, why, limit = list(names), names[0], "", self._options.grace_s
+        left, running, why, limit, since = list(names), names[0], "", self._options.grace_s, time.monotonic()
         try:
             while not why:
-                wait = min(limit, self._end - time.monotonic())
+                wait = min(since + limit, self._end) - time.monotonic()
                 try:
                     line = lines.get(timeout=max(wait, 0.01))
                 except queue.Empty:
-                    why = f"no answer within {wait:.0f} s; killed"
+                    why = f"no answer within {time.monotonic() - since:.0f} s; killed"
                     break
                 word, _, name = line.strip().partition(" ")
                 if word == "begin" and name in parts:
-                    running, limit = name, parts[name].limit_s * self._options.scale + self._options.grace_s
+                    running, since = name, time.monotonic()
+                    limit = parts[name].limit_s * self._options.scale + self._options.grace_s
                     print(f"{stage}: {name} …", flush=True)
                 elif word == "end" and name in parts:
                     found[name] = json.loads((directory / f"{name}.json").read_text())
                     left.remove(name)
-                    running = left[0] if left else ""
+                    running, since = left[0] if left else "", time.monotonic()
                     limit = self._options.grace_s
                     self._write()
                 elif not line:
-                    process.wait()
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(5.0)
                     why = f"its process ended with {process.returncode}"
         finally:
             _kill(process)
@@ -131,7 +136,9 @@ def _kill(process: subprocess.Popen[str]) -> None:
     """The process and all that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    # One that the driver holds is left behind.
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(5.0)
 
 
 def _end_of(path: Path) -> str:

@@ -230,7 +230,8 @@ def release(kit: Kit) -> Figures:
     command = [sys.executable, "-m", "gpu_profile_exporter", "--driver", kit.backend, "--listen", f"127.0.0.1:{port}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as exporter:
         try:
-            _until(lambda: "gpu_profile_device_up" in _scraped(port) or "hw_" in _scraped(port), 20)
+            if not _until(lambda: "\nhw_" in _scraped(port), kit.seconds(20, 8)):
+                raise RuntimeError("the exporter shows no GPU")
             before = _held(exporter.pid)
             began = time.monotonic()
             said = program("-m", "gpu_profile_exporter", "release", "--for", "5s", "--port", str(port)).strip()
@@ -257,10 +258,13 @@ def _scraped(port: int) -> str:
         return ""
 
 
-def _until(holds: Callable[[], bool], seconds: float) -> None:
+def _until(holds: Callable[[], bool], seconds: float) -> bool:
     end = time.monotonic() + seconds
-    while not holds() and time.monotonic() < end:
+    while time.monotonic() < end:
+        if holds():
+            return True
         time.sleep(0.2)
+    return holds()
 
 
 def _held(pid: int) -> dict[str, int]:

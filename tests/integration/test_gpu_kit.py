@@ -1,8 +1,10 @@
 """`make gpu` rehearsed on a simulated node: what it leaves, also when a part is killed, hangs or is refused."""
 
+import gzip
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu.folder import Folder
 from support.hardware import KIT
 
 from gpu_profile.driver import simulated
@@ -57,10 +60,12 @@ def test_figures_recordings_and_a_table_are_left(tmp_path: Path, node: str) -> N
     assert "# NVIDIA H200" in table
     assert "### locked" in table
     with tarfile.open(tmp_path / "truth.tar.xz") as archive:
+        assert not any(socket.gethostname() in name for name in archive.getnames())
         archive.extractall(tmp_path / "truth", filter="data")
     recording = read_recording(tmp_path / "truth" / "truth" / "locked")
     assert not recording.problems
     assert all(uuid.startswith("GPU-00000000-0000-4000-8000-") for uuid in recording.samples)
+    assert {process.host for process in recording.processes} == {"host"}
 
 
 # The grace of the part that hangs is long enough for any to start beside two busy loops.
@@ -129,3 +134,26 @@ def test_wrong_options_are_refused_in_a_line(tmp_path: Path, options: tuple[str,
     assert process.returncode == 2
     assert complaint in said
     assert not (tmp_path / "out").exists()
+
+
+def test_no_name_of_the_machine_and_no_uuid_is_left_and_a_file_that_is_cut_off_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "node17.example.org")
+    uuid = "9f0a1b2c-1111-2222-3333-444455556666"
+    stage, out = tmp_path / "stage", Folder(tmp_path / "out")
+    stage.mkdir()
+    (stage / "log.txt").write_text(f"node17 said: cannot reach node17:9400, GPU-{uuid.upper()}, {uuid}, mynode17")
+    (stage / "trace.json.gz").write_bytes(gzip.compress(b'{"host": "node17.example.org"}'))
+    (stage / "cut.json.gz").write_bytes(gzip.compress(b"node17" * 1000)[:-9])
+    assert [name.partition(":")[0] for name in out.pack("truth", stage)] == ["cut.json.gz"]
+    out.write({"device": f"GPU-{uuid}", "stages": {"truth": {"a": {"failed": "on node17", "about": ""}}}})
+    with tarfile.open(tmp_path / "out" / "truth.tar.xz") as archive:
+        archive.extractall(tmp_path / "x", filter="data")
+    text = (tmp_path / "x" / "truth" / "log.txt").read_text()
+    stand_in = "00000000-0000-4000-8000-000000000000"
+    assert text == f"host said: cannot reach host:9400, GPU-{stand_in}, {stand_in}, mynode17"
+    assert gzip.decompress((tmp_path / "x" / "truth" / "trace.json.gz").read_bytes()) == b'{"host": "host"}'
+    record = (tmp_path / "out" / "record.json").read_text()
+    assert "node17" not in record + (tmp_path / "out" / "table.md").read_text()
+    assert out.read()["device"] == f"GPU-{stand_in}"

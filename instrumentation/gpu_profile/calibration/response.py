@@ -293,8 +293,11 @@ class _Fit:
             alone = np.delete(recent, level, axis=0).sum(axis=0) == 0.0
             if np.count_nonzero(alone & (recent[level] > 0)) >= 3 * _FEWEST:
                 some = _Observed(*(part[alone] for part in self.seen))
-                own = _refined(_Fit(self.passed, some, self.shape, self.lag, self.window), _STEP / 4)
-                lag, window = max(lag, abs(own.lag - self.lag)), max(window, abs(own.window - self.window))
+                common = _Fit(self.passed, some, self.shape, self.lag, self.window)
+                own = _refined(common, _STEP / 4)
+                # What one level alone hardly tells is no disagreement.
+                if len(some.at) * math.log(common.left / max(own.left, 1e-300)) > _CLEAR:
+                    lag, window = max(lag, abs(own.lag - self.lag)), max(window, abs(own.window - self.window))
         return lag, window
 
     def weights(self) -> Floats:
@@ -338,12 +341,13 @@ class _Fit:
         widths = Z95 * np.sqrt(np.maximum(np.diag(covariance), np.diag(inverse) * noise * noise))
         known = [Estimate(float(v), float(w)) for v, w in zip(self.found, widths, strict=False)]
         lag, window = widths[levels + 2], widths[-1] if len(ways) > 1 else 0.0
+        plain = missed / self.seen.weights
         return (
             Estimate(self.lag, float(lag) + edge),
             Estimate(self.window, float(window) + (edge if self.window else 0.0)),
             known[0],
             tuple(known[1 : levels + 1]),
-            noise,
+            math.sqrt(float(plain @ plain) / max(1, n - rows.shape[1])),
         )
 
     def _told(self, lag: float, window: float) -> Floats:

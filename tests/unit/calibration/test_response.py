@@ -1,5 +1,6 @@
 """Whether a sensor's response is found in what it says of a known load: sensors of the laboratory, polled at 250 Hz."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from laboratory.programs import Floats
 from laboratory.sensors import Sensor
 
 from gpu_profile.calibration.renewals import Estimate
-from gpu_profile.calibration.response import Load, Response, find
+from gpu_profile.calibration.response import Load, Response, find, find_stamped
 
 
 def known(sensor: Sensor, seed: int = 1, **options: float) -> Response:
@@ -135,3 +136,26 @@ def test_no_load_and_no_readings_are_no_error() -> None:
     none = np.zeros(0, np.int64)
     assert find(Load(none, none, none), np.arange(100) * 10**7, np.arange(100.0), counter=True) is None
     assert find(chips(7, 10).load, none, np.zeros(0), counter=True) is None
+
+
+def test_a_level_that_a_sensor_hardly_answers_to_makes_its_timing_no_less_certain() -> None:
+    rng = np.random.default_rng(5)
+    lengths = rng.choice([10.37, 20.71, 51.93], 900) * 1e6
+    edges = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    levels = rng.integers(-1, 2, 900)
+    on = levels >= 0
+    load = Load(edges[:-1][on], edges[1:][on], levels[on])
+    grid = np.arange(0, edges[-1], 100_000)
+    place = np.searchsorted(edges, grid, "right") - 1
+    for weak in (250.0, 0.5):
+        power = np.select([levels[place] == 0, levels[place] == 1], [300.0, weak], 0.0)
+        answered, follows = np.zeros(len(grid)), math.exp(-0.1 / 15)
+        for n in range(1, len(grid)):
+            answered[n] = follows * answered[n - 1] + (1 - follows) * power[n - 1]
+        stamps = np.arange(100_000_000, edges[-1], 20_000_000)
+        values = np.interp(stamps - 5_000_000, grid, answered) + 100 + rng.normal(0, 1, len(stamps))
+        found = find_stamped(load, stamps, values)
+        assert found is not None
+        assert found.lag.value == pytest.approx(5, abs=0.3)
+        assert found.window.value == pytest.approx(15, abs=0.3)
+        assert max(found.lag.half_width, found.window.half_width) < 0.3

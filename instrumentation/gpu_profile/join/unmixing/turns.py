@@ -6,39 +6,75 @@ gives Python's lock away at every launch, and gets it back only when the search 
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import Event
+from types import TracebackType
 from typing import Final
 
-#: A turn, in seconds of the thread's processor time, and the share of the time that turns make up.
+#: A turn, in seconds of the thread's processor time, the share of the time that turns make up, and the longest pause.
 _TURN_S: Final = 0.001
 _SHARE: Final = 0.2
+_LONGEST_S: Final = 0.02
 
 
 class Turns:
-    """The turns of one thread, which calls `begin` first. While `hurry` is set, or work is `pressing`, it computes
-    without a pause. `used_s` is the thread's processor time."""
+    """The turns of one thread, which calls `begin` first. While somebody waits for it (`hurried`), or work is
+    `pressing`, it computes without a pause. `used_s` is the thread's processor time."""
 
     def __init__(
         self, pressing: Callable[[], bool] = lambda: False, *, used_s: Callable[[], float] = time.thread_time
     ) -> None:
-        self.hurry = Event()
         self._pressing, self._used_s = pressing, used_s
         self._since_s = 0.0
+        self._awaited = threading.Event()
+        self._waiting = 0
+        self._guard = threading.RLock()  # a signal's handler may wait too
 
     def begin(self) -> None:
-        """Have this thread take turns from now on."""
+        """Have this thread take turns from now on: the first one begins."""
         self._since_s = self._used_s()
         _turns.set(self)
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """For as long as somebody waits for what the thread does."""
+        with self._guard:
+            self._waiting += 1
+            self._awaited.set()
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._awaited.clear()
 
     def give_way(self) -> None:
         """Pause, if a turn is over: the longer it was, the longer."""
         turn_s = self._used_s() - self._since_s
-        if turn_s >= _TURN_S and not self._pressing():
-            self.hurry.wait(turn_s * (1 / _SHARE - 1))
+        if turn_s >= _TURN_S:
+            if not self._pressing():
+                self._awaited.wait(min(_LONGEST_S, turn_s * (1 / _SHARE - 1)))
             self._since_s = self._used_s()
+
+
+class HurryingLock:
+    """A reentrant lock of that thread: whoever waits for it hurries it."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            with self._turns.hurried():
+                self._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._lock.release()
 
 
 _turns: ContextVar[Turns | None] = ContextVar("turns", default=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
@@ -13,6 +12,7 @@ from gpu_profile.clock import Clock
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Judged
 from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.join.unmixing.turns import HurryingLock, Turns
 from gpu_profile.regimes import Thresholds
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regions.execution import Execution
@@ -44,7 +44,13 @@ class Joiner:
     """
 
     def __init__(
-        self, sampler: Sampler, placement: Placement, clock: Clock, thresholds: Thresholds, counts: Counter[str]
+        self,
+        sampler: Sampler,
+        placement: Placement,
+        clock: Clock,
+        thresholds: Thresholds,
+        counts: Counter[str],
+        turns: Turns | None = None,
     ) -> None:
         self.sampler = sampler
         self.placement = placement
@@ -54,8 +60,8 @@ class Joiner:
         #: Called with every execution that has ended, and with those that every pool has taken in.
         self.on_end: list[Callable[[Execution], None]] = []
         self.on_settled: list[Callable[[Execution], None]] = []
-        #: Held while pools and counts change.
-        self.lock = threading.RLock()
+        #: Held while pools and counts change, for as long as a search for timings takes; who waits hurries it.
+        self.lock = HurryingLock(turns or Turns())
         #: When regions were last judged; up to when every pool has taken time in; when the last execution ended.
         self.judged_ns = self.frontier_ns = self.last_end_ns = 0
         self._clock = clock

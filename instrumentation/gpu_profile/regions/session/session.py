@@ -68,7 +68,8 @@ class Session(Entrance):
         self.placement = Placement(devices)
         #: Failures of ours and what was left out, by name.
         self.counts: Counter[str] = Counter()
-        self.joiner = Joiner(self.sampler, self.placement, clock, thresholds, self.counts)
+        self._turns = Turns(lambda: len(self.began) > _PRESSING)
+        self.joiner = Joiner(self.sampler, self.placement, clock, thresholds, self.counts, self._turns)
         #: Whether executions are forgotten at once: this process must not sample, or cannot.
         self.ignoring = False
         #: Whether this is a forked child's copy of its parent's session.
@@ -85,7 +86,6 @@ class Session(Entrance):
         #: When sampling was last wanted, whether or not a region has run since.
         self._wanted_ns = clock.now_ns()
         self._stop, self._wake = threading.Event(), threading.Event()
-        self._turns = Turns(lambda: len(self.began) > _PRESSING)
         self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------------ life
@@ -99,7 +99,6 @@ class Session(Entrance):
             return
         self.keep_awake()
         self._stop.clear()
-        self._turns.hurry.clear()
         self._thread = threading.Thread(target=self._run, name="gpu-profile-join", daemon=True)
         self._launch(self.sampler, self._thread)
 
@@ -124,10 +123,10 @@ class Session(Entrance):
         self.active = False
         self._stop.set()
         self._wake.set()
-        self._turns.hurry.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
-            thread.join(2.0)
+            with self._turns.hurried():
+                thread.join(2.0)
         if not self.ignoring:
             self._take_last_sample(DEADLINE_S)
             self._settle_safely(final=True)
@@ -137,8 +136,8 @@ class Session(Entrance):
             stopped()
 
     def _run(self) -> None:
-        self._turns.begin()
         while not self.clock.wait(self._stop, HURRY_S if self._behind else STEP_S):
+            self._turns.begin()
             self._settle_safely()
             if self.idle:
                 self._pause()
@@ -204,11 +203,7 @@ class Session(Entrance):
     def flush(self, timeout_s: float = DEADLINE_S) -> None:
         """Take a last sample and join everything that has ended, whether covered or not."""
         self._take_last_sample(timeout_s)
-        # Who waits for the join is held up by its pauses.
-        self._turns.hurry.set()
         self.joiner.join(self.began, final=True)
-        if not self._stop.is_set():
-            self._turns.hurry.clear()
 
     def _take_last_sample(self, timeout_s: float) -> None:
         """Once the GPU has passed the ends of what has ended, if it gets there in time."""

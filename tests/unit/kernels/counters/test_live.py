@@ -1,6 +1,8 @@
 """Counters sampled beside regions, on a stand-in for cupti-python that checks every call; and what an H100 gave."""
 
+import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -15,7 +17,7 @@ from support.pm_sampling import MEAN, SUM, UUID, environment
 
 from gpu_profile import configure, region, stop
 from gpu_profile.errors import GpuBackendError, UsageError
-from gpu_profile.kernels.counters.live import sample_counters, sampling
+from gpu_profile.kernels.counters.live import running, sample_counters
 from gpu_profile.kernels.counters.live.overlaps import Samples, sums_of
 
 BYTES, BUSY = "dram__bytes_read.sum", "sm__throughput.avg.pct_of_peak_sustained_elapsed"
@@ -96,13 +98,14 @@ def test_without_cupti_python_it_is_said_how_to_get_it(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("fault", "why"), [("crash", "ended by signal 11"), ("overflow", "samples were lost"), ("hang", "has not ended")]
+    ("fault", "why"),
+    [("crash", "was ended by signal 11"), ("overflow", "samples were lost"), ("hang", "has not ended")],
 )
 def test_a_sampler_that_fails_costs_the_report_and_not_the_program(
     with_fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, fault: str, why: str
 ) -> None:
     with_fault(fault)
-    monkeypatch.setattr(sampling, "_END_S", 2.0)
+    monkeypatch.setattr(running, "_END_S", 2.0)
     with sample_counters([BYTES], interval_s=INTERVAL_S) as counters:
         time.sleep(0.4)
     with pytest.raises(GpuBackendError, match=why):
@@ -111,19 +114,81 @@ def test_a_sampler_that_fails_costs_the_report_and_not_the_program(
 
 @pytest.mark.usefixtures("with_fault")
 def test_an_error_of_the_block_goes_on_and_nothing_is_left_behind() -> None:
-    counters, processes = sample_counters([BYTES]), []
+    counters, samplers = sample_counters([BYTES]), []
 
     def block() -> None:
         with counters:
-            processes.append(counters._process)
+            samplers.append(counters._sampler)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         block()
-    (process,) = processes
-    assert process is not None
-    assert process.returncode == 0
+    (sampler,) = samplers
+    assert sampler is not None
+    assert sampler._process.returncode is not None
     assert counters.report.total is not None
+
+
+@pytest.mark.usefixtures("with_fault")
+def test_the_sampler_is_in_a_session_of_its_own_so_that_an_interrupt_is_the_programs() -> None:
+    with sample_counters([BYTES]) as counters:
+        assert counters._sampler is not None
+        assert os.getsid(counters._sampler._process.pid) != os.getsid(0)
+
+
+@pytest.mark.usefixtures("with_fault")
+def test_a_sampling_may_be_used_again_and_not_while_it_is() -> None:
+    counters = sample_counters([BYTES], interval_s=INTERVAL_S)
+    for times in (3, 5):
+        with counters:
+            for _ in range(times):
+                with region("step", span=False):
+                    time.sleep(0.005)
+            with pytest.raises(UsageError, match="has begun already"), counters:
+                pass
+        assert counters.report.regions["step"].kernels == times
+
+
+@pytest.mark.usefixtures("with_fault")
+def test_a_line_that_is_cut_off_is_an_error_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_MODULE", "support.pm_sampling.broken")
+    with sample_counters([BYTES]) as counters:
+        pass
+    with pytest.raises(GpuBackendError, match="the sampler's process ended with 0: it said nothing"):
+        _ = counters.report
+
+
+@pytest.mark.usefixtures("with_fault")
+def test_a_sampler_that_cannot_begin_says_what_it_complained_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_MODULE", "support.pm_sampling.absent")
+    with pytest.raises(GpuBackendError, match=r"ended with 1: .*No module named"), sample_counters([BYTES]):
+        pass
+
+
+@pytest.mark.usefixtures("with_fault")
+def test_a_handler_of_signals_may_run_a_region_while_one_is_collected() -> None:
+    with sample_counters([BYTES]) as counters, counters._lock, region("in a handler", span=False):
+        pass
+    assert "in a handler" not in counters.report.regions or counters.report.regions["in a handler"].kernels == 1
+
+
+@pytest.mark.usefixtures("with_fault")
+def test_regions_that_run_in_other_threads_are_counted_too() -> None:
+    over, ready = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with region("elsewhere", span=False):
+            ready.set()
+            over.wait(60)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    ready.wait(60)
+    with sample_counters([BYTES], interval_s=INTERVAL_S) as counters:
+        time.sleep(0.05)
+    over.set()
+    thread.join()
+    assert counters.report.regions["elsewhere"].kernels == 1
 
 
 def test_there_is_no_report_before_the_end() -> None:
@@ -137,7 +202,7 @@ def test_there_is_no_report_before_the_end() -> None:
         ([], 1e-4, 0, "metrics is a list"),
         (BYTES, 1e-4, 0, "metrics is a list"),
         (["-c"], 1e-4, 0, "metrics is a list"),
-        ([BYTES], 1e-6, 0, "interval_s is between"),
+        ([BYTES], 5e-5, 0, "interval_s is between"),
         ([BYTES], float("nan"), 0, "interval_s is between"),
         ([BYTES], 1e-4, -1, "device is a number"),
     ],
@@ -172,22 +237,39 @@ def test_parts_of_the_time_add_up_to_all_that_was_counted(sizes: list[int], data
 
 
 def test_regions_without_samples_have_no_sums_and_gaps_lower_the_coverage() -> None:
-    samples = Samples.of([BYTES], [(0, 10, 5.0), (20, 30, 5.0), (25, 40, 5.0), (30, 30, 9.0)])
-    assert len(samples.starts) == 2, "one begins before the end of another, one has no length"
+    samples = Samples.of([BYTES], [(0, 10, 9.0), (1, 11, 5.0), (21, 31, 5.0), (26, 41, 5.0), (31, 31, 9.0)])
+    assert len(samples.starts) == 2, "one has no beginning, one begins before the end of another, one has no length"
     assert sums_of(samples, [(12, 18)]) is None
     assert sums_of(samples, []) is None
     assert sums_of(Samples.of([BYTES], []), [(0, 10)]) is None
-    found = sums_of(samples, [(0, 30)])
+    found = sums_of(samples, [(1, 31)])
     assert found is not None
     assert found.coverage(BYTES) == pytest.approx(2 / 3)
     assert found.sums[BYTES].exact == 10
 
 
-def test_a_sample_that_two_executions_of_a_region_share_counts_once() -> None:
-    samples = Samples.of([BYTES], [(0, 10, 5.0), (10, 20, 5.0)])
-    found = sums_of(samples, [(0, 20), (0, 20), (5, 15)])
+def test_executions_at_the_same_time_are_one_stretch_of_it() -> None:
+    samples = Samples.of([BYTES], [(1, 11, 5.0), (11, 21, 5.0)])
+    found = sums_of(samples, [(1, 21), (1, 21), (6, 16)])
+    assert found is not None
+    assert (found.kernels, found.kernel_ns, found.coverage(BYTES)) == (3, 20, 1.0)
+    assert found.sums[BYTES].exact == found.sums[BYTES].value == 10
+    shared = sums_of(samples, [(3, 6), (3, 6)])
+    assert shared is not None
+    assert shared.sums[BYTES].value == pytest.approx(1.5), "not twice"
+    neighbours = sums_of(samples, [(1, 6), (6, 11)])
+    assert neighbours is not None
+    assert neighbours.sums[BYTES].exact == 5, "together they are all of the sample"
+
+
+def test_what_is_no_number_is_no_sample_of_that_metric_alone() -> None:
+    samples = Samples.of([BYTES, BUSY], [(1, 11, 5.0, math.nan), (11, 21, 5.0, 30.0), (21, 31, math.inf, 50.0)])
+    found = sums_of(samples, [(1, 31)])
     assert found is not None
     assert found.sums[BYTES].value == 10
+    assert found.coverage(BYTES) == pytest.approx(2 / 3)
+    mean = found.means[BUSY]
+    assert (mean.weighted / mean.ns, mean.least, mean.most) == (40, 30, 50)
 
 
 def test_an_h100_moves_three_terabytes_a_second_while_it_copies() -> None:

@@ -166,7 +166,7 @@ def test_scrape_keeps_the_join_out_while_it_reads(stage: Stage, monkeypatch: pyt
     families, could_join = prometheus.families, []
 
     def probe(joiner: Joiner) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-        in_threads(lambda: could_join.append(joiner.lock.acquire(blocking=False)))
+        in_threads(lambda: could_join.append(joiner.lock._lock.acquire(blocking=False)))
         yield from families(joiner)
 
     monkeypatch.setattr(prometheus, "families", probe)

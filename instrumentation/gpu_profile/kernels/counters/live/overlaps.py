@@ -22,51 +22,67 @@ class Samples(NamedTuple):
 
     @classmethod
     def of(cls, metrics: Sequence[str], rows: Sequence[Sequence[float]]) -> Self:
-        """From rows of start, end and a value for each metric. A sample that begins before the one before it has ended
-        is left out, and so is one of no length."""
-        if not rows:
+        """From rows of start, end and a value for each metric. Left out are samples without a beginning (the first of a
+        session has none), of no length, and those that begin before one that was taken has ended."""
+        kept: list[Sequence[float]] = []
+        last = 0
+        for row in rows:
+            if row[0] and row[1] > row[0] >= last:
+                kept.append(row)
+                last = int(row[1])
+        if not kept:
             none = np.zeros(0, np.int64)
             return cls(tuple(metrics), none, none, np.zeros((len(metrics), 0)))
         # Times since the epoch do not fit into a float.
-        starts, ends = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
-        values = np.array([row[2:] for row in rows], np.float64).T
-        last = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1]))
-        keep = (ends > starts) & (starts >= last)
-        return cls(tuple(metrics), starts[keep], ends[keep], values[:, keep])
+        starts, ends = (np.array([row[i] for row in kept], np.int64) for i in (0, 1))
+        return cls(tuple(metrics), starts, ends, np.array([row[2:] for row in kept], np.float64).T)
 
 
 def sums_of(samples: Samples, intervals: Sequence[tuple[int, int]]) -> CounterSums | None:
     """What the samples say of a region that was on the GPU at these times, in ns; None if none is of them.
 
-    A metric that adds up is summed: exactly over samples within an interval, and by the share of those that only begin
-    or end in it, whose whole count is the bound of how much it may be (`CounterSum.low` and `high`). A mean is weighted
-    by time. `kernels` counts the intervals, `kernel_ns` is their time, of which `ns` has samples.
+    Executions that overlap are one stretch of time, in which a sample counts once. A metric that adds up is summed:
+    exactly over samples within a stretch, and by the share of those that only begin or end in it, whose whole count is
+    the bound of how much it may be (`CounterSum.low` and `high`). A mean is weighted by time. What is no number (on an
+    idle GPU a ratio is 0/0) is no sample of that metric. `kernels` counts the intervals; `kernel_ns` is the time of the
+    stretches, of which `ns` has samples.
     """
-    whole_ns = sum(end - start for start, end in intervals)
+    stretches = _merged(intervals)
     overlaps = np.zeros(len(samples.starts))
     within = np.zeros(len(samples.starts), np.bool_)
-    for start, end in intervals:
-        first = int(np.searchsorted(samples.ends, start, "right"))
-        last = int(np.searchsorted(samples.starts, end, "left"))
-        some = slice(first, last)
+    for start, end in stretches:
+        some = slice(
+            int(np.searchsorted(samples.ends, start, "right")), int(np.searchsorted(samples.starts, end, "left"))
+        )
         overlaps[some] += np.minimum(samples.ends[some], end) - np.maximum(samples.starts[some], start)
         within[some] |= (samples.starts[some] >= start) & (samples.ends[some] <= end)
-    touched = overlaps > 0
-    if not touched.any():
+    if not (overlaps > 0).any():
         return None
-    lengths = (samples.ends - samples.starts).astype(np.float64)
-    # Regions of one name may run at the same time in several threads: a sample is theirs once.
-    shares = np.minimum(overlaps / lengths, 1.0)
-    ns = float((shares * lengths).sum())
-    edges = touched & ~within
+    shares = overlaps / (samples.ends - samples.starts)
     sums, means = {}, {}
     for metric, values in zip(samples.metrics, samples.values, strict=True):
-        own = values[touched]
+        told = np.isfinite(values) & (overlaps > 0)
+        if not told.any():
+            continue
+        inside, edge, own = told & within, told & ~within, values[told]
+        ns = float(overlaps[told].sum())
         if adds_up(metric):
-            exact, shared = float(values[within].sum()), float((values * shares)[edges].sum())
-            most = float(values[edges].sum())
-            sums[metric] = CounterSum(exact, shared, 0.0, most, float(own.max()), len(intervals), ns)
+            exact, shared = float(values[inside].sum()), float((values[edge] * shares[edge]).sum())
+            sums[metric] = CounterSum(
+                exact, shared, 0.0, float(values[edge].sum()), float(own.max()), len(intervals), ns
+            )
         else:
-            weighted = float((values * shares * lengths)[touched].sum())
+            weighted = float((own * overlaps[told]).sum())
             means[metric] = CounterMean(weighted, float(own.min()), float(own.max()), len(intervals), ns)
-    return CounterSums(sums, means, len(intervals), whole_ns)
+    return CounterSums(sums, means, len(intervals), sum(end - start for start, end in stretches))
+
+
+def _merged(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The stretches of time that intervals cover, in order."""
+    stretches: list[tuple[int, int]] = []
+    for start, end in sorted(intervals):
+        if stretches and start <= stretches[-1][1]:
+            stretches[-1] = stretches[-1][0], max(stretches[-1][1], end)
+        elif end > start:
+            stretches.append((start, end))
+    return stretches
