@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from gpu.folder import Folder
-from support.hardware import KIT
+from support.hardware import KERNELS, KIT
 
+from gpu_profile.analysis import analyse
 from gpu_profile.driver import simulated
 from gpu_profile.recording import read_recording
 
@@ -39,7 +40,7 @@ def parts(out: Path, stage: str) -> dict[str, Any]:
 
 
 def test_figures_recordings_and_a_table_are_left(tmp_path: Path, node: str) -> None:
-    names = "machine,signals,release,locked,told,pm_sampling"
+    names = "machine,signals,release,solo,locked,told,pm_sampling"
     process = kit(tmp_path, node, "--stages", "sensors,truth,counters", "--parts", names)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
@@ -62,6 +63,9 @@ def test_figures_recordings_and_a_table_are_left(tmp_path: Path, node: str) -> N
     with tarfile.open(tmp_path / "truth.tar.xz") as archive:
         assert not any(socket.gethostname() in name for name in archive.getnames())
         archive.extractall(tmp_path / "truth", filter="data")
+    analysis = analyse(read_recording(tmp_path / "truth" / "truth" / "solo"))
+    assert {use.summary.region.removeprefix("solo.") for use in analysis.regions} == {"warm", *KERNELS}
+    assert all(use.summary.interval_source == "device" for use in analysis.regions)
     recording = read_recording(tmp_path / "truth" / "truth" / "locked")
     assert not recording.problems
     assert all(uuid.startswith("GPU-00000000-0000-4000-8000-") for uuid in recording.samples)
