@@ -214,7 +214,10 @@ def _pool(timeline: Timeline, mine: DeviceWork, sensors: Known) -> Pool:
     columns = np.array([pool.attribution.column(region) for region in mine.regions], np.int64)
     # What is left out has no length, and so overlaps nothing.
     ends = np.where(near, activities.ends, activities.starts)
-    pool.take(activities._replace(ends=ends, columns=columns[activities.columns]), pool.known_ns(end_ns), final=True)
+    activities = activities._replace(ends=ends, columns=columns[activities.columns])
+    # As in a program that ends: for which signals the last samples are waited depends on what was measured by then.
+    pool.take(activities, pool.known_ns(end_ns))
+    pool.take(activities, pool.known_ns(end_ns), final=True)
     return pool
 
 
