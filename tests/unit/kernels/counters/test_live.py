@@ -137,6 +137,16 @@ def test_the_sampler_is_in_a_session_of_its_own_so_that_an_interrupt_is_the_prog
 
 
 @pytest.mark.usefixtures("with_fault")
+def test_a_module_of_the_working_directory_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "json.py").write_text("raise SystemExit('executed')")
+    monkeypatch.chdir(tmp_path / "here")
+    with sample_counters([BYTES]) as counters:
+        pass
+    assert counters.report.device == UUID
+
+
+@pytest.mark.usefixtures("with_fault")
 def test_a_sampling_may_be_used_again_and_not_while_it_is() -> None:
     counters = sample_counters([BYTES], interval_s=INTERVAL_S)
     for times in (3, 5):

@@ -29,7 +29,8 @@ class RunningSampler:
     def __init__(self, ordinal: int, interval_ns: int, metrics: Sequence[str]) -> None:
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-        command = [sys.executable or "python3", "-m", _MODULE, str(ordinal), str(interval_ns), *metrics]
+        # -P: what lies in the working directory is none of Python's modules.
+        command = [sys.executable or "python3", "-P", "-m", _MODULE, str(ordinal), str(interval_ns), *metrics]
         try:
             # In a session of its own: an interrupt of the terminal is the program's.
             self._process = subprocess.Popen(
