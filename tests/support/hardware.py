@@ -1,19 +1,24 @@
 """Recordings of real GPUs: `tests/data/hardware`, described by a README for each."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from gpu_profile.analysis import analyse
 from gpu_profile.calibration.response import Load
 from gpu_profile.catalogue import signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.history.timeline import Floats, Ints, Timeline
+from gpu_profile.join.summary import RegionSummary
 from gpu_profile.join.unmixing.activities import Activity
 from gpu_profile.join.unmixing.expected import Known
 from gpu_profile.join.unmixing.pooling import Pool
+from gpu_profile.recording import read_recording
+from gpu_profile.regimes import Regime
 from gpu_profile.units import NS_PER_S
 
 DATA = Path(__file__).parents[1] / "data" / "hardware"
@@ -56,6 +61,16 @@ def load(path: Path) -> Sensors:
     with np.load(path) as found:
         tables = {name: np.cumsum(found[name], axis=1) for name in found.files if found[name].ndim == 2}
         return Sensors(int(found["base_ns"][0]), tuple(map(str, found["parts"])), tables)
+
+
+@cache
+def kernels_of(directory: Path) -> dict[str, tuple[RegionSummary, Regime]]:
+    """What is said of each kernel of a recorded program: of the regions `program.kernel`, by kernel."""
+    return {
+        use.summary.region.partition(".")[2]: (use.summary, use.verdict.regime)
+        for use in analyse(read_recording(directory)).regions
+        if "." in use.summary.region
+    }
 
 
 def calibrated(part: str) -> tuple[Load, Callable[[str], tuple[Ints, Floats]]]:

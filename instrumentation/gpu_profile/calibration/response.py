@@ -296,7 +296,8 @@ class _Fit:
                 common = _Fit(self.passed, some, self.shape, self.lag, self.window)
                 own = _refined(common, _STEP / 4)
                 # What one level alone hardly tells is no disagreement.
-                if len(some.at) * math.log(common.left / max(own.left, 1e-300)) > _CLEAR:
+                better = own.left < common.left and math.log(common.left / max(own.left, 1e-300))
+                if len(some.at) * better > _CLEAR:
                     lag, window = max(lag, abs(own.lag - self.lag)), max(window, abs(own.window - self.window))
         return lag, window
 

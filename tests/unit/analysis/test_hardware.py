@@ -4,10 +4,8 @@ The truth is that of each kernel alone (`solo`). Products of matrices draw more 
 holds them to when they run alone, so that their power in other programs has no truth here.
 """
 
-from functools import cache
-
 import pytest
-from support.hardware import H200
+from support.hardware import H200, kernels_of
 
 from gpu_profile.analysis import analyse
 from gpu_profile.join.summary import RegionSummary
@@ -21,15 +19,9 @@ STEADY = ("copy", "reduce", "gather")
 WARMTH = 0.04
 
 
-@cache
 def regions(program: str) -> dict[str, tuple[RegionSummary, Regime]]:
     """What is said of each kernel of a program."""
-    analysis = analyse(read_recording(H200 / program))
-    return {
-        use.summary.region.partition(".")[2]: (use.summary, use.verdict.regime)
-        for use in analysis.regions
-        if "." in use.summary.region
-    }
+    return kernels_of(H200 / program)
 
 
 def alone_w(kernel: str) -> float:

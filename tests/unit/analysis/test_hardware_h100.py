@@ -2,13 +2,11 @@
 
 import gzip
 import json
-from functools import cache
 
 import numpy as np
 import pytest
-from support.hardware import H100
+from support.hardware import H100, kernels_of
 
-from gpu_profile.analysis import analyse
 from gpu_profile.join.summary import RegionSummary
 from gpu_profile.recording import read_recording
 from gpu_profile.regimes import Regime
@@ -20,14 +18,9 @@ KERNELS = ("gemm_bf16", "gemm_fp32", *STEADY, "tiny")
 WARMTH = 0.04
 
 
-@cache
 def regions(program: str) -> dict[str, tuple[RegionSummary, Regime]]:
     """What is said of each kernel of a program."""
-    return {
-        use.summary.region.partition(".")[2]: (use.summary, use.verdict.regime)
-        for use in analyse(read_recording(H100 / program)).regions
-        if "." in use.summary.region
-    }
+    return kernels_of(H100 / program)
 
 
 def alone_w(kernel: str) -> float:

@@ -159,3 +159,13 @@ def test_a_level_that_a_sensor_hardly_answers_to_makes_its_timing_no_less_certai
         assert found.lag.value == pytest.approx(5, abs=0.3)
         assert found.window.value == pytest.approx(15, abs=0.3)
         assert max(found.lag.half_width, found.window.half_width) < 0.3
+
+
+def test_readings_without_any_noise_are_no_trouble() -> None:
+    edges = np.cumsum(np.full(400, 20_000_000, np.int64))
+    load = Load(edges[:-1:2], edges[1::2], np.zeros(200, np.int64))
+    stamps = np.arange(100_000_000, edges[-1], 20_000_000)
+    place = np.searchsorted(edges, stamps - 1, "right") - 1
+    found = find_stamped(load, stamps, np.where(place % 2 == 0, 300.0, 0.0))
+    assert found is not None
+    assert np.isfinite([found.lag.value, found.window.value, found.noise]).all()

@@ -3,6 +3,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,29 @@ def test_it_says_whether_counters_may_be_read_and_that_recording_kernels_needs_n
     assert (found.subject, found.state) == ("counters", state)
     assert found.found.endswith("recording kernels and copies needs no privilege")
     assert ("NVreg_RestrictProfilingToAdminUsers=0" in found.to_do) is (state is State.MISSING)
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "said"),
+    [
+        ("13.4.0", State.OK, "cupti-python 13.4 has it"),
+        ("13.3.0.post1", State.OK, "cupti-python 13.3 has it"),
+        ("13.0.1", State.INFO, "needs cupti-python 13.3 or newer, not 13.0"),
+        ("", State.INFO, "needs cupti-python 13.3 or newer, which is not installed"),
+    ],
+)
+def test_it_says_whether_counters_can_be_sampled(
+    monkeypatch: pytest.MonkeyPatch, version: str, state: State, said: str
+) -> None:
+    def installed(name: str) -> str:
+        if not version:
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(metadata, "version", installed)
+    found = machine.pm_sampling()
+    assert (found.subject, found.state, found.found) == ("PM sampling", state, said)
+    assert "gpu-profile[cupti]" in found.to_do
 
 
 def test_what_to_do_stands_beneath_its_line() -> None:
