@@ -25,10 +25,10 @@ from support.hardware import H100
 
 from gpu_profile import GpuSpanProcessor, configure, region
 from gpu_profile.analysis import analyse
-from gpu_profile.join.unmixing.turns import Turns
 from gpu_profile.recording import read_recording
 from gpu_profile.regions import running
 from gpu_profile.regions.session import process
+from gpu_profile.regions.session.turns import Turns
 
 
 def burst(function: Callable[[], object], calls: int = 400) -> float:

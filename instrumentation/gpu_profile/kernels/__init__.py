@@ -10,7 +10,7 @@ Read in this order:
   `counters/` are the parts that not every recording has.
 - `report`: all of a recording. `views` and `render/` show it, as `gpu-profile kernels` does.
 - `windows/`: when a running program is recorded: a block, or now and then. `claim` sees to it that one window at a time
-  is open, and none in a forked child.
+  is open, and none in a forked child. `executions` tells what runs then.
 - `gmp/`: the interface of the GMP profiler, on top of all.
 
 Imports the regions and their sessions, the report's tools and the floors below; of what shares its own floor, nothing.

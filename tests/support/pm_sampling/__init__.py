@@ -27,7 +27,8 @@ def environment(directory: Path, *, fault: str = "") -> dict[str, str]:
     source.write_text(_DRIVER)
     command = [compiler, "-shared", "-fPIC", "-o", str(directory / "libcuda.so.1"), str(source)]
     subprocess.run(command, check=True)
-    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    here = Path(__file__).parent
+    path = [str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "LD_LIBRARY_PATH": str(directory),

@@ -15,7 +15,7 @@ the region's own rate. Over many windows these are linear equations. Read in thi
 - `unmix`: rates, confidence intervals and refusals; `undetermined`: what physics alone bounds.
 - `scan`: many timings tried roughly; `likelihood`: how likely readings are under one; `timing_search`: the
   sensor's lag and window, found in the readings.
-- `correction`: the same, corrected by what probes say of them. `turns`: how all that gives way to the program.
+- `correction`: the same, corrected by what probes say of them. `pauses`: where it may give way to a program.
 - `family`: the windows of signals that share them; `shares`: a measured total, shared out among regions for good.
 - `watch`: whether new windows are still what the rates say of them.
 - `meter`: long executions by the energy counter alone; `throttling`: when the clocks were held down.

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
+from gpu_profile.join.unmixing.pauses import give_way
 from gpu_profile.join.unmixing.probes import Kind, Probe, run_time, slots_of
 from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
-from gpu_profile.join.unmixing.turns import give_way
 from gpu_profile.units import NS_PER_S
 
 #: Windows whose equations are made at once: more would take room, fewer time.

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.design import Windows
+from gpu_profile.join.unmixing.pauses import give_way
 from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
-from gpu_profile.join.unmixing.turns import give_way
 from gpu_profile.units import NS_PER_S
 
 #: Active time is looked up at moments so far apart.

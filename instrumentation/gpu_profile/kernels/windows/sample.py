@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpu_profile.clock import Clock
+from gpu_profile.kernels.executions import Watch, running_from
 from gpu_profile.kernels.sources.source import Source, WrongThreadError
-from gpu_profile.kernels.windows.window import OPEN, Taken, Watch, Window, running_from
+from gpu_profile.kernels.windows.window import OPEN, Taken, Window
 from gpu_profile.regions.execution import Execution
 from gpu_profile.units import nanoseconds, seconds
 

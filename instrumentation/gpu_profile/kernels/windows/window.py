@@ -12,21 +12,16 @@ from typing import Final, Self
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import GpuProfileError, UsageError
-from gpu_profile.kernels.claim import Claim, forget_in_children
+from gpu_profile.kernels.claim import Claim
+from gpu_profile.kernels.executions import MOST_EXECUTIONS, Watch, running_from
 from gpu_profile.kernels.records import Call, Range, Record
 from gpu_profile.kernels.sources.opening import open_source
 from gpu_profile.kernels.sources.source import Source, WrongThreadError
 from gpu_profile.kernels.views import KernelReport, report_of
 from gpu_profile.regions.execution import Execution
-from gpu_profile.regions.running import Running, begun
-from gpu_profile.regions.session import process
-from gpu_profile.regions.session.entrance import Watcher
-from gpu_profile.regions.session.session import Session
+from gpu_profile.regions.running import begun
 
 _log = logging.getLogger("gpu_profile")
-
-#: Executions that one window collects; more are counted.
-MOST_EXECUTIONS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,35 +58,6 @@ class Taken:
         if self.source.problem:
             _log.warning("gpu-profile: %s", self.source.problem)
         return replace(report, dropped=self.source.dropped)
-
-
-class Watch:
-    """The session of this process, and every later one, tells `watcher` of executions from `begin` to `end`."""
-
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
-        self._sessions: list[Session] = []
-        forget_in_children(self)
-
-    def begin(self) -> None:
-        """Be told from now on."""
-        process.on_start(self._join)
-
-    def _join(self, session: Session) -> None:
-        self._sessions.append(session)
-        session.watch(self._watcher)
-
-    def end(self) -> None:
-        """Be told of no more beginnings. Ending it again does nothing."""
-        process.off_start(self._join)
-        sessions, self._sessions = self._sessions, []
-        for session in sessions:
-            session.unwatch(self._watcher)
-
-    def forget(self) -> None:
-        """The sessions are the parent process's."""
-        self._sessions = []
-        process.off_start(self._join)
 
 
 class Window:
@@ -242,14 +208,6 @@ class Window:
         if stack is None:
             stack = self._pushed.stack = []
         return stack
-
-
-def running_from(execution: Execution | None) -> Iterator[Running]:
-    """Regions that run, from this execution on outwards. Spans that are no regions are left out."""
-    while execution is not None:
-        if isinstance(execution, Running) and not execution.end_ns:
-            yield execution
-        execution = execution.parent
 
 
 def _in_event_loop() -> bool:

@@ -6,6 +6,7 @@ Read in this order:
 - `placement`: which devices a region runs on. `known_sensors`: how their sensors were calibrated.
 - `backlog`: executions from their beginning until every pool has taken them in.
 - `verdicts`: what is known of each region: counts, durations, the newest verdict.
+- `turns`: how the join lets the program run while it computes.
 - `joiner`: pools of executions and samples, their backlog and verdicts, behind one lock.
 - `session`: the life of it all: a thread of its own beside the sampler, from start to stop.
 - `process`: the one session of this process, its settings, `configure`, forks and the exit.

@@ -12,13 +12,13 @@ from gpu_profile.clock import Clock
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Judged
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.turns import HurryingLock, Turns
 from gpu_profile.regimes import Thresholds
 from gpu_profile.regimes.kernel_work import KernelWork
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.backlog import Backlog
 from gpu_profile.regions.session.known_sensors import known_sensors, unexpected
 from gpu_profile.regions.session.placement import Placement
+from gpu_profile.regions.session.turns import HurryingLock, Turns
 from gpu_profile.regions.session.verdicts import Verdicts
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.units import NS_PER_S, nanoseconds

@@ -18,12 +18,12 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Driver, own_process
 from gpu_profile.driver.visible import Spec
 from gpu_profile.join.summary import Judged
-from gpu_profile.join.unmixing.turns import Turns
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.entrance import Entrance, StreamSetting
 from gpu_profile.regions.session.joiner import DEADLINE_S, Joiner
 from gpu_profile.regions.session.placement import Placement
+from gpu_profile.regions.session.turns import Turns
 from gpu_profile.sampling.sampler import Sampler, Sink
 from gpu_profile.units import NS_PER_S, nanoseconds
 

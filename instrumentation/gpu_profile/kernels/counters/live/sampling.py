@@ -15,7 +15,7 @@ from gpu_profile.kernels.claim import forget_in_children
 from gpu_profile.kernels.counters.live.overlaps import Samples, sums_of
 from gpu_profile.kernels.counters.live.running import RunningSampler
 from gpu_profile.kernels.counters.sums import CounterSums
-from gpu_profile.kernels.windows.window import MOST_EXECUTIONS, Watch, running_from
+from gpu_profile.kernels.executions import MOST_EXECUTIONS, Watch, running_from
 from gpu_profile.regions.execution import AWAIT_S, Execution
 from gpu_profile.regions.running import begun
 from gpu_profile.regions.session import process

@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from types import TracebackType
 from typing import Final
+
+from gpu_profile.join.unmixing.pauses import pause
 
 #: A turn, in seconds of the thread's processor time, the share of the time that turns make up, and the longest pause.
 _TURN_S: Final = 0.001
@@ -36,7 +37,7 @@ class Turns:
     def begin(self) -> None:
         """Have this thread take turns from now on: the first one begins."""
         self._since_s = self._used_s()
-        _turns.set(self)
+        pause.set(self.give_way)
 
     @contextmanager
     def hurried(self) -> Iterator[None]:
@@ -75,13 +76,3 @@ class HurryingLock:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._lock.release()
-
-
-_turns: ContextVar[Turns | None] = ContextVar("turns", default=None)
-
-
-def give_way() -> None:
-    """Let the program run, if this thread computes beside one."""
-    turns = _turns.get()
-    if turns is not None:
-        turns.give_way()

@@ -7,8 +7,9 @@ import pytest
 from support.hardware import H100
 
 from gpu_profile.analysis import analyse
-from gpu_profile.join.unmixing.turns import HurryingLock, Turns, give_way
+from gpu_profile.join.unmixing.pauses import give_way
 from gpu_profile.recording import read_recording
+from gpu_profile.regions.session.turns import HurryingLock, Turns
 
 
 class Awaited(threading.Event):

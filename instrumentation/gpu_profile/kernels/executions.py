@@ -1,0 +1,53 @@
+"""Which executions run, for whatever records or counts beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpu_profile.kernels.claim import forget_in_children
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.running import Running
+from gpu_profile.regions.session import process
+from gpu_profile.regions.session.entrance import Watcher
+from gpu_profile.regions.session.session import Session
+
+#: Executions that are collected at once; more are counted.
+MOST_EXECUTIONS: Final = 20_000
+
+
+class Watch:
+    """The session of this process, and every later one, tells `watcher` of executions from `begin` to `end`."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._sessions: list[Session] = []
+        forget_in_children(self)
+
+    def begin(self) -> None:
+        """Be told from now on."""
+        process.on_start(self._join)
+
+    def _join(self, session: Session) -> None:
+        self._sessions.append(session)
+        session.watch(self._watcher)
+
+    def end(self) -> None:
+        """Be told of no more beginnings. Ending it again does nothing."""
+        process.off_start(self._join)
+        sessions, self._sessions = self._sessions, []
+        for session in sessions:
+            session.unwatch(self._watcher)
+
+    def forget(self) -> None:
+        """The sessions are the parent process's."""
+        self._sessions = []
+        process.off_start(self._join)
+
+
+def running_from(execution: Execution | None) -> Iterator[Running]:
+    """Regions that run, from this execution on outwards. Spans that are no regions are left out."""
+    while execution is not None:
+        if isinstance(execution, Running) and not execution.end_ns:
+            yield execution
+        execution = execution.parent
