@@ -5,6 +5,8 @@ SHELL := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Tests start hundreds of Python processes: each would compile all of its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv

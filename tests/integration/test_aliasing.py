@@ -23,7 +23,7 @@ from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 
 SCRAPE_S = 15
-SCRAPES = 17
+SCRAPES = 9
 #: Five scrapes fall into this range and span 60 s, which is a whole number of all periods: the truth is the duty.
 RANGE_S = 74
 DUTIES = (0.02, 0.30, 0.70, 0.98)

@@ -81,7 +81,7 @@ def test_what_a_driver_keeps_with_its_moments_needs_no_polls() -> None:
     assert near(found.window, 166.7, 0.5)
 
 
-@pytest.mark.parametrize("seed", range(2, 8))
+@pytest.mark.parametrize("seed", range(2, 6))
 def test_intervals_hold_for_any_seed(seed: int) -> None:
     found = known(counter(lag_ms=float(seed * 7)), seed)
     assert near(found.lag, seed * 7.0)
@@ -140,9 +140,9 @@ def test_no_load_and_no_readings_are_no_error() -> None:
 
 def test_a_level_that_a_sensor_hardly_answers_to_makes_its_timing_no_less_certain() -> None:
     rng = np.random.default_rng(5)
-    lengths = rng.choice([10.37, 20.71, 51.93], 900) * 1e6
+    lengths = rng.choice([10.37, 20.71, 51.93], 300) * 1e6
     edges = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    levels = rng.integers(-1, 2, 900)
+    levels = rng.integers(-1, 2, 300)
     on = levels >= 0
     load = Load(edges[:-1][on], edges[1:][on], levels[on])
     grid = np.arange(0, edges[-1], 100_000)

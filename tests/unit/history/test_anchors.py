@@ -12,9 +12,9 @@ from gpu_profile.units import NS_PER_S
 
 DEVICE = Device("GPU-a")
 T0 = 1_700_000_000 * NS_PER_S
-DAY = 86_400
+LONG = 14_400
 #: A region that begins and ends in the middle of rows.
-START, END = T0 + 100 * NS_PER_S + 123_456_789, T0 + DAY * NS_PER_S - 987_654_321
+START, END = T0 + 100 * NS_PER_S + 123_456_789, T0 + LONG * NS_PER_S - 987_654_321
 
 
 def counter(rng: np.random.Generator, n: int) -> Ints:
@@ -40,11 +40,11 @@ def samples(row: Signal, values: Ints) -> list[Sample]:
 
 
 def both(name: str, hot: int) -> tuple[Column, Column]:
-    """A column of ten minutes with an anchor, and one of all the day."""
+    """A column of ten minutes with an anchor, and one of all the time."""
     row, draw = KINDS[name]
-    taken = samples(row, draw(np.random.default_rng(5), DAY))
+    taken = samples(row, draw(np.random.default_rng(5), LONG))
     timeline = Timeline(DEVICE, [row], capacity=600, hot=hot)
-    full = Column(row, DAY)
+    full = Column(row, LONG)
     anchored = False
     for sample in taken:
         if not anchored and timeline.anchor_due(START):
@@ -67,7 +67,7 @@ def seen(column: Column, a: int, b: int) -> Reading:
 
 @pytest.mark.parametrize("hot", [200, 600], ids=["with a history", "buffer only"])
 @pytest.mark.parametrize("name", KINDS)
-def test_a_day_over_a_history_of_ten_minutes_reads_as_over_a_history_of_a_day(name: str, hot: int) -> None:
+def test_hours_over_a_history_of_ten_minutes_read_as_over_a_history_of_hours(name: str, hot: int) -> None:
     held, full = both(name, hot)
     ours, theirs = seen(held, START, END), seen(full, START, END)
     assert ours == theirs

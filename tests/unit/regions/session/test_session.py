@@ -54,7 +54,7 @@ def test_region_that_outlives_the_history_has_values_of_its_own_for_all_of_its_t
     stage = staged(retention_s=5)
     start = stage.clock.now_ns()
     with region("train"):
-        for _ in range(60):
+        for _ in range(20):
             stage.work(1.0, "train", share=0.4)
     energy_j = stage.truth().device(0, start, stage.clock.now_ns()).energy_j
     timeline = stage.session.joiner.pools[stage.uuid].timeline

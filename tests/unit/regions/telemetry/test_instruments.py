@@ -140,19 +140,19 @@ def test_every_execution_counts_at_any_sampling_of_traces(
             instruments._instrumented.clear()
             instrument_regions(reader.provider)
             stage.run(0.5)
-            for _ in range(2_000):
+            for _ in range(500):
                 with region("decode", items=2):
                     stage.work(0.005, "decode", share=0.8)
             stage.flush()
             page = series(exposition())
-            assert len(stage.spans) == 2_000 if sampled == 1.0 else len(stage.spans) < 100
-            assert page['gpu_profile_region_duration_seconds_count{region="decode"}'] == 2_000
-            assert page['gpu_profile_region_items_total{region="decode"}'] == 4_000
-            assert sum(v for k, v in page.items() if k.startswith("gpu_profile_region_calls_total")) == 2_000
-            assert sum(reader.values(rows.REGION_CALLS.otel).values()) == 2_000
-            assert reader.durations("decode").count == 2_000
+            assert len(stage.spans) == 500 if sampled == 1.0 else len(stage.spans) < 50
+            assert page['gpu_profile_region_duration_seconds_count{region="decode"}'] == 500
+            assert page['gpu_profile_region_items_total{region="decode"}'] == 1_000
+            assert sum(v for k, v in page.items() if k.startswith("gpu_profile_region_calls_total")) == 500
+            assert sum(reader.values(rows.REGION_CALLS.otel).values()) == 500
+            assert reader.durations("decode").count == 500
             numbers[sampled] = [reader.values(row.otel) for row in (rows.REGION_BUSY, rows.REGION_ENERGY)]
-            assert stage.session.joiner.pools[stage.uuid].pooled("decode").executions == 2_000
+            assert stage.session.joiner.pools[stage.uuid].pooled("decode").executions == 500
     kept, dropped = ([list(values.values()) for values in numbers[s]] for s in (1.0, ratio))
     assert dropped == kept
 
