@@ -1,4 +1,4 @@
-"""Half an hour of a region on a simulated clock, over a history of minutes: what it is told in the end, and what is kept."""
+"""Half an hour of a region on a simulated clock, over a history of a minute: what it is told, and what is kept."""
 
 import gc
 import sys
