@@ -26,12 +26,12 @@ _Float = TypeVar("_Float", np.float64, np.float32)
 class Equations:
     """Sums over windows. Unknowns are the probes' coefficients, then the columns' rates, nobody's first.
 
-    `probes` are those of every window that is added; signals share the windows.
+    `probes` are those of every window that is added; signals share the windows. `columns` are there to begin with.
     """
 
-    def __init__(self, probes: Sequence[Probe] = ()) -> None:
+    def __init__(self, probes: Sequence[Probe] = (), columns: int = 1) -> None:
         self.probes = tuple(probes)
-        size = len(self.probes) + 1
+        size = len(self.probes) + columns
         #: Of equations without probes: what they were on average over the time of their columns.
         self.means: dict[Probe, float] = {}
         self.n = 0

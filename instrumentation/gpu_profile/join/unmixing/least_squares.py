@@ -11,6 +11,9 @@ from gpu_profile.history.timeline import Floats
 #: A minimum is flat to this share of the moments; it is looked for in so many rounds at once.
 _FLAT: Final = 1e-10
 _PIVOTS: Final = 8
+#: So much is added to each square, as a share of it: two columns that are alike still have a solution, well within what
+#: counts as flat.
+_RIDGE: Final = 1e-12
 
 
 def least_of_each(gram: Floats, moment: Floats, most: float) -> list[Floats]:
@@ -25,22 +28,20 @@ def least_of_each(gram: Floats, moment: Floats, most: float) -> list[Floats]:
     # Columns that were never active stay 0.
     never = gram[:, every, every] <= 0
     low = high = np.zeros_like(never)
-    try:
-        for _ in range(_PIVOTS):
-            held, fixed = never | low | high, np.where(high, most, 0.0)
-            left = gram * ~(held[:, :, None] | held[:, None, :])
-            left[:, every, every] += held
-            right = moment - (gram @ fixed[:, :, None])[:, :, 0]
-            found = np.linalg.solve(left, np.where(held, fixed, right)[:, :, None])[:, :, 0]
-            slopes = moment - (gram @ found[:, :, None])[:, :, 0]
-            below, above = ~held & (found < 0), ~held & (found > most)
-            up, down = low & (slopes > flat), high & (slopes < -flat)
-            wrong = np.asarray((below | above | up | down).any(axis=1))
-            if not wrong.any():
-                break
-            low, high = low & ~up | below, high & ~down | above
-    except np.linalg.LinAlgError:
-        wrong, found = np.ones(len(gram), bool), moment
+    ridge = _RIDGE * gram[:, every, every]
+    for _ in range(_PIVOTS):
+        held, fixed = never | low | high, np.where(high, most, 0.0)
+        left = gram * ~(held[:, :, None] | held[:, None, :])
+        left[:, every, every] += np.where(held, 1.0, ridge)
+        right = moment - (gram @ fixed[:, :, None])[:, :, 0]
+        found = np.linalg.solve(left, np.where(held, fixed, right)[:, :, None])[:, :, 0]
+        slopes = moment - (gram @ found[:, :, None])[:, :, 0]
+        below, above = ~held & (found < 0), ~held & (found > most)
+        up, down = low & (slopes > flat), high & (slopes < -flat)
+        wrong = np.asarray((below | above | up | down).any(axis=1))
+        if not wrong.any():
+            break
+        low, high = low & ~up | below, high & ~down | above
     return [
         bounded(one_gram, one_moment, most) if bad else rates
         for one_gram, one_moment, rates, bad in zip(gram, moment, found, wrong, strict=True)

@@ -343,7 +343,7 @@ class Likelihood:
         rates, origin_ns, n = fitted.rates(self.most), int(windows.starts[0]), len(windows.ends)
         probes = [one.design.probes(self._pieces, chosen, one.shares, rates, origin_ns) for one in some]
         for again in (self._limit < math.inf, False):
-            equations = Equations(chosen)
+            equations = Equations(chosen, self.columns)
             for one, each in zip(some, probes, strict=True):
                 equations.add(one.shares, one.values[:, None], each)
             square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
