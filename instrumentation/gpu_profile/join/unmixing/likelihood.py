@@ -172,6 +172,8 @@ class Likelihood:
         self._discrepancy = _DISCREPANCY * self._variance
         #: Residuals are clipped to this.
         self._limit = math.inf
+        #: The rates that were found under a timing, and with which limit: they are asked for again and again.
+        self._steady: dict[tuple[Sensor, float], Floats] = {}
 
     def _coarse(self) -> ActiveTime | SampledTime:
         """Active time as it is searched."""
@@ -250,6 +252,7 @@ class Likelihood:
                 fitted = self._fitted(part)
                 rates = rates_of_each(fitted, self.most)
                 left |= zip(part, map(self._left, fitted, rates, repeat(n)), strict=True)
+                self._steady |= zip(zip(part, repeat(self._limit)), rates, strict=True)
         return [left[sensor] for sensor in sensors]
 
     def _left(self, fitted: Sums, rates: Floats, n: int) -> float:
@@ -264,7 +267,10 @@ class Likelihood:
 
     def rates(self, sensor: Sensor) -> Floats:
         """The rates of the first signal under a timing."""
-        return self._fitted([sensor])[0].rates(self.most)
+        found = self._steady.get((sensor, self._limit))
+        if found is None:
+            found = self._steady[sensor, self._limit] = self._fitted([sensor])[0].rates(self.most)
+        return found
 
     def _score(self, sensor: Sensor, left: float) -> float:
         """Twice how much less likely (natural logarithm) the windows are than with a residual of 1.

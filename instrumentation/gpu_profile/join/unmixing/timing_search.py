@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -57,6 +57,8 @@ _FAR_OFF: Final = 200.0
 #: often.
 _RANGE_NS: Final = 60_000_000
 _STEP_NS: Final = 2_500_000
+#: Timings whose range is looked for are tried so many at once.
+_TOGETHER: Final = 8
 _SOME: Final = 300
 _CLOSER_NS: Final = (1_250_000, 600_000, 300_000, 150_000)
 _CORRECTIONS: Final = 3
@@ -158,7 +160,11 @@ class Search(Likelihood):
         return self._others(best.sensor, found, partial(self._if_rates_vary, best), reference)
 
     def _others(
-        self, best: Sensor, found: Sequence[Sensor], judge: Callable[[Sensor], float], reference: Best
+        self,
+        best: Sensor,
+        found: Sequence[Sensor],
+        judge: Callable[[Iterator[Sensor]], Iterator[float]],
+        reference: Best,
     ) -> tuple[Sensor, ...]:
         apart = [best]
         for sensor in found:
@@ -184,25 +190,23 @@ class Search(Likelihood):
         scores = sorted((one.score if is_late(one.sensor) else beside(one), one.sensor) for one in some)
         return [sensor for score, sensor in scores if reference.near(score, late=is_late(sensor))]
 
-    def _if_steady(self, best: tuple[Sensor, float], sensor: Sensor) -> float:
-        return self._beside(sensor, self.residual(sensor), best)
+    def _if_steady(self, best: tuple[Sensor, float], sensors: Iterator[Sensor]) -> Iterator[float]:
+        while some := list(islice(sensors, _TOGETHER)):
+            yield from (self._beside(*each, best) for each in self._with_residuals(some))
 
-    def _if_rates_vary(self, best: Trial, sensor: Sensor) -> float:
-        return self._beside_if_rates_vary(self._trial(sensor), best)
+    def _if_rates_vary(self, best: Trial, sensors: Iterator[Sensor]) -> Iterator[float]:
+        return (self._beside_if_rates_vary(self._trial(sensor), best) for sensor in sensors)
 
-    def _as_good(self, best: Sensor, judge: Callable[[Sensor], float], reference: Best) -> Iterator[Sensor]:
+    def _as_good(
+        self, best: Sensor, judge: Callable[[Iterator[Sensor]], Iterator[float]], reference: Best
+    ) -> Iterator[Sensor]:
         """The ends of the range around the best lag that is hardly worse: in a loop it may be wide."""
         for step in (-_STEP_NS, _STEP_NS):
-            last = best
-            for move in range(step, step * (_RANGE_NS // _STEP_NS + 1), step):
-                near = best._replace(lag_ns=best.lag_ns + move)
-                if not (near.period_ns or near.lag_ns >= self._earliest_ns) or not reference.near(
-                    judge(near), late=is_late(near)
-                ):
-                    break
-                last = near
-            if last is not best:
-                yield last
+            lags = range(best.lag_ns + step, best.lag_ns + step * (_RANGE_NS // _STEP_NS + 1), step)
+            near = [best._replace(lag_ns=lag) for lag in lags if best.period_ns or lag >= self._earliest_ns]
+            scores = zip(near, judge(iter(near)), strict=False)
+            good = [sensor for sensor, _ in takewhile(lambda one: reference.near(one[1], late=is_late(one[0])), scores)]
+            yield from good[-1:]
 
     def _varying(
         self, middle: Sensor, tried: Sequence[tuple[Sensor, float]], range_ns: int = _RANGE_NS
