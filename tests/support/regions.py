@@ -79,6 +79,9 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.provider.shutdown()
+        # What the session would still find out of its last samples nobody asks for any more.
+        self.session.ignore()
+        self.session.sampler.stop()
         process.stop()
         process.configure()
         self.queue.close()
