@@ -31,8 +31,7 @@ _COARSE: Final = 800
 #: Where the fit begins to refine, and where it ends, in ms.
 _STEP: Final = 8.0
 _LAST_STEP: Final = 0.02
-#: Corners of the staircase that stands for an exponential, at equal quantiles, the last at this many time constants.
-_CORNERS: Final = 48
+#: What ran so many time constants ago, an exponential has forgotten.
 _REACH: Final = 6.0
 #: A shape is told from another one if it is more likely by this much (twice the natural logarithm).
 _CLEAR: Final = 10.0
@@ -201,14 +200,20 @@ class _Passed:
             return (self.until(at) - self.until(before)) / (seen.at - seen.before)
         if shape == "mean":
             return (self.until(at) - self.until(at - window)) / window
-        corners = -np.log(1 - np.linspace(0, 1 - math.exp(-_REACH), _CORNERS + 1)) * window
-        result = np.zeros((self.count, *at.shape))
-        newer = self.until(at)
-        for a, b in pairwise(corners.tolist()):
-            older = self.until(at - b)
-            result += (newer - older) / (b - a) / _CORNERS
-            newer = older
-        return result
+        return np.array([_followed(at, edges, window) for edges in self._edges])
+
+
+def _followed(moments: Floats, edges: Floats, constant: float) -> Floats:
+    """What an exponential shows at moments of a level that goes on and off by turns at `edges`."""
+    shown = [0.0]
+    for i, share in enumerate(np.exp(-np.diff(edges) / constant).tolist()):
+        level = 1.0 if i % 2 == 0 else 0.0
+        shown.append(level + (shown[-1] - level) * share)
+    at = np.maximum(moments, edges[0])
+    place = np.searchsorted(edges, at, side="right") - 1
+    levels = np.where(place % 2 == 0, 1.0, 0.0)
+    found: Floats = levels + (np.array(shown)[place] - levels) * np.exp((edges[place] - at) / constant)
+    return found
 
 
 def _tried(passed: _Passed, seen: _Observed, shapes: Sequence[Shape]) -> list[_Fit]:
