@@ -194,10 +194,11 @@ def _sources() -> tuple[dict[Any, list[Any]], dict[Any, list[Any]], list[int]]:
     for row, reader in READERS.items():
         if row not in opened:
             continue
-        if reader.field and not _refused(reader):
-            fields[row.tier].append((getattr(nv, reader.field), reader.scope))
-        elif reader.buffer:
+        # What the driver keeps samples of is not polled.
+        if reader.buffer:
             buffers.append(getattr(nv, reader.buffer))
+        elif reader.field and not _refused(reader):
+            fields[row.tier].append((getattr(nv, reader.field), reader.scope))
         elif reader.query is not None:
             queries[row.tier].setdefault(reader.query, []).append((row.key, reader.pick))
     return fields, {tier: list(found.items()) for tier, found in queries.items()}, buffers

@@ -65,21 +65,21 @@ def test_the_same_pair_gives_the_same_intervals_again() -> None:
     assert compare(a, b) == compare(a, b)
 
 
-def test_of_40_programs_compared_with_themselves_at_most_3_show_any_difference() -> None:
+def test_of_25_programs_compared_with_themselves_at_most_2_show_any_difference() -> None:
     """Executions are few, depend on one another, have heavy tails and a warm-up; runs differ as a whole. `make bench
     ONLY=heart` compares 200."""
-    wrong = [seed for seed in range(40) if different(pair(seed, most=40))]
-    assert len(wrong) <= 3, wrong
+    wrong = [seed for seed in range(25) if different(pair(seed, most=40))]
+    assert len(wrong) <= 2, wrong
 
 
-def test_a_fifth_more_time_in_one_region_is_found_in_17_of_20_pairs() -> None:
+def test_a_fifth_more_time_in_one_region_is_found_in_9_of_10_pairs() -> None:
     found = []
-    for seed in range(20):
+    for seed in range(10):
         program = Program.draw(np.random.default_rng(seed), 30)
         program = replace(program, spread=0.1, tail=4.0, memory=0.0, warm_up=0.0)
         found.append({region for region, _ in different(pair(seed, slower=1.2, program=program))})
-    assert sum(CHANGED in regions for regions in found) >= 17
-    assert sum(regions > {CHANGED} for regions in found) <= 2
+    assert sum(CHANGED in regions for regions in found) >= 9
+    assert sum(regions > {CHANGED} for regions in found) <= 1
 
 
 def test_executions_that_depend_on_one_another_give_no_interval_if_they_are_worth_too_few() -> None:

@@ -8,7 +8,7 @@ from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.regimes import Regime
 from gpu_profile.regimes.evidence import Basis
 
-SAMPLE = 20
+SAMPLE = 15
 
 
 @pytest.fixture(scope="module")

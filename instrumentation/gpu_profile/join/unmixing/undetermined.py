@@ -39,16 +39,21 @@ class Undetermined:
         self._seen = diagonal > 0
         self._scale = scale = np.where(self._seen, 1 / np.sqrt(np.where(self._seen, diagonal, 1.0)), 0.0)
         scaled, wrong = (matrix * scale[:, None] * scale for matrix in (gram, errors.most))
-        most_error = min(errors.allowed, largest(gram, moment, square, errors.most))
 
         def directions(share: float) -> tuple[Floats, Floats, Bools]:
             strengths, axes = np.linalg.eigh(scaled - share * wrong)
             return strengths, axes, strengths < max(float(strengths.max(initial=0.0)), 1e-300) / _WORST_CONDITION
 
         strengths, axes, weak = directions(0.0)
+        self._hidden = [_Axes.of(axes[:, weak], scale)]
+        if not errors.most.any():
+            self.moved: Floats = np.zeros(len(scale))
+            self.unsure: Floats = np.zeros(len(scale))
+            return
+        most_error = min(errors.allowed, largest(gram, moment, square, errors.most))
         steady = axes @ ((axes.T @ (moment * scale)) / np.where(weak, np.inf, strengths))
         _, other_axes, hidden = directions(_CAUTION * most_error)
-        self._hidden = [_Axes.of(axes[:, weak], scale), _Axes.of(other_axes[:, hidden], scale)]
+        self._hidden.append(_Axes.of(other_axes[:, hidden], scale))
         # Where physics alone bounds a rate, there is no saying where between its bounds it is.
         unbound = other_axes[:, hidden]
 
@@ -60,7 +65,7 @@ class Undetermined:
 
         first, self.moved, last = (moves(min(share, most_error)) for share in (errors.least, errors.likely, 1.0))
         apart = np.abs(last - self.moved), np.abs(first - self.moved), _UNSURE * np.abs(self.moved)
-        self.unsure: Floats = np.maximum.reduce(apart)
+        self.unsure = np.maximum.reduce(apart)
 
     def farthest(self, weights: Floats, rates: Floats) -> float:
         """How far the rate of a mixture of columns may be off: as far as physics lets it. `rates` are those found."""

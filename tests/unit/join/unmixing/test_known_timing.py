@@ -141,7 +141,7 @@ def test_live_and_analysed_are_equal_to_the_last_window_where_utilisation_comes_
 
 def test_live_and_analysed_they_say_the_same() -> None:
     made = program(1, fixed=True, jitter=0.05, stamps=Stamps((0.2, 0.5)))
-    run = Case(changed(made, duty=1.0), (COUNTER, SAMPLED[1], POWER), 20.0, 1).run()
+    run = Case(changed(made, duty=1.0), (COUNTER, SAMPLED[1], POWER), 12.0, 1).run()
     after = analysed(run)
     live = {key: answer.value for key, answer in replayed(run).items() if key[1] == "power"}
     told = {key: value for key, value in live.items() if value is not None}

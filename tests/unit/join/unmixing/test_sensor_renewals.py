@@ -84,7 +84,7 @@ REFUSED = (CONSTANT, 10, 50)
 
 @pytest.mark.parametrize(
     ("load", "period_ms", "poll_ms"),
-    [case for case in product((CONSTANT, ALTERNATING), (10, 20, 50, 100), POLLS_MS) if case[1:] != (20, 50)],
+    [case for case in product((CONSTANT, ALTERNATING), (10, 20, 50, 100), (10, 50)) if case[1:] != (20, 50)],
 )
 def test_powers_are_right_however_often_the_counter_is_renewed_and_read(
     load: Load, period_ms: int, poll_ms: int
@@ -98,8 +98,11 @@ def test_a_reader_that_is_faster_than_the_renewals_may_be_unsteady(period_ms: in
     check(pool_of(ALTERNATING, period_ms, calls(poll_ms, 10, wander_ms=3), 10), ALTERNATING)
 
 
-@pytest.mark.parametrize("load", [CONSTANT, ALTERNATING])
-@pytest.mark.parametrize(("period_ms", "poll_ms"), [(20, 50), (10, 9.7), (10, 47), (50, 47), (20, 53)])
+@pytest.mark.parametrize(
+    ("load", "period_ms", "poll_ms"),
+    [(ALTERNATING, *times) for times in ((20, 50), (10, 9.7), (10, 47), (50, 47), (20, 53))]
+    + [(CONSTANT, 20, 50), (CONSTANT, 10, 9.7)],
+)
 def test_where_readings_drift_through_renewals_that_they_do_not_show_the_interval_says_so(
     load: Load, period_ms: float, poll_ms: float
 ) -> None:
