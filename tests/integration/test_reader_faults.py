@@ -12,10 +12,13 @@ CHOSEN = (
     "a GPU is lost, and comes back",
     "a GPU hangs in its field values",
     "an XID comes while its GPU hangs",
+    "a call outlasts what made it hang",
     "the driver is replaced by another version",
+    "the first GPU is taken out: indices shift",
     "two GPUs are taken out for good while the reader dies",
     "a GPU is put back that only a new start of NVML lists",
     "a GPU's call crashes the reader",
+    "garbage in the reader's pipe",
     "the GPUs are released twice",
 )
 #: Told of how a fault went, and judged by the benchmark alone: a loaded machine takes its time.

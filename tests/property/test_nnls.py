@@ -95,6 +95,18 @@ def test_what_is_found_by_exchanging_sets_is_the_least_of_all(problem: Problem) 
     assert problem.cost(rates) <= problem.least(1.0) + 1e-6
 
 
+def test_one_loop_whose_regions_are_never_apart_has_no_other_solved_by_itself() -> None:
+    rng = np.random.default_rng(2)
+    shares = rng.dirichlet(np.ones(3), 50)
+    alike = np.outer(np.full(50, 0.25), [1.0, 1.0, 2.0])
+    some = [Sums.of(each, each @ [0.2, 0.5, 0.9], 0, 0) for each in (shares, alike, shares)]
+    with mock.patch.object(least_squares, "bounded", side_effect=bounded) as alone:
+        found = rates_of_each(some, 1.0)
+    assert not alone.called
+    assert found[0] == pytest.approx([0.2, 0.5, 0.9])
+    assert found[1] @ [1.0, 1.0, 2.0] == pytest.approx(2.5)
+
+
 def test_rates_at_both_bounds_are_found_without_solving_one_by_one() -> None:
     rng = np.random.default_rng(1)
     some = []

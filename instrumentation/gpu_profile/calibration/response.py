@@ -31,7 +31,7 @@ _COARSE: Final = 800
 #: Where the fit begins to refine, and where it ends, in ms.
 _STEP: Final = 8.0
 _LAST_STEP: Final = 0.02
-#: What ran so many time constants ago, an exponential has forgotten.
+#: An exponential has forgotten what ran so many time constants ago.
 _REACH: Final = 6.0
 #: A shape is told from another one if it is more likely by this much (twice the natural logarithm).
 _CLEAR: Final = 10.0
@@ -204,7 +204,10 @@ class _Passed:
 
 
 def _followed(moments: Floats, edges: Floats, constant: float) -> Floats:
-    """What an exponential shows at moments of a level that goes on and off by turns at `edges`."""
+    """The output, at `moments`, of an exponential filter whose input switches on and off by turns at `edges`; in ms.
+
+    It is the exact solution of `constant * dy/dt = input - y` from 0 on.
+    """
     shown = [0.0]
     for i, share in enumerate(np.exp(-np.diff(edges) / constant).tolist()):
         level = 1.0 if i % 2 == 0 else 0.0

@@ -65,11 +65,11 @@ def test_the_same_pair_gives_the_same_intervals_again() -> None:
     assert compare(a, b) == compare(a, b)
 
 
-def test_of_25_programs_compared_with_themselves_at_most_2_show_any_difference() -> None:
+def test_of_25_programs_compared_with_themselves_at_most_1_shows_any_difference() -> None:
     """Executions are few, depend on one another, have heavy tails and a warm-up; runs differ as a whole. `make bench
     ONLY=heart` compares 200."""
     wrong = [seed for seed in range(25) if different(pair(seed, most=40))]
-    assert len(wrong) <= 2, wrong
+    assert len(wrong) <= 1, wrong
 
 
 def test_a_fifth_more_time_in_one_region_is_found_in_9_of_10_pairs() -> None:
@@ -79,7 +79,7 @@ def test_a_fifth_more_time_in_one_region_is_found_in_9_of_10_pairs() -> None:
         program = replace(program, spread=0.1, tail=4.0, memory=0.0, warm_up=0.0)
         found.append({region for region, _ in different(pair(seed, slower=1.2, program=program))})
     assert sum(CHANGED in regions for regions in found) >= 9
-    assert sum(regions > {CHANGED} for regions in found) <= 1
+    assert sum(regions > {CHANGED} for regions in found) == 0
 
 
 def test_executions_that_depend_on_one_another_give_no_interval_if_they_are_worth_too_few() -> None:

@@ -10,7 +10,7 @@ from laboratory.programs import Floats
 from laboratory.sensors import Sensor
 
 from gpu_profile.calibration.renewals import Estimate
-from gpu_profile.calibration.response import Load, Response, find, find_stamped
+from gpu_profile.calibration.response import Load, Response, _followed, find, find_stamped
 
 
 def known(sensor: Sensor, seed: int = 1, **options: float) -> Response:
@@ -159,6 +159,18 @@ def test_a_level_that_a_sensor_hardly_answers_to_makes_its_timing_no_less_certai
         assert found.lag.value == pytest.approx(5, abs=0.3)
         assert found.window.value == pytest.approx(15, abs=0.3)
         assert max(found.lag.half_width, found.window.half_width) < 0.3
+
+
+@pytest.mark.parametrize("constant", [0.5, 15.0, 400.0])
+def test_an_exponential_follows_as_its_equation_says(constant: float) -> None:
+    edges = np.array([3.0, 10.0, 10.0, 40.0, 55.0, 55.5])
+    step, shown, told = 1e-3, 0.0, []
+    grid = np.arange(0.0, 80.0, step)
+    for on in (np.searchsorted(edges, grid + step / 2, "right") % 2).tolist():
+        told.append(shown)
+        shown += (on - shown) * step / constant
+    assert _followed(grid, edges, constant) == pytest.approx(np.array(told), abs=2 * step / constant)
+    assert _followed(grid[:6].reshape(2, 3), edges, constant).tolist() == [[0.0] * 3] * 2
 
 
 def test_readings_without_any_noise_are_no_trouble() -> None:

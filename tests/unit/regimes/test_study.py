@@ -8,7 +8,7 @@ from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.regimes import Regime
 from gpu_profile.regimes.evidence import Basis
 
-SAMPLE = 15
+SAMPLE = 36
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +24,13 @@ def answered(cases: list[Case]) -> list[Case]:
     return [c for c in cases if c.verdict.regime is not Regime.UNKNOWN]
 
 
-def test_with_counters_all_but_one_answer_are_right_and_9_of_10_workloads_are_answered(cases: list[Case]) -> None:
+def test_with_counters_19_of_20_answers_are_right_and_9_of_10_workloads_are_answered(cases: list[Case]) -> None:
     counters = of(cases, "counters")
     said = answered(counters)
     wrong = [(c.seed, str(c.label), str(c.verdict.regime)) for c in said if not c.right]
     assert len(counters) > SAMPLE / 3
     assert len(said) >= 0.9 * len(counters)
-    assert len(wrong) <= 1, wrong
+    assert len(wrong) <= 0.05 * len(said), wrong
 
 
 def test_answers_that_are_sure_are_right(cases: list[Case]) -> None:

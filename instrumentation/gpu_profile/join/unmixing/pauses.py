@@ -1,4 +1,4 @@
-"""Where a long computation may pause, which whoever runs it beside a program decides."""
+"""A hook in long computations: a thread that computes beside a program sets it, and pauses when it is called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pause: Final[ContextVar[Callable[[], None] | None]] = ContextVar("pause", defaul
 
 
 def give_way() -> None:
-    """Pause, if this thread's computation is one that pauses."""
+    """Call this thread's hook, if it set one."""
     wanted = pause.get()
     if wanted is not None:
         wanted()

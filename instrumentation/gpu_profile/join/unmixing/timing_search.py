@@ -203,7 +203,8 @@ class Search(Likelihood):
         """The ends of the range around the best lag that is hardly worse: in a loop it may be wide."""
         for step in (-_STEP_NS, _STEP_NS):
             lags = range(best.lag_ns + step, best.lag_ns + step * (_RANGE_NS // _STEP_NS + 1), step)
-            near = [best._replace(lag_ns=lag) for lag in lags if best.period_ns or lag >= self._earliest_ns]
+            possible = takewhile(lambda lag: best.period_ns or lag >= self._earliest_ns, lags)
+            near = [best._replace(lag_ns=lag) for lag in possible]
             scores = zip(near, judge(iter(near)), strict=False)
             good = [sensor for sensor, _ in takewhile(lambda one: reference.near(one[1], late=is_late(one[0])), scores)]
             yield from good[-1:]

@@ -51,6 +51,16 @@ def test_once_through_a_script_ends_idle() -> None:
     assert activity.many(np.array([S, 50 * S]))[:, Column.BUSY] == pytest.approx([1.0, 1.0])
 
 
+def test_many_moments_of_activities_in_a_row_are_those_of_each_moment() -> None:
+    phases = [Phase(duration_s=0.3, duty=0.5, period_s=0.1), Phase(duration_s=0.2), Phase(duration_s=0.1, duty=1.0)]
+    rng = np.random.default_rng(1)
+    for loop in (False, True):
+        activity = script(phases, H200, loop=loop)
+        at = np.concatenate((rng.integers(0, 2 * S, 200), [0, 300 * MS, 500 * MS, 600 * MS, 5 * S]))
+        assert np.array_equal(activity.many(at), np.array([activity.totals(t) for t in at.tolist()]))
+        assert activity.many(at[:0]).shape == (0, len(Column))
+
+
 def test_phase_that_ends_within_a_step_is_cut_there() -> None:
     phases = [Phase(duration_s=1.5, duty=0.5, period_s=1.0), Phase(duration_s=0.5)]
     activity = script(phases, H200, loop=True)

@@ -1,4 +1,4 @@
-"""Half an hour of a region on a simulated clock, over a history of a minute: what it is told, and what is kept."""
+"""An hour of a region on a simulated clock, over a history of a minute: what it is told, and what is kept."""
 
 import gc
 import sys
@@ -8,19 +8,19 @@ from benchmarks.long_run_worlds import Day, run
 
 from gpu_profile.catalogue.signals import ENERGY, UTILIZATION
 
-HZ, RETENTION_S, SECONDS = 10, 60.0, 1800
+HZ, RETENTION_S, SECONDS = 10, 60.0, 3600
 
 
 @pytest.fixture(scope="module")
 def measured() -> tuple[Day, list[int]]:
-    """Half an hour at 10 Hz with 60 s of history, and the interpreter's memory blocks after every five minutes."""
+    """An hour at 10 Hz with 60 s of history, and the interpreter's memory blocks after every ten minutes."""
     held: list[int] = []
 
     def note() -> None:
         gc.collect()
         held.append(sys.getallocatedblocks())
 
-    day = run(SECONDS, hz=HZ, settle_s=20, retention_s=RETENTION_S, note=note, note_s=300)
+    day = run(SECONDS, hz=HZ, settle_s=20, retention_s=RETENTION_S, note=note, note_s=600)
     return day, held
 
 
@@ -28,7 +28,7 @@ def test_a_region_that_outlives_the_history_is_told_as_if_all_of_it_were_there(m
     day, _ = measured
     assert day.busy.coverage == pytest.approx(1.0, abs=1e-3)
     assert day.errors() == {
-        "energy": pytest.approx(0, abs=3e-5),
+        "energy": pytest.approx(0, abs=1e-5),
         "mean power": pytest.approx(0, abs=1e-4),
         "busy time": pytest.approx(0, abs=1e-9),
         "p50": pytest.approx(0, abs=0.01),

@@ -145,7 +145,7 @@ def test_every_execution_counts_at_any_sampling_of_traces(
                     stage.work(0.005, "decode", share=0.8)
             stage.flush()
             page = series(exposition())
-            assert len(stage.spans) == 500 if sampled == 1.0 else len(stage.spans) < 50
+            assert len(stage.spans) == 500 if sampled == 1.0 else len(stage.spans) < 25
             assert page['gpu_profile_region_duration_seconds_count{region="decode"}'] == 500
             assert page['gpu_profile_region_items_total{region="decode"}'] == 1_000
             assert sum(v for k, v in page.items() if k.startswith("gpu_profile_region_calls_total")) == 500
