@@ -11,8 +11,7 @@ from gpu_profile.history.timeline import Floats
 #: A minimum is flat to this share of the moments; it is looked for in so many rounds at once.
 _FLAT: Final = 1e-10
 _PIVOTS: Final = 8
-#: So much is added to each square, as a share of it: two columns that are alike still have a solution, well within what
-#: counts as flat.
+#: So much of the largest square is added to each: of all that fits alike, the smallest rates are the solution.
 _RIDGE: Final = 1e-12
 
 
@@ -28,20 +27,23 @@ def least_of_each(gram: Floats, moment: Floats, most: float) -> list[Floats]:
     # Columns that were never active stay 0.
     never = gram[:, every, every] <= 0
     low = high = np.zeros_like(never)
-    ridge = _RIDGE * gram[:, every, every]
-    for _ in range(_PIVOTS):
-        held, fixed = never | low | high, np.where(high, most, 0.0)
-        left = gram * ~(held[:, :, None] | held[:, None, :])
-        left[:, every, every] += np.where(held, 1.0, ridge)
-        right = moment - (gram @ fixed[:, :, None])[:, :, 0]
-        found = np.linalg.solve(left, np.where(held, fixed, right)[:, :, None])[:, :, 0]
-        slopes = moment - (gram @ found[:, :, None])[:, :, 0]
-        below, above = ~held & (found < 0), ~held & (found > most)
-        up, down = low & (slopes > flat), high & (slopes < -flat)
-        wrong = np.asarray((below | above | up | down).any(axis=1))
-        if not wrong.any():
-            break
-        low, high = low & ~up | below, high & ~down | above
+    ridge = _RIDGE * gram[:, every, every].max(axis=1, keepdims=True, initial=0.0)
+    try:
+        for _ in range(_PIVOTS):
+            held, fixed = never | low | high, np.where(high, most, 0.0)
+            left = gram * ~(held[:, :, None] | held[:, None, :])
+            left[:, every, every] += np.where(held, 1.0, ridge)
+            right = moment - (gram @ fixed[:, :, None])[:, :, 0]
+            found = np.linalg.solve(left, np.where(held, fixed, right)[:, :, None])[:, :, 0]
+            slopes = moment - (gram @ found[:, :, None])[:, :, 0]
+            below, above = ~held & (found < 0), ~held & (found > most)
+            up, down = low & (slopes > flat), high & (slopes < -flat)
+            wrong = np.asarray((below | above | up | down).any(axis=1))
+            if not wrong.any():
+                break
+            low, high = low & ~up | below, high & ~down | above
+    except np.linalg.LinAlgError:
+        wrong, found = np.ones(len(gram), bool), moment
     return [
         bounded(one_gram, one_moment, most) if bad else rates
         for one_gram, one_moment, rates, bad in zip(gram, moment, found, wrong, strict=True)
