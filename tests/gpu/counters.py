@@ -14,7 +14,7 @@ from gpu_profile.kernels.counters.permissions import SAMPLES_SINCE, sampling_rel
 
 _METRICS: Final = {
     "memory": "sm__cycles_active.avg,sm__cycles_elapsed.avg,dram__bytes_read.sum,dram__bytes_write.sum",
-    "pipes": "sm__inst_executed.sum,sm__inst_executed_pipe_tensor.sum,sm__cycles_elapsed.avg",
+    "pipes": "sm__pipe_tensor_cycles_active.sum,sm__cycles_active.sum,sm__inst_executed.sum",
     # With one alone, libcupti 13.0 and 13.5 crashed on an H100.
     "one": "sm__cycles_active.avg",
 }
@@ -132,6 +132,9 @@ def counted(metrics: str, path: str) -> Figures:
     found.export_chrome_trace(f"{path}.timed")
     events = json.loads(Path(path).read_text())["traceEvents"]
     records = [each for each in events if str(each.get("cat", "")).startswith("cuda_profiler")]
+    if not records:
+        # https://github.com/pytorch/kineto/pull/1412
+        raise RuntimeError(f"PyTorch {torch.__version__} ignored profiler_metrics: its Kineto was built without them")
     return {"records": len(records), "first": records[:2]}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -22,6 +23,7 @@ from typing import Any, Final
 from unittest import mock
 
 from gpu.parts import Figures, Kit, Part, Skip, apart, program, quantiles
+from support.nvml_interface import functions
 
 _PACKAGES: Final = (
     "torch",
@@ -345,8 +347,18 @@ def _columns(played: Any) -> dict[str, Any]:
     return arrays
 
 
+def interface(kit: Kit) -> Figures:
+    """The functions of NVML that are called here, and those that this driver's library does not have."""
+    if kit.simulated:
+        raise Skip("a simulated node has no NVML")
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    asked = functions()
+    return {"functions": len(asked), "missing": sorted(name for name in asked if not hasattr(library, name))}
+
+
 PARTS: Final = {
     "machine": Part("versions, and what doctor finds", 40, machine),
+    "interface": Part("functions of NVML that are called, and those that there are not", 20, interface),
     "signals": Part("every signal idle and busy, and the time of each call", 60, signals),
     "plain_user": Part("what a user without rights is refused", 30, plain_user),
     "release": Part("what the exporter holds of the driver", 60, release),

@@ -123,7 +123,9 @@ class Event:
     def elapsed_time(self, end: Event) -> float:
         assert self.handle is not None
         assert end.handle is not None
-        return self.cuda.elapsed_ns(self.handle, end.handle) / 1e6
+        elapsed_ns = self.cuda.elapsed_ns(self.handle, end.handle)
+        assert elapsed_ns is not None
+        return elapsed_ns / 1e6
 
 
 @dataclass

@@ -123,5 +123,8 @@ def _counted(path: Path) -> list[Counted]:
 
     found = [record for record in Trace(path) if isinstance(record, Counted)]
     if not found:
-        raise UsageError(f"{path}: no hardware counters in it: it must be a trace recorded with them")
+        raise UsageError(
+            f"{path}: no hardware counters in it. PyTorch's profiler records them with profiler_metrics if it was "
+            "built for that, and builds for CUDA 13.0 are not; gpu_profile.kernels.sample_counters needs no such build"
+        )
     return found

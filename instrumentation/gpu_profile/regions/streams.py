@@ -6,6 +6,8 @@ waiting. Floor of the clock: it is time as the device tells it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from typing import Any, Protocol
 
 
@@ -24,3 +26,15 @@ class Stream(Protocol):
     def resolve(self, mark: Any) -> int | None:
         """When the device passed the mark (ns since the epoch); None while it has not."""
         ...
+
+
+def resolving(streams: Iterable[Stream | None]) -> ExitStack:
+    """A block in which many marks of these are resolved. A stream that has a method of this name may make that cheaper;
+    one whose method fails says so when its marks are resolved."""
+    block = ExitStack()
+    for stream in streams:
+        enter = getattr(stream, "resolving", None)
+        if enter is not None:
+            with suppress(Exception):
+                block.enter_context(enter())
+    return block

@@ -2,15 +2,18 @@
 
 An event's time is known only as its distance from another event. So now and then one is recorded on an idle stream of
 our own, and looked at until the device has passed it. That was between two readings of the host's clock, and marks
-count from the newest of these. Nothing synchronises. A device that other processes share may take milliseconds to pass
-it: who resolves marks waits for that, who records them never.
+count from the newest of these, at the pace of the device's clock, which two of them tell. Nothing synchronises. A
+device that other processes share may take milliseconds to pass it: who resolves marks waits for that, who records them
+never.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from gpu_profile.clock import Alarm, Clock
@@ -20,8 +23,13 @@ from gpu_profile.units import NS_PER_S, nanoseconds
 _log = logging.getLogger("gpu_profile")
 
 #: The two clocks drift apart by up to 1e-4, and a distance is a 32 bit number of milliseconds: marks count from a
-#: base that is not much older than this, which keeps both errors below half a millisecond.
+#: base that is not much older than this, which keeps both errors below half a millisecond where the drift is unknown.
 RENEW_S: Final = 5.0
+#: Two bases so far apart tell the drift, if the widths of both leave less than `SURE` of it open.
+APART_S: Final = 1.0
+SURE: Final = 2e-5
+#: Crystals are within 1e-4, and a host's clock that is slewed within 5e-4: more is a clock that was set.
+FASTEST: Final = 1e-3
 #: Who records against a base of this age renews it at once. Where that fails, the old one must do up to `LAST_S`.
 STALE_S: Final = 10.0
 LAST_S: Final = 60.0
@@ -43,15 +51,41 @@ MOST_FAILURES: Final = 8
 
 
 class Base:
-    """An event that the device passed at `ns` by the host's clock; given back when no mark counts from it any more."""
+    """An event that the device passed at `ns` by the host's clock, give or take half of `width_ns`; given back when
+    nothing counts from it any more."""
 
-    __slots__ = ("_free", "event", "ns")
+    __slots__ = ("_free", "event", "ns", "width_ns")
 
     def __init__(self, event: int, ns: int, free: list[int]) -> None:
         self.event, self.ns, self._free = event, ns, free
+        self.width_ns = 0
 
     def __del__(self) -> None:
         self._free.append(self.event)
+
+
+class Drift:
+    """How much longer a distance between two events is by the host's clock: `per_ns` of it; None while unknown."""
+
+    def __init__(self) -> None:
+        self.per_ns: float | None = None
+        self._bases: deque[Base] = deque()
+
+    def take(self, base: Base, elapsed_ns: Callable[[int, int], int | None]) -> None:
+        """Tell it of a new base. The oldest of the last `LAST_S` and the newest tell the drift best."""
+        bases = self._bases
+        while bases and not 0 < base.ns - bases[0].ns <= LAST_S * NS_PER_S:
+            bases.popleft()
+        if bases and base.ns - bases[0].ns >= APART_S * NS_PER_S:
+            first = bases[0]
+            distance_ns = elapsed_ns(first.event, base.event) or 0
+            per_ns = (base.ns - first.ns) / distance_ns - 1 if distance_ns > 0 else FASTEST
+            if abs(per_ns) >= FASTEST:
+                bases.clear()
+                self.per_ns = None
+            elif first.width_ns + base.width_ns <= 2 * SURE * distance_ns:
+                self.per_ns = per_ns
+        bases.append(base)
 
 
 class Mark:
@@ -81,6 +115,12 @@ class Unmarked:
 UNMARKED: Final = Unmarked()
 
 
+class _Here(threading.local):
+    """Whether this thread is in a block of `resolving`."""
+
+    within = False
+
+
 class EventStream:
     """The calling thread's current stream on one device, as `gpu_profile.regions.streams.Stream`.
 
@@ -105,12 +145,14 @@ class EventStream:
         self._made = 0
         self._failures = 0
         self._base: Base | None = None
+        self._drift = Drift()
         #: When a base was last tried to be had, at once or by waiting for it.
         self._tried_ns: int | None = None
         self._waited_ns: int | None = None
         #: Never set: what there is to wait for is on the device.
         self._never = Alarm()
         self._lock = threading.Lock()
+        self._here = _Here()
         #: Held while a base is sought. Only ever tried, not waited for: it may be held for `PATIENCE_S`.
         self._seeking = threading.Lock()
         self._renew(self._now_ns())
@@ -147,40 +189,66 @@ class EventStream:
             return UNMARKED
         return mark
 
+    @contextmanager
+    def resolving(self) -> Iterator[None]:
+        """A block in which the calling thread resolves many marks: what all of them need is done once."""
+        self._keep_base()
+        if self._here.within or self.lost:
+            yield
+            return
+        with self._cuda.inside(self._context):
+            self._here.within = True
+            try:
+                yield
+            finally:
+                self._here.within = False
+
     def resolve(self, mark: Mark | Unmarked) -> int | None:
         """When the device passed the mark (ns since the epoch), None while it has not.
 
         Raises LookupError for `UNMARKED`, CudaError if the device cannot tell any more. Also sees to it that marks
         which follow have a base.
         """
+        alone = not self._here.within
         if isinstance(mark, Unmarked):
-            self._keep_base()  # else none might ever be had, and so no mark
+            if alone:
+                self._keep_base()  # else none might ever be had, and so no mark
             raise LookupError("there is no mark: recorded in a graph's capture, or without a base")
         if mark.event is None:
             return mark.moment_ns
+        if alone and self._drift.per_ns is None:
+            self._keep_base()
         with self._lock:
             if mark.event is None:
                 return mark.moment_ns
             try:
-                with self._cuda.inside(self._context):
-                    if not self._cuda.passed(mark.event):
-                        return None
+                if alone:
+                    with self._cuda.inside(self._context):
+                        distance_ns = self._cuda.elapsed_ns(mark.base.event, mark.event)
+                else:
                     distance_ns = self._cuda.elapsed_ns(mark.base.event, mark.event)
             except CudaError as error:
                 self._fail(error)
                 raise
             self._failures = 0
-            mark.moment_ns = mark.base.ns + distance_ns
+            if distance_ns is None:
+                return None
+            mark.moment_ns = mark.base.ns + round(distance_ns * (1 + (self._drift.per_ns or 0.0)))
             event, mark.event = mark.event, None
             self._free.append(event)
-        self._keep_base()
+        if alone:
+            self._keep_base()
         return mark.moment_ns
 
     def _keep_base(self) -> None:
         """In a thread that may wait: have a base that is new enough, if the device lets us."""
         base, now = self._base, self._now_ns()
-        if not self.lost and (base is None or not 0 <= now - base.ns < RENEW_S * NS_PER_S):
+        if self.lost:
+            return
+        if base is None or not 0 <= now - base.ns < RENEW_S * NS_PER_S:
             self._renew(now, patient=True)
+        elif self._drift.per_ns is None and now - base.ns >= APART_S * NS_PER_S:
+            self._renew(now)  # a second base, if it can be had at once
 
     def _renewed(self, now: int) -> Base | None:
         """A base for a mark that is recorded now, as new as can be had without waiting for another thread."""
@@ -201,6 +269,8 @@ class EventStream:
                 self._waited_ns = now
             with self._cuda.inside(self._context):
                 base = self._calibrate(PATIENCE_S if patient else 0.0)
+                if base is not None:
+                    self._drift.take(base, self._cuda.elapsed_ns)
         except CudaError as error:
             self._fail(error)
             return
@@ -212,22 +282,21 @@ class EventStream:
     def _calibrate(self, patience_s: float) -> Base | None:
         """The narrowest of a few readings of both clocks; None if the device is too busy to pass an event in time."""
         best: Base | None = None
-        best_ns = 0
         until_ns = self._clock.elapsed_ns() + nanoseconds(patience_s)
         for _ in range(ATTEMPTS):
             # A second attempt makes the first more precise; that is not worth another wait.
-            read = self._read_both(until_ns if best is None else 0)
-            if read is None:
+            base = self._read_both(until_ns if best is None else 0)
+            if base is None:
                 break
-            base, width_ns = read
-            if width_ns >= 0 and (best is None or width_ns < best_ns):  # below 0 if the clock was set back meanwhile
-                best, best_ns = base, width_ns
-                if width_ns <= NARROW_NS:
+            # Below 0 if the clock was set back meanwhile.
+            if base.width_ns >= 0 and (best is None or base.width_ns < best.width_ns):
+                best = base
+                if base.width_ns <= NARROW_NS:
                     break
         return best
 
-    def _read_both(self, until_ns: int) -> tuple[Base, int] | None:
-        """An event that the device passed, at the middle of a time of the host's, and how long that is.
+    def _read_both(self, until_ns: int) -> Base | None:
+        """An event that the device passed, at the middle of a time of the host's that is `width_ns` long.
 
         Passed after the last look that found it was not had begun, before the look that found it was had ended: so it
         costs no precision to wait for it, which is done up to `until_ns` by the clock that nobody sets.
@@ -239,9 +308,9 @@ class EventStream:
         while True:
             before, asked = asked, self._now_ns()
             if self._cuda.passed(base.event):
-                width_ns = self._now_ns() - before
-                base.ns = before + width_ns // 2
-                return base, width_ns
+                base.width_ns = self._now_ns() - before
+                base.ns = before + base.width_ns // 2
+                return base
             looks += 1
             if looks >= LOOKS:
                 if self._clock.elapsed_ns() >= until_ns:

@@ -1,14 +1,14 @@
 """The CUDA driver library that a framework has loaded already: what events and contexts need of it, and no more.
 
-Nothing here loads libcuda, initialises it or creates a context. Calls release the interpreter's lock.
+Nothing here loads libcuda, initialises it or creates a context. Calls that may wait for the device, or for another
+thread's launch, release the interpreter's lock. Those of `_SHORT` keep it: a program that computes would not give it
+back for up to 5 ms.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 from uuid import UUID
 
@@ -44,6 +44,13 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "cuEventQuery": (Handle,),
     "cuEventElapsedTime": (ctypes.POINTER(ctypes.c_float), Handle, Handle),
 }
+#: Of the calling thread alone, or (the last) what PyTorch too asks with the lock held.
+_SHORT: Final = (
+    "cuCtxPushCurrent_v2",
+    "cuCtxPopCurrent_v2",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuStreamIsCapturing",
+)
 
 
 class CudaError(Exception):
@@ -62,7 +69,14 @@ class Cuda:
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, ctypes.c_int
         self._library = library
-        self._record, self._is_capturing = library.cuEventRecord, library.cuStreamIsCapturing
+        self._record, self._elapsed = library.cuEventRecord, library.cuEventElapsedTime
+        # The same library, by functions of their own.
+        short: Any = ctypes.PyDLL(None, handle=library._handle) if isinstance(library, ctypes.CDLL) else library
+        for name in _SHORT:
+            function = getattr(short, name)
+            function.argtypes, function.restype = _SIGNATURES[name], ctypes.c_int
+        self._push, self._pop = short.cuCtxPushCurrent_v2, short.cuCtxPopCurrent_v2
+        self._exchange, self._is_capturing = short.cuThreadExchangeStreamCaptureMode, short.cuStreamIsCapturing
 
     def _call(self, name: str, *arguments: Any) -> None:
         code = getattr(self._library, name)(*arguments)
@@ -125,23 +139,28 @@ class Cuda:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(ordinal))
         return context.value or 0
 
-    @contextmanager
-    def inside(self, context: int) -> Iterator[None]:
+    def inside(self, context: int) -> Inside:
         """Make calls in this context, and let them be while another thread captures a CUDA graph.
 
         A query of an event in any thread spoils a capture in CUDA's default mode, unless the thread that asks has
         relaxed its own. See https://github.com/pytorch/pytorch/pull/104555.
         """
-        mode, popped = ctypes.c_int(_RELAXED), Handle()
-        self._call("cuCtxPushCurrent_v2", context)
-        try:
-            self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
-            try:
-                yield
-            finally:
-                self._library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-        finally:
-            self._library.cuCtxPopCurrent_v2(ctypes.byref(popped))
+        return Inside(self, context)
+
+    def enter(self, context: int) -> ctypes.c_int:
+        """Begin what `inside` does; returns what `leave` needs."""
+        mode = ctypes.c_int(_RELAXED)
+        if code := self._push(context):
+            raise self._error("cuCtxPushCurrent_v2", code)
+        if code := self._exchange(ctypes.byref(mode)):
+            self._pop(ctypes.byref(Handle()))
+            raise self._error("cuThreadExchangeStreamCaptureMode", code)
+        return mode
+
+    def leave(self, mode: ctypes.c_int) -> None:
+        """End it."""
+        self._exchange(ctypes.byref(mode))
+        self._pop(ctypes.byref(Handle()))
 
     # ------------------------------------------------------------------ streams and events
 
@@ -176,10 +195,10 @@ class Cuda:
         """Record the event at the end of what is queued on the stream of this context."""
         code = self._record(event, stream)
         if code in _WRONG_CONTEXT:  # rare, and to ask each time would cost half as much again
-            popped = Handle()
-            self._call("cuCtxPushCurrent_v2", context)
+            if pushed := self._push(context):
+                raise self._error("cuCtxPushCurrent_v2", pushed)
             code = self._record(event, stream)
-            self._library.cuCtxPopCurrent_v2(ctypes.byref(popped))
+            self._pop(ctypes.byref(Handle()))
         if code:
             raise self._error("cuEventRecord", code)
 
@@ -190,11 +209,31 @@ class Cuda:
             raise self._error("cuEventQuery", code)
         return not code
 
-    def elapsed_ns(self, first: int, second: int) -> int:
-        """From one passed event to another on one device; resolved to about 0.5 µs, less over hours."""
+    def elapsed_ns(self, first: int, second: int) -> int | None:
+        """From one event to another on one device; resolved to about 0.5 µs, less over hours. None until it has passed
+        both."""
         milliseconds = ctypes.c_float()
-        self._call("cuEventElapsedTime", ctypes.byref(milliseconds), first, second)
+        code = self._elapsed(ctypes.byref(milliseconds), first, second)
+        if code:
+            if code == _NOT_READY:
+                return None
+            raise self._error("cuEventElapsedTime", code)
         return round(milliseconds.value * NS_PER_S / 1000)
+
+
+class Inside:
+    """A `with` block of `Cuda.inside`. By hand, for a generator would cost as much as the calls."""
+
+    __slots__ = ("_context", "_cuda", "_mode")
+
+    def __init__(self, cuda: Cuda, context: int) -> None:
+        self._cuda, self._context = cuda, context
+
+    def __enter__(self) -> None:
+        self._mode = self._cuda.enter(self._context)
+
+    def __exit__(self, *_: object) -> None:
+        self._cuda.leave(self._mode)
 
 
 _found: Cuda | None = None

@@ -12,6 +12,7 @@ import numpy as np
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.activities import Named
 from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.streams import resolving
 
 #: Executions that begin inside one another, each outliving the one before it, hold on to at most this many.
 MOST_DEEP: Final = 1_000
@@ -75,14 +76,15 @@ class Backlog:
             (new if execution.stream is None else self.behind).append(execution)
         starts, ends = [e.start_ns for e in new], [e.end_ns for e in new]
         still: list[Execution] = []
-        for execution in self.behind:
-            interval = execution.interval()
-            if interval is None:
-                still.append(execution)
-            else:
-                new.append(execution)
-                starts.append(interval.start_ns)
-                ends.append(interval.end_ns)
+        with resolving({id(execution.stream): execution.stream for execution in self.behind}.values()):
+            for execution in self.behind:
+                interval = execution.interval()
+                if interval is None:
+                    still.append(execution)
+                else:
+                    new.append(execution)
+                    starts.append(interval.start_ns)
+                    ends.append(interval.end_ns)
         self.behind = still
         if new:
             self.ended += new

@@ -14,7 +14,9 @@ from gpu_profile import region
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.frameworks import current_device, events, find_stream, libcuda
 from gpu_profile.regions.frameworks.events import UNMARKED
+from gpu_profile.regions.frameworks.libcuda import CudaError
 from gpu_profile.regions.session import process
+from gpu_profile.regions.streams import resolving
 from gpu_profile.testing import FakeClock
 
 MICROSECOND = 1_000
@@ -114,6 +116,67 @@ def test_over_hours_marks_stay_within_half_a_millisecond_though_the_clocks_drift
         clock.advance(10.0)
         worst = max(worst, abs(stream.resolve(mark) - done_ns))
     assert worst < MILLISECOND / 2
+
+
+def test_many_marks_are_resolved_in_one_block_as_each_by_itself(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
+    stream, side = stream_now(clock), cuda.new_stream()
+    done = [cuda.launch(0.001 * n) for n in range(3)]
+    marks, here = [stream.record()], cuda.current()
+    clock.advance(0.001)
+    with cuda.capture(side), resolving([stream, None, stream, object()]):  # type: ignore[list-item]
+        assert stream.resolve(marks[0]) is None
+        clock.advance(0.1)
+        assert stream.resolve(marks[0]) == pytest.approx(done[-1], abs=50 * MICROSECOND)
+        # Another thread is in no block.
+        assert in_thread(lambda: stream.resolve(stream.record())) is not None
+    assert cuda.current() == here
+    assert not cuda.spoiled
+    assert stream.resolve(marks[0]) == pytest.approx(done[-1], abs=50 * MICROSECOND)
+
+
+def test_a_device_that_fails_is_told_by_its_marks_not_by_the_block(
+    torch: Any, cuda: FakeCuda, clock: FakeClock
+) -> None:
+    stream = stream_now(clock)
+    mark = stream.record()
+    clock.advance(0.1)
+    cuda.failed = True
+    with resolving([stream]), pytest.raises(CudaError):
+        stream.resolve(mark)
+
+
+@pytest.mark.parametrize("drift", [1e-4, -2e-5])
+def test_once_two_bases_tell_the_drift_marks_are_as_good_as_a_base(
+    drift: float, torch: Any, cuda: FakeCuda, clock: FakeClock
+) -> None:
+    cuda.drift = drift
+    stream, worst = stream_now(clock), 0
+    for n in range(200):
+        done_ns = cuda.launch(0.0001)
+        mark = stream.record()
+        # The first mark counts from a base that is as old as one may be; later ones come at any age of theirs.
+        clock.advance(9.5 if not n else 0.731)
+        worst = max(worst, abs(stream.resolve(mark) - done_ns))
+    assert worst < 20 * MICROSECOND
+
+
+def test_a_clock_that_was_set_tells_no_drift(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
+    stream = stream_now(clock)
+    for _ in range(8):
+        stream.resolve(stream.record())
+        clock.advance(1.3)
+    clock.advance(0.5)  # which the device's clock does not see
+    for event in cuda.events.values():
+        if event.passed_ns is not None:
+            event.passed_ns += 500 * MILLISECOND
+    for n in range(8):
+        done_ns = cuda.launch(0.0001)
+        mark = stream.record()
+        clock.advance(1.3)
+        if n > 4:
+            assert stream.resolve(mark) == pytest.approx(done_ns, abs=20 * MICROSECOND)
+        else:
+            stream.resolve(mark)
 
 
 def test_after_a_pause_of_hours_the_first_mark_is_right(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:

@@ -24,6 +24,8 @@ _COMPANIONS: Final = ("sm__cycles_elapsed.avg", "sm__cycles_active.avg")
 #: Between two readings of what the hardware has buffered, in seconds, and samples that are taken at a time.
 _READ_S: Final = 0.1
 _MOST: Final = 10_000
+#: CUptiResult: what it says of a metric that a chip does not have, as an H100 did.
+_INVALID_PARAMETER: Final = 1
 INSTALL: Final = "PM sampling needs cupti-python 13.3 or newer: pip install 'gpu-profile[cupti]'"
 
 
@@ -44,14 +46,16 @@ class Sampler:
         device = self._open(ordinal)
         others = (name for name in _COMPANIONS if name not in metrics)
         asked = [*metrics, next(others)] if len(metrics) == 1 else list(metrics)
+        chip = ""
         try:
             collector = pm_sampling.Collector(ordinal)
             collector.enable()
+            chip = str(getattr(collector, "_chip_name", None) or "")
             collector.configure(metrics=asked, sampling_interval=interval_ns)
             collector.start()
         except Exception as error:  # noqa: BLE001 - whatever CUPTI refuses is said in a line
-            self._give_up(_reason(error))
-        self._say({"device": device, "chip": getattr(collector, "_chip_name", None)})
+            self._give_up((_of_metrics(chip, asked) if chip else "") or _reason(error))
+        self._say({"device": device, "chip": chip or None})
         ending, taken = False, 0
         # Once told to end, all that was buffered before is still read.
         while not ending or taken >= _MOST:
@@ -110,6 +114,44 @@ def _rows(samples: Any, asked: int) -> Iterator[tuple[float, ...]]:
 def _reason(error: Exception) -> str:
     status = 35 if isinstance(error, PermissionError) else getattr(error, "status", None)
     return explain(int(status)) if status is not None else f"{type(error).__name__}: {error}"
+
+
+def _of_metrics(chip: str, metrics: Sequence[str]) -> str:
+    """What a chip cannot sample of these metrics, by name; "" where that is not what is wrong, or cannot be told.
+
+    CUPTI itself says of a name that it does not know, as of several passes, only that a parameter is invalid.
+    """
+    try:
+        alone = {name: _passes(chip, [name]) for name in metrics}
+        if unknown := [name for name, passes in alone.items() if passes is None]:
+            return f"the chip {chip} has no such metric for PM sampling: {', '.join(unknown)}"
+        together = _passes(chip, metrics)
+    except Exception:  # noqa: BLE001 - the first error is told then
+        return ""
+    if together is None or together < 2:
+        return ""
+    several = [f"{name} needs {passes} by itself" for name, passes in alone.items() if (passes or 0) > 1]
+    because = f": {', '.join(several)}" if several else ""
+    return f"these metrics need {together} passes of the hardware, and a sample is one pass{because}; leave some out"
+
+
+def _passes(chip: str, metrics: Sequence[str]) -> int | None:
+    """How many passes metrics need together; None if the chip does not have one of them."""
+    from cupti import profiler_host
+
+    # It adds up all that it is ever asked for.
+    host = profiler_host.ProfilerHost(chip, profiler_host.ProfilerType.PM_SAMPLING)
+    host.initialize()
+    try:
+        return int(profiler_host.get_num_of_passes(host.create_config_image(metrics=list(metrics))))
+    except ValueError:
+        return None
+    except Exception as error:
+        if getattr(error, "status", None) == _INVALID_PARAMETER:
+            return None
+        raise
+    finally:
+        host.deinitialize()
 
 
 def _await_end(over: threading.Event) -> None:
