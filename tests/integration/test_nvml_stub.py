@@ -296,7 +296,7 @@ def test_a_child_finds_the_stub_where_it_would_find_the_drivers_library(library:
     environment = {**child_environment(named, gpus=3), "PYTHONPATH": PACKAGES}
     done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, env=environment, check=True)
     name, gpus, version, energy = json.loads(done.stdout)
-    assert (name, gpus, version) == ("nvml", 3, "570.0-stub")
+    assert (name, gpus, version) == ("nvml", 3, "580.126-stub")
     assert energy > 0
 
 

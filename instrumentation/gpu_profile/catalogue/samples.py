@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
@@ -45,6 +45,11 @@ class Device:
     compute_capability: str = ""
     mig_profile: str = ""
     mig_instance: int | None = None
+
+    def with_facts_of(self, before: Device) -> Device:
+        """The same with what was known before, where it is not known now."""
+        holes = {f.name: getattr(before, f.name) for f in fields(self) if getattr(self, f.name) in (None, "")}
+        return replace(self, **holes)
 
     @property
     def identity(self) -> dict[str, str]:

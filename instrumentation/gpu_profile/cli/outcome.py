@@ -152,7 +152,7 @@ class Outcome:
         )
 
     def _unwatched(self) -> str:
-        return f"no GPU was read: {self._watch.problem}"
+        return f"no GPU was read: {self._watch.why_unread}"
 
     @property
     def _signal(self) -> signal.Signals | None:

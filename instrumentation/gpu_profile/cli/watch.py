@@ -99,6 +99,12 @@ class Watch:
             raise self.error
 
     @property
+    def why_unread(self) -> str:
+        """Why there is no state of any device."""
+        problem = self.problem or ("" if self.sampler is None else self.sampler.problem)
+        return problem or "the driver lists none of the devices any more"
+
+    @property
     def states(self) -> list[DeviceState]:
         """What is known of each device, in the driver's order."""
         return [] if self.sampler is None else list(self.sampler.states.values())
@@ -160,6 +166,8 @@ class Watch:
                 raise UsageError(f"driver {self._spec!r} has no device")
             self.devices = tuple(self._choose(devices))
             self.driver_name = driver.name
+            if self._strict:
+                self._read_one(driver)
             self._open_recorder(driver)
         except BaseException:
             driver.close()
@@ -182,6 +190,21 @@ class Watch:
         sampler.start()
         self.problem, self.error = "", None
         self._answered.set()
+
+    def _read_one(self, driver: Driver) -> None:
+        """See to it that one of the devices can be read: lost ones may be listed too."""
+        from gpu_profile.catalogue import Tier
+        from gpu_profile.errors import DeviceLost
+
+        reasons = []
+        for device in self.devices:
+            try:
+                driver.read(device, Tier.FAST)
+            except DeviceLost as lost:
+                reasons.append(str(lost))
+            else:
+                return
+        raise GpuBackendError("no GPU can be read: " + "; ".join(reasons))
 
     def _open_recorder(self, driver: Driver) -> None:
         if self._directory is None or self.recorder is not None:

@@ -291,7 +291,7 @@ class Rounds(Generic[T]):
 
     def _find(self, driver: Driver, state: T, now: int) -> None:
         _log.warning("gpu-profile: %s is back", state.device.uuid)
-        state.up, state.reason = True, ""
+        state.up, state.reason, state.lost = True, "", False
         state.renew(driver)
         self._happened(Event(state.device.uuid, now, "back"))
 
@@ -299,7 +299,7 @@ class Rounds(Generic[T]):
         if state.up:
             _log.warning("gpu-profile: %s: %s", state.device.uuid, reason)
             self._happened(Event(state.device.uuid, now, "lost", message=reason))
-        state.up, state.reason = False, reason
+        state.up, state.reason, state.lost = False, reason, True
         state.processes, state.processes_ns = (), None
         state.retry_ns = now + nanoseconds(RETRY_S)
         self.stats.errors["device lost"] += 1
@@ -339,12 +339,16 @@ class Rounds(Generic[T]):
             if known is None:
                 capacity = max(64, min(1 << 20, int(self._retention_s / self.interval_s)))
                 self.states[device.uuid] = self._track(device, driver.capabilities(device), capacity)
-            elif self.driver is not driver:
-                known.device = device
+                continue
+            # Another GPU was added or taken out, or what could not be read when it was met can be now.
+            if known.device != device:
+                known.device = device.with_facts_of(known.device)
+            if self.driver is not driver:
                 known.renew(driver)
-                known.up, known.reason = True, ""
-            elif known.device.index != device.index:
-                known.device = device  # another GPU was added or taken out
+                # One that was lost itself may be listed all the same: it is up once it is read.
+                if not known.lost:
+                    known.up, known.reason = True, ""
+                known.retry_ns = 0
 
 
 def _waiting(retry_ns: int, now: int) -> bool:

@@ -32,6 +32,7 @@ class Keeper(Protocol):
 class Tracked:
     """One device. `processes` is who used it at `processes_ns`; None: nobody has asked yet.
 
+    `lost`: it did not answer itself when it was last read, which a driver that is gone does not say of it.
     `xids` counts its XID errors by code; `last_xid` is the code and the moment of the newest. `period_s` is how often
     samples come where that is known to be more seldom than asked for, as with a slow driver.
     """
@@ -41,6 +42,7 @@ class Tracked:
     capabilities: Mapping[Signal, Capability]
     up: bool = True
     reason: str = ""
+    lost: bool = False
     retry_ns: int = 0
     samples: int = 0
     period_s: float = 0.0

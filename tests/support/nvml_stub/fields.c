@@ -120,9 +120,10 @@ static nvml_return read_field(const struct gpu *gpu, int64_t now, struct field *
     case NVML_FI_DEV_PERF_POLICY_RELIABILITY:
     case NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS:
     case NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS:
-    case NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN:
-    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN:
-    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN:
+    /* NVML_FI_DEV_CLOCKS_EVENT_REASON_* as drivers from 580.82 on number them, whatever the binding says. */
+    case 269:
+    case 270:
+    case 271:
     case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: f->value.ull = 0; break;
     default:
         if (!counts_errors(f->id)) return NVML_ERROR_NOT_SUPPORTED;

@@ -17,19 +17,19 @@ const char *nvmlErrorString(nvml_return code) { return code ? "Stub Error" : "Su
 
 nvml_return nvmlSystemGetDriverVersion(char *text, unsigned size) {
     BEGIN(NULL, 0);
-    snprintf(text, size, "570.0-stub");
+    snprintf(text, size, "580.126-stub");
     return NVML_SUCCESS;
 }
 
 nvml_return nvmlSystemGetNVMLVersion(char *text, unsigned size) {
     BEGIN(NULL, 0);
-    snprintf(text, size, "12.570.0-stub");
+    snprintf(text, size, "13.580.126-stub");
     return NVML_SUCCESS;
 }
 
 nvml_return nvmlSystemGetCudaDriverVersion_v2(int *out) {
     BEGIN(NULL, 0);
-    *out = 12080;
+    *out = 13000;
     return NVML_SUCCESS;
 }
 

@@ -7,13 +7,15 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.drivers import A, B, FakeDriver
 from support.nodes import node_of
 
 from gpu_profile.catalogue import SIGNALS
 from gpu_profile.cli import machine, run
 from gpu_profile.cli.doctor import look, render
 from gpu_profile.cli.finding import Finding, State
-from gpu_profile.driver import simulated
+from gpu_profile.driver import grammar, simulated
+from gpu_profile.testing import FakeClock
 
 Capture = pytest.CaptureFixture[str]
 
@@ -53,6 +55,19 @@ def test_where_none_can_it_ends_with_1_and_every_line_that_fails_says_what_to_do
     failed = [each for each in found["findings"] if each["state"] in ("fails", "missing")]
     assert "GPUs" in [each["subject"] for each in failed]
     assert all(each["to_do"] for each in failed)
+
+
+def test_gpus_that_are_listed_and_all_lost_are_none_that_can_be_read(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = FakeDriver(FakeClock(), [A, B], lost={A.uuid, B.uuid})
+    monkeypatch.setattr(grammar, "open_driver", lambda *_, **__: driver)
+    assert run(["doctor", "--backend", "nvml"]) == 1
+    out = capsys.readouterr().out
+    assert len(re.findall(r"^fails +GPU \d +it fell off the bus$", out, re.MULTILINE)) == 2
+    assert out.endswith("\nNo GPU can be read.\n")
+    driver.lost.discard(B.uuid)
+    assert run(["doctor", "--backend", "nvml"]) == 0
 
 
 def test_the_json_has_each_group_of_signals_with_the_reason_for_what_is_missing(node: str, capsys: Capture) -> None:

@@ -1,20 +1,22 @@
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from support.drivers import A, B, FakeDriver
 from support.programs import until
 
-from gpu_profile.catalogue import Group
+from gpu_profile.catalogue import Group, Signal
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.catalogue.signals import THROTTLES
 from gpu_profile.cli import watch as module
 from gpu_profile.cli.watch import Watch
-from gpu_profile.driver import Driver, grammar, simulated
-from gpu_profile.errors import GpuBackendError, UsageError
+from gpu_profile.driver import Capability, Driver, grammar, simulated
+from gpu_profile.errors import DeviceLost, GpuBackendError, UsageError
 from gpu_profile.history.timeline import Column
 from gpu_profile.join.reading import read
+from gpu_profile.testing import FakeClock
 
 NODE = '[[device]]\nmodel = "A10G"\n'
 
@@ -132,3 +134,35 @@ def test_a_driver_that_does_not_answer_is_required_for_so_long_only(node: str, m
     watch.require(lambda: True)  # nobody waits any longer
     release.set()
     watch.stop()
+
+
+def test_with_strict_one_of_the_devices_must_be_read_not_only_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver(FakeClock(), [A, B], lost={A.uuid, B.uuid})
+    monkeypatch.setattr(grammar, "open_driver", lambda *_, **__: driver)
+    watch = Watch("nvml", interval_s=0.05, choose=everything, strict=True)
+    watch.start()
+    with pytest.raises(GpuBackendError, match=r"^no GPU can be read: it fell off the bus; it fell off the bus$"):
+        watch.require()
+    watch.stop()
+    assert (watch.states, driver.closed) == ([], 1)
+    driver.lost.discard(B.uuid)
+    watch = Watch("nvml", interval_s=0.05, choose=everything, strict=True)
+    watch.start()
+    watch.require()
+    watch.stop()
+
+
+def test_why_there_is_no_device_is_told_where_all_are_lost_as_they_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver(FakeClock(), [A])
+
+    def capabilities(device: Device) -> Mapping[Signal, Capability]:
+        raise DeviceLost(f"{device.uuid} fell off the bus")
+
+    driver.capabilities = capabilities  # type: ignore[method-assign]
+    monkeypatch.setattr(grammar, "open_driver", lambda *_, **__: driver)
+    watch = Watch("nvml", interval_s=0.05, choose=everything)
+    watch.start()
+    watch.require()
+    assert until(lambda: watch.why_unread == "GPU-A fell off the bus", "its reason")
+    watch.stop()
+    assert watch.states == []

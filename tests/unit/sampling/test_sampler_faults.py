@@ -1,12 +1,14 @@
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from support.drivers import SLICE, A, B, FakeDriver, World
 
-from gpu_profile.catalogue import SIGNALS, Tier
+from gpu_profile.catalogue import SIGNALS, Signal, Tier
+from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import ENERGY
-from gpu_profile.driver import Driver
+from gpu_profile.driver import Capability, Driver
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.sampling.rounds import DEVICES_S, RETRY_S
 from gpu_profile.sampling.sampler import Sampler
@@ -59,6 +61,49 @@ def test_a_lost_device_is_not_back_before_its_counters_answer() -> None:
         ups.append(world.up()[A.uuid])
     assert ups == sorted(ups, reverse=True)
     assert ups[-1] is False
+
+
+def test_one_that_is_lost_is_not_up_because_a_driver_that_was_opened_anew_lists_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.pass_(1)
+    world.driver.lost.add(A.uuid)
+    world.pass_(0.2)
+    world.driver.gone.add("events")
+    opened, ups, is_up = world.driver, [], world.sampler.states[A.uuid]
+    monkeypatch.setattr(world.sampler, "_open_driver", lambda: replace(opened, gone=set(), closed=0))
+    capabilities = FakeDriver.capabilities
+
+    def looked_at(driver: FakeDriver, device: Device) -> Mapping[Signal, Capability]:
+        ups.append(is_up.up)
+        return capabilities(driver, device)
+
+    monkeypatch.setattr(FakeDriver, "capabilities", looked_at)
+    world.sampler.step(force=True)
+    for _ in range(40):
+        world.clock.advance(world.sampler.step())
+        ups.append(is_up.up)
+    assert world.sampler.driver is not opened
+    assert world.up()[B.uuid]
+    assert not any(ups)
+    opened.lost.clear()
+    world.pass_(RETRY_S + 0.1)
+    assert world.up() == {A.uuid: True, B.uuid: True}
+    told = [record.message for record in caplog.records if A.uuid in record.message]
+    assert told == [f"gpu-profile: {A.uuid}: it fell off the bus", f"gpu-profile: {A.uuid} is back"]
+
+
+def test_what_could_not_be_read_of_a_device_when_it_was_met_is_filled_in_and_not_forgotten() -> None:
+    whole = replace(A, name="NVIDIA H200", memory_bytes=1 << 37, minor=3)
+    world = World(replace(whole, memory_bytes=None, minor=None))
+    world.pass_(1)
+    world.present[:] = [whole]
+    world.pass_(DEVICES_S)
+    assert world.sampler.states[A.uuid].device == whole
+    world.present[:] = [replace(whole, index=1, name="")]
+    world.pass_(DEVICES_S)
+    assert world.sampler.states[A.uuid].device == replace(whole, index=1)
 
 
 def test_samples_stop_while_a_device_is_lost() -> None:

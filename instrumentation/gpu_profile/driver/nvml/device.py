@@ -17,6 +17,7 @@ from gpu_profile.driver.nvml.errors import (
     NEVER,
     NO_SENSOR,
     NOT_KNOWN_TO_BINDING,
+    NOT_KNOWN_TO_DRIVER,
     NOT_ON_MIG,
     RULES,
     Action,
@@ -44,9 +45,20 @@ _sample: Final[Callable[[type[Sample], tuple[Signal, int, int, int]], Sample]] =
 
 
 class OpenDevice:
-    """A device's handle, the readers that work on it, and how far each polled window mean has been covered."""
+    """A device's handle, the readers that work on it, and how far each polled window mean has been covered.
 
-    def __init__(self, library: Library, clock: Clock, found: Found, groups: Collection[Group]) -> None:
+    `throttled` are totals of throttle time that are integrated here, and go on where the device was open before.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        clock: Clock,
+        found: Found,
+        groups: Collection[Group],
+        throttled: dict[Signal, int] | None = None,
+    ) -> None:
+        self._throttled = throttled
         self.found = found
         self._library = library
         self._clock = clock
@@ -145,7 +157,7 @@ class OpenDevice:
             return
         rule = self._ask(REASONS)[1]
         if rule is None or rule.action not in NEVER:
-            self._throttling = Throttling(bits)
+            self._throttling = Throttling(bits, self._throttled)
         else:
             self._reasons |= {row: rule.words for row, _ in bits}
 
@@ -155,12 +167,15 @@ class OpenDevice:
         return [(row, mask) for row, mask in found if mask is not None]
 
     def _probe_fields(self, readers: list[Reader]) -> None:
-        known = [reader for reader in readers if self._library.constant(reader.field) is not None]
-        self._reasons |= {reader.signal: NOT_KNOWN_TO_BINDING for reader in readers if reader not in known}
+        known = [reader for reader in readers if self._library.field(reader.field) is not None]
+        for reader in readers:
+            if reader not in known:
+                binding = self._library.constant(reader.field) is not None
+                self._reasons[reader.signal] = NOT_KNOWN_TO_DRIVER if binding else NOT_KNOWN_TO_BINDING
         if not known:
             return
         if self._library.field_values is None:
-            self._reasons |= {reader.signal: "not known to this driver" for reader in known}
+            self._reasons |= {reader.signal: NOT_KNOWN_TO_DRIVER for reader in known}
             return
         self._ask_fields(known)
         self._group_fields(known)

@@ -58,6 +58,7 @@ class NvmlDriver:
         self._users: dict[str, Processes] = {}
         #: How long a device that loses a source again waits to be opened anew.
         self._pauses: dict[str, int] = {}
+        self._throttled: dict[str, dict[Signal, int]] = {}
         self._events = XidEvents(self._library, clock)
         self._listens = events
 
@@ -229,7 +230,9 @@ class NvmlDriver:
             opened = None
         if opened is None:
             found = self._lookup(device)
-            opened = self._open[device.uuid] = OpenDevice(self._library, self._clock, found, self._groups)
+            opened = self._open[device.uuid] = OpenDevice(
+                self._library, self._clock, found, self._groups, self._throttled.setdefault(device.uuid, {})
+            )
         return opened
 
     def _due_anew(self, opened: OpenDevice, uuid: str) -> bool:

@@ -17,6 +17,7 @@ from gpu_profile.errors import DeviceLost, GpuBackendError, StaleLibraryError
 _LOG: Final = logging.getLogger("gpu_profile.driver.nvml")
 
 NOT_KNOWN_TO_BINDING: Final = "not known to this nvidia-ml-py"
+NOT_KNOWN_TO_DRIVER: Final = "not known to this driver"
 NOT_ON_MIG: Final = "not available on a MIG instance"
 CUT: Final = ", which is cut into MIG instances"
 NEEDS_HOPPER: Final = "needs Hopper or newer"

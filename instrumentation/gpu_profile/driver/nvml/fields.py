@@ -61,7 +61,7 @@ class FieldBatch:
         if ctypes.sizeof(array) != _LAYOUT.size * len(self.readers):
             raise AssertionError("nvidia-ml-py lays out nvmlFieldValue_t otherwise than nvml.h")
         for cell, reader in zip(array, self.readers, strict=True):
-            cell.fieldId = getattr(library.api, reader.field)
+            cell.fieldId = library.field(reader.field)
             cell.scopeId = reader.scope
             # A driver that leaves a field untouched must not pass for one that measured 0.
             cell.nvmlReturn = library.api.NVML_ERROR_NO_DATA

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import re
+from typing import Any, Final
 
 from gpu_profile.driver.nvml.errors import RULES, Action, Errors, gone
 from gpu_profile.errors import GpuBackendError
+
+#: Fields that NVML gave other numbers: 251 to 253 in nvml.h 12.9 to 13.0.39, which go with drivers from 575 to 580.65;
+#: 269 to 271 from 13.1 on, as in nvidia-ml-py from 13.580.82 on. Before there were none, and others have the numbers
+#: now. What a driver in between does no header says.
+_MOVED: Final = tuple(
+    f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}_SLOWDOWN" for name in ("SW_THERM", "HW_THERM", "HW_POWER_BRAKE")
+)
+_MOVED_BY_RELEASE: Final = (((580, 82), None, 269), ((575, 0), (580, 65), 251))
 
 
 class Library:
@@ -70,6 +79,17 @@ class Library:
         """The binding's constant of this name, None if it is too old to know it."""
         value: int | None = getattr(self.api, name, None)
         return value
+
+    def field(self, name: str) -> int | None:
+        """The number of a field in this driver, whatever the binding's release; None if either does not have it."""
+        if name not in _MOVED:
+            return self.constant(name)
+        found = re.match(r"(\d+)\.(\d+)", self.version)
+        release = (int(found[1]), int(found[2])) if found else (0, 0)
+        for since, until, first in _MOVED_BY_RELEASE:
+            if since <= release and (until is None or release <= until):
+                return first + _MOVED.index(name)
+        return None
 
     def _optional(self, name: str) -> Any:
         """What a function of the system says, None if it fails."""

@@ -16,18 +16,21 @@ LONGEST_NS: Final = 2 * NS_PER_S
 class Throttling:
     """The time for which each of some bits of NVML's mask was seen.
 
-    Between two readings that both show a bit it counts in full, if one of them does by half. Totals start at 0.
+    Between two readings that both show a bit it counts in full, if one of them does by half. `totals`, by signal, go on
+    from what they are; those that are not there start at 0.
     """
 
-    def __init__(self, bits: Sequence[tuple[Signal, int]]) -> None:
-        self._totals = {signal: 0 for signal, _ in bits}
+    def __init__(self, bits: Sequence[tuple[Signal, int]], totals: dict[Signal, int] | None = None) -> None:
+        self._totals = {} if totals is None else totals
+        for signal, _ in bits:
+            self._totals.setdefault(signal, 0)
         self._bits = bits
         self._before: tuple[int, int] | None = None
 
     @property
     def signals(self) -> Collection[Signal]:
         """The signals that are integrated."""
-        return self._totals.keys()
+        return [signal for signal, _ in self._bits]
 
     def read(self, now_ns: int, mask: int) -> list[Sample]:
         """Take in a reading, and return the totals."""
@@ -37,4 +40,4 @@ class Throttling:
         if 0 < passed <= LONGEST_NS:
             for signal, bit in self._bits:
                 self._totals[signal] += passed * (bool(before & bit) + bool(mask & bit)) // 2
-        return [Sample(signal, now_ns, now_ns, total) for signal, total in self._totals.items()]
+        return [Sample(signal, now_ns, now_ns, self._totals[signal]) for signal, _ in self._bits]

@@ -23,7 +23,7 @@ from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, needs, n
 from gpu_profile.driver.simulated.scenario import FILE, Fault, Unit
 from gpu_profile.errors import ScenarioError
 
-_CUDA_VERSION: Final = 12_080
+_CUDA_VERSION: Final = 13_000
 
 
 class SimulatedNvml(Library):
@@ -183,7 +183,7 @@ def _by_uuid(library: SimulatedNvml, uuid: Any, out: Any) -> None:
 _NODE: Final[dict[str, Callable[..., None]]] = {
     "nvmlShutdown": SimulatedNvml._shutdown,
     "nvmlSystemGetDriverVersion": lambda library, buffer, _size: text(buffer, library.node.scenario.driver_version),
-    "nvmlSystemGetNVMLVersion": lambda library, buffer, _: text(buffer, f"12.{library.node.scenario.driver_version}"),
+    "nvmlSystemGetNVMLVersion": lambda library, buffer, _: text(buffer, f"13.{library.node.scenario.driver_version}"),
     "nvmlSystemGetCudaDriverVersion": lambda _, out: put(out, _CUDA_VERSION),
     "nvmlSystemGetCudaDriverVersion_v2": lambda _, out: put(out, _CUDA_VERSION),
     "nvmlDeviceGetCount_v2": _count,

@@ -118,6 +118,12 @@ _MEMORY_ERRORS: Final = [
     for count in ("VOL", "AGG")
     for place in ("TOTAL", "DEV")
 ]
+#: As drivers from 580.82 on number them; a binding of another release has other numbers for these names.
+_MOVED: Final = {
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": 269,
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": 270,
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": 271,
+}
 _FIELDS: Final[dict[str, tuple[int, _Reader]]] = {
     "NVML_FI_DEV_MEMORY_TEMP": (_PLAIN, _memory_temperature),
     "NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION": (_WIDE, lambda call, _: energy_mj(call)),
@@ -164,12 +170,14 @@ _FIELDS: Final[dict[str, tuple[int, _Reader]]] = {
     },
     "NVML_FI_DEV_PERF_POLICY_POWER": (_WIDE, lambda call, _: call.sensors.throttled_ns(call.t_ns)),
     "NVML_FI_DEV_PERF_POLICY_SYNC_BOOST": (_WIDE, _nothing),
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": (_WIDE, _nothing),
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": (_WIDE, _nothing),
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": (_WIDE, _nothing),
+    **dict.fromkeys(_MOVED, (_WIDE, _nothing)),
 }
 #: An older nvidia-ml-py may lack the newest names; what it cannot ask for needs no answer.
-_BY_ID: Final = {getattr(nv, name): (name, *row) for name, row in _FIELDS.items() if hasattr(nv, name)}
+_BY_ID: Final = {
+    _MOVED.get(name) or getattr(nv, name): (name, *row)
+    for name, row in _FIELDS.items()
+    if name in _MOVED or hasattr(nv, name)
+}
 #: The names that a scenario may call unsupported.
 NAMES: Final = frozenset(name for name in dir(nv) if name.startswith("NVML_FI_DEV_"))
 

@@ -67,7 +67,7 @@ class Scenario:
     seed: int = 0
     start_ns: int | None = None
     noise: float = 0.0
-    driver_version: str = "570.124.06"
+    driver_version: str = "580.126.09"
 
     @property
     def gpus(self) -> tuple[Unit, ...]:
@@ -299,7 +299,7 @@ def parse(text: str, file: str = FILE) -> Scenario:
         seed=seed,
         start_ns=root.whole("start_ns", None),
         noise=root.number("noise", 0.0, 0, 0.5),
-        driver_version=root.text("driver_version", "570.124.06"),
+        driver_version=root.text("driver_version", "580.126.09"),
     )
     root.done()
     return scenario

@@ -86,6 +86,7 @@ class StubNvml:
         self.gpm_buffers: set[int] = set()
         self.xids: list[tuple[str, int]] = []
         self.live = 0
+        self.driver_version = b"580.126.09"
         for name, function in _FUNCTIONS.items():
             setattr(self, name, self._entry(name, function))
 
@@ -185,7 +186,7 @@ def nvmlShutdown(stub: StubNvml) -> None:
 
 @_function
 def nvmlSystemGetDriverVersion(stub: StubNvml, out: Any, size: Any) -> None:
-    out.value = b"580.65.06"
+    out.value = stub.driver_version
 
 
 @_function
@@ -195,7 +196,7 @@ def nvmlSystemGetCudaDriverVersion_v2(stub: StubNvml, out: Any) -> None:
 
 @_function
 def nvmlSystemGetNVMLVersion(stub: StubNvml, out: Any, size: Any) -> None:
-    out.value = b"13.580.65.06"
+    out.value = b"13.580.126.09"
 
 
 @_function

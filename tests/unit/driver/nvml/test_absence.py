@@ -143,7 +143,11 @@ def test_a_device_says_what_it_is_in_the_attributes_of_its_info(driver: NvmlDriv
         "board.part_number": "692-2G520-0200-000",
         "cuda.compute_capability": "9.0",
     }
-    assert driver.versions == {"hw.driver_version": "580.65.06", "nvml.version": "13.580.65.06", "cuda.version": "12.8"}
+    assert driver.versions == {
+        "hw.driver_version": "580.126.09",
+        "nvml.version": "13.580.126.09",
+        "cuda.version": "12.8",
+    }
 
 
 def test_what_never_changes_is_asked_once(stub: Any, driver: NvmlDriver) -> None:

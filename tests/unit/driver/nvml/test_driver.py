@@ -30,7 +30,7 @@ def test_importing_the_driver_does_not_import_pynvml_or_numpy() -> None:
 
 def test_it_fulfils_the_protocol(stub: Any, clock: FakeClock) -> None:
     driver: Driver = NvmlDriver(clock=clock, name="simulated")
-    assert (driver.name, driver.version) == ("simulated", "580.65.06")
+    assert (driver.name, driver.version) == ("simulated", "580.126.09")
 
 
 def test_devices_are_gpus_each_followed_by_its_instances(stub: Any, clock: FakeClock, new_gpu: Any) -> None:

@@ -141,12 +141,12 @@ def test_the_drivers_time_stamp_counts_if_it_is_within_five_seconds_of_the_clock
 def test_a_constant_that_the_binding_lacks_is_absent_with_that_reason(
     stub: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(pynvml, "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN")
+    monkeypatch.delattr(pynvml, "NVML_FI_DEV_PERF_POLICY_SYNC_BOOST")
     monkeypatch.delattr(pynvml, "NVML_GPM_METRIC_FP16_UTIL")
     monkeypatch.delattr(pynvml, "nvmlDeviceGetDecoderUtilization")
     driver = NvmlDriver(clock=clock, groups=GROUPS)
     capabilities = driver.capabilities(driver.devices()[0])
-    for key in ("throttle_hw_thermal", "fp16", "decoder"):
+    for key in ("throttle_sync_boost", "fp16", "decoder"):
         assert capabilities[signal(key)].reason == "not known to this nvidia-ml-py"
     assert capabilities[signal("throttle_sw_thermal")].available
 

@@ -17,6 +17,7 @@ MS = 1_000_000
 THERMAL = 0x20
 ROW = signal("throttle_seen_sw_thermal")
 LACKING = ("SW_THERM_SLOWDOWN", "HW_THERM_SLOWDOWN", "HW_POWER_BRAKE_SLOWDOWN")
+COUNTED = ("throttle_sw_thermal", "throttle_hw_thermal", "throttle_hw_power_brake")
 
 
 def seen(samples: Any) -> dict[str, int]:
@@ -35,6 +36,59 @@ def test_a_driver_with_counters_is_never_asked_for_reasons(stub: Any, driver: Nv
     assert seen(driver.read(device, Tier.FAST)) == {}
     assert stub.count["nvmlDeviceGetCurrentClocksEventReasons"] == 0
     assert driver.capabilities(device)[ROW].reason == "not needed: the driver counts it"
+
+
+@pytest.mark.parametrize(
+    ("version", "first"),
+    [
+        (b"550.163.01", None),
+        (b"570.211.01", None),
+        (b"575.57.08", 251),
+        (b"580.65.06", 251),
+        (b"580.76.05", None),  # no header says
+        (b"580.82.07", 269),
+        (b"580.159.04", 269),
+        (b"615.23", 269),
+        (b"unreadable", None),
+    ],
+)
+@pytest.mark.parametrize("of_the_binding", [251, 269])
+def test_the_numbers_of_counters_are_the_drivers_not_the_bindings(
+    stub: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, version: bytes, first: int | None, of_the_binding: int
+) -> None:
+    stub.driver_version = version
+    wide, fields = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, stub.gpus[0].fields
+    for i, name in enumerate(LACKING):
+        del fields[getattr(pynvml, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}")]
+        monkeypatch.setattr(pynvml, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}", of_the_binding + i)
+    # Every number is answered: with another field's value, where it is not this driver's for these counters.
+    for number in (251, 252, 253, 269, 270, 271):
+        own = first is not None and first <= number < first + 3
+        fields[number] = (0, wide, (number - first + 1) * MS if own and first is not None else 250_250, 0)
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    clock.advance(0.1)
+    counted = {one.signal.key: one.value for one in driver.read(device, Tier.FAST) if one.signal.key in COUNTED}
+    assert counted == ({} if first is None else dict(zip(COUNTED, (MS, 2 * MS, 3 * MS), strict=True)))
+    assert len(seen(driver.read(device, Tier.FAST))) == (3 if first is None else 0)
+    if first is None:
+        assert driver.capabilities(device)[signal(COUNTED[0])].reason == "not known to this driver"
+
+
+def test_time_that_was_counted_here_goes_on_when_the_device_is_opened_anew(
+    older: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = NvmlDriver(clock=clock)
+    device = driver.devices()[0]
+    older.gpus[0].reasons = THERMAL
+    driver.read(device, Tier.FAST)
+    clock.advance(0.1)
+    assert seen(driver.read(device, Tier.FAST))[ROW.key] == 100 * MS
+    driver._close_device(device.uuid)
+    clock.advance(0.1)
+    assert seen(driver.read(device, Tier.FAST))[ROW.key] == 100 * MS
+    clock.advance(0.1)
+    assert seen(driver.read(device, Tier.FAST))[ROW.key] == 200 * MS
 
 
 def test_only_the_reasons_without_a_counter_are_integrated(older: Any, clock: FakeClock) -> None:

@@ -35,9 +35,9 @@ def test_identity_of_the_built_in_node(install: Callable[..., Path]) -> None:
         again = nv.nvmlDeviceGetHandleByUUID(nv.nvmlDeviceGetUUID(handle))
         assert nv.nvmlDeviceGetUUID(again) == nv.nvmlDeviceGetUUID(handle)
     assert nv.nvmlDeviceGetPciInfo(handles[1]).busId == "00000000:28:00.0"
-    assert nv.nvmlSystemGetDriverVersion() == "570.124.06"
-    assert nv.nvmlSystemGetNVMLVersion() == "12.570.124.06"
-    assert nv.nvmlSystemGetCudaDriverVersion() == nv.nvmlSystemGetCudaDriverVersion_v2() == 12080
+    assert nv.nvmlSystemGetDriverVersion() == "580.126.09"
+    assert nv.nvmlSystemGetNVMLVersion() == "13.580.126.09"
+    assert nv.nvmlSystemGetCudaDriverVersion() == nv.nvmlSystemGetCudaDriverVersion_v2() == 13000
     assert nv.nvmlDeviceGetEnforcedPowerLimit(handles[0]) == 700_000
     assert nv.nvmlDeviceGetMaxClockInfo(handles[0], nv.NVML_CLOCK_SM) == 1980
     assert nv.nvmlDeviceGetClockInfo(handles[0], nv.NVML_CLOCK_MEM) == 3201

@@ -13,8 +13,8 @@ from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.readings.readings import Identity, readings
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "metrics-simulated.txt"
-VERSIONS = (("cuda.version", "12.8"), ("hw.driver_version", "570.124.06"), ("nvml.version", "12.570.124.06"))
-IDENTITY = Identity("simulated", "570.124.06", "0.1.0", VERSIONS)
+VERSIONS = (("cuda.version", "13.0"), ("hw.driver_version", "580.126.09"), ("nvml.version", "13.580.126.09"))
+IDENTITY = Identity("simulated", "580.126.09", "0.1.0", VERSIONS)
 
 #: The models of the built-in node, with work: training, a square wave, and one of two MIG instances in use.
 SCENARIO = """

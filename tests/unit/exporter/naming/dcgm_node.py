@@ -17,7 +17,7 @@ DATA = Path(__file__).parents[3] / "data" / "dcgm"
 GPU = {
     "hw.id": "GPU-11",
     "hw.name": "NVIDIA H100 80GB HBM3",
-    "hw.driver_version": "570.124.06",
+    "hw.driver_version": "580.126.09",
     "hw.firmware_version": "96.00.89",
     "pci.bus_id": "00000000:1B:00.0",
     "index": "3",

@@ -78,7 +78,7 @@ def test_help_texts_are_there_and_without_a_full_stop() -> None:
 def test_labels_stand_in_dcgm_exporters_order() -> None:
     (series,) = dcgm().series(TEMPERATURE, {"hw.id": "GPU-11", **CORE})
     assert [name for name, _ in series.labels] == FACTS["labels"]
-    assert series.labels == (*IDENTITY, ("Hostname", "node-7"), ("DCGM_FI_DRIVER_VERSION", "570.124.06"))
+    assert series.labels == (*IDENTITY, ("Hostname", "node-7"), ("DCGM_FI_DRIVER_VERSION", "580.126.09"))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_mig_instance_carries_its_parents_identity_and_its_own_profile_and_num
         ("GPU_I_PROFILE", "3g.40gb"),
         ("GPU_I_ID", "2"),
         ("Hostname", "node-7"),
-        ("DCGM_FI_DRIVER_VERSION", "570.124.06"),
+        ("DCGM_FI_DRIVER_VERSION", "580.126.09"),
     )
 
 
@@ -146,7 +146,7 @@ def test_pods_come_last_under_dcgm_exporters_names_in_alphabetical_order() -> No
     pod = {"k8s.pod.name": "train-0", "k8s.namespace.name": "ml", "k8s.container.name": "main", "slurm.job.id": "42"}
     (series,) = dcgm().series(TEMPERATURE, {"hw.id": "GPU-11", **CORE, **pod})
     assert series.labels[-5:] == (
-        ("DCGM_FI_DRIVER_VERSION", "570.124.06"),
+        ("DCGM_FI_DRIVER_VERSION", "580.126.09"),
         ("container", "main"),
         ("hpc_job", "42"),
         ("namespace", "ml"),

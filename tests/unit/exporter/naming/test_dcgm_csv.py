@@ -55,7 +55,7 @@ def test_label_fields_become_labels_on_every_series_in_alphabetical_order() -> N
     (series,) = naming.series(TEMPERATURE, {"hw.id": "GPU-11", **CORE})
     assert series.labels[len(IDENTITY) :] == (
         ("DCGM_FI_DEV_VBIOS_VERSION", "96.00.89"),
-        ("DCGM_FI_DRIVER_VERSION", "570.124.06"),
+        ("DCGM_FI_DRIVER_VERSION", "580.126.09"),
     )
 
 

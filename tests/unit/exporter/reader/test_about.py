@@ -32,8 +32,8 @@ def test_a_drivers_versions_and_its_devices_identity_arrive_as_they_were_said(tm
     assert intake.driver.name == intake.driver.origin == f"simulated:{node}"
     assert intake.driver.versions == {
         "hw.driver_version": intake.driver.version,
-        "nvml.version": f"12.{intake.driver.version}",
-        "cuda.version": "12.8",
+        "nvml.version": f"13.{intake.driver.version}",
+        "cuda.version": "13.0",
     }
     assert [state.device for state in intake.states.values()] == listed
     assert {"mig.instance", "mig.profile"} <= set(listed[-1].identity)
