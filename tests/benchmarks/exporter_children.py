@@ -55,9 +55,11 @@ class Bench:
             running.get("/metrics")
 
     @contextmanager
-    def python(self, *arguments: str, errors: IO[str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    def python(
+        self, *arguments: str, errors: IO[str] | None = None, **settings: str
+    ) -> Iterator[subprocess.Popen[str]]:
         """Another Python process on the stub; its standard output is read by the caller."""
-        variables = environment(**self.environment)
+        variables = environment(**self.environment, **settings)
         variables["PYTHONPATH"] += f"{os.pathsep}{ROOT / 'tests'}"
         process = subprocess.Popen(
             [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=errors, text=True, env=variables

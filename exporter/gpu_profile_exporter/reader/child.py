@@ -18,7 +18,7 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.errors import StaleLibraryError
-from gpu_profile.sampling.rounds import Rounds
+from gpu_profile.sampling.rounds import SLOW_S, Rounds
 from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader.counting import Counting
@@ -72,6 +72,7 @@ class Reading(Rounds[Tracked]):
             interval_s=settings.interval_s,
             devices_s=DEVICES_S,
             processes=settings.processes,
+            buffered_s=SLOW_S,
             clock=clock,
         )
         self._settings = settings
@@ -95,7 +96,12 @@ class Reading(Rounds[Tracked]):
         try:
             settings = self._settings
             driver = open_driver(
-                settings.driver, clock=self.clock, groups=settings.groups, enter=self._enter, events=False
+                settings.driver,
+                clock=self.clock,
+                groups=settings.groups,
+                enter=self._enter,
+                events=False,
+                counters_s=SLOW_S,
             )
         except StaleLibraryError:
             self._stale = True

@@ -34,18 +34,20 @@ def open_driver(
     groups: Collection[str] | None = None,
     enter: Callable[[int], bool] = lambda _: True,
     events: bool = True,
+    counters_s: float = 0.0,
 ) -> Driver:
     """The driver that `spec` names.
 
     `auto` is NVML, else nvidia-smi; a simulated GPU is only opened when asked for. `groups` are those whose signals
     NVML is asked for, the usual ones by default. `enter(index)` is called before NVML is asked for anything of a GPU
     while it lists them; where it says no, that one is left alone. `events`: whether NVML is asked for XID errors.
+    `counters_s`: how often NVML is asked at most for counters that take it long.
     GpuBackendError if `spec` does not follow the grammar or the driver cannot start, RecordingError or ScenarioError if
     DIR is not what it expects.
     """
     word, argument = _parse(spec)
     chosen = DEFAULT_GROUPS if groups is None else frozenset(map(Group, groups))
-    settings: _Settings = {"groups": chosen, "enter": enter, "events": events}
+    settings: _Settings = {"groups": chosen, "enter": enter, "events": events, "counters_s": counters_s}
     nvml = partial(_nvml, settings=settings)
     if word == "simulated":
         return _simulated(argument, clock, settings)
@@ -108,6 +110,7 @@ class _Settings(TypedDict):
     groups: Collection[Group]
     enter: Callable[[int], bool]
     events: bool
+    counters_s: float
 
 
 def _nvml(clock: Clock, *, settings: _Settings) -> Driver:

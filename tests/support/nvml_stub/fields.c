@@ -10,11 +10,12 @@ DEVICE(nvmlDeviceGetSamples, unsigned kind, ull after_us, unsigned *type, unsign
         return NVML_ERROR_NOT_SUPPORTED;
     int64_t step = power ? POWER_STEP : STEP, newest = floor_to(now_ns(), step);
     *type = NVML_VALUE_TYPE_UNSIGNED_INT;
-    if ((ull)newest / 1000 <= after_us) return NVML_ERROR_NOT_FOUND;
-    if (!out) {
+    if (!out) { /* how many there may be at most, whatever is new */
         *n = BUFFERED;
         return NVML_SUCCESS;
     }
+    takes_us(power ? 330 : 2690);
+    if ((ull)newest / 1000 <= after_us) return NVML_ERROR_NOT_FOUND;
     unsigned taken = 0;
     for (int64_t at = newest - (BUFFERED - 1) * step; at <= newest && taken < *n; at += step) {
         if ((ull)at / 1000 <= after_us) continue;
@@ -132,12 +133,24 @@ static nvml_return read_field(const struct gpu *gpu, int64_t now, struct field *
     return NVML_SUCCESS;
 }
 
+static double field_us(unsigned id) {
+    switch (id) {
+    case NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: return 2910;
+    case NVML_FI_DEV_PCIE_COUNT_TX_BYTES: return 113;
+    case NVML_FI_DEV_PCIE_COUNT_RX_BYTES: return 79;
+    case 270: return 496;
+    case 271: return 417;
+    default: return 2.6;
+    }
+}
+
 DEVICE(nvmlDeviceGetFieldValues, int n, struct field *fields) {
     BEGIN(gpu, 1);
     int64_t now = now_ns();
     for (int i = 0; i < n; i++) {
         fields[i].at_us = stamp_us(gpu, __func__, now / 1000);
         fields[i].latency_us = 1;
+        takes_us(field_us(fields[i].id));
         fields[i].code = read_field(gpu, now, &fields[i]);
     }
     return NVML_SUCCESS;

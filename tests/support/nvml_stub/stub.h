@@ -11,6 +11,7 @@
  *   NVML_STUB_GPM       1 if they have GPM (0)
  *   NVML_STUB_PERIOD_S  of the wave (2)
  *   NVML_STUB_BUSY      busy share of the wave (0.5)
+ *   NVML_STUB_TIMES     1 if calls take the processor as long as an H100's driver does (0); tests/data/hardware/h100
  *   NVML_STUB_CONTROL   a file of faults, read anew when it was changed or replaced; one a line, `*` for any GPU or function:
  *                         lost GPU            every call on it fails with GPU_IS_LOST
  *                         error GPU FUNCTION CODE
@@ -68,6 +69,7 @@ extern struct fault *faults;
 extern int fault_count, generation;
 
 int64_t now_ns(void);
+void takes_us(double us);
 int64_t floor_to(int64_t t, int64_t step);
 int64_t busy_until(const struct gpu *gpu, int64_t t);
 double busy_share(const struct gpu *gpu, int64_t a, int64_t b);

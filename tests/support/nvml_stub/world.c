@@ -222,6 +222,20 @@ nvml_return enter(const char *function, int *slot, const void *handle, int needs
 void stubSetTime(int64_t ns) { fixed_now = ns; }
 
 /* Calls of one function since the library was loaded; of all, without a name. */
+static int has_times;
+
+static int64_t thread_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * SECOND + t.tv_nsec;
+}
+
+/* What a real driver's call costs the processor. */
+void takes_us(double us) {
+    if (!has_times) return;
+    for (int64_t end = thread_ns() + (int64_t)(us * 1000); thread_ns() < end;) ;
+}
+
 ull stubCalls(const char *name) {
     ull all = 0;
     for (int i = 1; i < MOST_FUNCTIONS; i++)
@@ -241,6 +255,7 @@ __attribute__((constructor)) static void load(void) {
     if ((value = getenv("NVML_STUB_GPUS"))) count = atoi(value);
     if (count < 1 || count > MOST_GPUS) count = 8;
     if ((value = getenv("NVML_STUB_GPM"))) has_gpm = atoi(value);
+    if ((value = getenv("NVML_STUB_TIMES"))) has_times = atoi(value);
     if ((value = getenv("NVML_STUB_PERIOD_S")) && atof(value) > 0) period = (int64_t)(atof(value) * 1e9);
     value = getenv("NVML_STUB_BUSY");
     busy_part = (int64_t)((double)period * (value ? atof(value) : 0.5));

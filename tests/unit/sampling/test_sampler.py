@@ -6,7 +6,9 @@ from support.drivers import SLICE, A, B, World
 from gpu_profile.catalogue import Tier
 from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, MEMORY_USED, POWER, SM
-from gpu_profile.sampling.rounds import DEVICES_S, DRAIN_S, GPM_S, MOST_EVENTS, SLOW_S
+from gpu_profile.history.timeline import Timeline
+from gpu_profile.sampling.rounds import DEVICES_S, DRAIN_S, GPM_S, MOST_EVENTS, SLOW_S, Rounds
+from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import nanoseconds
 
 
@@ -208,3 +210,23 @@ def test_an_event_reaches_every_event_sink_once() -> None:
         world.clock.advance(SLOW_S)
         world.sampler.step()
     assert seen == [Event(A.uuid, 5, "xid", 79)]
+
+
+def test_what_the_driver_buffers_may_be_read_more_seldom_than_counters() -> None:
+    world = World(A)
+    rounds = Rounds(
+        world.open,
+        lambda device, capabilities, _: Tracked(device, Timeline(device), capabilities),
+        clock=world.clock,
+        buffered_s=1.0,
+    )
+    rounds.open()
+    while world.clock.now_ns() < world.drivers[0].start_ns + nanoseconds(10):
+        world.clock.advance(max(0.001, rounds.step()))
+    fast = set(world.driver.times(Tier.FAST, A.uuid))
+    assert len(fast) in (100, 101)
+    for what in ("drain", "gpm"):
+        at = world.driver.times(what, A.uuid)
+        assert len(at) in (10, 11), what
+        # To wake up for them alone would cost as much as to read them.
+        assert fast.issuperset(at), what

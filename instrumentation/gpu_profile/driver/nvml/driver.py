@@ -17,7 +17,7 @@ from gpu_profile.driver.nvml.library import Library
 from gpu_profile.driver.nvml.processes import Processes
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
-from gpu_profile.units import NS_PER_S
+from gpu_profile.units import NS_PER_S, nanoseconds
 
 T = TypeVar("T")
 
@@ -31,9 +31,11 @@ class NvmlDriver:
     """Reads NVIDIA GPUs and MIG instances through nvidia-ml-py.
 
     `devices` are the UUIDs to read, None for all. Signals of other `groups` than these (and the core, which is always
-    read) are never asked for. `events`: whether GPUs are watched for XID errors. GpuBackendError if NVML cannot be
-    started. After a fork the child starts NVML for itself at its first call and never touches what its parent opened;
-    after the driver was reloaded the next call starts NVML anew. Not thread-safe, as the protocol says.
+    read) are never asked for. `events`: whether GPUs are watched for XID errors. `counters_s`: counters that take a
+    driver long to tell (energy, throttle time) are read no more often, though others of their tier are.
+    GpuBackendError if NVML cannot be started. After a fork the child starts NVML for itself at its first call and never
+    touches what its parent opened; after the driver was reloaded the next call starts NVML anew. Not thread-safe, as
+    the protocol says.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class NvmlDriver:
         groups: Collection[Group] = DEFAULT_GROUPS,
         enter: Callable[[int], bool] = lambda _: True,
         events: bool = True,
+        counters_s: float = 0.0,
     ) -> None:
         self._name = name
+        self._counters_ns = nanoseconds(counters_s)
         self._clock = clock
         self._wanted = None if devices is None else frozenset(devices)
         self._groups = frozenset(groups) | {Group.CORE}
@@ -231,7 +235,12 @@ class NvmlDriver:
         if opened is None:
             found = self._lookup(device)
             opened = self._open[device.uuid] = OpenDevice(
-                self._library, self._clock, found, self._groups, self._throttled.setdefault(device.uuid, {})
+                self._library,
+                self._clock,
+                found,
+                self._groups,
+                self._throttled.setdefault(device.uuid, {}),
+                self._counters_ns,
             )
         return opened
 

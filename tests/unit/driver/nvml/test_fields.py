@@ -11,6 +11,7 @@ from unit.driver.nvml.conftest import GROUPS
 
 from gpu_profile.catalogue import Group, Tier, signal
 from gpu_profile.catalogue.samples import Device
+from gpu_profile.catalogue.signals import THROTTLES
 from gpu_profile.driver.nvml import NvmlDriver
 from gpu_profile.driver.nvml.fields import decoders
 from gpu_profile.testing import START_NS, FakeClock
@@ -200,3 +201,18 @@ def test_a_count_below_0_is_left_out(stub: Any, driver: NvmlDriver) -> None:
     stub.gpus[0].fields[ENERGY] = (0, pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG, -5, 0)
     assert "energy" not in {sample.signal.key for sample in driver.read(driver.devices()[0], Tier.FAST)}
     assert driver.errors == {"IMPLAUSIBLE_VALUE": 1}
+
+
+def test_counters_that_take_a_driver_long_are_read_no_more_often_than_asked(stub: Any, clock: FakeClock) -> None:
+    driver = NvmlDriver(clock=clock, counters_s=1.0)
+    device = driver.devices()[0]
+    assert driver.capabilities(device)[signal("energy")].available
+    slow = {"energy", *(row.key for row in THROTTLES)}
+    told: list[set[str]] = []
+    for _ in range(25):
+        found = {sample.signal.key for sample in driver.read(device, Tier.FAST)}
+        told.append(found & slow)
+        assert "pcie_rx" in found
+        clock.advance(0.1)
+    assert [n for n, keys in enumerate(told) if keys] == [0, 10, 20]
+    assert all({"energy", "throttle_sw_power_cap"} <= keys for keys in told if keys)
