@@ -9,8 +9,9 @@ The way of the data, from a driver to a scrape:
 - `exposition/`: readings as Prometheus' text; `push/`: readings over OTLP.
 - `server/`: the listener, its routes and the landing page.
 
-Around it: `config/` (settings), `operating/` (signals, systemd, health checks, letting go of GPUs), `demo/`. `node`
-assembles all of it; `cli` is the command. The exporter imports the library, never the reverse.
+Around it: `config/` (settings), `operating/` (signals, systemd, health checks, letting go of GPUs), `logs` (lines
+of text or JSON), `demo/`. `node` assembles all of it; `cli` is the command. The exporter imports the library, never the
+reverse.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ import click
 from click.core import ParameterSource
 
 from gpu_profile.errors import GpuProfileError, UsageError
-from gpu_profile_exporter import version
+from gpu_profile_exporter import logs, version
 from gpu_profile_exporter.config import SETTINGS, Config, Loaded, load, options, printed
 from gpu_profile_exporter.config.setting import places
-from gpu_profile_exporter.operating import logs, systemd
+from gpu_profile_exporter.operating import systemd
 from gpu_profile_exporter.operating.control import Action, signals
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """The exporter's processes, forked by a launcher, as they live and die on a real system."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -131,3 +132,20 @@ def test_three_processes_take_little_more_memory_than_one(library: Path, monkeyp
         for process in processes:
             process.wait(30)
             process.close()
+
+
+@pytest.mark.parametrize(("level", "wanted"), [("warning", True), ("error", False)])
+def test_what_readers_log_has_the_exporters_format_and_level(
+    library: Path, tmp_path: Path, level: str, wanted: bool
+) -> None:
+    control = tmp_path / "faults"
+    control.write_text("error * nvmlDeviceGetTemperature 999\n")
+    env = {"LD_LIBRARY_PATH": os.fspath(library.parent), "NVML_STUB_GPUS": "2", "NVML_STUB_CONTROL": os.fspath(control)}
+    with exporter("--driver", "nvml", "--log-format", "json", "--log-level", level, **env) as running:
+        until(lambda: "hw_power" in running.get("/metrics")[2].decode(), "it reads")
+        running.process.terminate()
+        said = running.process.communicate(timeout=20)[1]
+    lines = [json.loads(line) for line in said.splitlines()]
+    told = [line for line in lines if "nvmlDeviceGetTemperature" in line["message"]]
+    assert bool(told) == wanted
+    assert all(line["level"] == "warning" and line["time"] for line in told)

@@ -3,7 +3,7 @@
 Read in this order:
 
 - `control`: signals, and what the main loop does of them.
-- `systemd`: readiness and the watchdog. `logs`: one line a record, as text or JSON.
+- `systemd`: readiness and the watchdog.
 - `healthcheck`: the command that asks a running exporter how it is.
 - `release`: lets go of the GPUs for a while, asked for over a socket or by a signal. `runtime`: where that socket lies.
 

@@ -12,7 +12,7 @@ import click
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile_exporter.config import Config, load
 from gpu_profile_exporter.config.address import Address
-from gpu_profile_exporter.operating.logs import one_line
+from gpu_profile_exporter.logs import one_line
 
 _PATHS: Final = {False: "/-/healthy", True: "/-/ready"}
 #: Addresses that mean every interface, and where to find who listens on them from the same host.

@@ -14,8 +14,8 @@ from typing import Final
 import click
 
 from gpu_profile.errors import UsageError
+from gpu_profile_exporter.logs import one_line
 from gpu_profile_exporter.operating import runtime
-from gpu_profile_exporter.operating.logs import one_line
 
 _log = logging.getLogger("gpu_profile_exporter")
 

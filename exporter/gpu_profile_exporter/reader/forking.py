@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from gpu_profile_exporter import logs
 from gpu_profile_exporter.reader.child import run
 from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, Settings
 
@@ -33,11 +34,13 @@ _libc: Final = ctypes.CDLL(None)
 
 
 def main() -> None:
-    """The process; the descriptor of its socket is its argument. It ends when the exporter does."""
-    logging.basicConfig(format="%(levelname)s %(message)s")
+    """The process; its arguments are the descriptor of its socket, and the level and style of the exporter's log. It
+    ends when the exporter does."""
+    level, style = sys.argv[2:4]
+    logs.set_up(level, style)
     # The keeper tells of devices and drivers that come and go.
-    logging.getLogger("gpu_profile").setLevel(logging.ERROR)
-    logging.getLogger("gpu_profile.driver").setLevel(logging.WARNING)
+    logging.getLogger("gpu_profile").setLevel(max(logging.ERROR, logging.getLogger().level))
+    logging.getLogger("gpu_profile.driver").setLevel(max(logging.WARNING, logging.getLogger().level))
     # Ctrl-C, and a stop of the service, reach the whole group; the keeper says when it is over.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)

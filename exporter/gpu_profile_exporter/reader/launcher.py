@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from gpu_profile_exporter import logs
 from gpu_profile_exporter.reader.marked import START_S
 from gpu_profile_exporter.reader.settings import Settings
 
@@ -168,7 +169,7 @@ class Launcher:
         with theirs:
             self._process = subprocess.Popen(
                 # Without -P Python would look for modules in the working directory first, which may be anybody's.
-                [sys.executable, "-P", "-m", "gpu_profile_exporter.reader", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "gpu_profile_exporter.reader", str(theirs.fileno()), *logs.now()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),

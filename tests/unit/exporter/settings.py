@@ -12,10 +12,9 @@ from urllib.parse import quote
 
 from hypothesis import strategies as st
 
-from gpu_profile_exporter import cli
+from gpu_profile_exporter import cli, logs
 from gpu_profile_exporter.config import Address, Config, Setting, toml
 from gpu_profile_exporter.config.kinds import Choice, File, Headers, Listen, Number, Switch, Words
-from gpu_profile_exporter.operating import logs
 
 MISSING = Path("/nonexistent/exporter.toml")
 #: Characters that a path or a name may have, those that TOML or Markdown give a meaning to among them.

@@ -20,11 +20,11 @@ from support.programs import environment, python
 from unit.exporter.settings import complaint, run
 
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter import cli
+from gpu_profile_exporter import cli, logs
 from gpu_profile_exporter.config import SETTINGS, Config, Log
 from gpu_profile_exporter.config.setting import Setting
 from gpu_profile_exporter.node import Node
-from gpu_profile_exporter.operating import control, logs, systemd
+from gpu_profile_exporter.operating import control, systemd
 
 
 @contextmanager

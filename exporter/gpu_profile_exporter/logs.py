@@ -44,6 +44,13 @@ class JsonLines(logging.Formatter):
         return json.dumps(said)
 
 
+def now() -> tuple[str, str]:
+    """The level and the style of the last `set_up`; of other handlers, text."""
+    root = logging.getLogger()
+    json_lines = any(isinstance(handler.formatter, JsonLines) for handler in root.handlers)
+    return logging.getLevelName(root.level).lower(), "json" if json_lines else "text"
+
+
 def set_up(level: str, style: str = "text") -> None:
     """Log to standard error from now on. A second call changes level and style."""
     # What cannot be written is lost; to complain of it on the same stream would not help.
