@@ -117,7 +117,8 @@ def _device(state: State, sampler: Sampling, identity: Identity, now_ns: int) ->
     hw_id = _labelled("hw.id", device.uuid)
     busy = timeline.busy
     busy_source = busy.signal.key if busy.signal is not None else ""
-    energy_source = next((row.key for row in ENERGY_SOURCES if timeline.column(row) is not None), "")
+    sources = ((row, timeline.column(row)) for row in ENERGY_SOURCES)
+    energy_source = next((row.key for row, column in sources if column is not None and not column.stuck), "")
     yield Reading(m.DEVICE_INFO, _about(device, identity.driver_version, busy_source, energy_source), 1)
     if state.up and not sampler.stats.rounds:
         return  # nothing is known yet, not even whether it answers
@@ -148,6 +149,8 @@ def _signals(state: State, every_s: float, now_ns: int) -> Iterator[Reading]:
         yield Reading(m.MEMORY_LIMIT, hw_id, device.memory_bytes)
     columns: Mapping[Signal, Column] = state.timeline.columns
     newest, stale = None, 0
+    counter = columns.get(ENERGY)
+    counted = counter is not None and not counter.stuck
     for row, column in list(columns.items()):
         last = column.last
         if last is None:
@@ -160,10 +163,12 @@ def _signals(state: State, every_s: float, now_ns: int) -> Iterator[Reading]:
         if now_ns - end_ns > life_ns:
             stale += 1
             continue
+        if row is ENERGY and not counted:
+            continue
         # A counter that starts again at 0 every few seconds is of no use at a scrape's distance: its growth is.
         value = (column.total_mass if row.wraps_at else quanta) * times / over
         yield Reading(metric, attributes, value)
-        if row is POWER_AVERAGE and ENERGY not in columns:
+        if row is POWER_AVERAGE and not counted:
             energy = _published(ENERGY, uuid, every_s)
             yield Reading(energy.metric, energy.attributes, column.total_mass * times / (over * NS_PER_S))
         if unit is not None:

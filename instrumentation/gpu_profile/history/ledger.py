@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
 from gpu_profile.catalogue.samples import Sample
+from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.units import NS_PER_S
 
 #: An instant (memory in use, a clock) is taken to hold for at most this long before its reading.
@@ -70,6 +71,11 @@ class Account:
     def watermark_ns(self) -> int | None:
         """The end of the newest row; None while there is none."""
         return self._last_end
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it tells nothing: an energy counter that has never grown, for every GPU draws some power."""
+        return self.signal is ENERGY and not self.total_mass and self.total_covered_ns >= _SILENCE_NS
 
     def append(self, sample: Sample) -> bool:
         """Take one sample in; False if it was left out (`dropped` says why).
@@ -320,8 +326,10 @@ class Signals(Generic[_A]):
         return self._columns.get(signal)
 
     def best(self, sources: Iterable[Signal]) -> _A | None:
-        """The first of `sources` that has readings, none much older than another's; else the first that should have."""
-        held = [column for signal in sources if (column := self._columns.get(signal)) is not None]
+        """The first of `sources` that has readings, none much older than another's; else the first that should have.
+        None of those that are stuck."""
+        columns = (self._columns.get(signal) for signal in sources)
+        held = [column for column in columns if column is not None and not column.stuck]
         told = [(column, mark) for column in held if (mark := column.watermark_ns) is not None]
         newest = max((mark for _, mark in told), default=0)
         return next((c for c, mark in told if newest - mark <= _SILENCE_NS), held[0] if held else None)

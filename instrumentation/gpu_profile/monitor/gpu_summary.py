@@ -271,7 +271,8 @@ def _scaled(value: float | None, by: float) -> float | None:
 def _first(timeline: Timeline, interval: Interval, *sources: Signal) -> Reading | None:
     """The reading of the first of `sources` that says anything of `interval`."""
     columns = (timeline.column(source) for source in sources)
-    return next((found for c in columns if c is not None and (found := read(c, interval)) is not None), None)
+    known = (column for column in columns if column is not None and not column.stuck)
+    return next((found for column in known if (found := read(column, interval)) is not None), None)
 
 
 # ---------------------------------------------------------------------- the trace

@@ -107,6 +107,17 @@ def test_integrated_power_is_told_from_the_counter() -> None:
     assert "  energy: 2221.2 J (from power)\n" in said
 
 
+def test_a_counter_that_never_moved_is_not_believed() -> None:
+    stuck = readings(rows.ENERGY, *((at / 10, 5_000) for at in range(101)))
+    found = summary(timeline(*stuck, *windows(rows.POWER_AVERAGE, [600] * 50)), 10)
+    assert (found.energy_source, found.energy_j) == ("power_average", pytest.approx(6_000))
+    assert found.power_mean_w == pytest.approx(600)
+    alone = summary(timeline(*stuck), 10)
+    assert (alone.energy_source, alone.energy_j, alone.power_mean_w) == (None, None, None)
+    moved = readings(rows.ENERGY, *((at / 10, 5_000 + at) for at in range(101)))
+    assert summary(timeline(*moved), 10).energy_source == "energy"
+
+
 def test_keys_are_the_documents_and_ours_and_json_is_valid() -> None:
     keys = SEED_KEYS | {"coverage", "energy_j", "energy_source", "resolution_s"}
     assert set(WHOLE.to_dict()) == keys == set(vars(WHOLE))

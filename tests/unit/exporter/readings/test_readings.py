@@ -79,6 +79,20 @@ def test_readings_of_a_device_that_is_read_seldom_live_for_three_of_its_own_peri
     assert told == [True] * 4 + [False] * 2
 
 
+def test_a_counter_that_never_moves_is_none_and_energy_is_the_integral_of_power() -> None:
+    sampler, clock, driver = node(values={rows.POWER_AVERAGE: 100_000, rows.ENERGY: 7_000})
+    assert energies(sampler, clock) == ([7.0], {"energy"})
+    step_for(sampler, clock, 8)
+    (first,), sources = energies(sampler, clock)
+    assert sources == {"power_average"}
+    assert first == pytest.approx(1000, abs=21)
+    step_for(sampler, clock, 10)
+    assert energies(sampler, clock)[0] == [pytest.approx(first + 1000, abs=11)]
+    driver.values[rows.ENERGY] = 8_000  # it moves after all
+    step_for(sampler, clock, 1)
+    assert energies(sampler, clock) == ([8.0], {"energy"})
+
+
 def test_energy_that_the_device_does_not_count_is_the_integral_of_its_power_and_says_so() -> None:
     sampler, clock, driver = node(values={rows.POWER_AVERAGE: 100_000, rows.POWER: 300_000})
     step_for(sampler, clock, 8)
