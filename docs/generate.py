@@ -208,7 +208,8 @@ def bases() -> str:
     return table(("basis", "highest confidence"), rows)
 
 
-_BENCHMARKS: Final = json.loads((Path(__file__).parents[1] / "tests/benchmarks/accepted.json").read_text("utf-8"))
+_TESTS: Final = Path(__file__).parents[1] / "tests"
+_BENCHMARKS: Final = json.loads((_TESTS / "benchmarks/accepted.json").read_text("utf-8"))
 
 
 def benchmarks(group: str) -> str:
@@ -225,11 +226,20 @@ def benchmarks(group: str) -> str:
     )
 
 
+def simulator() -> str:
+    """The simulator's constants beside what was measured."""
+    sys.path.append(str(_TESTS))
+    from gpu.fit import table as fitted
+
+    folder = _TESTS / "data" / "hardware" / "h100"
+    return fitted([json.loads((folder / name).read_text()) for name in ("record.json", "whole_run.json")])
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     maker.__name__.replace("_", " "): maker
     for maker in (
         *(metrics, region_metrics, reading_metrics, allocation_metrics, http_metrics, push_metrics),
-        *(signals, groups, attributes, kernel_attributes, regimes, rules, thresholds, bases),
+        *(signals, groups, attributes, kernel_attributes, regimes, rules, thresholds, bases, simulator),
     )
 } | {f"{group} benchmarks": partial(benchmarks, group) for group in _BENCHMARKS}
 

@@ -110,7 +110,8 @@ def test_integrated_power_is_told_from_the_counter() -> None:
 def test_a_counter_that_never_moved_is_not_believed() -> None:
     stuck = readings(rows.ENERGY, *((at / 10, 5_000) for at in range(101)))
     found = summary(timeline(*stuck, *windows(rows.POWER_AVERAGE, [600] * 50)), 10)
-    assert (found.energy_source, found.energy_j) == ("power_average", pytest.approx(6_000))
+    assert found.energy_source == "power_average"
+    assert found.energy_j == pytest.approx(6_000)
     assert found.power_mean_w == pytest.approx(600)
     alone = summary(timeline(*stuck), 10)
     assert (alone.energy_source, alone.energy_j, alone.power_mean_w) == (None, None, None)

@@ -105,6 +105,8 @@ _SHORT_NS: Final = 25 * _MS
 #: What boards with stacked memory have in common, and those of them whose NVLinks go through switches.
 _STACKED: Final[Mapping[str, Any]] = {"power_window_ns": _SHORT_NS, "memory_temperature": True}
 _SWITCHED: Final[Mapping[str, Any]] = {**_STACKED, "gpm": True, "fabric": True}
+#: As two of them were measured (tests/gpu/fit.py).
+_H100: Final[Mapping[str, Any]] = {**_SWITCHED, "utilization_window_ns": 200 * _MS, "utilization_refresh_ns": 200 * _MS}
 #: MIG profiles of 80 GB and of 141 GB.
 _80_GB: Final = {"1g.10gb": (1, 1), "2g.20gb": (2, 2), "3g.40gb": (3, 4), "4g.40gb": (4, 4), "7g.80gb": (7, 8)}
 _141_GB: Final = {"1g.18gb": (1, 1), "2g.35gb": (2, 2), "3g.71gb": (3, 4), "4g.71gb": (4, 4), "7g.141gb": (7, 8)}
@@ -119,8 +121,8 @@ _TABLE: Final = (
         _HOPPER_PEAKS, **_SWITCHED, mig=_141_GB),
     DeviceModel(
         "H100 SXM", "NVIDIA H100 80GB HBM3", "9.0", "96.00.89.00.01", "900-21010-0000-000",
-         81_559, 641, 132,  70.0,  700.0, 1980, 345,   2619, 5, 18, 450e9, 3.352e12,
-        _HOPPER_PEAKS, **_SWITCHED, mig=_80_GB),
+         81_559, 480, 132,  74.0,  700.0, 1980, 345,   2619, 5, 18, 450e9, 3.352e12,
+        _HOPPER_PEAKS, **_H100, mig=_80_GB),
     DeviceModel(
         "A100 80 SXM", "NVIDIA A100-SXM4-80GB", "8.0", "92.00.9E.00.01", "692-2G506-0212-002",
          81_920, 641, 108,  60.0,  400.0, 1410, 210,   1593, 4, 12, 300e9, 2.039e12,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -145,7 +145,7 @@ def rates(model: DeviceModel, records: npt.NDArray[np.void]) -> Floats:
             out[:, column] += np.where(records["precision"] == code, flops / peak, 0.0)
     out[:, Column.DRAM] = (size + records["pcie"] / seconds) / model.dram_bytes_per_s
     pipe = out[:, [Column.TENSOR, Column.FP64, Column.FP32]].max(axis=1)
-    dynamic = _SM_WEIGHT * out[:, Column.SM] + _PIPE_WEIGHT * pipe + _DRAM_WEIGHT * out[:, Column.DRAM]
+    dynamic = power_share(out[:, Column.SM], pipe, out[:, Column.DRAM])
     out[:, Column.ENERGY] = dynamic * (model.tdp_w - model.idle_w)
     outward = records["kind"] == 2
     out[:, Column.PCIE_RX] = np.where(outward, 0.0, records["pcie"] / seconds)
@@ -153,6 +153,11 @@ def rates(model: DeviceModel, records: npt.NDArray[np.void]) -> Floats:
     out[:, Column.NVLINK] = records["nvlink"] / seconds
     out[:, Column.FLOPS], out[:, Column.BYTES] = flops, size
     return out
+
+
+def power_share(sms: Any = 0.0, pipe: Any = 0.0, dram: Any = 0.0) -> Any:
+    """Dynamic power as a share of (TDP - idle), before the limit, of shares of multiprocessors, a pipe and DRAM."""
+    return _SM_WEIGHT * sms + _PIPE_WEIGHT * pipe + _DRAM_WEIGHT * dram
 
 
 def limited(model: DeviceModel, together: Floats) -> Floats:

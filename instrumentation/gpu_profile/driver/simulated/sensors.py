@@ -24,7 +24,7 @@ FOLLOWED_NS: Final = 15 * _MS
 LATE_NS: Final = 4_500_000
 _STEP_NS: Final = 2 * _MS
 _WEIGHTS: Final = np.exp(-np.arange(0, 8 * FOLLOWED_NS, _STEP_NS) / FOLLOWED_NS)
-_POWER_AVERAGE_NS: Final = NS_PER_S
+POWER_AVERAGE_NS: Final = NS_PER_S
 _WARM_UP_NS: Final = 20 * NS_PER_S
 _AMBIENT, _HOT = 30.0, 80.0
 
@@ -75,7 +75,7 @@ class Sensors:
 
     def power_average_mw(self, t_ns: int) -> int:
         """Power over the last second, in mW; refreshed every 100 ms."""
-        return self._power(t_ns, _POWER_AVERAGE_NS)
+        return self._power(t_ns, POWER_AVERAGE_NS)
 
     def _power(self, t_ns: int, window_ns: int) -> int:
         end = self.refreshed(t_ns, self.model.power_refresh_ns)

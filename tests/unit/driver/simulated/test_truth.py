@@ -106,8 +106,8 @@ def test_gpu_is_the_sum_of_its_instances(tmp_path: Path, clock: FakeClock) -> No
     truth = Truth(node, clock=clock)
     gpu, *parts = (truth.device(uuid, START_NS, START_NS + S) for uuid in truth.uuids[2:])
     assert gpu.flops == pytest.approx(2e13)
-    assert gpu.energy_j == pytest.approx(70 + sum(part.energy_j for part in parts))
-    assert gpu.energy_j > 70
+    assert gpu.energy_j == pytest.approx(74 + sum(part.energy_j for part in parts))
+    assert gpu.energy_j > 74
 
 
 def test_unknown_device_and_tag_are_usage_errors(tmp_path: Path) -> None:
