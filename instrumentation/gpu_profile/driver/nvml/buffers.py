@@ -7,7 +7,7 @@ import struct
 from typing import Any, Final
 
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.driver.nvml.fields import decoders
+from gpu_profile.driver.nvml.fields import decoders, plain_sample
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.driver.nvml.readers import Reader
 from gpu_profile.units import NS_PER_S
@@ -78,18 +78,24 @@ class Buffer:
         """
         if self._last_us * 1000 > now_ns + _AHEAD_NS:
             self._last_us = 0  # the clock was set back, and nothing new would be later than that
-        signal, first = self.reader.signal, not self._last_us
+        signal, last_us = self.reader.signal, self._last_us
+        first, lowest, limit, latest_us = not last_us, signal.lowest, signal.limit, (now_ns + _AHEAD_NS) // 1000
         samples = []
+        # Hundreds a second of each GPU: as plain as it gets.
         for stamp_us, value in sorted(self.ask(handle)):
-            if stamp_us <= self._last_us or stamp_us * 1000 > now_ns + _AHEAD_NS:
+            if not last_us < stamp_us <= latest_us:
                 continue
-            end = stamp_us * 1000
-            start = max(self._last_us * 1000, end - (_LONGEST_NS if self._last_us else signal.window_ns))
-            self._last_us = stamp_us
-            if signal.lowest <= value <= signal.limit:
-                samples.append(Sample(signal, start, end, round(value)))
+            end, start = stamp_us * 1000, last_us * 1000
+            if not last_us:
+                start = end - signal.window_ns
+            elif end - start > _LONGEST_NS:
+                start = end - _LONGEST_NS
+            last_us = stamp_us
+            if lowest <= value <= limit:
+                samples.append(plain_sample(Sample, (signal, start, end, round(value))))
             else:
                 self._errors.implausible(self.reader.buffer, self._uuid, value)
+        self._last_us = last_us
         self.told = self.told or bool(samples)
         return samples[-1:] if first else samples
 

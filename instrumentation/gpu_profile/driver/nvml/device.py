@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, Group, Kind, Signal, Tier
@@ -23,7 +23,7 @@ from gpu_profile.driver.nvml.errors import (
     Action,
     Rule,
 )
-from gpu_profile.driver.nvml.fields import FieldBatch
+from gpu_profile.driver.nvml.fields import FieldBatch, plain_sample
 from gpu_profile.driver.nvml.gpm import Gpm
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.driver.nvml.queries import REASONS, Query
@@ -45,8 +45,6 @@ _EARLY: Final = 16
 _NO_TYPE: Final = -1
 #: What drivers put where a count is not to be had: all bits set, of the half or of the whole.
 _NOT_A_COUNT: Final = frozenset({(1 << 32) - 1, (1 << 64) - 1})
-#: `Sample(*values)` costs twice as much: its own constructor is a function in Python.
-_sample: Final[Callable[[type[Sample], tuple[Signal, int, int, int]], Sample]] = tuple.__new__
 
 
 class OpenDevice:
@@ -334,7 +332,7 @@ class OpenDevice:
                 last_us, stamp = stamp_us, stamp_us * 1000
                 end = stamp if earliest <= stamp <= latest else now
             if reader.counts and value >= 0 and value not in _NOT_A_COUNT:
-                samples.append(_sample(Sample, (reader.signal, end, end, value)))
+                samples.append(plain_sample(Sample, (reader.signal, end, end, value)))
             else:
                 self._add(samples, reader, end, value)
         if missing:
@@ -394,7 +392,7 @@ class OpenDevice:
             self._library.errors.implausible(signal.key, self._uuid, value)
             return
         if signal.kind is not Kind.WINDOW_MEAN:
-            samples.append(_sample(Sample, (signal, end, end, value)))
+            samples.append(plain_sample(Sample, (signal, end, end, value)))
             return
         previous = self._ends.get(signal)
         if previous == end:
@@ -402,4 +400,4 @@ class OpenDevice:
         self._ends[signal] = end
         first = previous is None or previous > end
         start = end - signal.window_ns if first else max(previous or 0, end - reader.longest_ns)
-        samples.append(_sample(Sample, (signal, start, end, value)))
+        samples.append(plain_sample(Sample, (signal, start, end, value)))

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.driver.nvml.readers import Reader
 
@@ -31,9 +34,15 @@ def _member(layout: str) -> Callable[[int], int | float]:
     return decode
 
 
+def _low_word(raw: int) -> int:
+    return raw & 0xFFFF_FFFF
+
+
+#: `Sample(*values)` costs twice as much: its own constructor is a function in Python.
+plain_sample: Final[Callable[[type[Sample], tuple[Signal, int, int, int]], Sample]] = tuple.__new__
 _MEMBERS: Final[dict[str, Callable[[int], int | float]]] = {
     "NVML_VALUE_TYPE_DOUBLE": _member("d"),
-    "NVML_VALUE_TYPE_UNSIGNED_INT": _member("I"),
+    "NVML_VALUE_TYPE_UNSIGNED_INT": _low_word if sys.byteorder == "little" else _member("I"),
     "NVML_VALUE_TYPE_UNSIGNED_LONG": _member("L"),
     "NVML_VALUE_TYPE_UNSIGNED_LONG_LONG": int,
     "NVML_VALUE_TYPE_SIGNED_LONG_LONG": _member("q"),
