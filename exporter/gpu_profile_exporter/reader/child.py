@@ -72,7 +72,8 @@ class Reading(Rounds[Tracked]):
             interval_s=settings.interval_s,
             devices_s=DEVICES_S,
             processes=settings.processes,
-            buffered_s=SLOW_S,
+            gpm_s=SEND_S,
+            drain_s=SLOW_S,
             clock=clock,
         )
         self._settings = settings
@@ -101,7 +102,7 @@ class Reading(Rounds[Tracked]):
                 groups=settings.groups,
                 enter=self._enter,
                 events=False,
-                counters_s=SLOW_S,
+                counters_s=SEND_S,
             )
         except StaleLibraryError:
             self._stale = True

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, ProcessUse, Sample
 from gpu_profile.catalogue.signals import ECC_UNCORRECTED, RECOVERY_ACTION, REMAP_FAILURE, REMAP_PENDING
-from gpu_profile.sampling.rounds import RARE_S, SLOW_S, SamplerStats
+from gpu_profile.sampling.rounds import GPM_S, RARE_S, SLOW_S, SamplerStats
 from gpu_profile.units import NS_PER_S, nanoseconds
 
-#: A reading lives for this many periods of its tier, and for at least `SHORTEST_LIFE_S`: of the fast tier too, what the
-#: driver counts or buffers is read once a second.
+#: A reading lives for this many periods of its tier, and for at least `SHORTEST_LIFE_S`.
 LIFE_PERIODS: Final = 3
-SHORTEST_LIFE_S: Final = 3 * SLOW_S
+SHORTEST_LIFE_S: Final = 2.0
 #: A driver in which the sampler has been for longer than this (or three intervals) does not answer.
 STALLED_S: Final = 5.0
 
@@ -98,9 +97,9 @@ class Health:
 
 
 def lifetime_ns(row: Signal, interval_s: float) -> int:
-    """How old a reading of `row` may become before it vanishes: three periods of its tier, at least 3 s."""
-    rare_s = RARE_S if row.tier is Tier.RARE else 0.0
-    period_ns = max(nanoseconds(interval_s), nanoseconds(rare_s), row.refresh_ns)
+    """How old a reading of `row` may become before it vanishes: three periods of its tier, at least 2 s."""
+    tier_s = {Tier.SLOW: SLOW_S, Tier.RARE: RARE_S, Tier.GPM: GPM_S}.get(row.tier, 0.0)
+    period_ns = max(nanoseconds(interval_s), nanoseconds(tier_s), row.refresh_ns)
     return max(LIFE_PERIODS * period_ns, nanoseconds(SHORTEST_LIFE_S))
 
 

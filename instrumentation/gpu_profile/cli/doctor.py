@@ -18,6 +18,7 @@ from gpu_profile.cli.options import backend_option
 LIMIT_S: Final = 10.0
 #: A longer name (a MIG instance's UUID) does not move the other lines.
 _WIDEST: Final = 20
+_GPUS: Final = "GPUs"
 
 
 @click.command()
@@ -39,13 +40,16 @@ def doctor(*, backend: str, as_json: bool) -> int:
         ("kernel driver", machine.kernel_driver),
         ("NVML library", machine.library),
         ("nvidia-smi", machine.smi),
-        ("GPUs", lambda: gpus.driver(backend, open_driver)),
+        (_GPUS, lambda: gpus.driver(backend, open_driver)),
         ("frameworks", machine.frameworks),
         ("clock", machine.clock),
         ("exporter", machine.exporter),
     ]
     found = look(named)
-    readable = any("read_ms" in each.data for each in found)
+    # One that hangs keeps those after it from being looked at: it is not known of them that they cannot be read.
+    listed = sum(each.data.get("devices", 0) for each in found if each.subject == _GPUS and each.state is State.OK)
+    lost = sum("uuid" in each.data and "read_ms" not in each.data and each.state is State.FAILS for each in found)
+    readable = listed > lost
     if as_json:
         click.echo(
             json.dumps({"ok": readable, "driver": backend, "findings": [_object(each) for each in found]}, indent=2)

@@ -69,7 +69,7 @@ def _devices(spec: str, found: Driver) -> Iterator[Finding]:
         to_do = "choose another driver with --backend" if spec == "none" else NO_DRIVER
         yield Finding("GPUs", State.FAILS, f"{said}: no device", to_do, versions)
         return
-    yield Finding("GPUs", State.OK, f"{len(devices)} through {said}", data=versions)
+    yield Finding("GPUs", State.OK, f"{len(devices)} through {said}", data={**versions, "devices": len(devices)})
     yield from _visible(devices)
     for device in devices:
         try:

@@ -163,7 +163,9 @@ class Watch:
         try:
             devices = driver.devices()
             if not devices:
-                raise UsageError(f"driver {self._spec!r} has no device")
+                # Of a driver that reads any, one may still come.
+                kind = UsageError if self._spec == "none" else GpuBackendError
+                raise kind(f"driver {self._spec!r} has no device")
             self.devices = tuple(self._choose(devices))
             self.driver_name = driver.name
             if self._strict:

@@ -90,6 +90,8 @@ class Execution:
             try:
                 start = stream.resolve(first) if start is None else start
                 end = None if start is None or last is None else stream.resolve(last)
+                # A clock that was set in between tells of no length.
+                end = end if start is None or end is None else max(start, end)
             except Exception:  # noqa: BLE001 - a framework's broken event: the host's interval must do
                 self.stream = None
                 return None

@@ -6,8 +6,8 @@ waiting. Floor of the clock: it is time as the device tells it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 
 
@@ -28,13 +28,19 @@ class Stream(Protocol):
         ...
 
 
-def resolving(streams: Iterable[Stream | None]) -> ExitStack:
-    """A block in which many marks of these are resolved. A stream that has a method of this name may make that cheaper;
-    one whose method fails says so when its marks are resolved."""
-    block = ExitStack()
+@contextmanager
+def resolving(streams: Iterable[Stream | None]) -> Iterator[None]:
+    """A block in which many marks of these are resolved. A stream that has a method of this name, which returns a
+    context manager, may make that cheaper. One that fails says so when its marks are resolved."""
+    entered: list[AbstractContextManager[None]] = []
     for stream in streams:
-        enter = getattr(stream, "resolving", None)
-        if enter is not None:
+        with suppress(Exception):
+            block = stream.resolving()  # type: ignore[union-attr]
+            block.__enter__()
+            entered.append(block)
+    try:
+        yield
+    finally:
+        for block in reversed(entered):
             with suppress(Exception):
-                block.enter_context(enter())
-    return block
+                block.__exit__(None, None, None)

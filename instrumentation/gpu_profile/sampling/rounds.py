@@ -73,9 +73,10 @@ class Rounds(Generic[T]):
 
     `track(device, capabilities, capacity)` makes the state of a device that is met for the first time, with room for
     `retention_s`. `choose` says which of the driver's devices are read, by their UUIDs; without it, all are. They are
-    listed anew every `devices_s`. What the driver buffers or takes means of (GPM) is read no more often than every
-    `buffered_s`. `sinks` see every sample too (a recording). `processes`: ask who uses the devices.
-    Nothing is read before the first `step()`. While there is anyone who `ask`s for a shorter interval, that is kept.
+    listed anew every `devices_s`. GPM's windows are of `gpm_s` at least; where all devices have them, what the driver
+    buffers is fetched every `drain_s`. `sinks` see every sample too (a recording). `processes`: ask who uses the
+    devices. Nothing is read before the first `step()`. While there is anyone who `ask`s for a shorter interval, that is
+    kept.
     """
 
     def __init__(
@@ -90,7 +91,8 @@ class Rounds(Generic[T]):
         sinks: Iterable[Callable[[Device, Sequence[Sample]], None]] = (),
         processes: bool = False,
         devices_s: float = DEVICES_S,
-        buffered_s: float = 0.0,
+        gpm_s: float = GPM_S,
+        drain_s: float = DRAIN_S,
     ) -> None:
         if not interval_s > 0:
             raise ValueError(f"the sampling interval must be positive, not {interval_s} s")
@@ -113,7 +115,7 @@ class Rounds(Generic[T]):
         self._retention_s = retention_s
         self._processes = processes
         self._devices_ns = nanoseconds(devices_s)
-        self._buffered_ns = nanoseconds(buffered_s)
+        self._gpm_ns, self._drain_ns = nanoseconds(gpm_s), nanoseconds(drain_s)
         self._due: dict[str, int] = {}
         self._retry_ns = 0
 
@@ -203,14 +205,15 @@ class Rounds(Generic[T]):
     def _periods(self) -> list[tuple[str, int]]:
         interval = self._interval_ns
         periods: list[tuple[str, int]] = [(Tier.FAST, interval)]
-        for state in self.states.values():
-            if state.has_gpm:
-                periods.append((Tier.GPM, max(interval, _GPM_NS, self._buffered_ns)))
-                break
+        drain_ns = _DRAIN_NS
+        if any(state.has_gpm for state in self.states.values()):
+            periods.append((Tier.GPM, max(interval, self._gpm_ns)))
+            if all(state.has_gpm for state in self.states.values()):
+                drain_ns = self._drain_ns
         else:  # its rounds, which no others fall in with, would be half of what sampling costs
             self._due.pop(Tier.GPM, None)
         periods += (
-            ("drain", max(_DRAIN_NS, self._buffered_ns)),
+            ("drain", drain_ns),
             (Tier.SLOW, max(interval, _ASKED_SLOW_NS if self._asked else _SLOW_NS)),
             (Tier.RARE, max(interval, _RARE_NS)),
             ("events", _SLOW_NS),
@@ -225,7 +228,7 @@ class Rounds(Generic[T]):
         half, together = self._interval_ns // 2, False
         for tier, period in self._periods():
             # What falls due within half of the next interval comes along: to wake up costs as much as to read.
-            alone = tier is Tier.FAST or (tier is Tier.GPM and not self._buffered_ns)
+            alone = tier is Tier.FAST or (tier is Tier.GPM and self._gpm_ns <= _GPM_NS)
             slack = 0 if alone else min(half, period // 2)
             due = self._due.get(tier, now)
             if due - now > period + slack:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gpu_profile.catalogue.samples import Device, DeviceKind
+from gpu_profile.driver.nvml.errors import NEVER
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.errors import DeviceLost, GpuBackendError
 
@@ -31,7 +32,8 @@ _NVLINK_FIELDS: Final = ("NVML_FI_DEV_NVLINK_LINK_COUNT", "NVML_FI_DEV_NVLINK_SP
 class Found(NamedTuple):
     """A device and its handle; `instance` is the GPU instance's id of a MIG slice.
 
-    `cut`: whether this is a GPU in MIG mode, which cannot tell some things of itself any more.
+    `cut`: whether this is a GPU in MIG mode, which cannot tell some things of itself any more. `whole`: whether all of
+    it is known that the driver will ever tell.
     """
 
     device: Device
@@ -39,6 +41,7 @@ class Found(NamedTuple):
     parent_handle: Any = None
     instance: int | None = None
     cut: bool = False
+    whole: bool = True
 
 
 def count_gpus(library: Library) -> int:
@@ -79,7 +82,7 @@ def handle_of(library: Library, device: Device) -> Found:
     try:
         handle = api.nvmlDeviceGetHandleByUUID(device.uuid)
         if device.kind is not DeviceKind.MIG:
-            return Found(device, handle, cut=_cut(library, handle, device.uuid))
+            return Found(device, handle, cut=_cut(library, handle, device.uuid), whole=False)
         parent = api.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
         return Found(device, handle, parent, api.nvmlDeviceGetGpuInstanceId(handle))
     except errors.failures as failure:
@@ -87,15 +90,18 @@ def handle_of(library: Library, device: Device) -> Found:
         raise DeviceLost(f"NVML: GPU {device.uuid}: cannot be opened: {rule.words}") from failure
 
 
-def _attempt(library: Library, what: str, call: Callable[[], T]) -> T | None:
-    """The call's answer, None if it fails for this device alone."""
+def _attempt(library: Library, what: str, call: Callable[[], T], missed: list[str] | None = None) -> T | None:
+    """The call's answer, None if it fails for this device alone: noted in `missed` if it may have one another time."""
     try:
         return call()
     except library.errors.failures as failure:
+        never = False
         try:
-            library.errors.met(failure, what)
+            never = library.errors.met(failure, what).action in NEVER
         except DeviceLost as lost:
             library.errors.warn(library.errors.name(failure), what, "", str(lost))
+        if missed is not None and not never:
+            missed.append(what)
         return None
 
 
@@ -104,34 +110,39 @@ def _gpu(library: Library, index: int, known: Mapping[str, Found]) -> Found:
     handle = api.nvmlDeviceGetHandleByIndex(index)
     uuid = api.nvmlDeviceGetUUID(handle)
     before = known.get(uuid)
-    if before is not None and before.device.memory_bytes and before.device.pci_bus_id:
+    if before is not None and before.whole:
         # Nothing of this changes while the driver is loaded; some of it comes from the board's own memory, slowly.
         return Found(replace(before.device, index=index), handle, cut=_cut(library, handle, uuid))
-    pci = _attempt(library, f"PCI of GPU {index}", lambda: api.nvmlDeviceGetPciInfo(handle).busId)
+    missed: list[str] = []
+
+    def ask(what: str, call: Callable[[], T]) -> T | None:
+        return _attempt(library, f"{what} of GPU {index}", call, missed)
+
+    pci = ask("PCI", lambda: api.nvmlDeviceGetPciInfo(handle).busId)
     device = Device(
         uuid=uuid,
         index=index,
-        name=_attempt(library, f"name of GPU {index}", lambda: api.nvmlDeviceGetName(handle)) or "",
+        name=ask("name", lambda: api.nvmlDeviceGetName(handle)) or "",
         pci_bus_id=pci.decode() if isinstance(pci, bytes) else pci or "",
-        memory_bytes=_attempt(library, f"memory of GPU {index}", partial(_memory_bytes, api, handle)),
-        clock_max_hz=_attempt(library, f"clock of GPU {index}", partial(_clock_max_hz, api, handle)),
-        pcie_bytes_per_s=_attempt(library, f"PCIe link of GPU {index}", partial(_pcie_bytes_per_s, api, handle)),
-        nvlink_bytes_per_s=_attempt(library, f"NVLinks of GPU {index}", partial(_nvlink_bytes_per_s, api, handle)),
-        **_facts(library, handle, index),
+        memory_bytes=ask("memory", partial(_memory_bytes, api, handle)),
+        clock_max_hz=ask("clock", partial(_clock_max_hz, api, handle)),
+        pcie_bytes_per_s=ask("PCIe link", partial(_pcie_bytes_per_s, api, handle)),
+        nvlink_bytes_per_s=ask("NVLinks", partial(_nvlink_bytes_per_s, api, handle)),
+        **_facts(library, handle, ask),
     )
-    return Found(device, handle, cut=_cut(library, handle, uuid))
+    return Found(device, handle, cut=_cut(library, handle, uuid), whole=not missed)
 
 
-def _facts(library: Library, handle: Any, index: int) -> dict[str, Any]:
-    def ask(name: str) -> Any:
+def _facts(library: Library, handle: Any, ask: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
+    def answer(name: str) -> Any:
         function = getattr(library.api, name, None)
-        return None if function is None else _attempt(library, f"{name} of GPU {index}", lambda: function(handle))
+        return None if function is None else ask(name, lambda: function(handle))
 
-    capability = ask("nvmlDeviceGetCudaComputeCapability")
+    capability = answer("nvmlDeviceGetCudaComputeCapability")
     return {
-        "minor": ask("nvmlDeviceGetMinorNumber"),
-        "vbios_version": ask("nvmlDeviceGetVbiosVersion") or "",
-        "part_number": ask("nvmlDeviceGetBoardPartNumber") or "",
+        "minor": answer("nvmlDeviceGetMinorNumber"),
+        "vbios_version": answer("nvmlDeviceGetVbiosVersion") or "",
+        "part_number": answer("nvmlDeviceGetBoardPartNumber") or "",
         "compute_capability": "" if capability is None else ".".join(map(str, capability)),
     }
 
@@ -180,8 +191,10 @@ def _instances(library: Library, gpu: Found) -> list[Found]:
 def _instance(library: Library, gpu: Found, slot: int) -> Found:
     api, parent = library.api, gpu.device
     handle = api.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, slot)
-    name = _attempt(library, "name of a MIG instance", lambda: api.nvmlDeviceGetName(handle)) or parent.name
-    if "MIG" not in name:
+    missed: list[str] = []
+    name = _attempt(library, "name of a MIG instance", lambda: api.nvmlDeviceGetName(handle), missed) or ""
+    if not missed and "MIG" not in name:
+        name = name or parent.name
         shape = _attempt(library, "shape of a MIG instance", lambda: api.nvmlDeviceGetAttributes_v2(handle))
         if shape is not None:
             name = f"{name} MIG {shape.gpuInstanceSliceCount}g.{round(shape.memorySizeMB / 1024)}gb"

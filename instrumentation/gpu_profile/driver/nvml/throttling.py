@@ -9,8 +9,10 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.units import NS_PER_S
 
-#: Between two readings further apart than this, what happened is not known, and not counted.
+#: Between two readings further apart than this, and than twice the time between the two before, what happened is not
+#: known, and not counted. `SELDOM_NS` is the longest interval between readings that can be asked for.
 LONGEST_NS: Final = 2 * NS_PER_S
+SELDOM_NS: Final = 60 * NS_PER_S
 
 
 class Throttling:
@@ -26,6 +28,7 @@ class Throttling:
             self._totals.setdefault(signal, 0)
         self._bits = bits
         self._before: tuple[int, int] | None = None
+        self._usual_ns = 0
 
     @property
     def signals(self) -> Collection[Signal]:
@@ -37,7 +40,8 @@ class Throttling:
         before_ns, before = self._before or (now_ns, mask)
         self._before = now_ns, mask
         passed = now_ns - before_ns
-        if 0 < passed <= LONGEST_NS:
+        longest_ns, self._usual_ns = max(LONGEST_NS, 2 * self._usual_ns), min(max(passed, 0), SELDOM_NS)
+        if 0 < passed <= longest_ns:
             for signal, bit in self._bits:
                 self._totals[signal] += passed * (bool(before & bit) + bool(mask & bit)) // 2
         return [Sample(signal, now_ns, now_ns, self._totals[signal]) for signal, _ in self._bits]

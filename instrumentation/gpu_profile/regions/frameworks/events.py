@@ -28,8 +28,11 @@ RENEW_S: Final = 5.0
 #: Two bases so far apart tell the drift, if the widths of both leave less than `SURE` of it open.
 APART_S: Final = 1.0
 SURE: Final = 2e-5
-#: Crystals are within 1e-4, and a host's clock that is slewed within 5e-4: more is a clock that was set.
+#: Crystals are within 1e-4, and a host's clock that is slewed within 5e-4: more is a clock that was set. So is what a
+#: drift that is known does not explain: it changes slowly.
 FASTEST: Final = 1e-3
+STEADY: Final = 2e-5
+STEP_NS: Final = 50_000
 #: Who records against a base of this age renews it at once. Where that fails, the old one must do up to `LAST_S`.
 STALE_S: Final = 10.0
 LAST_S: Final = 60.0
@@ -52,13 +55,15 @@ MOST_FAILURES: Final = 8
 
 class Base:
     """An event that the device passed at `ns` by the host's clock, give or take half of `width_ns`; given back when
-    nothing counts from it any more."""
+    nothing counts from it any more. `per_ns` is the drift by which marks are corrected that count from it: one for all,
+    so that none seems to end before it began."""
 
-    __slots__ = ("_free", "event", "ns", "width_ns")
+    __slots__ = ("_free", "event", "ns", "per_ns", "width_ns")
 
     def __init__(self, event: int, ns: int, free: list[int]) -> None:
         self.event, self.ns, self._free = event, ns, free
         self.width_ns = 0
+        self.per_ns: float | None = None
 
     def __del__(self) -> None:
         self._free.append(self.event)
@@ -72,20 +77,28 @@ class Drift:
         self._bases: deque[Base] = deque()
 
     def take(self, base: Base, elapsed_ns: Callable[[int, int], int | None]) -> None:
-        """Tell it of a new base. The oldest of the last `LAST_S` and the newest tell the drift best."""
+        """Tell it of a new base. The oldest of the last `LAST_S` and the newest tell the drift best, while no clock was
+        set between any two."""
         bases = self._bases
-        while bases and not 0 < base.ns - bases[0].ns <= LAST_S * NS_PER_S:
+        if bases and not self._explains(bases[-1], base, elapsed_ns):
+            bases.clear()
+            self.per_ns = None
+        while bases and base.ns - bases[0].ns > LAST_S * NS_PER_S:
             bases.popleft()
         if bases and base.ns - bases[0].ns >= APART_S * NS_PER_S:
             first = bases[0]
             distance_ns = elapsed_ns(first.event, base.event) or 0
-            per_ns = (base.ns - first.ns) / distance_ns - 1 if distance_ns > 0 else FASTEST
-            if abs(per_ns) >= FASTEST:
-                bases.clear()
-                self.per_ns = None
-            elif first.width_ns + base.width_ns <= 2 * SURE * distance_ns:
-                self.per_ns = per_ns
+            if distance_ns > 0 and first.width_ns + base.width_ns <= 2 * SURE * distance_ns:
+                self.per_ns = (base.ns - first.ns) / distance_ns - 1
         bases.append(base)
+
+    def _explains(self, before: Base, base: Base, elapsed_ns: Callable[[int, int], int | None]) -> bool:
+        """Whether drift alone may be between two bases, and that which is known if one is."""
+        distance_ns = elapsed_ns(before.event, base.event) or 0
+        rest_ns = base.ns - before.ns - distance_ns * (1 + (self.per_ns or 0.0))
+        widths_ns = (before.width_ns + base.width_ns) / 2
+        most = FASTEST * distance_ns if self.per_ns is None else STEADY * distance_ns + STEP_NS
+        return distance_ns > 0 and base.ns > before.ns and abs(rest_ns) <= most + widths_ns
 
 
 class Mark:
@@ -233,7 +246,10 @@ class EventStream:
             self._failures = 0
             if distance_ns is None:
                 return None
-            mark.moment_ns = mark.base.ns + round(distance_ns * (1 + (self._drift.per_ns or 0.0)))
+            base = mark.base
+            if base.per_ns is None:
+                base.per_ns = self._drift.per_ns
+            mark.moment_ns = base.ns + round(distance_ns * (1 + (base.per_ns or 0.0)))
             event, mark.event = mark.event, None
             self._free.append(event)
         if alone:

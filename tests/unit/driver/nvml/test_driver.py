@@ -364,3 +364,32 @@ def test_a_forked_child_that_only_closes_calls_nothing(stub: Any, driver: NvmlDr
         return int(stub.count.total())
 
     assert in_child(child) == "0"
+
+
+def test_facts_that_a_driver_does_not_tell_for_a_while_are_asked_for_until_it_does(
+    stub: Any, new_gpu: Any, driver: NvmlDriver
+) -> None:
+    stub.gpus[0].mig = [new_gpu("MIG-1"), new_gpu("MIG-2")]
+    name, part = "nvmlDeviceGetName", "nvmlDeviceGetBoardPartNumber"
+    stub.code = {name: pynvml.NVML_ERROR_UNKNOWN, part: pynvml.NVML_ERROR_NOT_SUPPORTED}
+    first = driver.devices()
+    assert [device.name for device in first] == [""] * 3
+    stub.code = {part: pynvml.NVML_ERROR_NOT_SUPPORTED}
+    gpu, *slices = driver.devices()
+    assert gpu.name == "NVIDIA H100 80GB HBM3"
+    assert all(device.name.startswith("NVIDIA H100 80GB HBM3 MIG") for device in slices)
+    # What it will never tell is not asked for again, nor what is known.
+    asked = stub.count[part]
+    assert driver.devices() == [gpu, *slices]
+    assert stub.count[part] == asked
+
+
+def test_an_instance_that_does_not_tell_its_name_is_not_called_as_its_gpu(
+    stub: Any, new_gpu: Any, driver: NvmlDriver
+) -> None:
+    stub.gpus[0].mig = [new_gpu("MIG-1"), new_gpu("MIG-2")]
+    whole = driver.devices()
+    stub.code = {"nvmlDeviceGetName": pynvml.NVML_ERROR_UNKNOWN}
+    holes = driver.devices()
+    assert [(device.name, device.mig_profile) for device in holes[1:]] == [("", "")] * 2
+    assert [device.with_facts_of(before) for device, before in zip(holes, whole, strict=True)] == whole

@@ -107,6 +107,17 @@ def test_only_the_reasons_without_a_counter_are_integrated(older: Any, clock: Fa
     assert capabilities[signal("throttle_sw_power_cap")].available
 
 
+@pytest.mark.parametrize("interval_s", [0.1, 1.9, 2.1, 5.0, 60.0])
+def test_time_is_counted_at_any_interval_between_readings(interval_s: float) -> None:
+    throttling, step = Throttling([(ROW, THERMAL)]), round(interval_s * 1000) * MS
+    for n in range(12):
+        (found,) = throttling.read(n * step, THERMAL)
+    # The first of two long gaps may be a pause.
+    assert found.value in (11 * step, 10 * step)
+    (after,) = throttling.read(11 * step + 3600 * 1000 * MS, THERMAL)
+    assert after.value == found.value
+
+
 def test_a_pause_in_the_readings_is_not_counted_as_throttled(older: Any, clock: FakeClock) -> None:
     driver = NvmlDriver(clock=clock)
     device = driver.devices()[0]

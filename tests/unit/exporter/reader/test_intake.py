@@ -113,9 +113,9 @@ def test_how_often_samples_come_is_known_where_that_is_seldom_and_forgotten_when
             periods.add(found.period_s)
         return periods
 
-    assert come(20, every_s=0.95) == {0.0}
-    assert come(20, every_s=1.3) == {1.5}
-    assert come(20, every_s=0.25) == {1.5, 0.0}
+    assert come(20, every_s=0.6) == {0.0}
+    assert come(20, every_s=0.9) == {1.0}
+    assert come(20, every_s=0.25) == {1.0, 0.0}
     assert found.period_s == 0.0
     assert max(come(1, every_s=3600.0)) <= 4.0
 

@@ -237,7 +237,7 @@ def test_signals_that_fell_silent_are_counted() -> None:
     sampler, clock, driver = node()
     assert values(read_all(sampler, clock), STALE.otel) == {("GPU-a", ""): 0}
     driver.frozen = {rows.POWER, rows.UTILIZATION}
-    step_for(sampler, clock, 4)
+    step_for(sampler, clock, 3)
     assert values(read_all(sampler, clock), STALE.otel) == {("GPU-a", ""): 2}
 
 

@@ -3,6 +3,8 @@ import os
 import re
 import select
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,30 @@ def test_many_marks_are_resolved_in_one_block_as_each_by_itself(torch: Any, cuda
     assert stream.resolve(marks[0]) == pytest.approx(done[-1], abs=50 * MICROSECOND)
 
 
+def test_a_stream_of_somebody_elses_whose_block_fails_costs_no_mark(
+    torch: Any, cuda: FakeCuda, clock: FakeClock
+) -> None:
+    class Raises:
+        @property
+        def resolving(self) -> Any:
+            raise RuntimeError("a property")
+
+    class Leaves:
+        @contextmanager
+        def resolving(self) -> Iterator[None]:
+            yield
+            raise RuntimeError("on its way out")
+
+    stream = stream_now(clock)
+    mark = stream.record()
+    clock.advance(0.1)
+    with resolving([Raises(), Leaves(), stream]):  # type: ignore[list-item]
+        assert stream.resolve(mark) is not None
+    with pytest.raises(ZeroDivisionError), resolving([Leaves(), stream]):  # type: ignore[list-item]
+        raise ZeroDivisionError
+    assert not stream._here.within
+
+
 def test_a_device_that_fails_is_told_by_its_marks_not_by_the_block(
     torch: Any, cuda: FakeCuda, clock: FakeClock
 ) -> None:
@@ -158,6 +184,35 @@ def test_once_two_bases_tell_the_drift_marks_are_as_good_as_a_base(
         clock.advance(9.5 if not n else 0.731)
         worst = max(worst, abs(stream.resolve(mark) - done_ns))
     assert worst < 20 * MICROSECOND
+
+
+@pytest.mark.parametrize("step_s", [-0.05, -0.01, 0.001, 0.03, 0.06])
+def test_a_clock_that_was_set_by_little_is_no_drift_either_nor_do_marks_end_before_they_began(
+    step_s: float, torch: Any, cuda: FakeCuda, clock: FakeClock
+) -> None:
+    cuda.drift = 2e-5
+    stream = stream_now(clock)
+    for _ in range(60):
+        stream.resolve(stream.record())
+        clock.advance(1.1)
+    begin, end = stream.record(), None
+    cuda.launch(0.001)
+    end = stream.record()
+    clock.advance(0.2)
+    began = stream.resolve(begin)
+    (clock.advance if step_s > 0 else clock.set_back)(abs(step_s))
+    for event in cuda.events.values():  # which the device's clock does not see
+        if event.passed_ns is not None:
+            event.passed_ns += round(step_s * 1e9)
+    for n in range(12):
+        done_ns = cuda.launch(0.0001)
+        mark = stream.record()
+        clock.advance(1.1)
+        moment = stream.resolve(mark)
+        if n > 6:
+            assert moment == pytest.approx(done_ns, abs=40 * MICROSECOND), n
+    ended = stream.resolve(end)
+    assert ended - began == pytest.approx(MILLISECOND, abs=20 * MICROSECOND)
 
 
 def test_a_clock_that_was_set_tells_no_drift(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
