@@ -77,20 +77,28 @@ def sampled(metrics: str, interval_ns: int, seconds: float, path: str) -> Figure
 
 
 def regions(kit: Kit) -> Figures:
-    """Counters of regions by `sample_counters`: copies whose bytes are known, and products."""
+    """Counters of regions by `sample_counters`: copies whose bytes are known, and products; and whether NVML's activity
+    counters (GPM) answer meanwhile."""
     torch = kit.torch()
     from gpu_profile import configure, region, stop
+    from gpu_profile.catalogue.signals import GRAPHICS
+    from gpu_profile.clock import SYSTEM_CLOCK
     from gpu_profile.kernels import sample_counters
+    from gpu_profile.regions.session import process
 
     worker = kit.worker()
     configure(backend=kit.backend)
     metrics = ["dram__bytes_read.sum", "dram__bytes_write.sum", "sm__inst_executed.sum"]
     with sample_counters(metrics) as counters:
+        began_ns = SYSTEM_CLOCK.now_ns()
         for n in range(round(kit.seconds(2, 0.5) / 0.04)):
             with region(("products", "copy")[n % 2], span=False):
                 worker.launch((0, 2)[n % 2], 0.02)
             worker.mark()()
         torch.cuda.synchronize()
+        ended_ns, session = SYSTEM_CLOCK.now_ns(), process.running()
+    timelines = [] if session is None else session.sampler.timelines
+    windows = [len(c.edges(began_ns, ended_ns)[0]) for t in timelines if (c := t.column(GRAPHICS)) is not None]
     stop()
     report = counters.report
     found = {
@@ -102,7 +110,8 @@ def regions(kit: Kit) -> Figures:
         }
         for name, sums in report.regions.items()
     }
-    return {"chip": report.chip, "unplaced": report.unplaced, "regions": found}
+    about = {"chip": report.chip, "unplaced": report.unplaced, "gpm_windows": windows}
+    return {**about, "seconds": (ended_ns - began_ns) / 1e9, "regions": found}
 
 
 def counted(metrics: str, path: str) -> Figures:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, Group, Kind, Signal, Tier
 from gpu_profile.catalogue.samples import DeviceKind, Sample
-from gpu_profile.catalogue.signals import ENERGY, THROTTLES
+from gpu_profile.catalogue.signals import THROTTLES
 from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.buffers import Buffer
 from gpu_profile.driver.nvml.enumeration import Found
@@ -27,7 +27,7 @@ from gpu_profile.driver.nvml.fields import FieldBatch, plain_sample
 from gpu_profile.driver.nvml.gpm import Gpm
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.driver.nvml.queries import REASONS, Query
-from gpu_profile.driver.nvml.readers import READERS, TIERS, Reader
+from gpu_profile.driver.nvml.readers import READERS, SLOW_COUNTERS, TIERS, Reader
 from gpu_profile.driver.nvml.throttling import Throttling
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost
@@ -36,10 +36,8 @@ from gpu_profile.units import NS_PER_S
 #: A driver's time stamp further from the clock than this is not used.
 _PLAUSIBLE_NS: Final = 5 * NS_PER_S
 _AVAILABLE: Final = Capability(available=True)
-#: Counters of the fast tier that a driver takes milliseconds to tell: 2.4 and 0.5 ms on an H100 and an H200.
+#: The batch of `SLOW_COUNTERS`, which come along with a round that is such a part of their period too early.
 _COUNTERS: Final = "counters"
-_SLOW_COUNTERS: Final = frozenset({ENERGY, *THROTTLES})
-#: They come along with a round that is so much too early for them.
 _EARLY: Final = 16
 #: A return code of our own: the driver gave a value of a type that this binding does not know.
 _NO_TYPE: Final = -1
@@ -63,8 +61,7 @@ class OpenDevice:
         throttled: dict[Signal, int] | None = None,
         counters_ns: int = 0,
     ) -> None:
-        self._counters_ns, self._counted_ns = counters_ns, -counters_ns
-        self._throttled = throttled
+        self._counters_ns, self._counted_ns, self._throttled = counters_ns, -counters_ns, throttled
         self.found = found
         self._library = library
         self._clock = clock
@@ -218,7 +215,7 @@ class OpenDevice:
                 self._fields.pop(name, None)
 
     def _batch_of(self, reader: Reader) -> str:
-        return _COUNTERS if self._counters_ns and reader.signal in _SLOW_COUNTERS else reader.signal.tier
+        return _COUNTERS if self._counters_ns and reader.signal in SLOW_COUNTERS else reader.signal.tier
 
     def _counters_due(self) -> bool:
         if not self._counters_ns:

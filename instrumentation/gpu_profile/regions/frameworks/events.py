@@ -28,9 +28,9 @@ RENEW_S: Final = 5.0
 #: Two bases so far apart tell the drift, if the widths of both leave less than `SURE` of it open.
 APART_S: Final = 1.0
 SURE: Final = 2e-5
-#: Crystals are within 1e-4, and a host's clock that is slewed within 5e-4: more is a clock that was set. So is what a
-#: drift that is known does not explain: it changes slowly.
-FASTEST: Final = 1e-3
+#: Crystals are within 1e-4. More is a clock that is slewed or was set, and so is what a drift that is known does not
+#: explain, for it changes slowly: then marks are not corrected until two bases tell it anew.
+FASTEST: Final = 3e-4
 STEADY: Final = 2e-5
 STEP_NS: Final = 50_000
 #: Who records against a base of this age renews it at once. Where that fails, the old one must do up to `LAST_S`.
