@@ -4,8 +4,9 @@ Property tests take the same examples in every run, so that a commit fails by it
 need; `--hypothesis-profile=explore` looks for new examples.
 """
 
+import gc
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,21 @@ def pytest_configure() -> None:
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """Take what has been loaded out of the garbage collector's sight: with all tests in memory, and PyTorch, it looks
+    for a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> Iterator[None]:
+    """The same of what a module loads."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def has_gpu() -> bool:
