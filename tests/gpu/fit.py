@@ -1,7 +1,6 @@
 """`python -m gpu.fit RECORD...`: the simulator's constants beside what `make gpu` measured (`record.json`), as a table.
 
-A constant is fitted where it should be another: the difference is then given. What is measured of several boards of a
-model is shown for each.
+Each record has a column. A measured value that the simulator's constant does not fit is marked "(another)".
 """
 
 from __future__ import annotations

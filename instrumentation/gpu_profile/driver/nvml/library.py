@@ -10,8 +10,8 @@ from gpu_profile.driver.nvml.errors import RULES, Action, Errors, gone
 from gpu_profile.errors import GpuBackendError
 
 #: Fields that NVML gave other numbers: 251 to 253 in nvml.h 12.9 to 13.0.39, which go with drivers from 575 to 580.65;
-#: 269 to 271 from 13.1 on, as in nvidia-ml-py from 13.580.82 on. Before there were none, and others have the numbers
-#: now. What a driver in between does no header says.
+#: 269 to 271 from 13.1 on, as in nvidia-ml-py from 13.580.82 on. Earlier drivers do not have them; in each release the
+#: other numbers belong to other fields. No header tells which numbers drivers between 580.65 and 580.82 use.
 _MOVED: Final = tuple(
     f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}_SLOWDOWN" for name in ("SW_THERM", "HW_THERM", "HW_POWER_BRAKE")
 )
