@@ -84,7 +84,7 @@ def mark() -> Row:
 
 
 def resolved() -> Row:
-    """`resolve()` in a block, as gpu-profile's own thread does it, beside the one call of CUDA that it is made of."""
+    """`moments()` in a block, as gpu-profile's own thread asks, beside the one call of CUDA that it is made of."""
     with TemporaryDirectory() as directory:
         library = stub(directory)
         stream = EventStream(Cuda(library), 0, lambda _: 0, SYSTEM_CLOCK)
@@ -95,8 +95,7 @@ def resolved() -> Row:
 
         def ours() -> None:
             with resolving([stream]):
-                for each_mark in marks:
-                    stream.resolve(each_mark)
+                stream.moments(marks)
 
         def bare() -> None:
             for _ in range(_TIMES):

@@ -1,4 +1,4 @@
-"""The loops that `region_cost` times: `python region_loops.py bare|span|joined|searching` prints them as JSON.
+"""The loops that `region_cost` times: `python region_loops.py bare` prints them as JSON; so do the others of `LOOPS`.
 
 In microseconds, or what the names say.
 """
@@ -14,7 +14,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import mean, median, quantiles
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -23,10 +24,16 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from support.hardware import H100
 
+from benchmarks.frameworks import stub
 from gpu_profile import GpuSpanProcessor, configure, region
 from gpu_profile.analysis import analyse
+from gpu_profile.catalogue.samples import DeviceKind
+from gpu_profile.clock import SYSTEM_CLOCK
+from gpu_profile.driver.grammar import open_driver
 from gpu_profile.recording import read_recording
 from gpu_profile.regions import running
+from gpu_profile.regions.frameworks.events import EventStream
+from gpu_profile.regions.frameworks.libcuda import Cuda
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.turns import Turns
 
@@ -179,6 +186,37 @@ def searching() -> dict[str, float]:
     return found | {f"{name} slowest": quantiles(each, n=20)[0] / whole for name, each in paces.items()}
 
 
+def launching() -> dict[str, float]:
+    """A step of three regions that gives Python's lock away 360 times, as one that launches so many kernels does: for
+    which share of the time its thread is held up over the first half minute of a session at 20 Hz with marks on the
+    device, and without a session; and what the session's threads take of a core."""
+    data, names = b"x" * 60_000, ("forward", "backward", "optimizer")
+
+    def held_up(seconds: float) -> float:
+        began, used_s = time.perf_counter(), time.thread_time()
+        while time.perf_counter() < began + seconds:
+            for name in names:
+                with region(name, span=False):
+                    for _ in range(120):
+                        zlib.crc32(data)
+        return 1 - (time.thread_time() - used_s) / (time.perf_counter() - began)
+
+    with TemporaryDirectory() as directory:
+        stream = EventStream(Cuda(stub(directory)), 0, lambda _: 0, SYSTEM_CLOCK)
+        stream.device_uuid = next(d.uuid for d in open_driver("nvml").devices() if d.kind is DeviceKind.GPU)
+        configure(enabled=False)
+        found = {"alone": held_up(4.0)}
+        configure(backend="nvml", enabled=True, stream=stream)
+        found["beside"] = held_up(30.0)
+        threads = {thread.name: thread.native_id for thread in threading.enumerate()}
+        for name in ("join", "sampler"):
+            used = Path(f"/proc/self/task/{threads[f'gpu-profile-{name}']}/schedstat").read_text().split()[0]
+            found[name] = int(used) / 30e9
+        found["regions"] = sum(judged.summary.durations.calls for judged in process.session().regions())
+        process.stop()
+    return found
+
+
 #: Spans a second, and the seconds of one turn.
 RATE, TURN_S = 4_000, 2.0
 #: Sensors' timings are known, and searched for no more, after 1,000 windows at the latest.
@@ -257,5 +295,7 @@ def _settled() -> bool:
     return bool(mixtures) and all(mixture.locked for mixture in mixtures)
 
 
+LOOPS: Final = {each.__name__: each for each in (bare, span, joined, searching, launching)}
+
 if __name__ == "__main__":
-    print(json.dumps({"bare": bare, "span": span, "joined": joined, "searching": searching}[sys.argv[1]]()))
+    print(json.dumps(LOOPS[sys.argv[1]]()))

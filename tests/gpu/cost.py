@@ -18,65 +18,72 @@ from typing import Any, Final
 from gpu.parts import Figures, Kit, Part, quantiles
 from gpu.sensors import children, load
 
-#: Rounds in which each variant has its turn, and Student's 97.5 % quantile for so many.
-_ROUNDS, _STUDENT = 6, 2.571
+#: In each of so many rounds every variant has a turn. It settles for a while first: its sampler and the join make up
+#: for the time in which they were stopped, which took several times as long as the turn.
+_ROUNDS, _SETTLING_S, _TURN_S = 3, 1.2, 1.5
+#: Student's 97.5 % quantile for so many rounds.
+_STUDENT: Final = 4.303
 
 
-def _compared(took: Mapping[str, list[float]], base: str) -> dict[str, Any]:
-    """For each variant: its mean, and what it costs over `base` in %, with the half-width of its 95 % interval."""
+def _compared(took: Mapping[str, list[dict[str, Any]]], base: str) -> dict[str, Any]:
+    """For each variant: what a call takes, what that is over `base` in %, with the half-width of its 95 % interval, and
+    what each thread takes of a core."""
     found = {}
     for name, own in took.items():
-        ratios = [100 * (a / b - 1) for a, b in zip(own, took[base], strict=True)]
+        ratios = [100 * (a["us"] / b["us"] - 1) for a, b in zip(own, took[base], strict=True)]
         half = _STUDENT * stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else None
+        threads = {thread for turn in own for thread in turn["cores"]}
         found[name] = {
-            "us": round(mean(own), 2),
+            "us": round(mean(turn["us"] for turn in own), 2),
+            "median_us": round(mean(turn["median_us"] for turn in own), 2),
             "over_%": round(mean(ratios), 2),
             "half_width_%": None if half is None else round(half, 2),
+            "cores": {t: round(mean(turn["cores"].get(t, 0.0) for turn in own), 4) for t in sorted(threads)},
         }
     return found
 
 
 def regions(kit: Kit) -> Figures:
-    """A region around one launch, around ten and around 2 ms of products: without, bare, as a span."""
+    """A region around one launch and around 2 ms of products: without, bare, as a span."""
     return _in_turns(kit, "regions", ("off", "region", "span"))
 
 
 def sampling(kit: Kit) -> Figures:
-    """A training loop and a loop of small kernels: without, sampled at 10, 20 and 100 Hz, and with kernel windows."""
-    return _in_turns(kit, "sampling", ("off", "10 Hz", "20 Hz", "100 Hz", "windows"))
+    """A training loop and a loop of small kernels: without, sampled at 20 and 100 Hz, and with kernel windows."""
+    return _in_turns(kit, "sampling", ("off", "20 Hz", "100 Hz", "windows"))
 
 
 def _in_turns(kit: Kit, what: str, variants: tuple[str, ...]) -> Figures:
     """Each variant is a process of its own, as a session is the process's. Those whose turn it is not are stopped, so
     that their samplers call nothing."""
     kit.torch()
-    seconds = kit.seconds(0.25, 0.05)
+    lengths = [str(kit.seconds(each, 0.05)) for each in (_SETTLING_S, _TURN_S)]
     processes = {
         name: subprocess.Popen(
-            [sys.executable, "-m", "gpu.turns", what, name, str(seconds), kit.backend],
+            [sys.executable, "-m", "gpu.turns", what, name, *lengths, kit.backend],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         for name in variants
     }
-    took: dict[str, dict[str, list[float]]] = {}
+    took: dict[str, dict[str, list[dict[str, Any]]]] = {}
     try:
+        loops: list[str] = []
         for process in processes.values():
-            _line(process)
+            loops = json.loads(_line(process))
             process.send_signal(signal.SIGSTOP)
-        for n in range(_ROUNDS + 1):
+        for n in range(_ROUNDS):
             order = list(processes.items())
-            for name, process in order[n % len(order) :] + order[: n % len(order)]:
-                assert process.stdin is not None
-                process.send_signal(signal.SIGCONT)
-                process.stdin.write("go\n")
-                process.stdin.flush()
-                answer = _line(process)
-                process.send_signal(signal.SIGSTOP)
-                for loop, us in json.loads(answer).items():
-                    if n:
-                        took.setdefault(loop, {}).setdefault(name, []).append(us)
+            for loop in loops:
+                for name, process in order[n % len(order) :] + order[: n % len(order)]:
+                    assert process.stdin is not None
+                    process.send_signal(signal.SIGCONT)
+                    process.stdin.write(f"{loop}\n")
+                    process.stdin.flush()
+                    answer = json.loads(_line(process))
+                    process.send_signal(signal.SIGSTOP)
+                    took.setdefault(loop, {}).setdefault(name, []).append(answer)
     finally:
         for process in processes.values():
             process.kill()
@@ -181,7 +188,7 @@ def _pss_mib(pid: int) -> float:
 
 
 PARTS: Final = {
-    "regions": Part("a region, and a span, around launches", 60, regions),
+    "regions": Part("a region, and a span, around launches", 90, regions),
     "sampling": Part("a session's sampler, and windows of kernels", 90, sampling),
     "exporter": Part("the exporter's processor time, idle and busy", 90, exporter),
 }

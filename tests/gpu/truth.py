@@ -98,6 +98,69 @@ def others(kit: Kit) -> Figures:
     return {"works": list(works)}
 
 
+def phases(kit: Kit) -> Figures:
+    """A transformer that keeps the GPU busy, trained: its phases in their order, and then each alone for seconds.
+
+    `alone_*` is what a phase draws when nothing else runs; `metered_power_w` gives it from the energy counter.
+    """
+    torch = kit.torch()
+    from gpu_profile import configure, region, stop
+
+    layer = torch.nn.TransformerEncoderLayer(2048, 16, 8192, batch_first=True, dropout=0.0)
+    model = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).cuda().bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    x = torch.randn(8, 1024, 2048, device="cuda", dtype=torch.bfloat16)
+    loss: Any = None
+
+    def forward() -> None:
+        nonlocal loss
+        loss = model(x).square().mean()
+
+    def optimize() -> None:
+        optimizer.step()
+
+    works: dict[str, Callable[[], Any]] = {
+        "forward": forward,
+        "backward": lambda: loss.backward(retain_graph=True),
+        "optimizer": optimize,
+    }
+    waits: list[Any] = []
+
+    def ahead() -> None:
+        event = torch.cuda.Event()
+        event.record()
+        waits.append(event)
+        if len(waits) > 2:
+            waits.pop(0).synchronize()
+
+    for work in works.values():
+        work()
+    torch.cuda.synchronize()
+    configure(backend=kit.backend, record=kit.out)
+    time.sleep(1.5)
+    steps, end = 0, time.monotonic() + kit.seconds(15.0)
+    while time.monotonic() < end:
+        for name, work in works.items():
+            with region(f"phases.{name}", span=False):
+                work()
+        ahead()
+        steps += 1
+    torch.cuda.synchronize()
+    for name, work in works.items():
+        time.sleep(0.5)
+        forward()
+        torch.cuda.synchronize()
+        with region(f"phases.alone_{name}", span=False):
+            end = time.monotonic() + kit.seconds(2.5)
+            while time.monotonic() < end:
+                work()
+                ahead()
+            torch.cuda.synchronize()
+    time.sleep(1.5)
+    stop()
+    return {"steps": steps}
+
+
 def ceilings(kit: Kit) -> Figures:
     """The roofline's ceilings beside the data sheet, and the regime of clear operations."""
     torch = kit.torch()
@@ -193,6 +256,7 @@ PARTS: Final = {
     **{name: Part(f"six kernels: {name}", 60, partial(_recorded, name)) for name in PROGRAMS},
     "kernels": Part("kernels by PyTorch's profiler and by CUPTI beside the driver's busy time", 60, kernels),
     "others": Part("copies from the host, a waiting kernel, two streams, starving, idleness", 40, others),
+    "phases": Part("phases of training, in order and each alone", 70, phases),
     "told": Part("what the recordings say of their regions", 60, told),
     "ceilings": Part("the roofline's ceilings beside the data sheet, and clear operations", 90, ceilings),
 }

@@ -20,7 +20,7 @@ from gpu_profile.join.summary import RegionSummary
 from gpu_profile.recording import DeviceInterval, Recording, RecordingWriter, SpanRecord, read_recording
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.regions.execution import Execution
-from gpu_profile.regions.session.joiner import SLICE_S, Joiner
+from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import NS_PER_S
 from laboratory.curves import Quantity, World, make
@@ -78,6 +78,8 @@ class Answer(NamedTuple):
 #: By region and quantity. `OUTSIDE` stands for what no region was active for.
 Answers = Mapping[tuple[str, str], Answer]
 OUTSIDE: Final = "(outside)"
+#: The live path is fed by slices of so long.
+SLICE_S: Final = 0.5
 
 
 def _stamps(world: World, rng: np.random.Generator) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints] | None]:

@@ -9,7 +9,7 @@ import ctypes
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
@@ -186,6 +186,9 @@ class FakeCuda:
             return None
         milliseconds = (self._device_ns(end.passed_ns) - self._device_ns(start.passed_ns)) / 1e6
         return round(ctypes.c_float(milliseconds).value * 1e6)
+
+    def elapsed_each(self, pairs: Iterable[tuple[int, int]]) -> list[int | None]:
+        return [self.elapsed_ns(*pair) for pair in pairs]
 
 
 # ---------------------------------------------------------------------- frameworks

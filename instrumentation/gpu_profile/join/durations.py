@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -20,6 +21,8 @@ BUCKETS_S: Final = (
 #: DDSketch, Masson et al., VLDB 2019).
 _GAMMA: Final = math.log(1.02)
 _EDGES_S: Final = np.array(BUCKETS_S)
+#: Fewer durations than this are counted one by one: for them, each call of numpy costs more than what it does.
+_FEW: Final = 40
 
 
 def _counted(keys: Ints) -> Iterable[tuple[int, int]]:
@@ -54,6 +57,10 @@ class DurationStats:
 
     def add_many(self, durations_ns: Sequence[int]) -> None:
         """Executions have ended."""
+        if len(durations_ns) < _FEW:
+            for duration_ns in durations_ns:
+                self._add_one(max(duration_ns, 0))
+            return
         lengths = np.maximum(np.array(durations_ns, np.int64), 0)
         self.calls += len(lengths)
         self.total_ns += int(lengths.sum())
@@ -62,6 +69,14 @@ class DurationStats:
             self.counts[bucket] += count
         for key, count in _counted(np.ceil(np.log(np.maximum(lengths, 1)) / _GAMMA).astype(np.int64)):
             self._sketch[key] = self._sketch.get(key, 0) + count
+
+    def _add_one(self, length_ns: int) -> None:
+        self.calls += 1
+        self.total_ns += length_ns
+        self.max_ns = max(self.max_ns, length_ns)
+        self.counts[bisect_left(BUCKETS_S, length_ns / NS_PER_S)] += 1
+        key = math.ceil(math.log(max(length_ns, 1)) / _GAMMA)
+        self._sketch[key] = self._sketch.get(key, 0) + 1
 
     def quantile_s(self, q: float) -> float | None:
         """The `q` quantile (0-1) in seconds, within 1 % of an execution's duration; None without executions."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from gpu_profile.catalogue.samples import Interval
@@ -123,3 +124,23 @@ class Execution:
         while ancestor is not None and id(ancestor) not in present:
             ancestor = ancestor.parent
         return None if ancestor is None else id(ancestor)
+
+
+def resolve_together(executions: Iterable[Execution]) -> None:
+    """Resolve the marks of many executions that have ended, where their streams can at once."""
+    by_stream: dict[int, list[Execution]] = {}
+    for execution in executions:
+        if execution.stream is not None and execution.on_device_ns == (None, None):
+            by_stream.setdefault(id(execution.stream), []).append(execution)
+    for group in by_stream.values():
+        moments = getattr(group[0].stream, "moments", None)
+        with suppress(Exception):  # each is asked by itself then, and fails by itself
+            if moments is None:
+                continue
+            starts = moments([execution.start_mark for execution in group])
+            begun = [(e, start) for e, start in zip(group, starts, strict=True) if start is not None]
+            for (execution, start), end in zip(begun, moments([e.end_mark for e, _ in begun]), strict=True):
+                if end is not None:
+                    execution.start_mark = execution.end_mark = None
+                    end = max(start, end)  # noqa: PLW2901
+                execution.on_device_ns = start, end

@@ -31,7 +31,8 @@ class Stream(Protocol):
 @contextmanager
 def resolving(streams: Iterable[Stream | None]) -> Iterator[None]:
     """A block in which many marks of these are resolved. A stream that has a method of this name, which returns a
-    context manager, may make that cheaper. One that fails says so when its marks are resolved."""
+    context manager, may make that cheaper, and one that has `moments`, which takes a list of marks and returns each
+    one's, or None. One that fails says so when its marks are resolved one by one."""
     entered: list[AbstractContextManager[None]] = []
     for stream in streams:
         with suppress(Exception):

@@ -60,17 +60,10 @@ class Pool:
         self.set_back = 0
         self.attribution = Attribution()
         known = known or Known()
+        told = self.attribution
+        made = partial(Mixture, timeline, start_ns=start_ns, active_s=self._active_s, stamps=told.stamps, known=known)
         self._mixtures = [
-            Mixture(
-                timeline,
-                family,
-                start_ns=start_ns,
-                active_s=self._active_s,
-                regions=self.attribution.regions,
-                joint=self.attribution.joint,
-                stamps=self.attribution.stamps,
-                known=known,
-            )
+            made(family, regions=told.regions, joint=told.joint)
             for family in FAMILIES
             if timeline.column(family[0]) is not None and (family[0] not in GIVEN or family[0] in known.sensors)
         ]
@@ -146,6 +139,10 @@ class Pool:
         name = self.attribution.name(region)
         self._executions[name] = self._executions.get(name, 0) + times
         self._counted_ns = max(self._counted_ns, until_ns)
+
+    def due(self, until_ns: int) -> bool:
+        """Whether `advance` would take anything in."""
+        return until_ns - until_ns % _STEP_NS > self.frontier_ns or until_ns < self.frontier_ns - _SET_BACK_NS
 
     def advance(self, activities: Named | Sequence[Activity], until_ns: int, *, final: bool = False) -> None:
         """Take in the time from the frontier to `until_ns`; `activities` are all that overlap it.

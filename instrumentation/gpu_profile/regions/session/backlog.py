@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.activities import Named
-from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.execution import Execution, resolve_together
 from gpu_profile.regions.streams import resolving
 
 #: Executions that begin inside one another, each outliving the one before it, hold on to at most this many.
@@ -77,14 +77,18 @@ class Backlog:
         starts, ends = [e.start_ns for e in new], [e.end_ns for e in new]
         still: list[Execution] = []
         with resolving({id(execution.stream): execution.stream for execution in self.behind}.values()):
+            resolve_together(self.behind)
             for execution in self.behind:
-                interval = execution.interval()
-                if interval is None:
-                    still.append(execution)
-                else:
-                    new.append(execution)
-                    starts.append(interval.start_ns)
-                    ends.append(interval.end_ns)
+                start, end = execution.on_device_ns
+                if start is None or end is None:
+                    interval = execution.interval()
+                    if interval is None:
+                        still.append(execution)
+                        continue
+                    start, end = interval.start_ns, interval.end_ns
+                new.append(execution)
+                starts.append(start)
+                ends.append(end)
         self.behind = still
         if new:
             self.ended += new

@@ -27,10 +27,10 @@ _log = logging.getLogger("gpu_profile")
 
 #: A span, or a slice of time, waits at most this long for samples; then what is there must do.
 DEADLINE_S: Final = 1.0
-#: Pools take time in by slices of at least this length.
-SLICE_S: Final = 0.5
-#: How often verdicts are renewed: they cost a fit per signal.
+#: How often verdicts are renewed at most: they cost several fits for each region and signal, in the interpreter of the
+#: program that is measured. So they may take this share of one processor, and no more.
 JUDGE_S: Final = 1.0
+JUDGING_SHARE: Final = 0.01
 #: A stream that has not passed an execution's marks after this long has died, or nobody resolves its marks.
 STREAM_S: Final = 60.0
 #: Executions that may wait for the join. Beyond, the oldest are counted in calls and durations only.
@@ -61,9 +61,11 @@ class Joiner:
         self.on_end: list[Callable[[Execution], None]] = []
         self.on_settled: list[Callable[[Execution], None]] = []
         #: Held while pools and counts change, for as long as a search for timings takes; who waits hurries it.
-        self.lock = HurryingLock(turns or Turns())
+        self._turns = turns or Turns()
+        self.lock = HurryingLock(self._turns)
         #: When regions were last judged; up to when every pool has taken time in; when the last execution ended.
         self.judged_ns = self.frontier_ns = self.last_end_ns = 0
+        self._renew_s = JUDGE_S
         self._clock = clock
         self._counts = counts
         self._started_ns = clock.now_ns()
@@ -104,15 +106,16 @@ class Joiner:
                 pool = self._pool(device, now)
                 if pool is not None:
                     until = pool.known_ns(now)
-                    if final or not 0 <= until - pool.frontier_ns < nanoseconds(SLICE_S):
+                    if final or pool.due(until):
                         self._advance(pool, until, final=final)
                     frontier = min(frontier, pool.frontier_ns)
             if frontier != self.frontier_ns:
                 self.frontier_ns = frontier
                 self._let_go(now)
-            if final or not 0 <= now - self.judged_ns < JUDGE_S * NS_PER_S:
-                self.judged_ns = now
+            if final or not 0 <= now - self.judged_ns < self._renew_s * NS_PER_S:
+                self.judged_ns, used_s = now, self._turns.used_s()
                 self.verdicts.judge(device.uuid for device in devices)
+                self._renew_s = max(JUDGE_S, (self._turns.used_s() - used_s) / JUDGING_SHARE)
                 self._anchor(now)
             self.verdicts.count_calls()
 

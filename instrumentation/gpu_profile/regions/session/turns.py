@@ -17,8 +17,8 @@ from gpu_profile.join.unmixing.pauses import pause
 
 #: A turn, in seconds of the thread's processor time, the share of the time that turns make up, and the longest pause.
 _TURN_S: Final = 0.001
-_SHARE: Final = 0.2
-_LONGEST_S: Final = 0.02
+_SHARE: Final = 0.1
+_LONGEST_S: Final = 0.1
 
 
 class Turns:
@@ -30,14 +30,20 @@ class Turns:
     ) -> None:
         self._pressing, self._used_s = pressing, used_s
         self._since_s = 0.0
+        self._begun = False
         self._awaited = threading.Event()
         self._waiting = 0
         self._guard = threading.RLock()  # a signal's handler may wait too
 
     def begin(self) -> None:
         """Have this thread take turns from now on: the first one begins."""
+        self._begun = True
         self._since_s = self._used_s()
         pause.set(self.give_way)
+
+    def used_s(self) -> float:
+        """The processor time of the calling thread, which takes turns; 0 before any thread does."""
+        return self._used_s() if self._begun else 0.0
 
     @contextmanager
     def hurried(self) -> Iterator[None]:

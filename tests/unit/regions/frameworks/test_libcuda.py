@@ -61,6 +61,30 @@ def test_a_mark_is_passed_when_the_stream_has_come_to_it(library: Path) -> None:
     )
 
 
+def test_distances_of_many_events_are_those_of_each_and_let_other_threads_run(library: Path) -> None:
+    run(
+        library,
+        """
+        events = [cuda.event() for _ in range(200)]
+        for event in events:
+            cuda.record(event, 0, 0)
+            time.sleep(0.0001)
+        pairs = [(events[0], event) for event in events]
+        assert cuda.elapsed_each(pairs) == [cuda.elapsed_ns(*pair) for pair in pairs]
+        assert cuda.elapsed_each([]) == []
+        stub.stub_launch(None, 10_000_000_000)
+        cuda.record(events[3], 0, 0)
+        found = cuda.elapsed_each(pairs[:5])
+        assert found[3] is None and None not in found[:3] and found[4] is not None
+        # Of all calls one in 32 lets go of the interpreter's lock: whoever waits for it has it soon.
+        calls, kept = [], cuda._elapsed
+        cuda._elapsed = lambda *arguments: calls.append(1) or kept(*arguments)
+        cuda.elapsed_each(pairs)
+        assert len(calls) == 7
+        """,
+    )
+
+
 def test_a_thread_without_a_context_marks_in_that_of_the_device_and_is_left_as_it_was(library: Path) -> None:
     run(
         library,

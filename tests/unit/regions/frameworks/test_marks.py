@@ -13,7 +13,8 @@ from support.cuda import FakeCuda, fake_clock, fake_cuda, fake_torch, in_thread,
 from support.regions import Stage
 
 from gpu_profile import region
-from gpu_profile.regions.execution import Execution
+from gpu_profile.catalogue.samples import Interval
+from gpu_profile.regions.execution import Execution, resolve_together
 from gpu_profile.regions.frameworks import current_device, events, find_stream, libcuda
 from gpu_profile.regions.frameworks.events import UNMARKED
 from gpu_profile.regions.frameworks.libcuda import CudaError
@@ -134,6 +135,57 @@ def test_many_marks_are_resolved_in_one_block_as_each_by_itself(torch: Any, cuda
     assert cuda.current() == here
     assert not cuda.spoiled
     assert stream.resolve(marks[0]) == pytest.approx(done[-1], abs=50 * MICROSECOND)
+
+
+def test_executions_are_resolved_together_as_each_by_itself(
+    torch: Any, cuda: FakeCuda, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = stream_now(clock)
+
+    def run(seconds: float, *, marked: bool = True) -> Execution:
+        execution = Execution("step")
+        execution.start_ns = clock.now_ns()
+        execution.mark_start(stream)
+        cuda.launch(seconds)
+        execution.end_mark = stream.record() if marked else UNMARKED
+        execution.end_ns = clock.now_ns()
+        return execution
+
+    executions = [run(0.01), run(0.02), run(0.5), run(0.01, marked=False)]
+    clock.advance(0.1)
+    resolve_together(executions)
+    first, second, third, unmarked = [execution.on_device_ns for execution in executions]
+    assert second[0] == first[1]
+    assert (second[1] or 0) - (second[0] or 0) == pytest.approx(0.02e9, abs=1000)
+    assert third == (second[1], None), "begun, and not yet over"
+    assert unmarked == (None, None)
+    clock.advance(1.0)
+    resolve_together(executions)
+    third_now = executions[2].interval()
+    assert third_now is not None
+    assert third_now.source == "device"
+    assert third_now.end_ns - third_now.start_ns == pytest.approx(0.5e9, abs=1000)
+    assert executions[3].interval() == executions[3].host, "there is no mark of its end"
+    assert stream.resolve(stream.record()) is not None
+
+    class Other:
+        device_uuid = "GPU-0"
+
+        def record(self) -> int:
+            return 1
+
+        def resolve(self, mark: int) -> int:
+            return 7
+
+    other = Execution("step")
+    other.mark_start(Other())
+    other.end_mark, other.end_ns = 1, 8
+    late = run(0.01)
+    clock.advance(1.0)
+    cuda.failed = True
+    resolve_together([other, late])
+    assert other.interval() == Interval(7, 7, "device"), "it resolves one by one"
+    assert late.interval() == late.host, "the device cannot tell any more"
 
 
 def test_a_stream_of_somebody_elses_whose_block_fails_costs_no_mark(

@@ -1,3 +1,5 @@
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +237,29 @@ def test_parents_are_known_when_executions_are_let_go(stage: Stage) -> None:
         stage.work(0.1, "model")
     stage.flush()
     assert found == {"request": None, "model": "request"}
+
+
+def test_verdicts_are_renewed_as_often_as_they_take_a_hundredth_of_a_core(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, judged = [0.0], list[int]()
+    joiner = stage.session.joiner
+    judge = joiner.verdicts.judge
+
+    def costly(devices: Iterable[str]) -> None:
+        judged.append(stage.clock.now_ns())
+        used[0] += 0.05
+        judge(devices)
+
+    monkeypatch.setattr(joiner.verdicts, "judge", costly)
+    monkeypatch.setattr(joiner._turns, "used_s", lambda: used[0])
+    with region("step", span=False):
+        stage.run(30.0)
+    apart_s = [(after - before) / 1e9 for before, after in pairwise(judged)]
+    assert apart_s == pytest.approx([5.1] * 5, abs=0.11), "after 50 ms, 5 s"
+    before = len(judged)
+    stage.session.regions()
+    assert len(judged) == before + 1, "who asks has it at once"
 
 
 def test_regions_tells_every_region_with_a_verdict(stage: Stage) -> None:

@@ -39,7 +39,7 @@ def apart(work: Callable[[], None]) -> None:
     thread.join()
 
 
-def test_a_turn_is_followed_by_a_pause_of_four_times_its_length() -> None:
+def test_a_turn_is_followed_by_a_pause_of_nine_times_its_length() -> None:
     used = [0.0]
     made, awaited = turns(used)
 
@@ -54,7 +54,7 @@ def test_a_turn_is_followed_by_a_pause_of_four_times_its_length() -> None:
         give_way()
 
     apart(work)
-    assert awaited.pauses == pytest.approx([4 * 0.0012, 4 * 0.0033, 0.02]), "none is longer than 20 ms"
+    assert awaited.pauses == pytest.approx([9 * 0.0012, 9 * 0.0033, 0.1]), "none is longer than 100 ms"
 
 
 def test_there_is_no_pause_where_work_presses_and_none_in_another_thread() -> None:
@@ -89,7 +89,7 @@ def test_a_search_is_in_turns_of_milliseconds_and_finds_the_same() -> None:
     plain = analyse(recording)
     assert [use.summary for use in found[0].regions] == [use.summary for use in plain.regions]
     assert len(awaited.pauses) > 100
-    assert max(awaited.pauses) <= 0.02
+    assert max(awaited.pauses) <= 0.1
 
 
 def test_nobody_pauses_while_somebody_waits_and_each_who_waited_ends_his_own_hurry() -> None:
@@ -107,7 +107,7 @@ def test_nobody_pauses_while_somebody_waits_and_each_who_waited_ends_his_own_hur
         apart(work)
         assert awaited.pauses == []
     apart(work)
-    assert awaited.pauses == pytest.approx([0.008])
+    assert awaited.pauses == pytest.approx([0.018])
 
 
 def test_who_waits_for_the_lock_hurries_who_holds_it_and_may_take_it_twice() -> None:
