@@ -98,3 +98,16 @@ def test_energy_of_a_device_is_its_counters_and_what_the_regions_use_is_part_of_
     assert use.energy_j == pytest.approx(9540, rel=0.01)
     used = sum(summary.energy_j or 0.0 for summary, _ in regions("solo").values())
     assert used == pytest.approx(use.energy_j - 941, rel=0.01), "941 J are of idle seconds between them"
+
+
+def test_phases_of_training_that_keeps_the_gpu_busy_have_their_power() -> None:
+    """The first few executions have no marks, and in its first seconds the board still draws more: neither makes the
+    driver's power samples contradict what is known of them."""
+    told = {phase: summary for phase, (summary, _) in kernels_of(H200 / "phases").items()}
+    for phase in ("forward", "backward"):
+        own, alone = told[phase], told[f"alone_{phase}"]
+        assert own.power_w is not None and own.power_half_width is not None, own.energy_reason  # noqa: PT018
+        assert alone.power_w is not None and alone.power_half_width is not None  # noqa: PT018
+        # Alone the board's limit slows it down; beside an optimizer that draws less, it does not.
+        slack = own.power_half_width + alone.power_half_width + WARMTH * alone.power_w
+        assert abs(own.power_w - alone.power_w) <= slack, phase

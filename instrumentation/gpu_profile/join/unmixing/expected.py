@@ -107,8 +107,8 @@ class Expected(NamedTuple):
     def contradicted(self, found: Sequence[Sensor], windows: Windows, fit: Fit, effect: float, *, before: bool) -> bool:
         """Whether windows contradict it, of which `fit` is the solution: it is none of the timings found to fit them.
 
-        One whose shape is not looked for is so if another fits certainly better, if the windows draw it far away, or if
-        readings do not come once a period; for good, as more windows may be of a program that tells less.
+        One whose shape is not looked for is so if another fits certainly better, if the windows draw it far away, if
+        readings do not come once a period, or if it was so by windows that are gone (`before`).
         """
         if self.prior is None:
             return not any(self.admits(each, windows.ends) for each in found)

@@ -74,8 +74,9 @@ class Mixture:
         self.locked = self.lead in IMMEDIATE
         #: Why nothing that is unmixed here is to be trusted; and what was expected of the sensor, if anything was.
         self._untrusted, self._expected = known.untrusted, known.sensors.get(self.lead)
-        #: Whether its readings say something else.
-        self.unexpected, self._prior = False, self._expected and self._expected.prior
+        #: Whether its readings say something else, and whether those that are gone did.
+        self.unexpected = self._contradicted = False
+        self._prior = self._expected and self._expected.prior
         #: What tells the lead's rates best, and whose windows it tells them by besides, if by any.
         self.clearest: Callable[[Floats], Rate] = partial(self.rate, self.lead)
         self.beside: Mixture | None = None
@@ -87,11 +88,8 @@ class Mixture:
         self._equations = Equations()
         #: What they said of rates when the timing was last beyond doubt: it stands.
         self._settled = Equations()
-        self._watch = Watch()
-        self._waiting: list[Windows] = []
-        self._kept: list[Windows] = []
-        self._judged_n = 0
-        self._searched_n = 0
+        self._watch, self._waiting, self._kept = Watch(), list[Windows](), list[Windows]()
+        self._judged_n = self._searched_n = 0
         #: The timings that the latest search could not rule out, and by column each signal's rates under the others.
         self._known: tuple[Sensor, ...] = ()
         self.others: list[list[Floats]] = []
@@ -246,7 +244,7 @@ class Mixture:
         self.others = [rates for rates in others if rates]
         if self._expected is not None:
             told = windows, self._fit(self.lead), self._effect
-            self.unexpected = self._expected.contradicted(self._known, *told, before=self.unexpected)
+            self.unexpected = self._expected.contradicted(self._known, *told, before=self._contradicted)
         sure = found.sensor.in_step and not found.rivals and fit.uncertainty(Probing.LAG) <= _SURE_LAG_MS
         if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
@@ -277,6 +275,7 @@ class Mixture:
     def _unlock(self) -> None:
         """Look for the timing anew, in windows that are yet to come."""
         self.locked, self._judged_n, self._searched_n = False, 0, 0
+        self._contradicted = self.unexpected
 
     def _settle(self, fit: Fit) -> None:
         """Let what the equations say of rates stand, whatever comes of the timing."""
@@ -284,7 +283,7 @@ class Mixture:
 
     def forget(self, before_ns: int) -> None:
         """Let windows from before go while the timing is looked for: their active time takes too much room."""
-        since_ns = before_ns + self._reach_ns
+        since_ns, self._contradicted = before_ns + self._reach_ns, self.unexpected
         self._kept, self._waiting = (
             [w for w in (w.where(w.starts >= since_ns) for w in held) if len(w.ends)]
             for held in (self._kept, self._waiting)
@@ -296,7 +295,7 @@ class Mixture:
         self._unknown_ns = since_ns
         self._kept, self._waiting = [], []
         # Windows that are gone find no timing; what they said stands, under the one that is known so far.
-        self._judged_n = self._searched_n = 0
+        self._judged_n, self._searched_n, self._contradicted = 0, 0, self.unexpected
         self._settle(self._solved(start=self._watch.variances))
 
     def _near(self, probes: Floats, shares: Floats, values: Floats) -> npt.NDArray[np.bool_]:

@@ -233,9 +233,10 @@ class Fit:
         return next((float(self.solution[i]) for i, probe in enumerate(self._probes) if probe.kind is kind), 0.0)
 
     def contradicts(self, prior: Prior) -> bool:
-        """Whether the windows draw the timing further from what is known of it than chance does."""
-        spreads = {kind: spread**2 - self.uncertainty(kind) ** 2 for kind, spread in prior.spreads_ms.items()}
-        return any(self.correction(kind) ** 2 > _BEYOND**2 * max(0.0, drawn) for kind, drawn in spreads.items())
+        """Whether the windows draw the timing further from what is known of it than chance does, and out of it."""
+        drawn = {kind: spread**2 - self.uncertainty(kind) ** 2 for kind, spread in prior.spreads_ms.items()}
+        least = {kind: max(spread**2, _BEYOND**2 * drawn[kind]) for kind, spread in prior.spreads_ms.items()}
+        return any(self.correction(kind) ** 2 > square for kind, square in least.items())
 
     def uncertainty(self, kind: Kind) -> float:
         """The standard deviation of that, in ms."""

@@ -33,7 +33,7 @@ _log = logging.getLogger("gpu_profile")
 _REAL: Final = frozenset({"nvml", "smi"})
 #: How often ended executions are looked at.
 STEP_S: Final = 0.1
-#: The same while those who were told have more to do than they do in one step.
+#: The same at first, and while those who were told have more to do than they do in one step.
 HURRY_S: Final = 0.025
 #: Sampling stops after this long without a region.
 IDLE_S: Final = 30.0
@@ -136,7 +136,8 @@ class Session(Entrance):
             stopped()
 
     def _run(self) -> None:
-        while not self.clock.wait(self._stop, HURRY_S if self._behind else STEP_S):
+        # Until there is a driver, no stream is looked for, and what runs has no marks.
+        while not self.clock.wait(self._stop, HURRY_S if self._behind or not self.sampler.stats.turned_ns else STEP_S):
             self._turns.begin()
             self._settle_safely()
             if self.idle:
