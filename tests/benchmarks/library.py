@@ -16,18 +16,19 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def rows() -> Iterator[Row]:
     """The library's rows."""
-    yield from _rows(busy_time.PHASES, 24)
+    yield from _rows(busy_time.PHASES, 24, whole=True)
 
 
 def sample() -> Iterator[Row]:
-    """The same rows from an eighth of the regions whose busy time is looked for, and an eighth of the day."""
-    yield from _rows(busy_time.PHASES // 8, 3)
+    """The same rows but that of a program which launches kernels, from an eighth of the regions whose busy time is
+    looked for, and an eighth of the day; timings count as known after 300 windows."""
+    yield from _rows(busy_time.PHASES // 8, 3, whole=False)
 
 
-def _rows(phases: int, hours: int) -> Iterator[Row]:
+def _rows(phases: int, hours: int, *, whole: bool) -> Iterator[Row]:
     yield import_time()
     yield _wheel_size()
-    yield from region_cost.rows()
+    yield from region_cost.rows(whole=whole)
     yield from frameworks.rows()
     yield from foreign.rows()
     yield from sampler_cost.rows()

@@ -30,6 +30,8 @@ GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
 SAMPLES: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "heart": heart.sample,
     "library": library.sample,
+    "exporter": exporter.sample,
+    "roofline": roofline.sample,
     "truth": truth.sample,
 }
 

@@ -9,7 +9,7 @@ from typing import Final
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.regimes.kernel_work import AttributeValue, KernelWork
 from gpu_profile.regimes.operation import Operation
-from gpu_profile.regions.streams import Stream
+from gpu_profile.regions.streams import UNMARKED, Stream
 
 #: Who waits for what a profiler's window says of an execution waits at most this long after its end.
 AWAIT_S: Final = 10.0
@@ -96,7 +96,8 @@ class Execution:
             except Exception:  # noqa: BLE001 - a framework's broken event: the host's interval must do
                 self.stream = None
                 return None
-            self.on_device_ns = start, end
+            if end is not None or self.on_device_ns[1] is None:  # another thread may have found out more meanwhile
+                self.on_device_ns = start, end
             if end is not None:
                 self.start_mark = self.end_mark = None  # events are scarce
         return None if start is None else (start, end)
@@ -126,21 +127,27 @@ class Execution:
         return None if ancestor is None else id(ancestor)
 
 
-def resolve_together(executions: Iterable[Execution]) -> None:
-    """Resolve the marks of many executions that have ended, where their streams can at once."""
-    by_stream: dict[int, list[Execution]] = {}
+def resolve_together(executions: Iterable[Execution]) -> set[int]:
+    """Resolve the marks of executions that have ended, where their streams can resolve many at once.
+
+    Returns the `id` of those whose marks the device has not passed. Others, without both moments, are yet to be asked.
+    """
+    by_stream: dict[int, list[tuple[Execution, object, object]]] = {}
     for execution in executions:
-        if execution.stream is not None and execution.on_device_ns == (None, None):
-            by_stream.setdefault(id(execution.stream), []).append(execution)
+        stream, first, last = execution.stream, execution.start_mark, execution.end_mark
+        # Marks go once both moments are known, which another thread may find out: so they are read first.
+        if stream is not None and execution.on_device_ns[1] is None and UNMARKED not in (first, last):
+            by_stream.setdefault(id(stream), []).append((execution, first, last))
+    pending: set[int] = set()
     for group in by_stream.values():
-        moments = getattr(group[0].stream, "moments", None)
         with suppress(Exception):  # each is asked by itself then, and fails by itself
-            if moments is None:
-                continue
-            starts = moments([execution.start_mark for execution in group])
-            begun = [(e, start) for e, start in zip(group, starts, strict=True) if start is not None]
-            for (execution, start), end in zip(begun, moments([e.end_mark for e, _ in begun]), strict=True):
-                if end is not None:
+            moments = group[0][0].stream.moments  # type: ignore[union-attr]
+            ends = moments([last for _, _, last in group])
+            starts = moments([first for _, first, _ in group])
+            for (execution, _, _), start, end in zip(group, starts, ends, strict=True):
+                if start is None or end is None:
+                    pending.add(id(execution))
+                else:
+                    execution.on_device_ns = start, max(start, end)
                     execution.start_mark = execution.end_mark = None
-                    end = max(start, end)  # noqa: PLW2901
-                execution.on_device_ns = start, end
+    return pending

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 
 class Stream(Protocol):
@@ -28,11 +28,22 @@ class Stream(Protocol):
         ...
 
 
+class Unmarked:
+    """What `record` gives where there can be no mark."""
+
+    def __repr__(self) -> str:
+        return "UNMARKED"
+
+
+#: To resolve it raises LookupError, upon which the execution has the host's interval.
+UNMARKED: Final = Unmarked()
+
+
 @contextmanager
 def resolving(streams: Iterable[Stream | None]) -> Iterator[None]:
     """A block in which many marks of these are resolved. A stream that has a method of this name, which returns a
     context manager, may make that cheaper, and one that has `moments`, which takes a list of marks and returns each
-    one's, or None. One that fails says so when its marks are resolved one by one."""
+    one's, None while the device has not passed it. One that fails says so when its marks are resolved one by one."""
     entered: list[AbstractContextManager[None]] = []
     for stream in streams:
         with suppress(Exception):

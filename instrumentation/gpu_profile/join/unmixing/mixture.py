@@ -81,15 +81,14 @@ class Mixture:
         self.clearest: Callable[[Floats], Rate] = partial(self.rate, self.lead)
         self.beside: Mixture | None = None
         self._active_s, self._regions, self._joint = active_s, regions, joint
-        self._shares = Shares()
         self._targeted: Targets | None = None  # asked for by every region
         self._unknown_ns = 0  # of the time before this it is not known whose it was
         self._stamps, self._origin_ns = stamps, start_ns
-        self._equations = Equations()
+        self._shares, self._equations = Shares(), Equations()
         #: What they said of rates when the timing was last beyond doubt: it stands.
         self._settled = Equations()
         self._watch, self._waiting, self._kept = Watch(), list[Windows](), list[Windows]()
-        self._judged_n = self._searched_n = 0
+        self._judged_n = self._searched_n = self.searches = 0
         #: The timings that the latest search could not rule out, and by column each signal's rates under the others.
         self._known: tuple[Sensor, ...] = ()
         self.others: list[list[Floats]] = []
@@ -212,7 +211,7 @@ class Mixture:
         last = self._searched_n >= LOCK_UNSURE_AT
         if columns == 1 or n < least or not (enough or last):
             return False
-        self._judged_n = self._searched_n
+        self._judged_n, self.searches = self._searched_n, self.searches + 1
         windows = Windows.joined(self._kept)
         self._expected = self._expected and self._expected.beside(exact=self._stamps.exact)
         self._prior = self._expected and self._expected.prior
@@ -283,11 +282,13 @@ class Mixture:
 
     def forget(self, before_ns: int) -> None:
         """Let windows from before go while the timing is looked for: their active time takes too much room."""
-        since_ns, self._contradicted = before_ns + self._reach_ns, self.unexpected
+        since_ns, before = before_ns + self._reach_ns, [len(w.ends) for w in self._kept]
         self._kept, self._waiting = (
             [w for w in (w.where(w.starts >= since_ns) for w in held) if len(w.ends)]
             for held in (self._kept, self._waiting)
         )
+        if before != [len(w.ends) for w in self._kept]:
+            self._contradicted = self.unexpected
 
     def restart(self, since_ns: int) -> None:
         """Time goes on from an earlier moment than it had reached."""

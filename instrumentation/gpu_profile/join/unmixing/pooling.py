@@ -54,8 +54,7 @@ class Pool:
 
     def __init__(self, timeline: Timeline, *, start_ns: int, known: Known | None = None) -> None:
         self.timeline = timeline
-        self.start_ns = start_ns
-        self.frontier_ns = start_ns
+        self.start_ns = self.frontier_ns = start_ns
         #: How often the clock was set back by more than a moment.
         self.set_back = 0
         self.attribution = Attribution()
@@ -106,6 +105,11 @@ class Pool:
     def joined(self) -> list[Signal]:
         """The signals that this pool takes in."""
         return [signal for mixture in self._live for signal in mixture.signals]
+
+    @property
+    def searches(self) -> int:
+        """How often a sensor's timing was looked for."""
+        return sum(mixture.searches for mixture in self._mixtures)
 
     @property
     def whole(self) -> bool:

@@ -18,6 +18,7 @@ from typing import Final
 
 from gpu_profile.clock import Alarm, Clock
 from gpu_profile.regions.frameworks.libcuda import Cuda, CudaError
+from gpu_profile.regions.streams import UNMARKED, Unmarked
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 _log = logging.getLogger("gpu_profile")
@@ -119,17 +120,6 @@ class Mark:
             self._free.append(self.event)
 
 
-class Unmarked:
-    """What `record` gives where there can be no mark."""
-
-    def __repr__(self) -> str:
-        return "UNMARKED"
-
-
-#: To resolve it raises LookupError, upon which the execution has the host's interval.
-UNMARKED: Final = Unmarked()
-
-
 class _Here(threading.local):
     """Whether this thread is in a block of `resolving`."""
 
@@ -166,7 +156,7 @@ class EventStream:
         self._waited_ns: int | None = None
         #: Never set: what there is to wait for is on the device.
         self._never = Alarm()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may resolve a mark meanwhile
         self._here = _Here()
         #: Held while a base is sought. Only ever tried, not waited for: it may be held for `PATIENCE_S`.
         self._seeking = threading.Lock()
@@ -260,20 +250,22 @@ class EventStream:
             with self._lock:
                 asked = [(m, m.event) for m in marks[some : some + _AT_ONCE] if isinstance(m, Mark) and m.event]
                 distances = self._cuda.elapsed_each((mark.base.event, event) for mark, event in asked)
+                self._failures = 0 if asked else self._failures
                 for (mark, _), distance_ns in zip(asked, distances, strict=True):
                     if distance_ns is not None:
                         self._settle(mark, distance_ns)
         return [mark.moment_ns if isinstance(mark, Mark) and mark.event is None else None for mark in marks]
 
     def _settle(self, mark: Mark, distance_ns: int) -> None:
-        """The device passed the mark so long after its base."""
-        base = mark.base
+        """The device passed the mark so long after its base, if nobody has found that out meanwhile."""
+        event, base = mark.event, mark.base
+        if event is None:
+            return
         if base.per_ns is None:
             base.per_ns = self._drift.per_ns
         mark.moment_ns = base.ns + round(distance_ns * (1 + (base.per_ns or 0.0)))
-        event, mark.event = mark.event, None
-        if event is not None:
-            self._free.append(event)
+        mark.event = None
+        self._free.append(event)
 
     def _keep_base(self) -> None:
         """In a thread that may wait: have a base that is new enough, if the device lets us."""

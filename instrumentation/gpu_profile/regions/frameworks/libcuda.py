@@ -2,7 +2,7 @@
 
 Nothing here loads libcuda, initialises it or creates a context. Calls that may wait for the device, or for another
 thread's launch, release the interpreter's lock. Those of `_SHORT` keep it: a program that computes would not give it
-back for up to 5 ms, and one that launches kernels waits for it whenever another thread has it.
+back for up to 5 ms.
 """
 
 from __future__ import annotations
@@ -52,10 +52,6 @@ _SHORT: Final = (
     "cuThreadExchangeStreamCaptureMode",
     "cuStreamIsCapturing",
 )
-#: Of so many distances that are asked for together, one lets go of the interpreter's lock. If each did, a program that
-#: launches kernels would wait for the lock that often. If none did, a driver that hangs would stop the whole program;
-#: now it does only if it begins to hang within the 50 µs that the others take.
-_TOGETHER: Final = 32
 
 
 class CudaError(Exception):
@@ -77,11 +73,10 @@ class Cuda:
         self._record, self._elapsed = library.cuEventRecord, library.cuEventElapsedTime
         # The same library, by functions of their own.
         short: Any = ctypes.PyDLL(None, handle=library._handle) if isinstance(library, ctypes.CDLL) else library
-        for name in (*_SHORT, "cuEventElapsedTime"):
+        for name in _SHORT:
             function = getattr(short, name)
             function.argtypes, function.restype = _SIGNATURES[name], ctypes.c_int
         self._push, self._pop = short.cuCtxPushCurrent_v2, short.cuCtxPopCurrent_v2
-        self._elapsed_held = short.cuEventElapsedTime
         self._exchange, self._is_capturing = short.cuThreadExchangeStreamCaptureMode, short.cuStreamIsCapturing
 
     def _call(self, name: str, *arguments: Any) -> None:
@@ -230,9 +225,9 @@ class Cuda:
         """`elapsed_ns` of many pairs of events, at a fraction of its cost."""
         milliseconds = ctypes.c_float()
         result: list[int | None] = []
-        at, released, held = ctypes.byref(milliseconds), self._elapsed, self._elapsed_held
-        for n, (first, second) in enumerate(pairs):
-            code = (held if n % _TOGETHER else released)(at, first, second)
+        at, elapsed = ctypes.byref(milliseconds), self._elapsed
+        for first, second in pairs:
+            code = elapsed(at, first, second)
             if not code:
                 result.append(round(milliseconds.value * 1_000_000))
             elif code == _NOT_READY:

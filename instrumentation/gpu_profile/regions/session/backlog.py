@@ -77,11 +77,11 @@ class Backlog:
         starts, ends = [e.start_ns for e in new], [e.end_ns for e in new]
         still: list[Execution] = []
         with resolving({id(execution.stream): execution.stream for execution in self.behind}.values()):
-            resolve_together(self.behind)
+            pending = resolve_together(self.behind)
             for execution in self.behind:
                 start, end = execution.on_device_ns
                 if start is None or end is None:
-                    interval = execution.interval()
+                    interval = None if id(execution) in pending else execution.interval()
                     if interval is None:
                         still.append(execution)
                         continue

@@ -27,10 +27,14 @@ _log = logging.getLogger("gpu_profile")
 
 #: A span, or a slice of time, waits at most this long for samples; then what is there must do.
 DEADLINE_S: Final = 1.0
-#: How often verdicts are renewed at most: they cost several fits for each region and signal, in the interpreter of the
-#: program that is measured. So they may take this share of one processor, and no more.
+#: How often verdicts are renewed: they cost several fits for each region and signal, in the interpreter of the program
+#: that is measured. So they take this share of a processor and no more, but for the longest time between two; and they
+#: are renewed early when a search for timings has found something, as regions without an answer may have one then.
 JUDGE_S: Final = 1.0
 JUDGING_SHARE: Final = 0.01
+_LONGEST_S: Final = 30.0
+#: How often it is looked whether executions outlive the history.
+_ANCHOR_S: Final = 1.0
 #: A stream that has not passed an execution's marks after this long has died, or nobody resolves its marks.
 STREAM_S: Final = 60.0
 #: Executions that may wait for the join. Beyond, the oldest are counted in calls and durations only.
@@ -65,7 +69,9 @@ class Joiner:
         self.lock = HurryingLock(self._turns)
         #: When regions were last judged; up to when every pool has taken time in; when the last execution ended.
         self.judged_ns = self.frontier_ns = self.last_end_ns = 0
-        self._renew_s = JUDGE_S
+        self._anchored_ns = self._searches = 0
+        #: What the last two renewals took of the processor: one may have met a collection of garbage.
+        self._took_s = deque((0.0, 0.0), maxlen=2)
         self._clock = clock
         self._counts = counts
         self._started_ns = clock.now_ns()
@@ -112,12 +118,24 @@ class Joiner:
             if frontier != self.frontier_ns:
                 self.frontier_ns = frontier
                 self._let_go(now)
-            if final or not 0 <= now - self.judged_ns < self._renew_s * NS_PER_S:
+            if final or self._is_due(now):
                 self.judged_ns, used_s = now, self._turns.used_s()
                 self.verdicts.judge(device.uuid for device in devices)
-                self._renew_s = max(JUDGE_S, (self._turns.used_s() - used_s) / JUDGING_SHARE)
+                self._took_s.append(self._turns.used_s() - used_s)
+            if not 0 <= now - self._anchored_ns < _ANCHOR_S * NS_PER_S:
+                self._anchored_ns = now
                 self._anchor(now)
             self.verdicts.count_calls()
+
+    def _is_due(self, now: int) -> bool:
+        """Whether verdicts are to be renewed."""
+        searches = sum(pool.searches for pool in self.pools.values())
+        wait_s = max(JUDGE_S, min(_LONGEST_S, min(self._took_s) / JUDGING_SHARE))
+        if searches != self._searches:
+            wait_s = JUDGE_S
+        due = not 0 <= now - self.judged_ns < wait_s * NS_PER_S
+        self._searches = searches if due else self._searches
+        return due
 
     def _advance(self, pool: Pool, until_ns: int, *, final: bool) -> None:
         times = pool.set_back

@@ -37,8 +37,10 @@ STEP_S: Final = 0.1
 HURRY_S: Final = 0.025
 #: Sampling stops after this long without a region.
 IDLE_S: Final = 30.0
-#: So many executions that wait for the join are more than it may keep waiting.
+#: So many executions that wait for the join are more than it may keep waiting; of those with marks fewer, whose events
+#: are wanted again.
 _PRESSING: Final = 20_000
+_PRESSING_MARKED: Final = 4_000
 #: Who asks whether there is a driver waits at most this long for the first answer.
 DRIVER_S: Final = 10.0
 
@@ -68,7 +70,7 @@ class Session(Entrance):
         self.placement = Placement(devices)
         #: Failures of ours and what was left out, by name.
         self.counts: Counter[str] = Counter()
-        self._turns = Turns(lambda: len(self.began) > _PRESSING)
+        self._turns = Turns(self._is_pressed)
         self.joiner = Joiner(self.sampler, self.placement, clock, thresholds, self.counts, self._turns)
         #: Whether executions are forgotten at once: this process must not sample, or cannot.
         self.ignoring = False
@@ -157,6 +159,9 @@ class Session(Entrance):
             self.active = True
             self.keep_awake()
             self._launch(self.sampler)
+
+    def _is_pressed(self) -> bool:
+        return len(self.began) > (_PRESSING if self.stream is None else _PRESSING_MARKED)
 
     def _settle_safely(self, *, final: bool = False) -> None:
         try:

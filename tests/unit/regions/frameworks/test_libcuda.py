@@ -61,7 +61,7 @@ def test_a_mark_is_passed_when_the_stream_has_come_to_it(library: Path) -> None:
     )
 
 
-def test_distances_of_many_events_are_those_of_each_and_let_other_threads_run(library: Path) -> None:
+def test_distances_of_many_events_are_those_of_each(library: Path) -> None:
     run(
         library,
         """
@@ -76,11 +76,6 @@ def test_distances_of_many_events_are_those_of_each_and_let_other_threads_run(li
         cuda.record(events[3], 0, 0)
         found = cuda.elapsed_each(pairs[:5])
         assert found[3] is None and None not in found[:3] and found[4] is not None
-        # Of all calls one in 32 lets go of the interpreter's lock: whoever waits for it has it soon.
-        calls, kept = [], cuda._elapsed
-        cuda._elapsed = lambda *arguments: calls.append(1) or kept(*arguments)
-        cuda.elapsed_each(pairs)
-        assert len(calls) == 7
         """,
     )
 

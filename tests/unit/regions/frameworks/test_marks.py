@@ -16,10 +16,9 @@ from gpu_profile import region
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.regions.execution import Execution, resolve_together
 from gpu_profile.regions.frameworks import current_device, events, find_stream, libcuda
-from gpu_profile.regions.frameworks.events import UNMARKED
 from gpu_profile.regions.frameworks.libcuda import CudaError
 from gpu_profile.regions.session import process
-from gpu_profile.regions.streams import resolving
+from gpu_profile.regions.streams import UNMARKED, resolving
 from gpu_profile.testing import FakeClock
 
 MICROSECOND = 1_000
@@ -153,14 +152,14 @@ def test_executions_are_resolved_together_as_each_by_itself(
 
     executions = [run(0.01), run(0.02), run(0.5), run(0.01, marked=False)]
     clock.advance(0.1)
-    resolve_together(executions)
+    assert resolve_together(executions) == {id(executions[2])}, "the last one is to be asked for by itself"
     first, second, third, unmarked = [execution.on_device_ns for execution in executions]
     assert second[0] == first[1]
     assert (second[1] or 0) - (second[0] or 0) == pytest.approx(0.02e9, abs=1000)
-    assert third == (second[1], None), "begun, and not yet over"
-    assert unmarked == (None, None)
+    assert executions[2].active() == (second[1], None), "begun, and not yet over"
+    assert third == unmarked == (None, None)
     clock.advance(1.0)
-    resolve_together(executions)
+    assert resolve_together(executions) == set()
     third_now = executions[2].interval()
     assert third_now is not None
     assert third_now.source == "device"
@@ -177,15 +176,78 @@ def test_executions_are_resolved_together_as_each_by_itself(
         def resolve(self, mark: int) -> int:
             return 7
 
-    other = Execution("step")
-    other.mark_start(Other())
-    other.end_mark, other.end_ns = 1, 8
+    class Broken(Other):
+        @property
+        def moments(self) -> Any:
+            raise RuntimeError("a property")
+
+    class Short(Other):
+        def moments(self, marks: list[object]) -> list[int | None]:
+            return []
+
+    others = []
+    for theirs in (Other(), Broken(), Short()):
+        others.append(Execution("step"))
+        others[-1].mark_start(theirs)
+        others[-1].end_mark, others[-1].end_ns = 1, 8
     late = run(0.01)
     clock.advance(1.0)
     cuda.failed = True
-    resolve_together([other, late])
-    assert other.interval() == Interval(7, 7, "device"), "it resolves one by one"
+    assert resolve_together([*others, late]) == set()
+    assert [other.interval() for other in others] == [Interval(7, 7, "device")] * 3, "they resolve one by one"
     assert late.interval() == late.host, "the device cannot tell any more"
+
+
+def test_an_execution_that_two_threads_resolve_has_both_moments(
+    torch: Any, cuda: FakeCuda, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, execution = stream_now(clock), Execution("step")
+    execution.mark_start(stream)
+    cuda.launch(0.01)
+    execution.end_mark, execution.end_ns = stream.record(), clock.now_ns()
+    resolve, moments = stream.resolve, stream.moments
+
+    def other_thread_first(marks: Any) -> list[int | None]:
+        clock.advance(0.1)
+        assert execution.on_device() is not None
+        return [None] * len(marks)
+
+    monkeypatch.setattr(stream, "moments", other_thread_first)
+    resolve_together([execution])
+    whole = execution.on_device_ns
+    assert None not in whole
+    assert execution.interval() == Interval(whole[0] or 0, whole[1] or 0, "device")
+
+    # The same of one that is asked for by itself: while it has the start, another thread finds both.
+    execution.mark_start(stream)
+    cuda.launch(0.01)
+    execution.end_mark = stream.record()
+
+    def slow(mark: Any) -> int | None:
+        found: int | None = resolve(mark)
+        if mark is not execution.start_mark and found is None:
+            clock.advance(0.1)
+            assert moments([mark, execution.start_mark])[0] is not None
+            resolve_together([execution])
+        return found
+
+    monkeypatch.setattr(stream, "moments", moments)
+    monkeypatch.setattr(stream, "resolve", slow)
+    execution.on_device()
+    assert None not in execution.on_device_ns
+
+
+def test_failures_that_are_not_in_a_row_do_not_end_the_marks(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
+    stream = stream_now(clock)
+    for _ in range(3 * events.MOST_FAILURES):
+        cuda.failed = True
+        stream.record()
+        cuda.failed = False
+        mark = stream.record()
+        clock.advance(0.1)
+        with stream.resolving():
+            assert stream.moments([mark]) != [None]
+    assert not stream.lost
 
 
 def test_a_stream_of_somebody_elses_whose_block_fails_costs_no_mark(

@@ -12,8 +12,8 @@ from support.regions import Stage
 from gpu_profile import region
 from gpu_profile.clock import Waitable
 from gpu_profile.regions.frameworks import events, find_stream
-from gpu_profile.regions.frameworks.events import UNMARKED
 from gpu_profile.regions.session import process
+from gpu_profile.regions.streams import UNMARKED
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 

@@ -1,5 +1,5 @@
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,19 @@ def test_shares_of_regions_and_the_rest_add_up_to_the_device(stage: Stage) -> No
     assert sum(busy) == pytest.approx(truly_busy_s, rel=0.05)
 
 
-def test_region_that_outlives_the_history_has_values_of_its_own_for_all_of_its_time(staged: Staged) -> None:
+@pytest.mark.parametrize("costly", [False, True])
+def test_region_that_outlives_the_history_has_values_of_its_own_for_all_of_its_time(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch, costly: bool
+) -> None:
     stage = staged(retention_s=5)
+    if costly:  # verdicts are renewed each 30 s then, and whenever somebody asks
+        monkeypatch.setattr(stage.session.joiner._turns, "used_s", count(0, 10).__next__)
     start = stage.clock.now_ns()
     with region("train"):
         for _ in range(20):
             stage.work(1.0, "train", share=0.4)
+            if costly:
+                stage.session.regions()
     energy_j = stage.truth().device(0, start, stage.clock.now_ns()).energy_j
     timeline = stage.session.joiner.pools[stage.uuid].timeline
     assert len(timeline.anchors) == 1
@@ -248,7 +255,7 @@ def test_verdicts_are_renewed_as_often_as_they_take_a_hundredth_of_a_core(
 
     def costly(devices: Iterable[str]) -> None:
         judged.append(stage.clock.now_ns())
-        used[0] += 0.05
+        used[0] += 0.05 + (used.pop() if len(used) > 1 else 0.0)
         judge(devices)
 
     monkeypatch.setattr(joiner.verdicts, "judge", costly)
@@ -256,10 +263,15 @@ def test_verdicts_are_renewed_as_often_as_they_take_a_hundredth_of_a_core(
     with region("step", span=False):
         stage.run(30.0)
     apart_s = [(after - before) / 1e9 for before, after in pairwise(judged)]
-    assert apart_s == pytest.approx([5.1] * 5, abs=0.11), "after 50 ms, 5 s"
+    assert min(apart_s) >= 1.0
+    assert apart_s[-3:] == pytest.approx([5.05] * 3, abs=0.06), "after 50 ms 5 s, but soon after a search for timings"
     before = len(judged)
     stage.session.regions()
     assert len(judged) == before + 1, "who asks has it at once"
+    used.append(2.0)  # one alone may have met a collection of garbage
+    with region("step", span=False):
+        stage.run(30.0)
+    assert np.diff(judged).max() < 5.2e9
 
 
 def test_regions_tells_every_region_with_a_verdict(stage: Stage) -> None:
