@@ -30,7 +30,6 @@ from gpu_profile.analysis import analyse
 from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver.grammar import open_driver
-from gpu_profile.join.unmixing import mixture
 from gpu_profile.recording import read_recording
 from gpu_profile.regions import running
 from gpu_profile.regions.frameworks.events import EventStream
@@ -167,7 +166,7 @@ def searching() -> dict[str, float]:
         analyse(recording)
 
     paces: dict[str, list[float]] = {}
-    for _ in range(3):
+    for _ in range(2):
         for work in (alone, at_once, by_turns):
             over = threading.Event()
 
@@ -221,7 +220,7 @@ def launching() -> dict[str, float]:
 #: Spans a second, and the seconds of one turn.
 RATE, TURN_S = 4_000, 2.0
 #: Sensors' timings are known, and searched for no more, after 1,000 windows at the latest.
-WARM_S = 120.0
+WARM_S, SOON_S = 120.0, 45.0
 _chance = random.Random(1)  # noqa: S311 - no secret
 
 
@@ -250,8 +249,9 @@ def _cpu(function: Callable[[], object], provider: TracerProvider) -> float:
     return (time.process_time_ns() - started) / calls / 1e3
 
 
-def joined() -> dict[str, float]:
-    """Spans with as many attributes, at the same pace: one's own way, and joined once the sensors are known."""
+def joined(warm_s: float = WARM_S) -> dict[str, float]:
+    """Spans with as many attributes, at the same pace: one's own way, and joined once the sensors are known, or after
+    so long."""
     plain, own = _provider(joined=False), _provider(joined=True)
     tracer = plain.get_tracer("benchmark")
     running.tracer = own.get_tracer("benchmark")
@@ -262,9 +262,9 @@ def joined() -> dict[str, float]:
             pass
 
     started = time.monotonic()
-    while time.monotonic() - started < WARM_S and not _settled():
+    while time.monotonic() - started < warm_s and not _settled():
         paced(ours, TURN_S)
-    warm_s = time.monotonic() - started
+    warmed_s = time.monotonic() - started
     last = Nowhere.last
     attributes = dict(last.attributes or {}) if last is not None else {}
 
@@ -282,13 +282,12 @@ def joined() -> dict[str, float]:
     unjoined = _unjoined(own) - before
     process.stop()
     found = {"span": span, "region": region_, "bare": bare_, "attributes": len(attributes)}
-    return found | {"warm_s": warm_s, "unjoined": unjoined, "joined": float("gpu_profile.scope" in attributes)}
+    return found | {"warm_s": warmed_s, "unjoined": unjoined, "joined": float("gpu_profile.scope" in attributes)}
 
 
 def soon_joined() -> dict[str, float]:
-    """The same where timings count as known after so many windows, whatever fits them."""
-    mixture.LOCK_UNSURE_AT = 300  # type: ignore[misc]
-    return joined()
+    """The same after less time, when some timings may still be looked for."""
+    return joined(SOON_S)
 
 
 def _unjoined(provider: TracerProvider) -> int:

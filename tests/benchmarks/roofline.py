@@ -17,19 +17,21 @@ _CALLS: Final = 5_000
 _TURNS: Final = 3
 #: Seconds that repeats of one operation of the grid may take.
 _PATIENCE_S: Final = 1.0
+#: A CPU without matrix instructions takes seconds for one of more FLOPs in BF16.
+_MANY: Final = 5e9
 
 
 def rows() -> Iterator[Row]:
     """The rows of the roofline, on this CPU and on a GPU if there is one; they need PyTorch."""
-    yield from _rows(1)
+    yield from _rows(whole=True)
 
 
 def sample() -> Iterator[Row]:
-    """The same rows from a third of the operations."""
-    yield from _rows(3)
+    """The same rows from a third of the operations, without those of more than `_MANY` FLOPs."""
+    yield from _rows(whole=False)
 
 
-def _rows(every: int) -> Iterator[Row]:
+def _rows(*, whole: bool) -> Iterator[Row]:
     try:
         import torch
     except ImportError:
@@ -38,10 +40,10 @@ def _rows(every: int) -> Iterator[Row]:
     configure(backend="none")
     for device, place in (("cpu", "this CPU"), ("cuda:0", "this GPU")):
         if device == "cpu" or torch.cuda.is_available():
-            yield from _device(torch, device, place, every)
+            yield from _device(torch, device, place, whole=whole)
 
 
-def _device(torch: Any, device: str, place: str, every: int) -> Iterator[Row]:
+def _device(torch: Any, device: str, place: str, *, whole: bool) -> Iterator[Row]:
     bench = Bench(torch, device)
     # Others share the memory of a virtual machine: by turns, both meet their pauses.
     bandwidth, profiler, took = bench.bandwidth(), None, 0.0
@@ -56,7 +58,7 @@ def _device(torch: Any, device: str, place: str, every: int) -> Iterator[Row]:
     assert profiler is not None
     yield from _ceilings(profiler, bandwidth, took, place)
     yield _warm_start(device, place)
-    yield from _grid(torch, profiler, bench, bandwidth, place, every)
+    yield from _grid(torch, profiler, bench, bandwidth, place, whole=whole)
     yield from _lightweight(torch, profiler, place)
 
 
@@ -82,12 +84,16 @@ def _warm_start(device: str, place: str) -> Row:
     return Row(f"warm start on {place}", f"{took_s * 1e3:.1f} ms", "-", "-", "<=500 ms", took_s <= 0.5)
 
 
-def _grid(torch: Any, profiler: GPUProfiler, bench: Bench, bandwidth: float, place: str, every: int) -> Iterator[Row]:
+def _grid(
+    torch: Any, profiler: GPUProfiler, bench: Bench, bandwidth: float, place: str, *, whole: bool
+) -> Iterator[Row]:
     ridges = {name: bench.best_product(name) / bandwidth for name in ("float32", "bfloat16")}
     right: Counter[str] = Counter()
     wrong: dict[str, list[str]] = {"careful": [], "single": []}
     flops_off, bytes_off, labels = [], 0.0, Counter[str]()
-    operations = list(grid(torch, profiler.machine.device))[::every]
+    operations = list(grid(torch, profiler.machine.device))
+    if not whole:
+        operations = [each for each in operations if each.flops <= _MANY][::3]
     for operation in operations:
         expected = bench.label(operation, ridges[operation.dtype])
         labels[expected] += 1

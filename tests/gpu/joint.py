@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from gpu.parts import Figures, Kit, Part
 
 #: Of each workload, and of its traced part.
-_WHOLE_S, _TRACED_S = 5.0, 0.3
+_WHOLE_S, _TRACED_S = 4.0, 0.3
 #: A trace that packs to more than this is left out.
 _LARGEST: Final = 3 << 20
 

@@ -16,7 +16,7 @@ from gpu_profile import configure, region, stop
 
 KERNELS: Final = ("gemm_bf16", "gemm_fp32", "copy", "reduce", "tiny", "gather")
 #: Seconds of each program.
-PROGRAMS: Final = {"solo": 21.0, "shuffled": 30.0, "fixed": 15.0, "locked": 10.0, "starved": 10.0}
+PROGRAMS: Final = {"solo": 18.0, "shuffled": 25.0, "fixed": 12.0, "locked": 8.0, "starved": 8.0}
 #: Lengths of regions in a fixed order, and in a loop of exactly 100 ms, a quarter of which is idle.
 _FIXED_S: Final = (0.003, 0.007, 0.012, 0.005, 0.004, 0.009)
 _LOCKED_S: Final = (0.012, 0.016, 0.008, 0.016, 0.008, 0.016)

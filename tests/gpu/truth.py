@@ -138,7 +138,7 @@ def phases(kit: Kit) -> Figures:
     torch.cuda.synchronize()
     configure(backend=kit.backend, record=kit.out)
     time.sleep(1.5)
-    steps, end = 0, time.monotonic() + kit.seconds(15.0)
+    steps, end = 0, time.monotonic() + kit.seconds(12.0)
     while time.monotonic() < end:
         for name, work in works.items():
             with region(f"phases.{name}", span=False):

@@ -43,8 +43,7 @@ def regions(variant: str, backend: str) -> dict[str, Call]:
 
 def sampling(variant: str, backend: str) -> dict[str, Call]:
     """A training step, and a step of a hundred small kernels, each a region without a span."""
-    hertz = 100 if variant == "100 Hz" else 20
-    configure(backend=backend, interval_s=1 / hertz, enabled=variant != "off")
+    configure(backend=backend, interval_s=0.05, enabled=variant != "off")
     training, small = Training(), torch.zeros(1024, device="cuda")
     if variant == "windows":
         from gpu_profile.kernels import sample_regions

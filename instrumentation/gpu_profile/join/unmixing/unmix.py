@@ -63,6 +63,7 @@ _EVEN: Final = 0.15
 #: That nothing works outside regions holds for most programs. It is ruled out if it leaves this share more of the
 #: variance besides: the equations are an approximation, whose error no number of windows evens out.
 _MISFIT: Final = 0.05
+_EPSILON: Final = float(np.finfo(np.float64).eps)
 #: The simplest rate outside regions that is considered.
 Idle = Literal["varies", "steady", "none"]
 
@@ -110,6 +111,8 @@ class Fit:
         self._diagonal = np.where(self._unseen, 1.0, np.diag(self._gram))
         self.solution, self.noise = np.zeros(size), np.inf
         self.covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
+        #: The covariance if some unknowns were known, by their places.
+        self._conditional: dict[tuple[int, ...], Floats] = {}
         self._offsets = np.zeros((0, 2, columns))
         #: By how much each simpler rate outside regions would change the rates, if it is not ruled out.
         self._simpler = np.zeros((0, columns))
@@ -331,13 +334,13 @@ class Fit:
 
     def _given(self, direction: Floats, places: Ints) -> float:
         """The variance in a direction if a group's unknowns were known."""
-        inner = self.covariance[np.ix_(places, places)]
-        across = self.covariance[places] @ direction
-        used = np.diag(inner) > 0
-        if not used.any():
-            return float(direction @ self.covariance @ direction)
-        told = across[used] @ np.linalg.lstsq(inner[np.ix_(used, used)], across[used], rcond=None)[0]
-        return max(0.0, float(direction @ self.covariance @ direction - told))
+        key = tuple(places.tolist())
+        if key not in self._conditional:
+            used = places[self.covariance[places, places] > 0]
+            across = self.covariance[used]
+            told = across.T @ np.linalg.pinv(across[:, used], len(used) * _EPSILON, hermitian=True) @ across
+            self._conditional[key] = self.covariance - told
+        return max(0.0, float(direction @ self._conditional[key] @ direction))
 
     def _reason(self, weights: Floats, value: float, half_width: float, n: int) -> str:
         """Why a rate is not given; empty if it is."""
