@@ -21,7 +21,7 @@ def rows() -> Iterator[Row]:
 
 def sample() -> Iterator[Row]:
     """The same rows but that of a program which launches kernels, from an eighth of the regions whose busy time is
-    looked for, and an eighth of the day; spans are joined for less time before they are timed."""
+    looked for, and an eighth of the day."""
     yield from _rows(busy_time.PHASES // 8, 3, whole=False)
 
 

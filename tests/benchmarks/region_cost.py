@@ -21,7 +21,7 @@ def rows(*, whole: bool = True) -> Iterator[Row]:
     """Each in a process of its own, so that none has the others' garbage."""
     yield from bare()
     yield _span()
-    yield _joined("joined" if whole else "soon_joined")
+    yield _joined()
     yield _searching()
     if whole:
         yield _launching()
@@ -77,11 +77,11 @@ def _span() -> Row:
     )
 
 
-def _joined(what: str) -> Row:
+def _joined() -> Row:
     # On a simulator in Python the sampler would pay for the simulation.
     with tempfile.TemporaryDirectory() as directory:
         library = build(Path(directory))
-        found = measure(what, child_environment(library, gpus=1, gpm=1, busy=1))
+        found = measure("joined", child_environment(library, gpus=1, gpm=1, busy=1))
     ratio = found["region"] / found["span"]
     return Row(
         "region with joined attributes, CPU of the whole process at 4,000 spans/s",

@@ -220,7 +220,7 @@ def launching() -> dict[str, float]:
 #: Spans a second, and the seconds of one turn.
 RATE, TURN_S = 4_000, 2.0
 #: Sensors' timings are known, and searched for no more, after 1,000 windows at the latest.
-WARM_S, SOON_S = 120.0, 45.0
+WARM_S = 120.0
 _chance = random.Random(1)  # noqa: S311 - no secret
 
 
@@ -249,9 +249,8 @@ def _cpu(function: Callable[[], object], provider: TracerProvider) -> float:
     return (time.process_time_ns() - started) / calls / 1e3
 
 
-def joined(warm_s: float = WARM_S) -> dict[str, float]:
-    """Spans with as many attributes, at the same pace: one's own way, and joined once the sensors are known, or after
-    so long."""
+def joined() -> dict[str, float]:
+    """Spans with as many attributes, at the same pace: one's own way, and joined once the sensors are known."""
     plain, own = _provider(joined=False), _provider(joined=True)
     tracer = plain.get_tracer("benchmark")
     running.tracer = own.get_tracer("benchmark")
@@ -262,9 +261,9 @@ def joined(warm_s: float = WARM_S) -> dict[str, float]:
             pass
 
     started = time.monotonic()
-    while time.monotonic() - started < warm_s and not _settled():
+    while time.monotonic() - started < WARM_S and not _settled():
         paced(ours, TURN_S)
-    warmed_s = time.monotonic() - started
+    warm_s = time.monotonic() - started
     last = Nowhere.last
     attributes = dict(last.attributes or {}) if last is not None else {}
 
@@ -282,12 +281,7 @@ def joined(warm_s: float = WARM_S) -> dict[str, float]:
     unjoined = _unjoined(own) - before
     process.stop()
     found = {"span": span, "region": region_, "bare": bare_, "attributes": len(attributes)}
-    return found | {"warm_s": warmed_s, "unjoined": unjoined, "joined": float("gpu_profile.scope" in attributes)}
-
-
-def soon_joined() -> dict[str, float]:
-    """The same after less time, when some timings may still be looked for."""
-    return joined(SOON_S)
+    return found | {"warm_s": warm_s, "unjoined": unjoined, "joined": float("gpu_profile.scope" in attributes)}
 
 
 def _unjoined(provider: TracerProvider) -> int:
@@ -301,7 +295,7 @@ def _settled() -> bool:
     return bool(mixtures) and all(mixture.locked for mixture in mixtures)
 
 
-LOOPS: Final = {each.__name__: each for each in (bare, span, joined, soon_joined, searching, launching)}
+LOOPS: Final = {each.__name__: each for each in (bare, span, joined, searching, launching)}
 
 if __name__ == "__main__":
     print(json.dumps(LOOPS[sys.argv[1]]()))
