@@ -36,8 +36,6 @@ from gpu_profile.units import NS_PER_S
 
 _MS: Final = 1_000_000
 _T0: Final = 1_700_000_000 * NS_PER_S
-#: Readings of an hour, and of the six minutes that a sample takes.
-HOUR, MINUTES = 360_000, 36_000
 #: Read together, a hundred times a second.
 _SIGNALS: Final = (
     UTILIZATION,
@@ -55,9 +53,9 @@ _SIGNALS: Final = (
 )
 
 
-def rows(readings: int = HOUR) -> Iterator[Row]:
-    """The rows of storage and joins, that of memory from so many readings of each signal."""
-    yield from memory(readings)
+def rows() -> Iterator[Row]:
+    """The rows of storage and joins."""
+    yield from memory()
     yield from exact()
     yield reading()
 
@@ -115,8 +113,8 @@ def _feed(timeline: Timeline, stamps: Ints, values: dict[Signal, Ints], step: in
             before = now
 
 
-def memory(n: int = HOUR) -> Iterator[Row]:
-    """Bytes per GPU-hour, or of less time, in which the newest rows, which are not packed yet, weigh more."""
+def memory(n: int = 360_000) -> Iterator[Row]:
+    """Bytes per GPU-hour."""
     stamps, values = _load(n)
     assert tuple(values) == _SIGNALS
     tracemalloc.start()
@@ -136,12 +134,12 @@ def memory(n: int = HOUR) -> Iterator[Row]:
     tracemalloc.stop()
     whole = held == {n} and all(len(part) == tenth for part in lists.values())
     yield Row(
-        f"memory, 100 Hz x 12 signals, {'1 GPU-hour' if n == HOUR else f'{n / 6000:g} minutes of a GPU'}",
+        "memory, 100 Hz x 12 signals, 1 GPU-hour",
         f"{ours / 1e6:.2f} MB",
         f"lists of tuples {tuples / 1e6:.0f} MB (scaled from a tenth)",
         f"{tuples / ours:.0f}x",
-        "<=14 MB" if n == HOUR else "-",
-        whole and (n != HOUR or ours <= 14e6),
+        "<=14 MB",
+        ours <= 14e6 and whole,
         ours / 1e6,
     )
 

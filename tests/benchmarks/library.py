@@ -16,19 +16,18 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def rows() -> Iterator[Row]:
     """The library's rows."""
-    yield from _rows(busy_time.PHASES, 24, whole=True)
+    yield from _rows(busy_time.PHASES, 24)
 
 
 def sample() -> Iterator[Row]:
-    """The same rows but that of a program which launches kernels, from an eighth of the regions whose busy time is
-    looked for, and an eighth of the day."""
-    yield from _rows(busy_time.PHASES // 8, 3, whole=False)
+    """The same rows from an eighth of the regions whose busy time is looked for, and an eighth of the day."""
+    yield from _rows(busy_time.PHASES // 8, 3)
 
 
-def _rows(phases: int, hours: int, *, whole: bool) -> Iterator[Row]:
+def _rows(phases: int, hours: int) -> Iterator[Row]:
     yield import_time()
     yield _wheel_size()
-    yield from region_cost.rows(whole=whole)
+    yield from region_cost.rows()
     yield from frameworks.rows()
     yield from foreign.rows()
     yield from sampler_cost.rows()

@@ -17,14 +17,13 @@ _HERE = Path(__file__).resolve().parent
 _REACH = {"decorator": 0.5, "async function": 0.6, "with region(...)": 0.7, "one region object again": None}
 
 
-def rows(*, whole: bool = True) -> Iterator[Row]:
+def rows() -> Iterator[Row]:
     """Each in a process of its own, so that none has the others' garbage."""
     yield from bare()
     yield _span()
     yield _joined()
     yield _searching()
-    if whole:
-        yield _launching()
+    yield _launching()
 
 
 def measure(what: str, environment: dict[str, str] | None = None) -> dict[str, float]:

@@ -134,9 +134,12 @@ def resolve_together(executions: Iterable[Execution]) -> set[int]:
     """
     by_stream: dict[int, list[tuple[Execution, object, object]]] = {}
     for execution in executions:
-        stream, first, last = execution.stream, execution.start_mark, execution.end_mark
+        stream = execution.stream
+        if stream is None:
+            continue
         # Marks go once both moments are known, which another thread may find out: so they are read first.
-        if stream is not None and execution.on_device_ns[1] is None and UNMARKED not in (first, last):
+        first, last = execution.start_mark, execution.end_mark
+        if execution.on_device_ns[1] is None and first is not UNMARKED and last is not UNMARKED:
             by_stream.setdefault(id(stream), []).append((execution, first, last))
     pending: set[int] = set()
     for group in by_stream.values():

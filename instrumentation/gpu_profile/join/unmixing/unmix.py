@@ -63,6 +63,7 @@ _EVEN: Final = 0.15
 #: That nothing works outside regions holds for most programs. It is ruled out if it leaves this share more of the
 #: variance besides: the equations are an approximation, whose error no number of windows evens out.
 _MISFIT: Final = 0.05
+#: Eigenvalues below this share of the largest, for each unknown, are rounding: as `numpy.linalg.lstsq` takes them.
 _EPSILON: Final = float(np.finfo(np.float64).eps)
 #: The simplest rate outside regions that is considered.
 Idle = Literal["varies", "steady", "none"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.design import Windows
+from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.expected import CONTRADICTED, Expected, Known
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.probes import Kind
-from gpu_profile.join.unmixing.unmix import LOCK_STEP
+from gpu_profile.join.unmixing.probes import Kind, Prior
+from gpu_profile.join.unmixing.unmix import LOCK_STEP, Fit
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000
@@ -219,6 +222,40 @@ def test_a_counter_that_stops_leaves_their_scale_as_it_was() -> None:
 def test_a_loop_that_repeats_with_the_readings_is_told_to() -> None:
     pool = pool_of(run_of(1, fixed=True, loop_ms=100.0))
     assert reasons(pool, rows.POWER) == {LOCK_STEP}
+
+
+@pytest.mark.parametrize(
+    ("off_ms", "doubt_ms", "contradicts"),
+    [
+        (0.08, 1.04, False),  # the windows say nothing of it
+        (0.9, 1.0199, False),
+        (1.5, 0.95, True),
+        (2.0, 0.1, False),
+        (4.0, 0.1, True),
+    ],
+)
+def test_what_is_known_is_contradicted_by_what_draws_it_out_of_its_own_spread(
+    monkeypatch: pytest.MonkeyPatch, off_ms: float, doubt_ms: float, contradicts: bool
+) -> None:
+    fit = Fit(Equations())
+    monkeypatch.setattr(fit, "correction", lambda _: -off_ms)
+    monkeypatch.setattr(fit, "uncertainty", lambda _: doubt_ms)
+    assert fit.contradicts(Prior({Kind.WINDOW: 1.02}, 0.0)) is contradicts
+
+
+def test_a_contradiction_stands_once_windows_of_it_are_gone() -> None:
+    pool = pool_of(run_of(1, seconds=4.0))
+    (mixture,) = (each for each in pool._live if each.lead is rows.POWER)
+    mixture._kept = [Windows(np.arange(3), np.arange(1, 4), np.ones((3, 1)))]
+    mixture.unexpected = True
+    mixture.forget(-(1 << 60))
+    assert not mixture._contradicted, "a search with more of them may take it back"
+    mixture.forget(1 << 60)
+    assert mixture._contradicted
+    for go_on in (mixture._unlock, partial(mixture.restart, T0)):
+        mixture._contradicted = False
+        go_on()
+        assert mixture._contradicted
 
 
 def test_a_calibration_goes_before_what_holds_for_the_board() -> None:

@@ -136,9 +136,7 @@ def test_many_marks_are_resolved_in_one_block_as_each_by_itself(torch: Any, cuda
     assert stream.resolve(marks[0]) == pytest.approx(done[-1], abs=50 * MICROSECOND)
 
 
-def test_executions_are_resolved_together_as_each_by_itself(
-    torch: Any, cuda: FakeCuda, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_executions_are_resolved_together_as_each_by_itself(torch: Any, cuda: FakeCuda, clock: FakeClock) -> None:
     stream = stream_now(clock)
 
     def run(seconds: float, *, marked: bool = True) -> Execution:
@@ -185,15 +183,23 @@ def test_executions_are_resolved_together_as_each_by_itself(
         def moments(self, marks: list[object]) -> list[int | None]:
             return []
 
+    class Uncomparable:
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("a mark that cannot be compared")
+
+        __hash__ = None  # type: ignore[assignment]
+
     others = []
-    for theirs in (Other(), Broken(), Short()):
+    for theirs, mark in ((Other(), 1), (Broken(), 1), (Short(), Uncomparable())):
         others.append(Execution("step"))
         others[-1].mark_start(theirs)
-        others[-1].end_mark, others[-1].end_ns = 1, 8
+        others[-1].end_mark, others[-1].end_ns = mark, 8
+    on_host = Execution("step")
+    on_host.start_ns, on_host.end_ns = 1, 8
     late = run(0.01)
     clock.advance(1.0)
     cuda.failed = True
-    assert resolve_together([*others, late]) == set()
+    assert resolve_together([*others, late, on_host]) == set()
     assert [other.interval() for other in others] == [Interval(7, 7, "device")] * 3, "they resolve one by one"
     assert late.interval() == late.host, "the device cannot tell any more"
 
