@@ -1,4 +1,5 @@
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -53,6 +54,20 @@ def test_differences_are_the_sums_over_ticks_of_equal_shares(
     assert sums.shape == (COLUMNS, len(at))
     for i, (a, b) in enumerate(pairwise(at)):
         assert sums[:, i + 1] - sums[:, i] == pytest.approx(naive(pieces, a, b), abs=1e-6)
+
+
+@given(stretches(), moments, st.randoms(use_true_random=False), st.sampled_from([0, T0]))
+def test_moments_in_any_order_have_what_sorted_ones_have(
+    pieces: list[tuple[int, int, int]], at: list[int], random: Random, origin: int
+) -> None:
+    time, slots = active(pieces, at=origin), np.array([-1, 0, -1, 1, -1, -1, 2])
+    order = np.array(random.sample(range(len(at)), len(at)))
+    some = np.array(at) + origin
+    wanted, found = ([*each.values()] for each in (time.varied(some, slots)[1], time.varied(some[order], slots)[1]))
+    wanted += [time.varied(some, slots)[0], time.until(some, COLUMNS), time.tails(some, slots)]
+    found += [time.varied(some[order], slots)[0], time.until(some[order], COLUMNS), time.tails(some[order], slots)]
+    for one, other in zip(wanted, found, strict=True):
+        assert other == pytest.approx(one[:, order], abs=1e-6)
 
 
 @given(stretches())

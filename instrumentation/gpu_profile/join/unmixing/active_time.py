@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -38,16 +39,7 @@ class SampledTime(NamedTuple):
         return result
 
 
-class ActiveTime(NamedTuple):
-    """Pieces of activities' time on one device, by start.
-
-    A piece counts for the column `alone` while nothing else is active, and for `shared`, in equal parts with the
-    others, while something is: a device that is full gives each less than it would have alone.
-    `reached` is the latest end so far. `times` are the moments at which the number of active pieces changes, and
-    `alone_ns` and `shared_ns` how much a piece that was active from the first of them on would have counted for; all
-    three are empty while nothing ever coincides.
-    """
-
+class _Arrays(NamedTuple):
     alone: Columns
     shared: Columns
     starts: Ints
@@ -56,6 +48,19 @@ class ActiveTime(NamedTuple):
     times: Ints
     alone_ns: Floats
     shared_ns: Floats
+
+
+class ActiveTime(_Arrays):
+    """Pieces of activities' time on one device, by start.
+
+    A piece counts for the column `alone` while nothing else is active, and for `shared`, in equal parts with the
+    others, while something is: a device that is full gives each less than it would have alone.
+    `reached` is the latest end so far. `times` are the moments at which the number of active pieces changes, and
+    `alone_ns` and `shared_ns` how much a piece that was active from the first of them on would have counted for; all
+    three are empty while nothing ever coincides.
+
+    What is looked up again and again is kept beside these arrays: `_replace()` gives them without it.
+    """
 
     @classmethod
     def of(cls, found: Pieces, alone: Columns, shared: Columns) -> ActiveTime:
@@ -148,37 +153,54 @@ class ActiveTime(NamedTuple):
         result: Floats = weighted / np.maximum(whole, 1.0)
         return result
 
-    @property
+    @cached_property
     def gaps(self) -> Gaps:
         """The pauses between pieces."""
         return Gaps.between(self.starts, self.reached)
 
     def varied(self, moments: Ints, slots: Ints) -> tuple[Floats, dict[Kind, Floats]]:
-        """At each of the sorted `moments`: the share of the device that each column has, `[columns, moments]`, and the
+        """At each of the moments: the share of the device that each column has, `[columns, moments]`, and the
         integrals up to it of what its probes vary by, `[slots, moments]`.
 
         `slots` is the place of each column's probes, -1 for none.
         """
-        columns, count = len(slots), int(slots.max(initial=-1)) + 1
-        kinds = (*PHASES, Kind.START, Kind.LENGTH)
-        running, found = np.zeros((columns, len(moments))), np.zeros((len(kinds), count, len(moments)))
-        if not len(moments):
-            return running, dict(zip(kinds, found, strict=True))
+        count, kinds = int(slots.max(initial=-1)) + 1, (*PHASES, Kind.START, Kind.LENGTH)
+        running, found = np.zeros((len(slots), len(moments))), np.zeros((len(kinds), count, len(moments)))
+        if len(self.times):
+            order = np.argsort(moments, kind="stable")
+            running[:, order], found[:, :, order] = self._varied_together(moments[order], slots, len(kinds), count)
+        elif len(moments) and len(self.starts):
+            self._vary_apart(moments, slots, running, found)
+        return running, dict(zip(kinds, found, strict=True))
+
+    def _vary_apart(self, moments: Ints, slots: Ints, running: Floats, found: Floats) -> None:
+        """The same where no two pieces coincide: a moment is in one of them at most."""
+        begun, at, since = self._lookup.inside(moments)
+        which = begun[at] - 1
+        column = self.alone[which]
+        running[column, at] = 1.0
+        slot = slots[column]
+        probed = slot >= 0
+        at, which, slot, since = at[probed], which[probed], slot[probed], since[probed]
+        fades, logs, whole, *sums = self._lookup.of_slots(slots)
+        for each, weighted in zip(found[-2:], sums, strict=True):
+            # What has begun counts for all of it there.
+            np.take(weighted, begun, axis=1, out=each, mode="clip")
+        found[:-2, slot, at] = whole[which] * phases(since / whole[which])
+        found[-2, slot, at] += faded(since, FADES_NS) - fades[which]
+        found[-1, slot, at] -= logs[which] * (whole[which] - since)
+
+    def _varied_together(self, moments: Ints, slots: Ints, kinds: int, count: int) -> tuple[Floats, Floats]:
+        """The same at sorted moments where pieces coincide."""
+        running, found = np.zeros((len(slots), len(moments))), np.zeros((kinds, count, len(moments)))
         some = self._between(int(moments[0]), int(moments[-1]))
         which, moment = _inside(some.starts, some.ends, moments)
         many = np.bincount(moment, minlength=len(moments))
         column = np.where(many[moment] > 1, some.shared[which], some.alone[which])
         np.add.at(running, (column, moment), 1.0 / many[moment])
-        # Shorter pieces are alike: how long one is, stamps decide as much as the program.
-        logs = np.log(np.maximum(some.ends - some.starts, _MS) / _MS)
-        near = [(part - moments[0]).astype(np.float64) for part in (some.starts, some.ends, moments)]
-        variants = [(some.alone, near)]
-        if len(self.times):
-            variants = [
-                (column, [self._counted(part, counted) for part in (some.starts, some.ends, moments)])
-                for column, counted in ((some.alone, self.alone_ns), (some.shared, self.shared_ns))
-            ]
-        for column, (began, ended, at) in variants:
+        logs = _logs(some.ends - some.starts)
+        for column, counted in ((some.alone, self.alone_ns), (some.shared, self.shared_ns)):
+            began, ended, at = (self._counted(part, counted) for part in (some.starts, some.ends, moments))
             slot = slots[column]
             mine = (slot >= 0) & (ended > began)
             starts, ends, slot = began[mine], ended[mine], slot[mine]
@@ -194,19 +216,19 @@ class ActiveTime(NamedTuple):
             sums = np.bincount(cells.ravel(), around.ravel(), len(around) * count * len(moments))
             found[:-1] += sums.reshape(len(around), count, len(moments))
             found[-2:] += _passed(starts, ends, at, slot, count, np.stack((means, logs[mine])))
-        return running, dict(zip(kinds, found, strict=True))
+        return running, found
 
     def tails(self, moments: Ints, slots: Ints) -> Floats:
         """Of what fades from the end of a column's latest piece on, and is 1 there, the integral up to each of the
-        sorted `moments`: `[slots, moments]`. `slots` is the place of each column, -1 for none.
+        moments: `[slots, moments]`. `slots` is the place of each column, -1 for none.
 
         Counted from somewhere: only differences mean something.
         """
         count = int(slots.max(initial=-1)) + 1
         if not len(moments):
             return np.zeros((count, 0))
-        origin = int(moments[0]) - _TAILS_REACH_NS
-        some, span = self._between(origin, int(moments[-1])), int(moments[-1]) - origin + 1
+        origin, latest_ns = int(moments.min()) - _TAILS_REACH_NS, int(moments.max())
+        some, span = self._between(origin, latest_ns), latest_ns - origin + 1
         slot = slots[some.alone]
         # The time of one after that of the other, so that one search does for all: what ended in one has faded when
         # the next one's moments begin.
@@ -235,27 +257,78 @@ class ActiveTime(NamedTuple):
         return means
 
     def until(self, moments: Ints, columns: int) -> Floats:
-        """Active ns of each column up to each of the sorted `moments`: `[columns, len(moments)]`.
+        """Active ns of each column up to each of the moments: `[columns, len(moments)]`.
 
         Counted from wherever the pieces begin: only differences mean something.
         """
-        if not len(moments):
-            return np.zeros((columns, 0))
-        some = self._between(int(moments[0]), int(moments[-1]))
-        if not len(self.times):
-            # Sums of moments after a near origin keep their digits.
-            starts, ends, at = ((part - moments[0]).astype(np.float64) for part in (some.starts, some.ends, moments))
-            whole: Floats = _passed(starts, ends, at, some.alone, columns, np.ones((1, len(starts))))[0]
-            return whole
         result = np.zeros((columns, len(moments)))
+        if not len(moments) or not len(self.starts):
+            return result
+        if not len(self.times):
+            begun, at, since = self._lookup.inside(moments)
+            which, before = begun[at] - 1, self._lookup.before
+            np.take(before, begun, axis=1, out=result[: len(before)], mode="clip")
+            result[self.alone[which], at] -= (self.ends - self.starts)[which] - since
+            return result
+        order = np.argsort(moments, kind="stable")
+        some = self._between(int(moments[order[0]]), int(moments[order[-1]]))
         for column, counted in ((some.alone, self.alone_ns), (some.shared, self.shared_ns)):
-            starts, ends, at = (self._counted(part, counted) for part in (some.starts, some.ends, moments))
-            result += _passed(starts, ends, at, column, columns, np.ones((1, len(starts))))[0]
+            starts, ends, mapped = (self._counted(part, counted) for part in (some.starts, some.ends, moments[order]))
+            result[:, order] += _passed(starts, ends, mapped, column, columns, np.ones((1, len(starts))))[0]
         return result
+
+    @cached_property
+    def _lookup(self) -> _Lookup:
+        return _Lookup(self)
+
+
+class _Lookup:
+    """Sums over pieces none of which coincide, by how many have begun: kept for all the moments that are asked for."""
+
+    def __init__(self, time: ActiveTime) -> None:
+        self._time = time
+        #: The end of the latest piece, by how many have begun.
+        self._ended = np.append(np.iinfo(np.int64).min, time.ends)
+        self._lengths = (time.ends - time.starts).astype(np.float64)
+        self._of_slots: dict[bytes, list[Floats]] = {}
+        #: Active ns of each column in all pieces that have begun: `[columns, pieces + 1]`.
+        self.before = self._summed(time.alone, self._lengths, int(time.alone.max()) + 1)
+
+    def inside(self, moments: Ints) -> tuple[Ints, Ints, Floats]:
+        """How many pieces have begun before each moment; the places of the moments that are in a piece, and for how
+        many ns each of those has been."""
+        begun = np.searchsorted(self._time.starts, moments)
+        at = np.flatnonzero(self._ended[begun] > moments)
+        return begun, at, (moments[at] - self._time.starts[begun[at] - 1]).astype(np.float64)
+
+    def of_slots(self, slots: Ints) -> list[Floats]:
+        """Of each piece: the integral of what fades in it, the logarithm of its length, its length; and the sums of
+        that integral, and of the logarithm times the length, by slot and how many have begun."""
+        key = slots.tobytes()
+        if key not in self._of_slots:
+            fades, logs = faded(self._lengths, FADES_NS), _logs(self._time.ends - self._time.starts)
+            slot = slots[self._time.alone]
+            sums = [self._summed(slot, each, int(slots.max(initial=-1)) + 1) for each in (fades, logs * self._lengths)]
+            self._of_slots[key] = [fades, logs, self._lengths, *sums]
+        return self._of_slots[key]
+
+    @staticmethod
+    def _summed(rows: Columns, values: Floats, count: int) -> Floats:
+        result = np.zeros((count, len(values) + 1))
+        some = np.flatnonzero(rows >= 0)
+        result[rows[some], some + 1] = values[some]
+        return np.cumsum(result, axis=1, out=result)
+
+
+def _logs(lengths: Ints) -> Floats:
+    """Logarithms of lengths in ms. Shorter ones than 1 ms are alike: how long one is, stamps decide as much as the
+    program."""
+    logs: Floats = np.log(np.maximum(lengths, _MS) / _MS)
+    return logs
 
 
 def _inside(starts: Ints | Floats, ends: Ints | Floats, at: Ints | Floats) -> tuple[Ints, Ints]:
-    """Every pair of a piece and a moment within it."""
+    """Every pair of a piece and one of the sorted moments within it."""
     first, last = np.searchsorted(at, starts, side="right"), np.searchsorted(at, ends)
     count = np.maximum(last - first, 0)
     which = np.repeat(np.arange(len(starts)), count)
@@ -263,8 +336,8 @@ def _inside(starts: Ints | Floats, ends: Ints | Floats, at: Ints | Floats) -> tu
 
 
 def _passed(starts: Floats, ends: Floats, at: Floats, column: Columns, columns: int, weights: Floats) -> Floats:
-    """Of each column, the sum over its pieces of what has passed of them by each moment, each times its weight: for
-    each row of the weights, `[rows, columns, moments]`."""
+    """Of each column, the sum over its pieces of what has passed of them by each of the sorted moments, each times its
+    weight: for each row of the weights, `[rows, columns, moments]`."""
     edges = np.concatenate((starts, ends))
     width = len(at) + 1
     row = column.astype(np.int64) * width

@@ -113,19 +113,15 @@ class Design:
                 self._scale = (self._scale / many)[row]
                 back = (np.arange(len(row)) - self._first[row]) * periods[row] // many[row]
                 ends, of = ends[row] - back * period[row], of[row]
-            moments = ends[:, None] + self._offsets[of]
+            moments = ends + self._offsets.T[:, of]
         else:
             spread = sensor.spread()
             self._offsets = np.append(spread, spread)[None, :]
             self._factors = np.repeat([1.0, -1.0], len(spread)) / len(spread)
-            moments = np.concatenate((ends[:, None] + spread, starts[:, None] + spread), axis=1)
+            moments = np.concatenate((ends + spread[:, None], starts + spread[:, None]))
             self._scale = self._weights / (ends - starts)
-        flat = moments.ravel()
-        self._shape = moments.shape
-        self._order = np.argsort(flat, kind="stable")
-        self._moments = flat[self._order]
-        self._place = np.empty_like(self._order)
-        self._place[self._order] = np.arange(len(self._order))
+        #: One offset after the other, as it is quicker to look up moments that come by time.
+        self._moments = moments.ravel()
 
     @staticmethod
     def form(sensor: Sensor) -> tuple[int, ...]:
@@ -135,9 +131,9 @@ class Design:
 
     def _weighted(self, integrals: Floats, factors: Floats | None = None) -> Floats:
         """What integrals up to each moment, `[rows, moments]`, say of each window: `[n, rows]`."""
-        parts = integrals[:, self._place].reshape(len(integrals), *self._shape)
         factors = self._factors if factors is None else factors
-        result: Floats = np.einsum("rnm,m->nr", parts, factors) * self._scale[:, None]
+        parts = integrals.reshape(len(integrals), len(factors), -1)
+        result: Floats = ((factors @ parts) * self._scale).T
         return result if self._first is None else np.add.reduceat(result, self._first, axis=0)
 
     def shares(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
@@ -159,9 +155,7 @@ class Design:
         # Of a smoothing sensor's window, the time in which most of it is.
         starts = ends - sensor.length_ns if sensor.length_ns else self._starts
         edges = starts[:, None] + np.outer(ends - starts, np.arange(_PARTS + 1)) // _PARTS
-        order = np.argsort(edges.ravel(), kind="stable")
-        passed = np.empty((columns, edges.size))
-        passed[:, order] = active.until(edges.ravel()[order], columns)
+        passed = active.until(edges.ravel(), columns)
         ran = np.diff(passed.reshape(columns, *edges.shape), axis=2) / np.maximum(1, np.diff(edges, axis=1))
         result: Floats = ran[1:].transpose(1, 0, 2).reshape(len(edges), (columns - 1) * _PARTS)
         return result

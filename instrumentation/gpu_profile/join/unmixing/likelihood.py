@@ -64,6 +64,8 @@ _CLIP: Final = 4.0
 #: The standard deviation of the logarithm of two medians' ratio, of one window each (normal residuals).
 _MEDIANS: Final = 1.65
 _ROUNDS: Final = 2
+#: Keeps equations solvable that have nothing to say of some column, as a share of the strongest.
+_RIDGE: Final = 1e-12
 
 
 class Trial(NamedTuple):
@@ -227,12 +229,14 @@ class Likelihood:
         shares, values = (np.concatenate([observed[i] for observed in some]) for i in (1, 2))
         if 2 * len(values) < len(self.windows.ends):
             return math.inf, 0.0
-        near = np.ones(len(values), bool)
+        near = np.ones(len(values))
+        ridge = (_RIDGE * float((shares**2).sum()) + 1e-300) * np.eye(shares.shape[1])
         for _ in range(_ROUNDS + 1):
-            rates = np.linalg.lstsq(shares[near], values[near], rcond=None)[0]
+            fitted = shares * near[:, None]
+            rates = np.linalg.solve(fitted.T @ shares + ridge, fitted.T @ values)
             residuals = np.abs(values - shares @ rates)
             median = max(float(np.median(residuals)), math.sqrt(self._least))
-            near = residuals <= _FAR * median
+            near = (residuals <= _FAR * median).astype(np.float64)
         return median, 1 - float(near.mean())
 
     def residual(self, sensor: Sensor) -> float:

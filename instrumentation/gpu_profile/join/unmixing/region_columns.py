@@ -217,7 +217,8 @@ class Attribution:
             starts, ends, alone, shared = starts[keep], ends[keep], alone[keep], shared[keep]
         self.since_ns = max(self.since_ns, before_ns)
         self._recent = ActiveTime.of(Pieces(alone, starts, ends), alone, shared)
-        return self._recent
+        # What is looked up in it takes room, and goes with it.
+        return self._recent._replace()
 
     def restart(self, since_ns: int) -> None:
         """Time goes on from an earlier moment than it had reached."""

@@ -18,7 +18,7 @@ from gpu_profile.units import NS_PER_S
 #: Active time is looked up at moments so far apart.
 _STEP_NS: Final = 2_000_000
 #: Moments that are looked up at once.
-_AT_ONCE: Final = 10_000
+_AT_ONCE: Final = 30_000
 #: A window that misses by more than this many times the median is no better known: with a wrong renewal, one in twenty
 #: may hide which of the timings is right.
 _FAR: Final = 4.0
@@ -38,9 +38,8 @@ class Scan:
         self._counts = counts
         self._origin_ns = int(windows.starts[0]) - reach_ns
         sampled = active.sampled(self._origin_ns, int(windows.ends[-1]) + reach_ns, _STEP_NS, columns)
-        passed = sampled.sums - sampled.sums[:, :1]
-        #: By moment and column: moments are looked up, whole.
-        self._passed: Floats = np.ascontiguousarray(passed.T)
+        #: By column, and moment of the grid; nobody's time is the rest.
+        self._passed: Floats = (sampled.sums - sampled.sums[:, :1])[1:]
         self._transform: npt.NDArray[np.complex128] | None = None
         self._responses: dict[int, Floats] = {}
 
@@ -64,20 +63,21 @@ class Scan:
         ends = moments_of(sensors, windows.ends)
         lengths = np.broadcast_to(windows.ends - windows.starts, ends.shape)
         if constant_ns:
-            shares = self._at(self._smoothed(constant_ns), ends)
+            active = self._at(self._smoothed(constant_ns), ends)
         else:
             window_ns, starts = np.array([[each.window_ns] for each in sensors]), moments_of(sensors, windows.starts)
             if self._counts:
                 lengths = ends - starts
             starts = np.where(window_ns, ends - window_ns, starts)
-            shares = self._at(self._passed, ends)
-            shares -= self._at(self._passed, starts)
-            shares /= np.maximum(ends - starts, 1)[:, :, None]
+            active = self._at(self._passed, ends)
+            active -= self._at(self._passed, starts)
+            active /= np.maximum(ends - starts, 1)
         unclear = self._unclear(sensors)
         keep = ((lengths > 0) & ~unclear).astype(np.float64)
         values = windows.masses[:, 0] * NS_PER_S / np.maximum(lengths, 1) * keep
-        shares *= keep[:, :, None]
-        shares[:, :, 0] = keep - shares[:, :, 1:].sum(axis=2)
+        shares = np.empty((len(sensors), 1 + len(active), ends.shape[1]))
+        np.multiply(active.transpose(1, 0, 2), keep[:, None, :], out=shares[:, 1:])
+        shares[:, 0] = keep - shares[:, 1:].sum(axis=1)
         missed = (values - self._solved(shares, values)) ** 2
         n = np.maximum(keep.sum(axis=1), 1).astype(np.int64)
         # The median of those that are kept: the others miss by nothing, and are the least.
@@ -86,7 +86,7 @@ class Scan:
         near = missed <= far
         missed = (values - self._solved(shares, values, near)) ** 2
         # Few windows that are clear leave less: as many as there are unknowns are fitted in any case.
-        left = np.minimum(missed, far).sum(axis=1) / np.maximum(n - shares.shape[2], 1)
+        left = np.minimum(missed, far).sum(axis=1) / np.maximum(n - shares.shape[1], 1)
         # Windows that a timing makes nothing of are no better than their mean, and contradict it where a counter grew.
         whole = windows.masses[:, 0] * NS_PER_S / (windows.ends - windows.starts)
         out = float((whole**2).mean() if self._counts else whole.var())
@@ -103,34 +103,37 @@ class Scan:
         return unclear
 
     def _solved(self, shares: Floats, values: Floats, near: npt.NDArray[np.bool_] | None = None) -> Floats:
-        """What the rates that fit those near best say of every window, `[timings, windows]`."""
-        fitted = shares if near is None else shares * near[:, :, None]
-        gram = fitted.transpose(0, 2, 1) @ shares
-        moment = (values[:, None, :] @ fitted)[:, 0]
-        size = shares.shape[2]
+        """What the rates that fit those near best say of every window, `[timings, windows]`. Shares are by timing,
+        column and window."""
+        fitted = shares if near is None else shares * near[:, None, :]
+        gram = fitted @ shares.transpose(0, 2, 1)
+        moment = fitted @ values[:, :, None]
+        size = shares.shape[1]
         gram += (_RIDGE * np.trace(gram, axis1=1, axis2=2)[:, None, None] + _TINY) * np.eye(size)
-        solved = np.linalg.solve(gram, moment[:, :, None])
-        told: Floats = (shares @ solved)[:, :, 0]
+        solved = np.linalg.solve(gram, moment)
+        told: Floats = (solved.transpose(0, 2, 1) @ shares)[:, 0]
         return told
 
     def _at(self, values: Floats, moments: Ints) -> Floats:
-        place = np.clip((moments - self._origin_ns) / _STEP_NS, 0.0, len(values) - 1.001)
+        place = np.clip((moments - self._origin_ns) / _STEP_NS, 0.0, values.shape[1] - 1.001)
         low = place.astype(np.int64)
-        result: Floats = np.take(values, low + 1, axis=0)
-        before = np.take(values, low, axis=0)
+        place -= low
+        result: Floats = values.take(low + 1, axis=1)
+        before = values.take(low, axis=1)
         result -= before
-        result *= (place - low)[:, :, None]
+        result *= place
         result += before
         return result
 
     def _smoothed(self, constant_ns: int) -> Floats:
-        """What a smoothing sensor shows at every moment of the grid: `[moments, columns]`."""
+        """What a smoothing sensor shows at every moment of the grid: `[columns, moments]`."""
         if constant_ns not in self._responses:
-            size = 1 << (2 * len(self._passed) - 1).bit_length()
+            moments = self._passed.shape[1]
+            size = 1 << (2 * moments - 1).bit_length()
             if self._transform is None:
-                self._transform = np.fft.rfft(np.diff(self._passed, axis=0, prepend=0.0), size, axis=0)
-            weights = np.exp(-np.arange(len(self._passed)) * _STEP_NS / constant_ns)
+                self._transform = np.fft.rfft(np.diff(self._passed, axis=1, prepend=0.0), size)
+            weights = np.exp(-np.arange(moments) * _STEP_NS / constant_ns)
             weights /= weights.sum() * _STEP_NS
-            response = np.fft.irfft(self._transform * np.fft.rfft(weights, size)[:, None], axis=0)
-            self._responses[constant_ns] = response[: len(self._passed)]
+            response = np.fft.irfft(self._transform * np.fft.rfft(weights, size))
+            self._responses[constant_ns] = response[:, :moments]
         return self._responses[constant_ns]

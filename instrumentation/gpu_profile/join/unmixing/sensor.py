@@ -215,6 +215,8 @@ def moments_of(sensors: Sequence[Sensor], stamps: Ints) -> Ints:
 
 def clear_of(sensors: Sequence[Sensor], stamps: Ints) -> npt.NDArray[np.bool_]:
     """Which stamps are `clear` under each sensor: `[sensors, stamps]`."""
+    if not any(sensor.period_ns for sensor in sensors):
+        return np.ones((len(sensors), len(stamps)), bool)
     guards = (GUARD_NS + s.jitter_ns + s.blur_ns // 2 for s in sensors)
     guard, period, phase = _columns([(g, s.period_ns, s.phase_ns) for g, s in zip(guards, sensors, strict=True)])
     since = _since(stamps, period, phase)

@@ -60,61 +60,62 @@ def shrink(
     `groups` are the places of the unknowns that are shrunk, `start` variances to begin with. The noise is held to be
     no less than `least`.
     """
-    diagonal = np.diag(gram)
-    used = diagonal > 0
-    scale = np.where(used, 1 / np.sqrt(np.where(used, diagonal, 1.0)), 0.0)
-    kept = np.flatnonzero(used)
-    inner = gram[np.ix_(kept, kept)] * scale[kept, None] * scale[kept]
-    right = moment[kept] * scale[kept]
-    own = {group: np.searchsorted(kept, each[used[each]]) for group, each in groups.items() if used[each].any()}
-    #: The places of all that is shrunk, and of each the number of its group.
-    shrunk = np.concatenate([*own.values(), np.zeros(0, np.intp)]).astype(np.intp)
-    of = np.repeat(np.arange(len(own)), [len(each) for each in own.values()])
-    sizes = np.bincount(of, minlength=len(own))
-    free = len(kept) - len(shrunk)
+    used = np.diag(gram) > 0
+    own = {group: places[used[places]] for group, places in groups.items() if used[places].any()}
+    #: What is shrunk comes first, group by group.
+    shrunk = np.concatenate([*own.values(), np.zeros(0, np.int64)])
+    free = used.copy()
+    free[shrunk] = False
+    kept, m = np.concatenate((shrunk, np.flatnonzero(free))), len(shrunk)
+    inner = gram[kept[:, None], kept]
+    scale = 1 / np.sqrt(inner.diagonal())
+    inner *= scale[:, None]
+    inner *= scale
+    right = moment[kept] * scale
+    sizes = np.array([len(each) for each in own.values()], np.int64)
+    starts = np.cumsum(sizes) - sizes
     floor = max(_TINY, 1e-12 * square / max(n, 1), least)
-    plain = np.delete(np.arange(len(kept)), shrunk)
-    noise = max(floor, _left(inner[np.ix_(plain, plain)], right[plain], square) / max(1, n - free))
-
-    def by_group(values: Floats) -> Floats:
-        return np.bincount(of, values, len(own)).astype(np.float64)
+    noise = max(floor, _left(inner[m:, m:], right[m:], square) / max(1, n - len(kept) + m))
 
     # The unknowns of a group are rates of one kind and have one variance, however strongly the windows show each. To
     # begin with, it explains a tenth of the noise.
-    strength = 1 / scale[kept][shrunk] ** 2
-    strengths = by_group(strength)
+    strength = 1 / scale[:m] ** 2
+    strengths = np.add.reduceat(strength, starts)
     given = np.array([(start or {}).get(group, 0.0) for group in own])
     most = np.array([1 / _TINY if group is Group.TIMING else max(_TINY, (_LARGEST * mean) ** 2) for group in own])
     variances = _within(np.where(given > 0, given, 0.1 * noise * n / strengths), _TINY, most)
     precision = np.full(len(kept), _ROUNDING)
     step, stride = np.zeros(len(own)), np.ones(len(own))
+    whole = np.empty_like(inner)
+    diagonal = whole.reshape(-1)[:: len(kept) + 1]
     for _ in range(_ROUNDS if own else 2):
         # Never less than rounding: where nothing is noise, two columns that are alike would be one equation.
-        precise = _within(noise / np.maximum(variances[of] * strength, _TINY), _ROUNDING, _HELD)
-        precision[shrunk] = precise
-        whole = inner.copy()
-        whole.reshape(-1)[:: len(kept) + 1] += precision
+        precise = precision[:m] = _within(
+            noise / np.maximum(np.repeat(variances, sizes) * strength, _TINY), _ROUNDING, _HELD
+        )
+        whole[...] = inner
+        diagonal += precision
         inverse = np.linalg.inv(whole).astype(np.float64, copy=False)
         solution = inverse @ right
-        told = sizes - by_group(precise * inverse.diagonal()[shrunk])
-        squares = by_group(solution[shrunk] ** 2 / strength)
+        told = sizes - np.add.reduceat(precise * inverse.diagonal()[:m], starts)
+        squares = np.add.reduceat(solution[:m] ** 2 / strength, starts)
         new = _within(squares / np.maximum(told, 1e-6), _TINY, most)
         matters = told * squares * strengths > 1e-6 * noise * sizes
         moved = float(np.abs(new / variances - 1).max(where=matters, initial=0.0))
-        step, before = _within(np.log(new) - np.log(variances), -_FARTHEST, _FARTHEST), step
+        step, before = _within(np.log(new / variances), -_FARTHEST, _FARTHEST), step
         stride = np.where(step * before > 0, np.minimum(stride * _LONGER, _LONGEST), 1.0)
         variances = _within(new * np.exp((stride - 1) * step), _TINY, most)
         left = float(square - 2 * solution @ right + solution @ inner @ solution)
-        old, noise = noise, max(floor, left / max(1.0, n - free - float(np.maximum(told, 0.0).sum())))
+        old, noise = noise, max(floor, left / max(1.0, n - len(kept) + m - float(np.maximum(told, 0.0).sum())))
         if max(moved, abs(noise / old - 1)) < _STEADY:
             break
     penalty = float(precision @ solution**2)
     evidence = n * np.log(noise) + (left + penalty) / noise - float(np.linalg.slogdet(inverse)[1])
-    evidence -= float(np.log(precision[shrunk]).sum())
+    evidence -= float(np.log(precision[:m]).sum())
     covariance = np.zeros((len(gram), len(gram)))
-    covariance[np.ix_(kept, kept)] = noise * inverse * scale[kept, None] * scale[kept]
+    covariance[kept[:, None], kept] = noise * inverse * scale[:, None] * scale
     result = np.zeros(len(gram))
-    result[kept] = solution * scale[kept]
+    result[kept] = solution * scale
     return Posterior(result, covariance, noise, dict(zip(own, variances.tolist(), strict=True)), float(evidence))
 
 
