@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -173,42 +174,55 @@ class Design:
         result = np.zeros((n, len(probes)))
         if not n or not probes:
             return result
-        slots = slots_of(probes, columns)
-        running, varied = active.varied(self._moments, slots)
+        plan = _Plan.of(tuple(probes), columns)
+        running, varied = active.varied(self._moments, plan.slots)
         running[0] = 1.0 - running[1:].sum(axis=0)
         weights = np.zeros(columns)
         weights[: min(columns, len(rates))] = rates[:columns]
         drawn = (weights @ running)[None, :]
         if tails is not None:
-            varied[Kind.TAIL] = active.tails(self._moments, slots)
+            varied[Kind.TAIL] = active.tails(self._moments, plan.slots)
         varied |= {kind: each[None, :] for kind, each in active.gaps.integrals(self._moments).items()}
         # All at once: for a few windows, each call costs more than what it does.
         weighted = self._weighted(np.concatenate((drawn, *varied.values())))
         first = dict(zip(varied, np.cumsum([1, *map(len, varied.values())]).tolist(), strict=False))
         time = run_time(self.ends, origin_ns)
         lag = -weighted[:, 0] * _MS
-        taken = []
-        for i, (kind, column) in enumerate(probes):
+        for kind, (places, rows) in plan.places.items():
             if kind is Kind.DRIFT:
-                result[:, i] = shares[:, column] * time
+                result[:, places] = shares[:, rows] * time[:, None]
             elif kind is Kind.LAG:
-                result[:, i] = lag
+                result[:, places] = lag[:, None]
             elif kind is Kind.LAG_DRIFT:
-                result[:, i] = lag * time
+                result[:, places] = (lag * time)[:, None]
             elif kind is Kind.WINDOW:
                 moved = self._weighted(drawn, self._factors * self._offsets[0])[:, 0] - shares @ weights
-                result[:, i] = moved * (_MS / self._sensors[0].window_ns)
+                result[:, places] = (moved * (_MS / self._sensors[0].window_ns))[:, None]
             else:
-                taken.append((i, first[kind] + (slots[column] if column else 0)))
-        if taken:
-            places, rows = np.transpose(taken)
-            result[:, places] = weighted[:, rows]
-        if tails is not None:
-            # Around its mean over the time of each column, so that rates are means with what others left behind.
-            known = min(columns, len(tails))
-            places = [i for i, probe in enumerate(probes) if probe.kind is Kind.TAIL]
-            result[:, places] -= shares[:, :known] @ tails[:known, [slots[probes[i].column] for i in places]]
+                slots = plan.slots[rows]
+                result[:, places] = weighted[:, first[kind] + np.maximum(slots, 0)]
+                if kind is Kind.TAIL and tails is not None:
+                    # Around its mean over the time of each column, so that rates are means with what others left.
+                    known = min(columns, len(tails))
+                    result[:, places] -= shares[:, :known] @ tails[:known, slots]
         return result
+
+
+class _Plan(NamedTuple):
+    """Where probes are: the place of each column among those that are probed, -1 for none; and by kind, the places of
+    its probes and their columns."""
+
+    slots: Ints
+    places: Mapping[Kind, tuple[Ints, Ints]]
+
+    @staticmethod
+    @lru_cache(16)
+    def of(probes: tuple[Probe, ...], columns: int) -> _Plan:
+        """That of some probes: asked for again and again."""
+        places: dict[Kind, list[tuple[int, int]]] = {}
+        for i, (kind, column) in enumerate(probes):
+            places.setdefault(kind, []).append((i, column))
+        return _Plan(slots_of(probes, columns), {kind: (*np.transpose(each),) for kind, each in places.items()})
 
 
 def _smoothed(active: ActiveTime, columns: int, sensor: Sensor, ends: Ints) -> Floats:
