@@ -21,6 +21,7 @@ settings.load_profile("same")
 
 #: A module that skips whole in here has not come as far as its own marks.
 GPU_TESTS = Path(__file__).parent / "gpu"
+INTEGRATION = Path(__file__).parent / "integration"
 
 Reporting = Generator[None, pytest.TestReport, pytest.TestReport]
 Collecting = Generator[None, pytest.CollectReport, pytest.CollectReport]
@@ -59,7 +60,11 @@ def has_gpu() -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests that need a GPU where there is none."""
+    """Run modules that mostly wait for other programs beside those that compute; skip the tests that need a GPU where
+    there is none."""
+    modules = {kind: [*dict.fromkeys(item.path for item in items if _waits(item) is kind)] for kind in (True, False)}
+    place = {path: (i + 0.5) / len(some) for some in modules.values() for i, path in enumerate(some)}
+    items.sort(key=lambda item: (place[item.path], item.path))
     if not has_gpu():
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -86,6 +91,10 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Collecting:
         report.outcome = "failed"
         report.longrepr = f"{collector.nodeid} was skipped whole, but --no-skips is on: {_reason(report.longrepr)}"
     return report
+
+
+def _waits(item: pytest.Item) -> bool:
+    return INTEGRATION in item.path.parents
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
+from gpu_profile.join.unmixing.equations import Sums
 from gpu_profile.join.unmixing.pauses import give_way
 from gpu_profile.join.unmixing.probes import Kind, Probe, run_time, slots_of
 from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
@@ -65,7 +66,7 @@ class Design:
     a sensor that `follows` without a period are weighted by their lengths, both shares and means.
 
     Of several sensors, which must be of one `form`, `n` counts the windows of the first, then those of the next, and so
-    on: `rows` says which are each one's. `patterns` and `probes` are of one sensor only.
+    on: `rows` says which are each one's. `patterns` are of one sensor only, and `probes` of sensors with one window.
     """
 
     def __init__(self, windows: Windows, *sensors: Sensor, counts: bool) -> None:
@@ -87,6 +88,8 @@ class Design:
         bounds = np.append(0, np.cumsum(keep.sum(axis=1))).tolist()
         self.rows = [slice(*each) for each in pairwise(bounds)]
         of, window = np.nonzero(keep)
+        #: By row, the number of its sensor.
+        self._of = of
         #: Of windows with several parts, where each one's begin.
         self._first: Ints | None = None
         self._starts, self._ends = starts, ends = starts[keep], ends[keep]
@@ -121,6 +124,8 @@ class Design:
             self._factors = np.repeat([1.0, -1.0], len(spread)) / len(spread)
             moments = np.concatenate((ends + spread[:, None], starts + spread[:, None]))
             self._scale = self._weights / (ends - starts)
+        #: The same by column of the moments.
+        self._moments_of = of
         #: One offset after the other, as it is quicker to look up moments that come by time.
         self._moments = moments.ravel()
 
@@ -167,7 +172,8 @@ class Design:
     ) -> Floats:  # fmt: skip
         """The probes of every window, `[n, probes]`.
 
-        `rates` are those that the timing's probes are weighted by, by column; run time counts from `origin_ns`.
+        `rates` are those that the timing's probes are weighted by, by column, `[columns]` or `[sensors, columns]`; run
+        time counts from `origin_ns`.
         `tails` are the means of what follows probed columns over the time of each, as of `ActiveTime.tail_means`.
         """
         n, columns = shares.shape
@@ -177,9 +183,10 @@ class Design:
         plan = _Plan.of(tuple(probes), columns)
         running, varied = active.varied(self._moments, plan.slots)
         running[0] = 1.0 - running[1:].sum(axis=0)
-        weights = np.zeros(columns)
-        weights[: min(columns, len(rates))] = rates[:columns]
-        drawn = (weights @ running)[None, :]
+        weights = np.zeros((len(self.rows), columns))
+        weights[:, : min(columns, rates.shape[-1])] = rates[..., :columns]
+        parts = running.reshape(columns, -1, len(self._moments_of))
+        drawn = np.einsum("nc,cmn->mn", weights[self._moments_of], parts).reshape(1, -1)
         if tails is not None:
             varied[Kind.TAIL] = active.tails(self._moments, plan.slots)
         varied |= {kind: each[None, :] for kind, each in active.gaps.integrals(self._moments).items()}
@@ -196,7 +203,8 @@ class Design:
             elif kind is Kind.LAG_DRIFT:
                 result[:, places] = (lag * time)[:, None]
             elif kind is Kind.WINDOW:
-                moved = self._weighted(drawn, self._factors * self._offsets[0])[:, 0] - shares @ weights
+                moved = self._weighted(drawn, self._factors * self._offsets[0])[:, 0]
+                moved -= (shares * weights[self._of]).sum(axis=1)
                 result[:, places] = (moved * (_MS / self._sensors[0].window_ns))[:, None]
             else:
                 slots = plan.slots[rows]
@@ -206,6 +214,47 @@ class Design:
                     known = min(columns, len(tails))
                     result[:, places] -= shares[:, :known] @ tails[:known, slots]
         return result
+
+
+class Observed(NamedTuple):
+    """Some windows under timings: their design, and the shares `[rows, columns]` and values `[rows]` of its rows."""
+
+    design: Design
+    shares: Floats
+    values: Floats
+
+    def predicted(self, rates: Sequence[Floats]) -> Floats:
+        """The values `[rows]` that the rates under each timing predict."""
+        predicted = [self.shares[rows] @ each for rows, each in zip(self.design.rows, rates, strict=True)]
+        return np.concatenate(predicted)
+
+    def clipped(self, predicted: Floats, limit: float) -> Observed:
+        """The same windows with residuals from the prediction clipped to the limit."""
+        return self._replace(values=clipped_to(self.design.values[:, 0], predicted, limit))
+
+
+def clipped_to(values: Floats, predicted: Floats, limit: float) -> Floats:
+    """Values with residuals from the prediction clipped to the limit."""
+    clipped: Floats = predicted + np.clip(values - predicted, -limit, limit)
+    return clipped
+
+
+def by_form(sensors: Iterable[Sensor], also: Callable[[Sensor], int] = lambda _: 0) -> Iterable[list[Sensor]]:
+    """The different ones among some sensors, those together that one design can be of."""
+    forms: dict[tuple[int, ...], list[Sensor]] = {}
+    for sensor in dict.fromkeys(sensors):
+        forms.setdefault((*Design.form(sensor), also(sensor)), []).append(sensor)
+    return forms.values()
+
+
+def totals(some: Iterable[Observed]) -> list[Sums]:
+    """The sums of each sensor over windows."""
+    found: list[Sums] = []
+    for design, shares, values in some:
+        of = zip(design.rows, design.unclear.tolist(), design.contradicting.tolist(), strict=True)
+        sums = [Sums.of(shares[rows], values[rows], *left_out) for rows, *left_out in of]
+        found = [one.plus(more) for one, more in zip(found, sums, strict=True)] if found else sums
+    return found
 
 
 class _Plan(NamedTuple):

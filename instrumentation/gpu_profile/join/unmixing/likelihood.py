@@ -6,7 +6,7 @@ Scores are differences of log likelihoods, doubled: the less, the likelier.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import repeat
 from typing import Final, NamedTuple
@@ -16,9 +16,19 @@ import numpy as np
 from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
-from gpu_profile.join.unmixing.design import Design, Windows, alike, design_effect
+from gpu_profile.join.unmixing.design import (
+    Design,
+    Observed,
+    Windows,
+    alike,
+    by_form,
+    clipped_to,
+    design_effect,
+    totals,
+)
 from gpu_profile.join.unmixing.equations import Equations, Sums, rates_of_each
 from gpu_profile.join.unmixing.expected import Expected
+from gpu_profile.join.unmixing.pauses import give_way
 from gpu_profile.join.unmixing.probes import Kind as Probing
 from gpu_profile.join.unmixing.probes import Probe, choose, groups_of
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
@@ -55,6 +65,8 @@ UNKNOWN: Final = 2
 _COMPARED: Final = 64
 #: Windows times timings that are tried at once: more would take room.
 _AT_ONCE: Final = 4096
+#: ... and of those whose rates may vary, which takes more.
+_TRIED: Final = 2048
 #: Work outside of all regions makes outliers: windows whose residual is above this many times the median, which noise
 #: (five standard deviations) does not reach. Where they are no more than this share of the windows, residuals are
 #: clipped to so many times the median (Huber, Annals of Mathematical Statistics 35 (1964), 73), in so many rounds.
@@ -105,33 +117,6 @@ class Best(NamedTuple):
         """Whether another score is not certainly worse. Windows that repeat each other weigh less; but in a loop that
         they repeat with, there is always a lag of one more turn that fits as well, and no board has such a lag."""
         return score - self.score < (CERTAIN if late and not self.late else CERTAIN * self.effect)
-
-
-class Observed(NamedTuple):
-    """Some windows under timings: their design, and the shares `[rows, columns]` and values `[rows]` of its rows."""
-
-    design: Design
-    shares: Floats
-    values: Floats
-
-    def predicted(self, rates: Sequence[Floats]) -> Floats:
-        """The values `[rows]` that the rates under each timing predict."""
-        predicted = [self.shares[rows] @ each for rows, each in zip(self.design.rows, rates, strict=True)]
-        return np.concatenate(predicted)
-
-    def clipped(self, predicted: Floats, limit: float) -> Observed:
-        """The same windows with residuals from the prediction clipped to the limit."""
-        return self._replace(values=predicted + np.clip(self.design.values[:, 0] - predicted, -limit, limit))
-
-
-def totals(some: Iterable[Observed]) -> list[Sums]:
-    """The sums of each sensor over windows."""
-    found: list[Sums] = []
-    for design, shares, values in some:
-        of = zip(design.rows, design.unclear.tolist(), design.contradicting.tolist(), strict=True)
-        sums = [Sums.of(shares[rows], values[rows], *left_out) for rows, *left_out in of]
-        found = [one.plus(more) for one, more in zip(found, sums, strict=True)] if found else sums
-    return found
 
 
 class Likelihood:
@@ -246,11 +231,8 @@ class Likelihood:
     def residuals(self, sensors: Sequence[Sensor]) -> list[float]:
         """Mean squared error that each timing leaves."""
         most, n = max(1, _AT_ONCE // max(1, len(self.windows.ends))), len(self.windows.ends)
-        forms: dict[tuple[int, ...], list[Sensor]] = {}
-        for sensor in dict.fromkeys(sensors):
-            forms.setdefault(Design.form(sensor), []).append(sensor)
         left: dict[Sensor, float] = {}
-        for some in forms.values():
+        for some in by_form(sensors):
             for at in range(0, len(some), most):
                 part = some[at : at + most]
                 fitted = self._fitted(part)
@@ -344,36 +326,61 @@ class Likelihood:
 
     def _trial(self, sensor: Sensor, most: int | None = None) -> Trial:
         """What is known under a timing if rates may vary, by all windows or the newest."""
+        return self._trials([sensor], most)[0]
+
+    def _trials(self, sensors: Sequence[Sensor], most: int | None = None) -> list[Trial]:
+        """The same of each of some timings."""
         windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
-        every = choose(self._active_s, self._lengths(sensor), window=sensor.window_ns > 0)
+        together, found = max(1, _TRIED // max(1, len(windows.ends))), dict[Sensor, Trial]()
+        for some in by_form(sensors, lambda sensor: sensor.window_ns):
+            for at in range(0, len(some), together):
+                part = some[at : at + together]
+                found |= zip(part, self._tried(part, windows), strict=True)
+        return [found[sensor] for sensor in sensors]
+
+    def _tried(self, sensors: Sequence[Sensor], windows: Windows) -> Iterator[Trial]:
+        """The same of timings of one form with one window."""
+        every = choose(self._active_s, self._lengths(sensors[0]), window=sensors[0].window_ns > 0)
         # What begins an execution and fades is in part what a wrong lag shows: timings are told apart without it.
         chosen = tuple(probe for probe in every if probe.kind not in {Probing.START, Probing.TAIL})
-        some = self._observed(windows, self._pieces, sensor)
-        (fitted,) = totals(some)
-        rates, origin_ns, n = fitted.rates(self.most), int(windows.starts[0]), len(windows.ends)
-        probes = [one.design.probes(self._pieces, chosen, one.shares, rates, origin_ns) for one in some]
-        for again in (self._limit < math.inf, False):
-            equations = Equations(chosen, self.columns)
-            for one, each in zip(some, probes, strict=True):
-                equations.add(one.shares, one.values[:, None], each)
-            square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
-            mean = abs(float(equations.sum[0])) / max(1, equations.n)
-            gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
-            found = shrink(gram, moment, square, n, groups_of(chosen), mean, least=self._least)
-            if not again:
-                break
-            predicted = (np.hstack((each, one.shares)) @ found.solution for one, each in zip(some, probes, strict=True))
-            some = [one.clipped(each, self._limit) for one, each in zip(some, predicted, strict=True)]
-        return Trial(
-            sensor=sensor,
-            n=n,
-            probes=len(chosen),
-            score=found.evidence + self._against(sensor),
-            left=self._left(fitted, rates, n),
-            noise=found.noise,
-            explained=self._explained(sensor, rates),
-            lag_ms=float(found.solution[chosen.index(Probe(Probing.LAG))]),
-        )
+        groups, lag = groups_of(chosen), chosen.index(Probe(Probing.LAG))
+        some = self._observed(windows, self._pieces, *sensors)
+        sums, n = totals(some), len(windows.ends)
+        steady, origin_ns = np.array(rates_of_each(sums, self.most)), int(windows.starts[0])
+        probes = [one.design.probes(self._pieces, chosen, one.shares, steady, origin_ns) for one in some]
+        for sensor, fitted, rates, rows in zip(
+            sensors, sums, steady, zip(*(one.design.rows for one in some), strict=True), strict=True
+        ):
+            give_way()
+            told = [
+                (one.shares[mine], one.values[mine], each[mine])
+                for one, each, mine in zip(some, probes, rows, strict=True)
+            ]
+            for again in (self._limit < math.inf, False):
+                equations = Equations(chosen, self.columns)
+                for shares, values, each in told:
+                    equations.add(shares, values[:, None], each)
+                square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
+                mean = abs(float(equations.sum[0])) / max(1, equations.n)
+                gram, moment = fitted.alike * equations.gram, fitted.alike * equations.moment[:, 0]
+                found = shrink(gram, moment, square, n, groups, mean, least=self._least)
+                if not again:
+                    break
+                clipped = [one.design.values[mine, 0] for one, mine in zip(some, rows, strict=True)]
+                told = [
+                    (shares, clipped_to(whole, np.hstack((each, shares)) @ found.solution, self._limit), each)
+                    for (shares, _, each), whole in zip(told, clipped, strict=True)
+                ]
+            yield Trial(
+                sensor=sensor,
+                n=n,
+                probes=len(chosen),
+                score=found.evidence + self._against(sensor),
+                left=self._left(fitted, rates, n),
+                noise=found.noise,
+                explained=self._explained(sensor, rates),
+                lag_ms=float(found.solution[lag]),
+            )
 
     def _lengths(self, sensor: Sensor) -> Floats:
         """How long executions last, as shares of what a reading averages over."""

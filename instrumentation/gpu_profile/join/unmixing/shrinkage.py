@@ -102,7 +102,7 @@ def shrink(
         new = _within(squares / np.maximum(told, 1e-6), _TINY, most)
         matters = told * squares * strengths > 1e-6 * noise * sizes
         moved = float(np.abs(new / variances - 1).max(where=matters, initial=0.0))
-        step, before = _within(np.log(new / variances), -_FARTHEST, _FARTHEST), step
+        step, before = _within(np.log(new) - np.log(variances), -_FARTHEST, _FARTHEST), step
         stride = np.where(step * before > 0, np.minimum(stride * _LONGER, _LONGEST), 1.0)
         variances = _within(new * np.exp((stride - 1) * step), _TINY, most)
         left = float(square - 2 * solution @ right + solution @ inner @ solution)

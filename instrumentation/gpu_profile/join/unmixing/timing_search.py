@@ -145,9 +145,9 @@ class Search(Likelihood):
             rivals = self._rivals(best, rough, finer, effect)
         every = [each._replace(lag_ns=lag) for each in _FOLLOWING for lag in _LAGS_NS]
         tried = self._ranking(self._newest)([each for each in every if not expected.resembles(each)])
-        others = [self._trial(sensor) for sensor in self._distinct(tried, _STARTS)]
+        others = self._trials(self._distinct(tried, _STARTS))
         other = min(others, key=lambda one: one.score)
-        like = [best, *(self._trial(each) for each in expected.likely(best.sensor))]
+        like = [best, *self._trials([*expected.likely(best.sensor)])]
         mine = min(self._beside_if_rates_vary(one, other, self._discrepancy) for one in like)
         if other.score < mine and not Best(other.score, False, effect).near(mine, late=False):
             rivals = (*rivals, other.sensor)
@@ -224,7 +224,7 @@ class Search(Likelihood):
             for move in range(-range_ns, range_ns + 1, _STEP_NS)
         ]
         near = [sensor for sensor in near if sensor.period_ns or sensor.lag_ns >= self._earliest_ns]
-        found = [self._trial(sensor, _SOME) for sensor in near]
+        found = self._trials(near, _SOME)
         best = min(found, key=lambda one: one.score)
         found.sort(key=lambda one: self._beside_if_rates_vary(one, best))
         starts: list[Trial] = []
@@ -238,8 +238,8 @@ class Search(Likelihood):
                 result.setdefault(sensor, self._trial(sensor))
         for step in _CLOSER_NS:
             best = min(result.values(), key=lambda one: one.score)
-            for sensor in best.sensor.moved(step):
-                result.setdefault(sensor, self._trial(sensor))
+            fresh = [sensor for sensor in dict.fromkeys(best.sensor.moved(step)) if sensor not in result]
+            result |= zip(fresh, self._trials(fresh), strict=True)
         return found, list(result.values())
 
     def _lag_corrected(self, trial: Trial) -> Sensor:
