@@ -40,6 +40,8 @@ class SampledTime(NamedTuple):
 
 
 class _Arrays(NamedTuple):
+    """The arrays of `ActiveTime`: tables are cached beside them."""
+
     alone: Columns
     shared: Columns
     starts: Ints
@@ -59,7 +61,7 @@ class ActiveTime(_Arrays):
     `alone_ns` and `shared_ns` how much a piece that was active from the first of them on would have counted for; all
     three are empty while nothing ever coincides.
 
-    What is looked up again and again is kept beside these arrays: `_replace()` gives them without it.
+    Tables of sums over pieces are cached on first use; `_replace()` makes a copy without them.
     """
 
     @classmethod
@@ -283,7 +285,7 @@ class ActiveTime(_Arrays):
 
 
 class _Lookup:
-    """Sums over pieces none of which coincide, by how many have begun: kept for all the moments that are asked for."""
+    """Tables of sums over pieces, none of which coincide, by the number of pieces that have begun."""
 
     def __init__(self, time: ActiveTime) -> None:
         self._time = time

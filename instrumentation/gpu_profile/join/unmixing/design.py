@@ -124,7 +124,7 @@ class Design:
             self._factors = np.repeat([1.0, -1.0], len(spread)) / len(spread)
             moments = np.concatenate((ends + spread[:, None], starts + spread[:, None]))
             self._scale = self._weights / (ends - starts)
-        #: The same by column of the moments.
+        #: By place along the moments of one offset, the number of the sensor.
         self._moments_of = of
         #: One offset after the other, as it is quicker to look up moments that come by time.
         self._moments = moments.ravel()
@@ -240,7 +240,7 @@ def clipped_to(values: Floats, predicted: Floats, limit: float) -> Floats:
 
 
 def by_form(sensors: Iterable[Sensor], also: Callable[[Sensor], int] = lambda _: 0) -> Iterable[list[Sensor]]:
-    """The different ones among some sensors, those together that one design can be of."""
+    """Sensors without repetitions, in groups that one design takes: of one `Design.form`, and alike in `also`."""
     forms: dict[tuple[int, ...], list[Sensor]] = {}
     for sensor in dict.fromkeys(sensors):
         forms.setdefault((*Design.form(sensor), also(sensor)), []).append(sensor)
@@ -267,7 +267,7 @@ class _Plan(NamedTuple):
     @staticmethod
     @lru_cache(16)
     def of(probes: tuple[Probe, ...], columns: int) -> _Plan:
-        """That of some probes: asked for again and again."""
+        """Where some probes are; kept, as the same ones are asked for again and again."""
         places: dict[Kind, list[tuple[int, int]]] = {}
         for i, (kind, column) in enumerate(probes):
             places.setdefault(kind, []).append((i, column))

@@ -329,7 +329,7 @@ class Likelihood:
         return self._trials([sensor], most)[0]
 
     def _trials(self, sensors: Sequence[Sensor], most: int | None = None) -> list[Trial]:
-        """The same of each of some timings."""
+        """What is known under each of some timings if rates may vary, by all windows or the newest."""
         windows = self._alone if most is None else self._alone.where(np.arange(-len(self.windows.ends), 0) >= -most)
         together, found = max(1, _TRIED // max(1, len(windows.ends))), dict[Sensor, Trial]()
         for some in by_form(sensors, lambda sensor: sensor.window_ns):
@@ -339,7 +339,7 @@ class Likelihood:
         return [found[sensor] for sensor in sensors]
 
     def _tried(self, sensors: Sequence[Sensor], windows: Windows) -> Iterator[Trial]:
-        """The same of timings of one form with one window."""
+        """Try timings of one form, with windows of one length, at once."""
         every = choose(self._active_s, self._lengths(sensors[0]), window=sensors[0].window_ns > 0)
         # What begins an execution and fades is in part what a wrong lag shows: timings are told apart without it.
         chosen = tuple(probe for probe in every if probe.kind not in {Probing.START, Probing.TAIL})
@@ -353,12 +353,12 @@ class Likelihood:
         ):
             give_way()
             told = [
-                (one.shares[mine], one.values[mine], each[mine])
+                (one.shares[mine], one.values[mine], each[mine], one.design.values[mine, 0])
                 for one, each, mine in zip(some, probes, rows, strict=True)
             ]
             for again in (self._limit < math.inf, False):
                 equations = Equations(chosen, self.columns)
-                for shares, values, each in told:
+                for shares, values, each, _ in told:
                     equations.add(shares, values[:, None], each)
                 square = fitted.alike * float(equations.square[0]) + self._out(fitted, n)
                 mean = abs(float(equations.sum[0])) / max(1, equations.n)
@@ -366,10 +366,9 @@ class Likelihood:
                 found = shrink(gram, moment, square, n, groups, mean, least=self._least)
                 if not again:
                     break
-                clipped = [one.design.values[mine, 0] for one, mine in zip(some, rows, strict=True)]
                 told = [
-                    (shares, clipped_to(whole, np.hstack((each, shares)) @ found.solution, self._limit), each)
-                    for (shares, _, each), whole in zip(told, clipped, strict=True)
+                    (shares, clipped_to(whole, np.hstack((each, shares)) @ found.solution, self._limit), each, whole)
+                    for shares, _, each, whole in told
                 ]
             yield Trial(
                 sensor=sensor,

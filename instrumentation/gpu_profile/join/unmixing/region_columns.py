@@ -217,7 +217,7 @@ class Attribution:
             starts, ends, alone, shared = starts[keep], ends[keep], alone[keep], shared[keep]
         self.since_ns = max(self.since_ns, before_ns)
         self._recent = ActiveTime.of(Pieces(alone, starts, ends), alone, shared)
-        # What is looked up in it takes room, and goes with it.
+        # The tables that it caches take room: they go with the copy.
         return self._recent._replace()
 
     def restart(self, since_ns: int) -> None:

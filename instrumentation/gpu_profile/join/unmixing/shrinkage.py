@@ -62,11 +62,11 @@ def shrink(
     """
     used = np.diag(gram) > 0
     own = {group: places[used[places]] for group, places in groups.items() if used[places].any()}
-    #: What is shrunk comes first, group by group.
+    # The unknowns that are shrunk come first, group by group, and then the free ones.
     shrunk = np.concatenate([*own.values(), np.zeros(0, np.int64)])
-    free = used.copy()
-    free[shrunk] = False
-    kept, m = np.concatenate((shrunk, np.flatnonzero(free))), len(shrunk)
+    rest = used.copy()
+    rest[shrunk] = False
+    kept, m, free = np.concatenate((shrunk, np.flatnonzero(rest))), len(shrunk), int(rest.sum())
     inner = gram[kept[:, None], kept]
     scale = 1 / np.sqrt(inner.diagonal())
     inner *= scale[:, None]
@@ -75,7 +75,7 @@ def shrink(
     sizes = np.array([len(each) for each in own.values()], np.int64)
     starts = np.cumsum(sizes) - sizes
     floor = max(_TINY, 1e-12 * square / max(n, 1), least)
-    noise = max(floor, _left(inner[m:, m:], right[m:], square) / max(1, n - len(kept) + m))
+    noise = max(floor, _left(inner[m:, m:], right[m:], square) / max(1, n - free))
 
     # The unknowns of a group are rates of one kind and have one variance, however strongly the windows show each. To
     # begin with, it explains a tenth of the noise.
@@ -90,14 +90,13 @@ def shrink(
     diagonal = whole.reshape(-1)[:: len(kept) + 1]
     for _ in range(_ROUNDS if own else 2):
         # Never less than rounding: where nothing is noise, two columns that are alike would be one equation.
-        precise = precision[:m] = _within(
-            noise / np.maximum(np.repeat(variances, sizes) * strength, _TINY), _ROUNDING, _HELD
-        )
+        each = np.maximum(np.repeat(variances, sizes) * strength, _TINY)
+        precision[:m] = _within(noise / each, _ROUNDING, _HELD)
         whole[...] = inner
         diagonal += precision
         inverse = np.linalg.inv(whole).astype(np.float64, copy=False)
         solution = inverse @ right
-        told = sizes - np.add.reduceat(precise * inverse.diagonal()[:m], starts)
+        told = sizes - np.add.reduceat(precision[:m] * inverse.diagonal()[:m], starts)
         squares = np.add.reduceat(solution[:m] ** 2 / strength, starts)
         new = _within(squares / np.maximum(told, 1e-6), _TINY, most)
         matters = told * squares * strengths > 1e-6 * noise * sizes
@@ -106,7 +105,7 @@ def shrink(
         stride = np.where(step * before > 0, np.minimum(stride * _LONGER, _LONGEST), 1.0)
         variances = _within(new * np.exp((stride - 1) * step), _TINY, most)
         left = float(square - 2 * solution @ right + solution @ inner @ solution)
-        old, noise = noise, max(floor, left / max(1.0, n - len(kept) + m - float(np.maximum(told, 0.0).sum())))
+        old, noise = noise, max(floor, left / max(1.0, n - free - float(np.maximum(told, 0.0).sum())))
         if max(moved, abs(noise / old - 1)) < _STEADY:
             break
     penalty = float(precision @ solution**2)

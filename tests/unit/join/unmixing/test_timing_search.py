@@ -262,6 +262,25 @@ def test_timings_that_are_tried_together_leave_what_each_leaves_alone(
     assert search.residuals(every) == pytest.approx(together, rel=1e-9)
 
 
+@pytest.mark.parametrize("signal", [ENERGY, POWER_AVERAGE])
+@pytest.mark.parametrize("limit_w", [np.inf, 20.0])
+def test_timings_whose_rates_may_vary_are_tried_together_as_each_is_alone(
+    signal: Signal, limit_w: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(4, seconds=20, signal=signal, step_ns=53 * MS)
+    search, every = search_of(world), mixed(world)
+    search._limit = limit_w
+    together = search._trials([*every, every[0]], 150)
+    assert [trial.sensor for trial in together] == [*every, every[0]]
+    monkeypatch.setattr(likelihood, "_TRIED", 1)
+    alone = [search._trial(each, 150) for each in every]
+    for name in ("score", "left", "noise", "explained", "lag_ms"):
+        found, wanted = ([getattr(trial, name) for trial in some] for some in (together, alone))
+        assert found[:-1] == pytest.approx(wanted, rel=1e-6, abs=1e-6), name
+        assert found[-1] == found[0]
+    assert len({round(trial.score, 3) for trial in together}) > len(every) / 4
+
+
 def test_the_rows_of_a_design_are_those_of_each_of_its_sensors() -> None:
     world = World(4, seconds=20, signal=ENERGY, step_ns=53 * MS)
     windows, active, columns = windows_of(world), active_of(world), world.regions + 1
