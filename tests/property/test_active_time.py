@@ -57,17 +57,21 @@ def test_differences_are_the_sums_over_ticks_of_equal_shares(
 
 
 @given(stretches(), moments, st.randoms(use_true_random=False), st.sampled_from([0, T0]))
-def test_moments_in_any_order_have_what_sorted_ones_have(
+def test_moments_in_any_order_have_what_sorted_ones_have_with_tables_and_without(
     pieces: list[tuple[int, int, int]], at: list[int], random: Random, origin: int
 ) -> None:
     time, slots = active(pieces, at=origin), np.array([-1, 0, -1, 1, -1, -1, 2])
     order = np.array(random.sample(range(len(at)), len(at)))
     some = np.array(at) + origin
-    wanted, found = ([*each.values()] for each in (time.varied(some, slots)[1], time.varied(some[order], slots)[1]))
-    wanted += [time.varied(some, slots)[0], time.until(some, COLUMNS), time.tails(some, slots)]
-    found += [time.varied(some[order], slots)[0], time.until(some[order], COLUMNS), time.tails(some[order], slots)]
-    for one, other in zip(wanted, found, strict=True):
-        assert other == pytest.approx(one[:, order], abs=1e-6)
+    running, varied = time.varied(some, slots)
+    sums = [*varied.values(), time.until(some, COLUMNS), time.tails(some, slots)]
+    for again in (time, time.tabled(COLUMNS)):
+        ran, vary = again.varied(some[order], slots)
+        assert np.array_equal(ran, running[:, order])
+        found = [*vary.values(), again.until(some[order], COLUMNS), again.tails(some[order], slots)]
+        for one, other in zip(sums, found, strict=True):
+            # Counted from somewhere: only differences mean something.
+            assert other - other[:, :1] == pytest.approx(one[:, order] - one[:, order[:1]], abs=1e-6)
 
 
 @given(stretches())

@@ -49,7 +49,8 @@ def period_of(changes: Floats, gap: float) -> tuple[Estimate, float]:
     coarse, fine = (
         np.exp(2j * np.pi * part[:, None] * (some / span)) for part in (turns[::many], np.arange(many) / _FINE)
     )
-    alike = np.abs(coarse @ fine.T).ravel()[: len(turns)] / len(some)
+    parts = np.array_split(coarse, max(1, len(turns) // 1_000_000))
+    alike = np.concatenate([np.abs(part @ fine.T).ravel() for part in parts])[: len(turns)] / len(some)
     best = float(alike.max(initial=0.0))
     if best < _STEADY:
         return Estimate(0.0, 0.0), 0.0

@@ -17,6 +17,8 @@ Columns = npt.NDArray[np.integer[Any]]
 _MS: Final = 1_000_000
 #: What ended longer ago than this has faded.
 _TAILS_REACH_NS: Final = round(12 * TAIL_NS)
+#: A table of sums over pieces takes room: no larger one is made.
+_MOST_CELLS: Final = 1_000_000
 
 
 class SampledTime(NamedTuple):
@@ -39,8 +41,15 @@ class SampledTime(NamedTuple):
         return result
 
 
-class _Arrays(NamedTuple):
-    """The arrays of `ActiveTime`: tables are cached beside them."""
+class ActiveTime(NamedTuple):
+    """Pieces of activities' time on one device, by start.
+
+    A piece counts for the column `alone` while nothing else is active, and for `shared`, in equal parts with the
+    others, while something is: a device that is full gives each less than it would have alone.
+    `reached` is the latest end so far. `times` are the moments at which the number of active pieces changes, and
+    `alone_ns` and `shared_ns` how much a piece that was active from the first of them on would have counted for; all
+    three are empty while nothing ever coincides.
+    """
 
     alone: Columns
     shared: Columns
@@ -50,19 +59,6 @@ class _Arrays(NamedTuple):
     times: Ints
     alone_ns: Floats
     shared_ns: Floats
-
-
-class ActiveTime(_Arrays):
-    """Pieces of activities' time on one device, by start.
-
-    A piece counts for the column `alone` while nothing else is active, and for `shared`, in equal parts with the
-    others, while something is: a device that is full gives each less than it would have alone.
-    `reached` is the latest end so far. `times` are the moments at which the number of active pieces changes, and
-    `alone_ns` and `shared_ns` how much a piece that was active from the first of them on would have counted for; all
-    three are empty while nothing ever coincides.
-
-    Tables of sums over pieces are cached on first use; `_replace()` makes a copy without them.
-    """
 
     @classmethod
     def of(cls, found: Pieces, alone: Columns, shared: Columns) -> ActiveTime:
@@ -155,45 +151,30 @@ class ActiveTime(_Arrays):
         result: Floats = weighted / np.maximum(whole, 1.0)
         return result
 
-    @cached_property
+    @property
     def gaps(self) -> Gaps:
         """The pauses between pieces."""
         return Gaps.between(self.starts, self.reached)
 
     def varied(self, moments: Ints, slots: Ints) -> tuple[Floats, dict[Kind, Floats]]:
-        """At each of the moments: the share of the device that each column has, `[columns, moments]`, and the
-        integrals up to it of what its probes vary by, `[slots, moments]`.
+        """At each of the moments: the share of the device that each column has, `[columns, moments]`, and the integrals
+        up to it of what its probes vary by, `[slots, moments]`.
 
         `slots` is the place of each column's probes, -1 for none.
         """
         count, kinds = int(slots.max(initial=-1)) + 1, (*PHASES, Kind.START, Kind.LENGTH)
         running, found = np.zeros((len(slots), len(moments))), np.zeros((len(kinds), count, len(moments)))
-        if len(self.times):
-            order = np.argsort(moments, kind="stable")
-            running[:, order], found[:, :, order] = self._varied_together(moments[order], slots, len(kinds), count)
-        elif len(moments) and len(self.starts):
-            self._vary_apart(moments, slots, running, found)
+        if len(moments) and len(self.starts):
+            self._vary(moments, slots, running, found)
         return running, dict(zip(kinds, found, strict=True))
 
-    def _vary_apart(self, moments: Ints, slots: Ints, running: Floats, found: Floats) -> None:
-        """The same where no two pieces coincide: a moment is in one of them at most."""
-        begun, at, since = self._lookup.inside(moments)
-        which = begun[at] - 1
-        column = self.alone[which]
-        running[column, at] = 1.0
-        slot = slots[column]
-        probed = slot >= 0
-        at, which, slot, since = at[probed], which[probed], slot[probed], since[probed]
-        fades, logs, whole, *sums = self._lookup.of_slots(slots)
-        for each, weighted in zip(found[-2:], sums, strict=True):
-            # What has begun counts for all of it there.
-            np.take(weighted, begun, axis=1, out=each, mode="clip")
-        found[:-2, slot, at] = whole[which] * phases(since / whole[which])
-        found[-2, slot, at] += faded(since, FADES_NS) - fades[which]
-        found[-1, slot, at] -= logs[which] * (whole[which] - since)
+    def _vary(self, moments: Ints, slots: Ints, running: Floats, found: Floats) -> None:
+        """Fill in what `varied` tells."""
+        order = np.argsort(moments, kind="stable")
+        running[:, order], found[:, :, order] = self._varied(moments[order], slots, *found.shape[:2])
 
-    def _varied_together(self, moments: Ints, slots: Ints, kinds: int, count: int) -> tuple[Floats, Floats]:
-        """The same at sorted moments where pieces coincide."""
+    def _varied(self, moments: Ints, slots: Ints, kinds: int, count: int) -> tuple[Floats, Floats]:
+        """What `varied` tells at sorted moments."""
         running, found = np.zeros((len(slots), len(moments))), np.zeros((kinds, count, len(moments)))
         some = self._between(int(moments[0]), int(moments[-1]))
         which, moment = _inside(some.starts, some.ends, moments)
@@ -201,8 +182,14 @@ class ActiveTime(_Arrays):
         column = np.where(many[moment] > 1, some.shared[which], some.alone[which])
         np.add.at(running, (column, moment), 1.0 / many[moment])
         logs = _logs(some.ends - some.starts)
-        for column, counted in ((some.alone, self.alone_ns), (some.shared, self.shared_ns)):
-            began, ended, at = (self._counted(part, counted) for part in (some.starts, some.ends, moments))
+        near = [(part - moments[0]).astype(np.float64) for part in (some.starts, some.ends, moments)]
+        variants = [(some.alone, near)]
+        if len(self.times):
+            variants = [
+                (column, [self._counted(part, counted) for part in (some.starts, some.ends, moments)])
+                for column, counted in ((some.alone, self.alone_ns), (some.shared, self.shared_ns))
+            ]
+        for column, (began, ended, at) in variants:
             slot = slots[column]
             mine = (slot >= 0) & (ended > began)
             starts, ends, slot = began[mine], ended[mine], slot[mine]
@@ -264,62 +251,109 @@ class ActiveTime(_Arrays):
         Counted from wherever the pieces begin: only differences mean something.
         """
         result = np.zeros((columns, len(moments)))
-        if not len(moments) or not len(self.starts):
-            return result
-        if not len(self.times):
-            begun, at, since = self._lookup.inside(moments)
-            which, before = begun[at] - 1, self._lookup.before
-            np.take(before, begun, axis=1, out=result[: len(before)], mode="clip")
-            result[self.alone[which], at] -= (self.ends - self.starts)[which] - since
-            return result
-        order = np.argsort(moments, kind="stable")
-        some = self._between(int(moments[order[0]]), int(moments[order[-1]]))
-        for column, counted in ((some.alone, self.alone_ns), (some.shared, self.shared_ns)):
-            starts, ends, mapped = (self._counted(part, counted) for part in (some.starts, some.ends, moments[order]))
-            result[:, order] += _passed(starts, ends, mapped, column, columns, np.ones((1, len(starts))))[0]
+        if len(moments):
+            order = np.argsort(moments, kind="stable")
+            result[:, order] = self._until(moments[order], columns)
         return result
 
-    @cached_property
-    def _lookup(self) -> _Lookup:
-        return _Lookup(self)
+    def _until(self, moments: Ints, columns: int) -> Floats:
+        """What `until` tells at sorted moments."""
+        some = self._between(int(moments[0]), int(moments[-1]))
+        if not len(self.times):
+            # Sums of moments after a near origin keep their digits.
+            starts, ends, at = ((part - moments[0]).astype(np.float64) for part in (some.starts, some.ends, moments))
+            whole: Floats = _passed(starts, ends, at, some.alone, columns, np.ones((1, len(starts))))[0]
+            return whole
+        result = np.zeros((columns, len(moments)))
+        for column, counted in ((some.alone, self.alone_ns), (some.shared, self.shared_ns)):
+            starts, ends, at = (self._counted(part, counted) for part in (some.starts, some.ends, moments))
+            result += _passed(starts, ends, at, column, columns, np.ones((1, len(starts))))[0]
+        return result
+
+    def tabled(self, columns: int) -> ActiveTime:
+        """The same for many looks at all of it: with tables of sums, where these are not too large.
+
+        The tables cost more than a look at a few moments: they are for the search for a timing.
+        """
+        some = 0 < len(self.starts) * columns <= _MOST_CELLS and not len(self.times)
+        return TabledTime(*self) if some and not isinstance(self, TabledTime) else self
 
 
-class _Lookup:
-    """Tables of sums over pieces, none of which coincide, by the number of pieces that have begun."""
+class TabledTime(ActiveTime):
+    """Active time none of whose pieces coincide, with tables of sums over pieces, by the number that have begun.
 
-    def __init__(self, time: ActiveTime) -> None:
-        self._time = time
-        #: The end of the latest piece, by how many have begun.
-        self._ended = np.append(np.iinfo(np.int64).min, time.ends)
-        self._lengths = (time.ends - time.starts).astype(np.float64)
-        self._of_slots: dict[bytes, list[Floats]] = {}
-        #: Active ns of each column in all pieces that have begun: `[columns, pieces + 1]`.
-        self.before = self._summed(time.alone, self._lengths, int(time.alone.max()) + 1)
+    Made by `ActiveTime.tabled`. The tables are as large as columns times pieces, and live as long as this object.
+    """
 
-    def inside(self, moments: Ints) -> tuple[Ints, Ints, Floats]:
+    def until(self, moments: Ints, columns: int) -> Floats:
+        """As `ActiveTime.until`; `columns` are no fewer than the pieces have."""
+        result = np.zeros((columns, len(moments)))
+        begun, at, since = self._place(moments)
+        which = begun[at] - 1
+        np.take(self._before, begun, axis=1, out=result[: len(self._before)], mode="clip")
+        result[self.alone[which], at] -= self._lengths[which] - since
+        return result
+
+    def _vary(self, moments: Ints, slots: Ints, running: Floats, found: Floats) -> None:
+        begun, at, since = self._place(moments)
+        which = begun[at] - 1
+        column = self.alone[which]
+        running[column, at] = 1.0
+        slot = slots[column]
+        probed = slot >= 0
+        at, which, slot, since = at[probed], which[probed], slot[probed], since[probed]
+        whole = self._lengths[which]
+        fades, logs, sums = self._of_slots(slots)
+        for each, weighted in zip(found[-2:], sums, strict=True):
+            # A piece that has begun counts for all of it in the table.
+            np.take(weighted, begun, axis=1, out=each, mode="clip")
+        found[:-2, slot, at] = whole * phases(since / whole)
+        found[-2, slot, at] += faded(since, FADES_NS) - fades[which]
+        found[-1, slot, at] -= logs[which] * (whole - since)
+
+    def _place(self, moments: Ints) -> tuple[Ints, Ints, Floats]:
         """How many pieces have begun before each moment; the places of the moments that are in a piece, and for how
         many ns each of those has been."""
-        begun = np.searchsorted(self._time.starts, moments)
+        begun = np.searchsorted(self.starts, moments)
         at = np.flatnonzero(self._ended[begun] > moments)
-        return begun, at, (moments[at] - self._time.starts[begun[at] - 1]).astype(np.float64)
+        return begun, at, (moments[at] - self.starts[begun[at] - 1]).astype(np.float64)
 
-    def of_slots(self, slots: Ints) -> list[Floats]:
-        """Of each piece: the integral of what fades in it, the logarithm of its length, its length; and the sums of
-        that integral, and of the logarithm times the length, by slot and how many have begun."""
+    @cached_property
+    def _ended(self) -> Ints:
+        """The end of the latest piece, by how many have begun."""
+        return np.append(np.iinfo(np.int64).min, self.ends)
+
+    @cached_property
+    def _lengths(self) -> Floats:
+        return (self.ends - self.starts).astype(np.float64)
+
+    @cached_property
+    def _before(self) -> Floats:
+        """Active ns of each column in all pieces that have begun: `[columns, pieces + 1]`."""
+        return _summed(self.alone, self._lengths, int(self.alone.max()) + 1)
+
+    @cached_property
+    def _tables(self) -> dict[bytes, tuple[Floats, Floats, tuple[Floats, Floats]]]:
+        return {}
+
+    def _of_slots(self, slots: Ints) -> tuple[Floats, Floats, tuple[Floats, Floats]]:
+        """Of each piece: the integral of what fades in it, and the logarithm of its length; and the sums of that
+        integral, and of the logarithm times the length, by slot and how many have begun."""
         key = slots.tobytes()
-        if key not in self._of_slots:
-            fades, logs = faded(self._lengths, FADES_NS), _logs(self._time.ends - self._time.starts)
-            slot = slots[self._time.alone]
-            sums = [self._summed(slot, each, int(slots.max(initial=-1)) + 1) for each in (fades, logs * self._lengths)]
-            self._of_slots[key] = [fades, logs, self._lengths, *sums]
-        return self._of_slots[key]
+        if key not in self._tables:
+            fades, logs = faded(self._lengths, FADES_NS), _logs(self.ends - self.starts)
+            slot, count = slots[self.alone], int(slots.max(initial=-1)) + 1
+            sums = _summed(slot, fades, count), _summed(slot, logs * self._lengths, count)
+            self._tables[key] = fades, logs, sums
+        return self._tables[key]
 
-    @staticmethod
-    def _summed(rows: Columns, values: Floats, count: int) -> Floats:
-        result = np.zeros((count, len(values) + 1))
-        some = np.flatnonzero(rows >= 0)
-        result[rows[some], some + 1] = values[some]
-        return np.cumsum(result, axis=1, out=result)
+
+def _summed(rows: Columns, values: Floats, count: int) -> Floats:
+    """The sums of the values so far in each row, -1 for none: `[count, values + 1]`."""
+    result = np.zeros((count, len(values) + 1))
+    some = np.flatnonzero(rows >= 0)
+    result[rows[some], some + 1] = values[some]
+    return np.cumsum(result, axis=1, out=result)
 
 
 def _logs(lengths: Ints) -> Floats:

@@ -142,6 +142,15 @@ class Design:
         result: Floats = ((factors @ parts) * self._scale).T
         return result if self._first is None else np.add.reduceat(result, self._first, axis=0)
 
+    def _latest(self) -> Ints | None:
+        """For each moment, the latest one of its sensor; None where all are of one."""
+        if len(self.rows) == 1:
+            return None
+        latest, of = np.full(len(self.rows), np.iinfo(np.int64).min), self._moments_of
+        parts = self._moments.reshape(-1, len(of))
+        np.maximum.at(latest, of, parts.max(axis=0))
+        return np.tile(latest[of], len(parts))
+
     def shares(self, active: ActiveTime | SampledTime, columns: int) -> Floats:
         """Shares of every window by column, `[n, columns]`."""
         if not len(self._moments):
@@ -189,7 +198,8 @@ class Design:
         drawn = np.einsum("nc,cmn->mn", weights[self._moments_of], parts).reshape(1, -1)
         if tails is not None:
             varied[Kind.TAIL] = active.tails(self._moments, plan.slots)
-        varied |= {kind: each[None, :] for kind, each in active.gaps.integrals(self._moments).items()}
+        pauses = active.gaps.integrals(self._moments, self._latest())
+        varied |= {kind: each[None, :] for kind, each in pauses.items()}
         # All at once: for a few windows, each call costs more than what it does.
         weighted = self._weighted(np.concatenate((drawn, *varied.values())))
         first = dict(zip(varied, np.cumsum([1, *map(len, varied.values())]).tolist(), strict=False))

@@ -135,7 +135,7 @@ class Likelihood:
         self.columns = columns
         self.most = most
         self._reach_ns = LONGEST_LAG_NS + max(shape.reach_ns for shape in shapes(lead)) + 2 * lead.refresh_ns
-        self._pieces = active
+        self._pieces = active.tabled(columns)
         self._active = self._coarse()
         self._known, self._expected = known, expected
         #: A reading is of no moment after its stamp, unless stamps of work are late: by no more than this.
@@ -214,8 +214,9 @@ class Likelihood:
         shares, values = (np.concatenate([observed[i] for observed in some]) for i in (1, 2))
         if 2 * len(values) < len(self.windows.ends):
             return math.inf, 0.0
-        near = np.ones(len(values))
-        ridge = (_RIDGE * float((shares**2).sum()) + 1e-300) * np.eye(shares.shape[1])
+        # Columns of one size: one that was hardly ever active is fitted as well as others.
+        shares = shares / np.maximum(np.sqrt((shares**2).sum(axis=0)), 1e-300)
+        near, ridge = np.ones(len(values)), _RIDGE * np.eye(shares.shape[1])
         for _ in range(_ROUNDS + 1):
             fitted = shares * near[:, None]
             rates = np.linalg.solve(fitted.T @ shares + ridge, fitted.T @ values)

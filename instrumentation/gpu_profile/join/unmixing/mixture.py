@@ -212,7 +212,7 @@ class Mixture:
         if columns == 1 or n < least or not (enough or last):
             return False
         self._judged_n, self.searches = self._searched_n, self.searches + 1
-        windows = Windows.joined(self._kept)
+        windows, active = Windows.joined(self._kept), active.tabled(columns)
         self._expected = self._expected and self._expected.beside(exact=self._stamps.exact)
         self._prior = self._expected and self._expected.prior
         search = Search(

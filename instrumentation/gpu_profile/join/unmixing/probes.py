@@ -177,8 +177,11 @@ class Gaps(NamedTuple):
         apart = starts[1:] > reached[:-1]
         return cls(np.append(reached[:-1][apart], reached[-1]), np.append(starts[1:][apart], reached[-1]))
 
-    def integrals(self, moments: Ints) -> dict[Kind, Floats]:
-        """Of each way in which nobody's power may vary over a pause, its integral up to each moment, in ns."""
+    def integrals(self, moments: Ints, latest: Ints | None = None) -> dict[Kind, Floats]:
+        """Of each way in which nobody's power may vary over a pause, its integral up to each moment, in ns.
+
+        The last pause is as long as is known: up to the latest of the moments, or for each moment up to `latest`.
+        """
         if not len(self.starts):
             return {kind: np.zeros(len(moments)) for kind in (*_LONGER_NS, Kind.SOON, Kind.LATER)}
         origin = int(self.starts[0])
@@ -186,20 +189,26 @@ class Gaps(NamedTuple):
         ends[-1] = max(starts[-1] + 1.0, float(at.max(initial=0.0)))
         lengths = ends - starts
         place = np.maximum(np.searchsorted(starts, at, side="right") - 1, 0)
-        since = np.clip(at - starts[place], 0.0, lengths[place])
+        own = lengths[place]
+        if latest is not None:
+            open_ = place == len(starts) - 1
+            own[open_] = np.maximum(1.0, (latest[open_] - origin) - starts[-1])
+        since = np.clip(at - starts[place], 0.0, own)
         found = {}
-        levels = {
-            kind: np.clip(np.log10(np.maximum(lengths, 1.0) / shortest), 0.0, 1.0)
-            for kind, shortest in _LONGER_NS.items()
-        }
         for kind, passed, whole in (
-            *((kind, level[place] * since, level * lengths) for kind, level in levels.items()),
+            *((kind, _level(kind, own) * since, _level(kind, lengths) * lengths) for kind in _LONGER_NS),
             (Kind.SOON, _settled(since, 50e6), _settled(lengths, 50e6)),
             (Kind.LATER, _settled(since, 1e9), _settled(lengths, 1e9)),
         ):
             before = np.concatenate(([0.0], np.cumsum(whole)[:-1]))
             found[kind] = before[place] + passed
         return found
+
+
+def _level(kind: Kind, lengths: Floats) -> Floats:
+    """How far nobody's power has gone from one level to the other in pauses of these lengths."""
+    level: Floats = np.clip(np.log10(np.maximum(lengths, 1.0) / _LONGER_NS[kind]), 0.0, 1.0)
+    return level
 
 
 def faded(since: Floats, within_ns: float) -> Floats:

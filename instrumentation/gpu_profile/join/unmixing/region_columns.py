@@ -217,8 +217,7 @@ class Attribution:
             starts, ends, alone, shared = starts[keep], ends[keep], alone[keep], shared[keep]
         self.since_ns = max(self.since_ns, before_ns)
         self._recent = ActiveTime.of(Pieces(alone, starts, ends), alone, shared)
-        # The tables that it caches take room: they go with the copy.
-        return self._recent._replace()
+        return self._recent
 
     def restart(self, since_ns: int) -> None:
         """Time goes on from an earlier moment than it had reached."""

@@ -1,8 +1,11 @@
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.active_time import ActiveTime, concurrency
+from gpu_profile.join.unmixing.active_time import ActiveTime, TabledTime, concurrency
 from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.join.unmixing.probes import TAIL_NS, Kind
 from gpu_profile.units import NS_PER_S
@@ -88,6 +91,33 @@ def test_what_executions_leave_has_the_mean_over_each_columns_time_that_a_fine_g
         left = np.exp(-(grid - own[np.searchsorted(own, grid, side="right") - 1]) / TAIL_NS)
         expected = [float(left[owner == each].mean()) for each in range(4)]
         assert means[:, slot] == pytest.approx(expected, rel=0.02, abs=1e-3)
+
+
+def test_no_moments_have_nothing_that_varies_also_where_pieces_coincide() -> None:
+    none, slots = np.zeros(0, np.int64), np.array([-1, 0, 1])
+    for time in (active((1, 0, 10), (2, 20, 30)), active((1, 0, 10), (2, 5, 30)), active()):
+        running, varied = time.tabled(3).varied(none, slots)
+        assert running.shape == (3, 0)
+        assert {found.shape for found in varied.values()} == {(2, 0)}
+
+
+def test_tables_are_made_once_where_pieces_do_not_coincide_and_are_gone_with_what_has_them() -> None:
+    apart = active((1, 0, 10), (2, 20, 30))
+    tabled = apart.tabled(3)
+    assert isinstance(tabled, TabledTime)
+    assert tabled.tabled(3) is tabled
+    together = active((1, 0, 10), (2, 5, 30))
+    assert together.tabled(3) is together
+    assert apart.tabled(10**6) is apart
+    tabled.varied(np.array([5, 25]), np.array([-1, 0, 1]))
+    tabled.until(np.array([5, 25]), 3)
+    gone = weakref.ref(tabled._before)
+    gc.disable()
+    try:
+        del tabled
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_two_pieces_of_one_column_that_coincide_share_with_each_other() -> None:

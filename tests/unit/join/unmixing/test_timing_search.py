@@ -264,11 +264,15 @@ def test_timings_that_are_tried_together_leave_what_each_leaves_alone(
 
 @pytest.mark.parametrize("signal", [ENERGY, POWER_AVERAGE])
 @pytest.mark.parametrize("limit_w", [np.inf, 20.0])
+@pytest.mark.parametrize("idle_ms", [0, 60])
 def test_timings_whose_rates_may_vary_are_tried_together_as_each_is_alone(
-    signal: Signal, limit_w: float, monkeypatch: pytest.MonkeyPatch
+    signal: Signal, limit_w: float, idle_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(4, seconds=20, signal=signal, step_ns=53 * MS)
-    search, every = search_of(world), mixed(world)
+    windows, some = windows_of(world), active_of(world)
+    ran = some.ends <= windows.ends[-1] - idle_ms * MS
+    active = ActiveTime.of(Pieces(some.alone[ran], some.starts[ran], some.ends[ran]), some.alone[ran], some.shared[ran])
+    search, every = Search(signal, windows, active, world.regions + 1, np.inf), mixed(world)
     search._limit = limit_w
     together = search._trials([*every, every[0]], 150)
     assert [trial.sensor for trial in together] == [*every, every[0]]
