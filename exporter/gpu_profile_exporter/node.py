@@ -23,6 +23,7 @@ from gpu_profile_exporter.naming.series import Naming
 from gpu_profile_exporter.naming.sums import totals
 from gpu_profile_exporter.operating.release import ReleaseSocket
 from gpu_profile_exporter.reader.readers import Readers
+from gpu_profile_exporter.reader.timeline import NodeTimeline, Place
 from gpu_profile_exporter.readings.health import Health, health
 from gpu_profile_exporter.readings.node_readings import NodeReadings
 from gpu_profile_exporter.server import Server
@@ -63,6 +64,7 @@ class Node:
             groups=sorted(config.groups | groups),
             processes=config.processes or config.attribution.containers,
             clock=clock,
+            timeline=self._timeline(),
         )
         attribution = self._attribution = self._attribute()
         label = None
@@ -76,6 +78,14 @@ class Node:
         )
         self._server: Server | None = None
         self._release_socket: ReleaseSocket | None = None
+
+    def _timeline(self) -> NodeTimeline | None:
+        config = self.config
+        if config.timeline is None:
+            return None
+        mode, group = int(config.timeline_mode, 8), config.timeline_group_id
+        place = Place(config.timeline, config.timeline_retention_s, mode, group)
+        return NodeTimeline(place, interval_s=config.interval_s, clock=self.clock)
 
     def _driver(self) -> str:
         """The driver's name for readers: several of them must meet the same simulated node."""

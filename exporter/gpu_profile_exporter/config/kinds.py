@@ -167,6 +167,19 @@ class File(Text):
         return super().toml(str(value or ""))
 
 
+class Rights(Text):
+    """Who may read a file, in octal as `chmod` has it. Its owner may read and write it, nobody may execute it."""
+
+    word = "MODE"
+
+    def read(self, found: str) -> str:
+        """From text."""
+        plain = found.strip()
+        if not re.fullmatch(r"0?6[0246]{2}", plain, re.ASCII):
+            raise ValueError(f"{shown(found)} is not a mode such as 644, 640 or 600")
+        return plain.removeprefix("0")
+
+
 class Listen(Text):
     """An address to listen on."""
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gpu_profile.catalogue import Group
+from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config.address import Address
 from gpu_profile_exporter.config.groups import chosen_groups, known_words
-from gpu_profile_exporter.config.kinds import Choice, File, Headers, Listen, Number, Switch, Text, Words
+from gpu_profile_exporter.config.kinds import Choice, File, Headers, Listen, Number, Rights, Switch, Text, Words, shown
 from gpu_profile_exporter.config.setting import Alias, Setting, check, milliseconds, places, setting, settings_of
 from gpu_profile_exporter.exposition.budget import SERIES_BUDGET
 
@@ -246,6 +247,18 @@ class Config:
         Number(100, 1_000_000, "series", whole=True),
         "The most series to publish; those beyond it are dropped and counted.",
     )
+    timeline: Path | None = setting(
+        None,
+        File("DIRECTORY"),
+        "Keep samples here for other processes (driver node): a directory in memory such as /run/gpu-profile.",
+    )
+    timeline_retention_s: float = setting(
+        600.0, Number(10, 86400, "seconds"), "Seconds for which the timeline keeps samples."
+    )
+    timeline_mode: str = setting("644", Rights(), "Who may read the timeline.")
+    timeline_group: str = setting(
+        "", Text("GROUP"), "The timeline's group, by name or number; without it, this process's."
+    )
     dcgm: Dcgm = field(default_factory=Dcgm)
     attribution: Attribution = field(default_factory=Attribution)
     otlp: Otlp = field(default_factory=Otlp)
@@ -263,6 +276,19 @@ class Config:
             yield f"{self.dcgm.csv} is not used: names = semconv has none of dcgm-exporter's names"
         if self.process_names and not self.processes:
             yield "process_names changes nothing without processes"
+
+    @property
+    def timeline_group_id(self) -> int | None:
+        """The group's number; None without one. UsageError if there is no such group."""
+        name = self.timeline_group
+        if not name or (name.isascii() and name.isdecimal()):
+            return int(name) if name else None
+        import grp
+
+        try:
+            return grp.getgrnam(name).gr_gid
+        except KeyError:
+            raise UsageError(f"--timeline-group: there is no group {shown(name)}") from None
 
     @property
     def groups(self) -> frozenset[Group]:

@@ -8,6 +8,8 @@ In a reader process: `settings` is what it is started with; `child` is its loop;
 pipe. Two processes read nothing: `listening` hears the events of all GPUs; `counting` counts GPUs where `presence`, the
 kernel's list, cannot be seen.
 
+`ring` writes a device's samples to the node's timeline, of which `timeline` keeps the table, in the exporter.
+
 In the exporter: `process` is one such process; `launcher` asks for it; `processes` starts, ends and restarts them;
 `intake` takes in what they send, with a ledger for each device; `pace` and `presence` know which GPUs are slow, have
 come, or are lost; `readers` judges which process hangs and which GPU needs one of its own, and has what they read.

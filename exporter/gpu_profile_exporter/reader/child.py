@@ -8,22 +8,25 @@ from __future__ import annotations
 import os
 import select
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
-from gpu_profile.catalogue import SIGNALS, Signal
+from gpu_profile.catalogue import SIGNALS, Signal, Tier
 from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.driver.grammar import open_driver
+from gpu_profile.driver.node.writer import Making
 from gpu_profile.errors import StaleLibraryError
-from gpu_profile.sampling.rounds import SLOW_S, Rounds
-from gpu_profile.sampling.tracked import Tracked
+from gpu_profile.sampling.rounds import RARE_S, SLOW_S, Rounds
+from gpu_profile.sampling.tracked import Tracked, available
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader.counting import Counting
 from gpu_profile_exporter.reader.listening import Listening
 from gpu_profile_exporter.reader.marked import READ_S, REOPEN_S, START_S, Marked
+from gpu_profile_exporter.reader.ring import Ring
 from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, Settings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
@@ -38,16 +41,24 @@ _NUMBERS: Final = {signal: number for number, signal in enumerate(SIGNALS)}
 
 
 class Outbox:
-    """Where a device's samples wait to be sent: `[number of the signal, start, end, value] * n`."""
+    """Where a device's samples wait to be sent: `[number of the signal, start, end, value] * n`.
 
-    def __init__(self) -> None:
+    With a `ring` they go into the node's timeline too.
+    """
+
+    def __init__(self, ring: Ring | None = None) -> None:
         self.values: list[int] = []
+        self.ring = ring
 
     def add(self, signals: Iterable[Signal]) -> None:
         """The keeper learns of signals from capabilities."""
+        if self.ring is not None:
+            self.ring.add(signals)
 
-    def append(self, samples: Iterable[Sample], now_ns: int) -> int:  # noqa: ARG002 - the round's message has it
+    def append(self, samples: Sequence[Sample], now_ns: int) -> int:
         """Take samples in."""
+        if self.ring is not None:
+            self.ring.append(samples, now_ns)
         values, before = self.values, len(self.values)
         for row, start, end, value in samples:
             values += (_NUMBERS[row], start, end, value)
@@ -68,7 +79,7 @@ class Reading(Rounds[Tracked]):
     def __init__(self, settings: Settings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(
             self._open,
-            lambda device, capabilities, _: Tracked(device, Outbox(), capabilities),
+            lambda device, known, _: Tracked(device, Outbox(self._ring(device.uuid, available(known))), known),
             interval_s=settings.interval_s,
             devices_s=DEVICES_S,
             processes=settings.processes,
@@ -77,11 +88,13 @@ class Reading(Rounds[Tracked]):
             clock=clock,
         )
         self._settings = settings
+        self._making = _making(settings) if settings.timeline else None
         self._where = where
         self._leave: Collection[int] = settings.leave
         self._marked: Marked | None = None
         self._told: dict[str, tuple[Mapping[Signal, Capability], Device]] = {}
         self._told_state: dict[str, tuple[bool, str, int | None]] = {}
+        self._told_files: dict[str, str] = {}
         self._told_problem: tuple[str, bool] | None = None
         self._told_busy: dict[str, int] = {}
         self._told_errors: dict[str, int] = {}
@@ -90,6 +103,9 @@ class Reading(Rounds[Tracked]):
         self._stale = False
         self._happenings: list[Event] = []
         self.event_sinks.append(lambda event: self._happenings.append(event))  # noqa: PLW0108 - it is renewed
+
+    def _ring(self, uuid: str, signals: Iterable[Signal]) -> Ring | None:
+        return None if self._making is None else Ring(self._making, uuid, signals)
 
     def _open(self) -> Driver:
         self._where.enter(DRIVER, START_S)
@@ -190,6 +206,10 @@ class Reading(Rounds[Tracked]):
             if told is None or told[0] is not about[0] or told[1] != about[1]:
                 self._told[uuid] = about
                 yield "device", _plain(state.device), [(row.key, c.available, c.reason) for row, c in about[0].items()]
+            ring = state.timeline.ring if isinstance(state.timeline, Outbox) else None
+            if ring is not None and self._told_files.get(uuid) != ring.name:
+                self._told_files[uuid] = ring.name
+                yield "file", uuid, ring.name
             if self._told_state.get(uuid) != (state.up, state.reason, state.processes_ns):
                 self._told_state[uuid] = state.up, state.reason, state.processes_ns
                 uses = [(use.pid, use.memory_bytes, use.utilization) for use in state.processes]
@@ -204,6 +224,22 @@ class Reading(Rounds[Tracked]):
         took = self._marked.take() if self._marked is not None else {}
         samples = {uuid: box.take() for uuid, state in self.states.items() if isinstance(box := state.timeline, Outbox)}
         return "round", stats.turned_ns, rounds, stats.late_ns, busy, errors, took, samples
+
+
+def _making(settings: Settings) -> Making:
+    periods = {
+        Tier.FAST: settings.interval_s,
+        Tier.GPM: max(settings.interval_s, SEND_S),
+        Tier.SLOW: max(settings.interval_s, SLOW_S),
+        Tier.RARE: max(settings.interval_s, RARE_S),
+    }
+    return Making(
+        Path(settings.timeline),
+        {tier: nanoseconds(seconds) for tier, seconds in periods.items()},
+        nanoseconds(settings.retention_s),
+        settings.timeline_mode,
+        settings.timeline_group,
+    )
 
 
 def _plain(device: Device) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -19,6 +19,7 @@ from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
 from gpu_profile.sampling.tracked import Tracked, available
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.settings import HOME
+from gpu_profile_exporter.reader.timeline import NodeTimeline
 from gpu_profile_exporter.reader.wire import Message
 from gpu_profile_exporter.readings.health import LIFE_PERIODS, SHORTEST_LIFE_S
 from gpu_profile_exporter.readings.readings import DriverFacts
@@ -52,7 +53,7 @@ class Known(Tracked):
 class Intake:
     """It shows what a `Sampler` shows. One thread takes messages in; any may read."""
 
-    def __init__(self, *, interval_s: float, clock: Clock) -> None:
+    def __init__(self, *, interval_s: float, clock: Clock, timeline: NodeTimeline | None = None) -> None:
         self.clock = clock
         self.interval_s = interval_s
         self.stats = SamplerStats()
@@ -65,8 +66,23 @@ class Intake:
         self.driver: DriverFacts | None = None
         #: Whether a process of its own receives the driver's events.
         self.listens = False
+        #: The node's timeline, if it is kept.
+        self._timeline = timeline
         #: The devices that were found lost here, because their readers cannot report it.
         self.lost: set[str] = set()
+
+    @property
+    def told_of_timeline(self) -> Mapping[str, Any]:
+        """What reader processes are told of it."""
+        return {} if self._timeline is None else self._timeline.settings
+
+    def keep_timeline(self, *, ended: bool = False) -> None:
+        """Have its table say what is known now; `ended`: nobody keeps it any more."""
+        if self._timeline is not None:
+            if ended:
+                self._timeline.close(self)
+            else:
+                self._timeline.keep(self)
 
     def take(self, process: Process, message: Message) -> None:
         """Take one message of a reader in."""
@@ -93,9 +109,15 @@ class Intake:
                 process.stale_since = (process.stale_since or time.monotonic()) if rest[1] else None
                 if process.key >= HOME:
                     self._no_driver_for(process, rest[0])
+            case "file":
+                self._take_file(*rest)
             case "events":
                 for row in rest[0]:
                     self._happened(Event(*row))
+
+    def _take_file(self, uuid: str, name: str) -> None:
+        if self._timeline is not None:
+            self._timeline.begun(uuid, name)
 
     def _opened(self, process: Process, name: str, version: str, origin: str, versions: Any, listens: bool) -> None:
         if process.only is None:

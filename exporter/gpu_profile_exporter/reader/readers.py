@@ -1,8 +1,7 @@
 """The keeper of reader processes: it has what they read, sees which GPU holds one up, and gives that one another.
 
-Normally one process reads every GPU. A GPU whose call hangs costs that process its life: it is killed and started anew
-without that GPU, which gets a process of its own until it answers again; so does, without a death, a GPU that answers
-slowly. The driver is never called here.
+Normally one process reads every GPU. When a call to a GPU hangs, the process is killed and started anew without that
+GPU, which gets a process of its own until it answers promptly; so does a GPU that is slow. No driver is called here.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from gpu_profile_exporter.reader.presence import Losses, Presence
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.processes import Processes
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, Settings
+from gpu_profile_exporter.reader.timeline import NodeTimeline
 from gpu_profile_exporter.reader.whereabouts import DRIVER
 from gpu_profile_exporter.reader.wire import WireError
 from gpu_profile_exporter.readings.readings import Reading
@@ -52,10 +52,9 @@ _OTHERS: Final = {LISTENER: "the listener for events", COUNTER: "the process tha
 
 
 class Readers(Intake):
-    """Reads every GPU through processes of its own, into timelines.
+    """Reads every GPU through processes of its own, and shows what a `Sampler` shows.
 
-    It shows what a `Sampler` shows: `states`, `stats`, `problem`, `events`. `groups` are the names of the groups of
-    signals to read, `processes` whether to ask who uses the GPUs.
+    `groups` are the names of the groups of signals to read, `processes` whether to ask who uses the GPUs.
     """
 
     def __init__(
@@ -66,10 +65,11 @@ class Readers(Intake):
         groups: Iterable[str] = (),
         processes: bool = False,
         clock: Clock = SYSTEM_CLOCK,
+        timeline: NodeTimeline | None = None,
         spawn: Callable[[Settings], Process] | None = None,
     ) -> None:
-        super().__init__(interval_s=interval_s, clock=clock)
-        self._settings = Settings(driver, interval_s, tuple(groups), processes, -1, -1, -1)
+        super().__init__(interval_s=interval_s, clock=clock, timeline=timeline)
+        self._settings = Settings(driver, interval_s, tuple(groups), processes, -1, -1, -1, **self.told_of_timeline)
         self._processes = Processes(spawn, self._settings_for)
         #: How often readers were started again, by reason.
         self.restarts = self._processes.restarts
@@ -77,10 +77,9 @@ class Readers(Intake):
         self._stale_since: float | None = None
         self._presence = Presence()
         self._losses = Losses()
-        self._look_due = 0.0
         #: Until when the events of these GPUs, by NVML index, are not registered for.
         self._unregistered_until: dict[int, float] = {}
-        self._released_until = 0.0
+        self._look_due = self._released_until = 0.0
         #: Held while readers are started, so that none is after a release.
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -149,6 +148,7 @@ class Readers(Intake):
                 _log.exception("keeping the readers failed; it goes on")
                 self._stop.wait(1.0)
         self._processes.kill()
+        self.keep_timeline(ended=True)
         for process in self._processes:
             process.wait(0.5)
 
@@ -159,6 +159,7 @@ class Readers(Intake):
             else:
                 self._hear(process)
         self._tend()
+        self.keep_timeline()
 
     def _hear(self, process: Process) -> None:
         try:

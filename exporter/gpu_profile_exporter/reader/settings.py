@@ -31,6 +31,11 @@ class Settings:
     other: int | None = None
     #: What opening a GPU may take at the start.
     open_s: float = OPEN_S
+    #: Where the node's timeline is; empty for none. For how long samples are kept, and who may read them.
+    timeline: str = ""
+    retention_s: float = 600.0
+    timeline_mode: int = 0o644
+    timeline_group: int | None = None
 
     @property
     def key(self) -> int:

@@ -37,7 +37,7 @@ def usual_backend() -> str:
 
 def backend_option(
     *names: str,
-    about: str = "auto, nvml, smi, none, simulated[:DIR] or replay:DIR",
+    about: str = "auto, nvml, smi, none, node[:DIR], simulated[:DIR] or replay:DIR",
     default: Callable[[], str] | None = usual_backend,
 ) -> Option:
     """Which driver; `names` as the command has them."""

@@ -159,7 +159,7 @@ class Watch:
         from gpu_profile.sampling.sampler import Sampler
 
         groups = LIBRARY_GROUPS if self._groups is None else self._groups
-        driver = open_driver(self._spec, groups=groups)
+        driver = open_driver(self._spec, groups=groups, node_s=self.interval_s)
         try:
             devices = driver.devices()
             if not devices:
@@ -176,7 +176,7 @@ class Watch:
             raise
         opened: list[Driver] = [driver]
         sampler = Sampler(
-            lambda: opened.pop() if opened else open_driver(self._spec, groups=groups),
+            lambda: opened.pop() if opened else open_driver(self._spec, groups=groups, node_s=self.interval_s),
             interval_s=self.interval_s,
             retention_s=self._retention_s,
             choose=lambda *_: {device.uuid for device in self.devices},

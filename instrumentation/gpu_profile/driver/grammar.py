@@ -1,7 +1,8 @@
-"""The one way to name a driver: `auto|nvml|smi|none|simulated[:DIR]|replay:DIR`, or a word that a package adds."""
+"""The one way to name a driver, `GRAMMAR`, or a word that a package adds."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,9 @@ from gpu_profile.errors import GpuBackendError, GpuProfileError, StaleLibraryErr
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-GRAMMAR: Final = "auto|nvml|smi|none|simulated[:DIR]|replay:DIR"
+    from gpu_profile.driver.node.driver import NodeDriver
+
+GRAMMAR: Final = "auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR"
 #: Entry points of this group add words: each names a callable `(argument: str | None, clock: Clock) -> Driver`.
 ENTRY_POINTS: Final = "gpu_profile.drivers"
 
@@ -35,11 +38,13 @@ def open_driver(
     enter: Callable[[int], bool] = lambda _: True,
     events: bool = True,
     counters_s: float = 0.0,
+    node_s: float | None = None,
 ) -> Driver:
     """The driver that `spec` names.
 
-    `auto` is NVML, else nvidia-smi; a simulated GPU is only opened when asked for. `groups` are those whose signals
-    NVML is asked for, the usual ones by default. `enter(index)` is called before NVML is asked for anything of a GPU
+    `auto` is NVML, else nvidia-smi; a simulated GPU is only opened when asked for. With `node_s` it is the node's
+    timeline, where that has samples every `node_s` at least and all GPUs of this process. `groups` are those whose
+    signals are read, the usual ones by default. `enter(index)` is called before NVML is asked for anything of a GPU
     while it lists them; where it says no, that one is left alone. `events`: whether NVML is asked for XID errors.
     `counters_s`: how often NVML is asked at most for counters that take it long.
     GpuBackendError if `spec` does not follow the grammar or the driver cannot start, RecordingError or ScenarioError if
@@ -49,16 +54,17 @@ def open_driver(
     chosen = DEFAULT_GROUPS if groups is None else frozenset(map(Group, groups))
     settings: _Settings = {"groups": chosen, "enter": enter, "events": events, "counters_s": counters_s}
     nvml = partial(_nvml, settings=settings)
-    if word == "simulated":
-        return _simulated(argument, clock, settings)
-    if word == "nvml":
-        return nvml(clock)
-    if word == "auto":
-        return _auto(clock, nvml)
-    if word == "replay":
-        return _replay(argument or "", clock)
-    if word in _OPENERS:
-        return _OPENERS[word](clock)
+    openers: Mapping[str, Callable[[], Driver]] = {
+        "auto": lambda: _covering(clock, chosen, node_s) or _auto(clock, nvml),
+        "nvml": lambda: nvml(clock),
+        "node": lambda: _node(argument, clock, chosen),
+        "simulated": lambda: _simulated(argument, clock, settings),
+        "replay": lambda: _replay(argument or "", clock),
+        "smi": lambda: _smi(clock),
+        "none": NullDriver,
+    }
+    if word in openers:
+        return openers[word]()
     from importlib.metadata import entry_points
 
     return _added(next(iter(entry_points(group=ENTRY_POINTS, name=word))), argument, clock)
@@ -66,7 +72,7 @@ def open_driver(
 
 def _parse(spec: str) -> tuple[str, str | None]:
     word, colon, argument = spec.strip().partition(":")
-    if word in ("simulated", "replay"):
+    if word in _WITH_ARGUMENT:
         if not argument and (colon or word == "replay"):
             raise UnknownBackendError(f"driver {spec!r}: no directory after {word!r}; write {word}:DIR")
     elif word in _WITHOUT_ARGUMENT:
@@ -79,7 +85,7 @@ def _parse(spec: str) -> tuple[str, str | None]:
         if word not in added:
             from difflib import get_close_matches
 
-            close = get_close_matches(word, [*_WITHOUT_ARGUMENT, "simulated", "replay", *added], n=1)
+            close = get_close_matches(word, [*_WITHOUT_ARGUMENT, *_WITH_ARGUMENT, *added], n=1)
             meant = f"; did you mean {close[0]!r}?" if close else ""
             raise UnknownBackendError(f"unknown driver {spec!r}: one of {'|'.join([GRAMMAR, *sorted(added)])}{meant}")
     return word, argument if colon else None
@@ -119,12 +125,29 @@ def _nvml(clock: Clock, *, settings: _Settings) -> Driver:
     return NvmlDriver(clock=clock, **settings)
 
 
+def _node(argument: str | None, clock: Clock, groups: Collection[Group]) -> NodeDriver:
+    from gpu_profile.driver.node.driver import NodeDriver
+    from gpu_profile.driver.node.table import directory_of
+
+    return NodeDriver(directory_of(argument, os.environ), clock=clock, groups=groups)
+
+
+def _covering(clock: Clock, groups: Collection[Group], interval_s: float | None) -> Driver | None:
+    """The node's timeline if it may stand for NVML: it is kept, fine enough, and has every GPU that `/dev` shows."""
+    if interval_s is None:
+        return None
+    try:
+        driver = _node(None, clock, groups)
+    except GpuBackendError:
+        return None
+    if driver.interval_s <= interval_s and driver.covers:
+        return driver
+    driver.close()
+    return None
+
+
 def _smi(clock: Clock) -> Driver:
     return SmiDriver(clock=clock)
-
-
-def _none(_: Clock) -> Driver:
-    return NullDriver()
 
 
 def _replay(argument: str, clock: Clock) -> Driver:
@@ -177,5 +200,5 @@ def _added(point: EntryPoint, argument: str | None, clock: Clock) -> Driver:
     return driver
 
 
-_OPENERS: Final[Mapping[str, Callable[[Clock], Driver]]] = {"smi": _smi, "none": _none}
-_WITHOUT_ARGUMENT: Final = ("auto", "nvml", *_OPENERS)
+_WITHOUT_ARGUMENT: Final = ("auto", "nvml", "smi", "none")
+_WITH_ARGUMENT: Final = ("node", "simulated", "replay")

@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--gpu-profile` and its companions, each with a setting of the same name."""
     group = parser.getgroup("gpu-profile", "what tests do with GPUs")
     group.addoption("--gpu-profile", action="store_true", help="measure every test, and print a table at the end")
-    backend = "auto|nvml|smi|none|simulated[:DIR]|replay:DIR, for this run (default: auto)"
+    backend = "auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR, for this run (default: auto)"
     group.addoption("--gpu-profile-backend", metavar="BACKEND", help=backend)
     untold = "what a budget does that cannot be told (default: fail)"
     group.addoption("--gpu-profile-untold", choices=_UNTOLD, help=untold)

@@ -18,9 +18,9 @@ class GpuMonitor:
 
     `device`: a CUDA ordinal of this process, a UUID, `nvml:N` (NVML's index), or several of them in a list.
     `interval_s`: how often counters are read; one sampler serves all monitors, at the shortest interval of any.
-    `backend`: `auto|nvml|smi|none|simulated[:DIR]|replay:DIR`; `auto` is what `configure` or the environment's
-    GPU_PROFILE_BACKEND names, else NVML, else nvidia-smi. `strict`: raise GpuBackendError or UsageError when the block
-    is entered and cannot be measured; without it there is one warning, and a note in the summary.
+    `backend`: `auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR`; `auto` is what `configure` or the
+    environment's GPU_PROFILE_BACKEND names, else NVML, else nvidia-smi. `strict`: raise GpuBackendError or UsageError
+    when the block is entered and cannot be measured; without it there is one warning, and a note in the summary.
     `sync_fn`: called before the block and after it, to wait for what was launched; `auto` takes that of the framework
     that is loaded. `warmup_s`: so much of the run's beginning is left out of all but its duration.
     `keep_samples`: have `samples`.

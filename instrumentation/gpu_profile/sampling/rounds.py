@@ -111,6 +111,8 @@ class Rounds(Generic[T]):
         #: Called with every event, where `step` is.
         self.event_sinks: list[Callable[[Event], None]] = []
         self._own_ns = nanoseconds(interval_s)
+        #: How often a driver that hands on what another process reads has samples, and how often it is worth asking.
+        self._drivers_own_ns = self._batch_ns = 0
         self._asked: list[int] = []
         self._retention_s = retention_s
         self._processes = processes
@@ -128,7 +130,8 @@ class Rounds(Generic[T]):
 
     @property
     def _interval_ns(self) -> int:
-        return min(self._own_ns, *self._asked) if self._asked else self._own_ns
+        asked = min(self._own_ns, *self._asked) if self._asked else self._own_ns
+        return max(asked, self._drivers_own_ns)
 
     def ask(self, interval_s: float) -> None:
         """Read counters at least this often from the next round on, until as much is released."""
@@ -141,6 +144,8 @@ class Rounds(Generic[T]):
     def open(self) -> None:
         """Open the driver now; raises GpuBackendError if it cannot be used."""
         driver = self._open_driver()
+        self._drivers_own_ns = nanoseconds(getattr(driver, "interval_s", 0.0))
+        self._batch_ns = nanoseconds(getattr(driver, "batch_s", 0.0))
         try:
             self._enumerate(driver)
         except GpuProfileError:
@@ -221,11 +226,12 @@ class Rounds(Generic[T]):
         )
         if self._processes:
             periods.append(("processes", _PROCESSES_NS))
-        return periods
+        batch = self._batch_ns
+        return [(tier, max(period, batch)) for tier, period in periods] if batch else periods
 
     def _due_now(self, now: int, *, force: bool, quick: bool) -> list[str]:
         tiers: list[str] = []
-        half, together = self._interval_ns // 2, False
+        half, together = max(self._interval_ns, self._batch_ns) // 2, False
         for tier, period in self._periods():
             # What falls due within half of the next interval comes along: to wake up costs as much as to read.
             alone = tier is Tier.FAST or (tier is Tier.GPM and self._gpm_ns <= _GPM_NS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +19,7 @@ class Keeper(Protocol):
         """The device has these signals too."""
         ...
 
-    def append(self, samples: Iterable[Sample], now_ns: int) -> int:
+    def append(self, samples: Sequence[Sample], now_ns: int) -> int:
         """Take samples in, in any order of signals, that were read by `now_ns`; returns how many were new."""
         ...
 

@@ -27,6 +27,8 @@ from gpu_profile.regions.session.session import Session
 
 _log = logging.getLogger("gpu_profile")
 
+#: How often counters are read, unless asked otherwise.
+INTERVAL_S: Final = 0.05
 #: The variable that names the driver where the code does not.
 BACKEND_VARIABLE: Final = "GPU_PROFILE_BACKEND"
 #: The variable that names the directory to record into where the code does not.
@@ -40,7 +42,7 @@ class Settings:
     """How this process samples. See `configure`."""
 
     backend: str | None = None
-    interval_s: float = 0.05
+    interval_s: float | None = None
     retention_s: float = 600.0
     devices: tuple[Spec, ...] | None = None
     stream: StreamSetting = "auto"
@@ -50,6 +52,11 @@ class Settings:
     clock: Clock = SYSTEM_CLOCK
 
     @property
+    def sampling_s(self) -> float:
+        """How often counters are read."""
+        return INTERVAL_S if self.interval_s is None else self.interval_s
+
+    @property
     def spec(self) -> str:
         """The name of the driver, from these settings or else from the environment."""
         return self.backend or os.environ.get(BACKEND_VARIABLE) or "auto"
@@ -57,7 +64,11 @@ class Settings:
     def open_driver(self) -> Driver:
         """Open the driver that these settings name."""
         with _opening:
-            return open_driver(self.spec, clock=self.clock, groups=LIBRARY_GROUPS)
+            node_s = inf if self.interval_s is None else self.interval_s
+            driver = open_driver(self.spec, clock=self.clock, groups=LIBRARY_GROUPS, node_s=node_s)
+        if self.interval_s is not None and self.interval_s < (its_own_s := getattr(driver, "interval_s", 0.0)):
+            _log.warning("gpu-profile: %s has samples every %g s; %g s was asked for", driver.name, its_own_s, node_s)
+        return driver
 
 
 #: The session in force, for those who cannot afford a call; `session()` for all others.
@@ -83,7 +94,7 @@ _exiting = False
 def configure(
     *,
     backend: str | None = None,
-    interval_s: float = 0.05,
+    interval_s: float | None = None,
     retention_s: float = 600.0,
     devices: Spec | None = None,
     stream: StreamSetting = "auto",
@@ -97,10 +108,12 @@ def configure(
 
     Best called before the first region: one that runs meanwhile is not counted.
 
-    `backend`: `auto|nvml|smi|none|simulated[:DIR]|replay:DIR`, else the environment's GPU_PROFILE_BACKEND, else `auto`.
-    `interval_s`: how often counters are read. `retention_s`: how much history is kept. `devices`: what regions are on
-    that name no device, as `region(device=...)` takes it; by default what the process uses. `stream`: whose marks give
-    device intervals, `auto` those of PyTorch, CuPy or Numba as soon as the program uses a GPU with one of them.
+    `backend`: `auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR`, else the environment's GPU_PROFILE_BACKEND,
+    else `auto`. `interval_s`: how often counters are read; by default each 0.05 s, or as often as the node's timeline
+    has them. `auto` does not take a timeline that has them more seldom than was asked for. `retention_s`: how much
+    history is kept. `devices`: what regions are on that name no device, as `region(device=...)` takes it; by default
+    what the process uses. `stream`: whose marks give device intervals, `auto` those of PyTorch, CuPy or Numba as soon
+    as the program uses a GPU with one of them.
     `record`: a directory that samples and spans are recorded into, else the environment's GPU_PROFILE_RECORD.
     `enabled`: False makes every region a plain call, without a span; by default only GPU_PROFILE_DISABLED=1 does.
     `spans`: False leaves the span processors of the service's tracer provider alone; wrap those in a `GpuSpanProcessor`
@@ -110,7 +123,7 @@ def configure(
     global _settings, disabled  # noqa: PLW0603 - one process, one NVML, one sampler
     if backend is not None:
         check_spec(backend)
-    if not (0 < interval_s < inf and 0 < retention_s < inf):
+    if not (0 < (INTERVAL_S if interval_s is None else interval_s) < inf and 0 < retention_s < inf):
         raise ValueError(f"interval_s and retention_s must be positive, not {interval_s} and {retention_s}")
     stop()
     disabled = _disabled() if enabled is None else not enabled
@@ -174,7 +187,7 @@ def _start() -> Session:
 def _make() -> Session:
     made = Session(
         _settings.open_driver if may_sample() else _open_nothing,
-        interval_s=_settings.interval_s,
+        interval_s=_settings.sampling_s,
         retention_s=_settings.retention_s,
         devices=_settings.devices,
         stream=_settings.stream,

@@ -1,0 +1,77 @@
+"""A device's samples on their way into the node's timeline, in the process that reads the device."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Sample
+from gpu_profile.driver.node.writer import Making, RingWriter
+from gpu_profile.units import NS_PER_S
+
+#: After a file could not be made, the next one is tried after so long.
+RETRY_NS: Final = 10 * NS_PER_S
+#: After a pause of so long the file may have been removed, for nothing was written to it.
+_FORGOTTEN_NS: Final = 60 * NS_PER_S
+_log = logging.getLogger("gpu_profile_exporter")
+
+
+class Ring:
+    """The files of one device: another one is made when it has more signals than before. Never raises OSError."""
+
+    def __init__(self, making: Making, uuid: str, signals: Iterable[Signal]) -> None:
+        self._making = making
+        self._uuid = uuid
+        self._signals = dict.fromkeys(signals)
+        self._writer: RingWriter | None = None
+        self._written_ns = self._retry_ns = 0
+        self._problem = ""
+
+    @property
+    def name(self) -> str:
+        """The file that is written now; empty if there is none."""
+        return "" if self._writer is None else self._writer.name
+
+    def add(self, signals: Iterable[Signal]) -> None:
+        """The device has these signals too."""
+        before = len(self._signals)
+        self._signals.update(dict.fromkeys(signals))
+        if len(self._signals) > before:
+            self.close()
+
+    def append(self, samples: Sequence[Sample], now_ns: int) -> None:
+        """Write samples. What cannot be written is left out, and said once."""
+        writer = self._writer
+        if writer is not None and abs(now_ns - self._written_ns) > _FORGOTTEN_NS and writer.removed:
+            self.close()
+            writer = None
+        if writer is None:
+            if abs(self._retry_ns - now_ns) < RETRY_NS and self._problem:
+                return
+            try:
+                writer = self._writer = RingWriter(self._making, self._uuid, self._signals, now_ns)
+            except OSError as error:
+                self._retry_ns = now_ns
+                self._failed(error)
+                return
+        try:
+            writer.append(samples)
+        except OSError as error:
+            self._failed(error)
+        else:
+            self._problem = ""
+        self._written_ns = now_ns
+
+    def _failed(self, error: OSError) -> None:
+        problem = error.strerror or str(error)
+        if problem != self._problem:
+            _log.warning("the timeline in %s has no samples of %s: %s", self._making.directory, self._uuid, problem)
+        self._problem = problem
+
+    def close(self) -> None:
+        """The next samples go to a new file."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()

@@ -1,0 +1,189 @@
+"""The rows that are new in a file of the node's timeline since it was read before."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from gpu_profile.catalogue import Signal
+from gpu_profile.catalogue.samples import Sample
+from gpu_profile.driver.node.layout import LONGEST_HEAD, NO_COUNT, NO_VALUE, LayoutError, Stream, read_head
+
+#: Rows that are read at once: a few where few are new, as nearly always.
+_FEW: Final = 24
+_MANY: Final = 512
+_SEQUENCE: Final = struct.Struct("<Q")
+_plain: Final[Callable[[type[Sample], tuple[Signal, int, int, int]], Sample]] = tuple.__new__
+
+
+class RingReader:
+    """A file, opened for reading. LayoutError if it is none of ours, OSError if it cannot be opened.
+
+    `wants` says which signals are given. Everything that is there is new at first.
+    """
+
+    def __init__(self, path: Path, *, wants: Callable[[Signal], bool] = lambda _: True) -> None:
+        # Whoever may write to the directory could put a pipe there, which blocks who opens it.
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            status = os.fstat(self._fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise LayoutError("not a regular file")
+            head = read_head(os.pread(self._fd, LONGEST_HEAD, 0), status.st_size)
+            self.uuid, self.generation, self.created_ns = head.uuid, head.generation, head.created_ns
+            self._streams = [
+                stream for each in head.streams if (stream := _Place(self._fd, each, head.generation, wants)).signals
+            ]
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.signals = frozenset(signal for stream in self._streams for signal in stream.signals)
+
+    def read(self) -> list[Sample]:
+        """The samples that are new, stream by stream; in each the oldest first. OSError if the file cannot be read."""
+        samples: list[Sample] = []
+        for stream in self._streams:
+            stream.read_into(samples)
+        return samples
+
+    def skip(self) -> None:
+        """Of what is there already, only the newest row of each stream is new."""
+        for stream in self._streams:
+            stream.skip()
+
+    @property
+    def lost(self) -> int:
+        """Rows that were overwritten before they were read, or are damaged."""
+        return sum(stream.lost for stream in self._streams)
+
+    @property
+    def newest_ns(self) -> int | None:
+        """The end of the newest row that was read; None before there is one."""
+        return max((stream.newest_ns for stream in self._streams if stream.newest_ns), default=None)
+
+    def close(self) -> None:
+        """Closing twice is fine."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class _Place:
+    """How far one stream has been read."""
+
+    def __init__(self, fd: int, stream: Stream, generation: int, wants: Callable[[Signal], bool]) -> None:
+        self._fd, self._stream, self._generation = fd, stream, generation
+        self.lost = self.newest_ns = 0
+        #: A row that was not valid though a later one was: it is looked at once more before it counts as lost.
+        self._doubtful = 0
+        #: Where cells lie in a row: of counters and instants, each with what stands for no sample, and of window means.
+        self._readings: list[tuple[int, Signal, int]] = []
+        self._windows: list[tuple[int, Signal]] = []
+        at = 2
+        for _, kind, signal in stream.columns:
+            if signal is not None and wants(signal):
+                if kind == b"w":
+                    self._windows.append((at, signal))
+                else:
+                    self._readings.append((at, signal, NO_COUNT if kind == b"c" else NO_VALUE))
+            at += 1 + (kind == b"w")
+        self.signals = {signal for _, signal, _ in self._readings} | {signal for _, signal in self._windows}
+        self._follow = len(self._windows) > 1 == len(self.signals)
+        self._first_newest = newest = self._newest() if self.signals else 0
+        self._next = max(1, newest - stream.slots + 2)
+
+    def skip(self) -> None:
+        """Go on from the row that was the newest when the file was opened."""
+        self._next = max(self._next, self._first_newest)
+
+    def read_into(self, samples: list[Sample]) -> None:
+        """Append the samples of the rows that are new."""
+        count = _FEW
+        while self._read_some(samples, count):
+            count = _MANY
+
+    def _read_some(self, samples: list[Sample], count: int) -> bool:
+        """Read so many rows at the most; whether there may be more."""
+        stream, number = self._stream, self._next
+        slot = (number - 1) % stream.slots
+        count = min(count, stream.slots - slot)
+        size = stream.row.size
+        data = memoryview(os.pread(self._fd, count * size, stream.offset + slot * size))
+        for at in range(0, len(data) - size + 1, size):
+            (found,) = _SEQUENCE.unpack_from(data, at)
+            if found == number:
+                row = self._row(data, at)
+                if row is not None:
+                    self._take(row, samples)
+                    number += 1
+                    continue
+            if found > number and (found - number) % stream.slots == 0 and self._row(data, at) is not None:
+                # The writer has come round. It may overwrite the oldest row next.
+                oldest = self._newest() - stream.slots + 2
+                self.lost += oldest - number
+                self._next = oldest
+                return True
+            if not self._later(data, at + size, number + 1):
+                self._next, self._doubtful = number, 0
+                return False
+            if self._doubtful != number:
+                self._next = self._doubtful = number
+                return False
+            self.lost += 1
+            number += 1
+            self._doubtful = number  # and as long as it is followed by one that is valid, so is the next
+        self._next = number
+        return True
+
+    def _later(self, data: memoryview, at: int, number: int) -> bool:
+        """Whether one of the rows from `at` on is valid, the first of which should be this one."""
+        size = self._stream.row.size
+        for place, expected in zip(range(at, len(data) - size + 1, size), range(number, number + _FEW), strict=False):
+            if _SEQUENCE.unpack_from(data, place)[0] == expected and self._row(data, place) is not None:
+                return True
+        return False
+
+    def _row(self, data: memoryview, at: int) -> tuple[int, ...] | None:
+        """The row at `at` if it is valid."""
+        stream = self._stream
+        row = stream.row.unpack_from(data, at)
+        return row if row[-1] == stream.check(data[at : at + stream.body.size], self._generation) else None
+
+    def _take(self, row: tuple[int, ...], samples: list[Sample]) -> None:
+        end = row[1]
+        self.newest_ns = max(end, self.newest_ns)
+        for at, signal, absent in self._readings:
+            value = row[at]
+            if value != absent:
+                samples.append(_plain(Sample, (signal, end, end, value)))
+        first = len(samples)
+        for at, signal in reversed(self._windows):
+            value = row[at + 1]
+            if value != NO_VALUE:
+                start = end - row[at]
+                samples.append(_plain(Sample, (signal, start, end, value)))
+                if self._follow:
+                    end = start
+        if self._follow:
+            samples[first:] = samples[first:][::-1]
+
+    def _newest(self) -> int:
+        """The highest sequence number of a valid row; 0 if there is none."""
+        stream = self._stream
+        size = stream.row.size
+        numbers: list[tuple[int, int]] = []
+        for slot in range(0, stream.slots, _MANY):
+            data = os.pread(self._fd, min(_MANY, stream.slots - slot) * size, stream.offset + slot * size)
+            for place, at in enumerate(range(0, len(data) - size + 1, size), slot):
+                (number,) = _SEQUENCE.unpack_from(data, at)
+                if number and (number - 1) % stream.slots == place:
+                    numbers.append((number, place))
+        for number, place in sorted(numbers, reverse=True):
+            data = os.pread(self._fd, size, stream.offset + place * size)
+            if len(data) == size and self._row(memoryview(data), 0) is not None:
+                return number
+        return 0

@@ -1,0 +1,141 @@
+"""One device's file, as the process that reads the GPU writes it. It is never opened for writing again."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpu_profile.catalogue import Signal, Tier
+from gpu_profile.catalogue.samples import Sample
+from gpu_profile.driver.node.layout import SUFFIX, Head, Stream, pack_head, streams_for, windows_of
+
+_HIGHEST: Final = 1 << 63
+_HIGHEST_VALUE: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How files are made: in `directory`, with these rights (None: the group of this process), for `retention_ns`."""
+
+    directory: Path
+    periods_ns: Mapping[Tier, int]
+    retention_ns: int
+    mode: int = 0o644
+    group: int | None = None
+
+
+class RingWriter:
+    """A new file for the samples of one device with these signals; OSError if it cannot be made.
+
+    Rows are written by `pwrite`, not through a mapping: a file system that is full then gives an error, and no signal.
+    """
+
+    def __init__(self, making: Making, uuid: str, signals: Iterable[Signal], now_ns: int) -> None:
+        self.signals = tuple(signals)
+        streams = streams_for(self.signals, periods_ns=making.periods_ns, retention_ns=making.retention_ns)
+        self.generation = secrets.randbits(64)
+        self.name = f"{self.generation:016x}{SUFFIX}"
+        path = making.directory / self.name
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(path, flags, 0o600)
+        try:
+            head = pack_head(Head(uuid, self.generation, now_ns, streams))
+            os.ftruncate(self._fd, max([len(head), *(stream.end for stream in streams)]))
+            if os.pwrite(self._fd, head, 0) != len(head):
+                raise OSError(f"{path}: no room for its header")
+            if making.group is not None:
+                os.fchown(self._fd, -1, making.group)
+            os.fchmod(self._fd, making.mode)
+        except BaseException:
+            os.close(self._fd)
+            os.unlink(path)  # noqa: PTH108 - as above
+            raise
+        self._places: dict[Signal, tuple[_Writing, int, bool]] = {}
+        for stream in streams:
+            writing, cell = _Writing(stream), 0
+            for column in stream.columns:
+                if column.signal is not None:
+                    window = column.kind == b"w"
+                    self._places.setdefault(column.signal, (writing, cell, window))
+                    cell += 1 + window
+
+    @property
+    def removed(self) -> bool:
+        """Whether the file has no name any more, so that nobody can read it."""
+        return not os.fstat(self._fd).st_nlink
+
+    def append(self, samples: Iterable[Sample]) -> None:
+        """Write samples; those of signals that it was not made for are left out. OSError if they cannot be written.
+
+        Samples of one signal come in the order of time.
+        """
+        places = self._places
+        touched: dict[_Writing, None] = {}
+        for signal, start, end, value in samples:
+            place = places.get(signal)
+            if place is None:
+                continue
+            writing, cell, window = place
+            touched[writing] = None
+            if window:
+                if -_HIGHEST_VALUE < value < _HIGHEST_VALUE:
+                    for until, length in windows_of(start, end):
+                        self._put_window(writing, cell, until, length, value)
+            elif -_HIGHEST < value < (_HIGHEST_VALUE if writing.narrow[cell] else _HIGHEST):
+                if writing.filled and (writing.end != end or writing.cells[cell] != writing.stream.absent[cell]):
+                    self._write(writing)
+                writing.cells[cell], writing.end, writing.filled = value, end, 1
+        for writing in touched:
+            if writing.filled:
+                self._write(writing)
+
+    def _put_window(self, writing: _Writing, cell: int, end: int, length: int, value: int) -> None:
+        if writing.repeated:
+            # The samples before move up: the last one ends with the row.
+            cells = writing.cells
+            if writing.filled == writing.repeated or (writing.filled and end - length != writing.end):
+                self._write(writing)
+                cells = writing.cells
+            cells[:-2] = cells[2:]
+            cells[-2:] = length, value
+            writing.filled += 1
+        else:
+            if writing.filled and (writing.end != end or writing.cells[cell + 1] != writing.stream.absent[cell + 1]):
+                self._write(writing)
+            writing.cells[cell], writing.cells[cell + 1], writing.filled = length, value, 1
+        writing.end = end
+
+    def _write(self, writing: _Writing) -> None:
+        stream, sequence = writing.stream, writing.sequence
+        body = stream.body.pack(sequence, writing.end, *writing.cells)
+        row = body + stream.check(body, self.generation).to_bytes(8, "little")
+        writing.cells, writing.filled = stream.absent.copy(), 0
+        if os.pwrite(self._fd, row, stream.offset + (sequence - 1) % stream.slots * stream.row.size) != len(row):
+            raise OSError(f"{self.name}: a row was cut off")
+        writing.sequence = sequence + 1  # not before: a row that could not be written leaves no gap
+
+    def close(self) -> None:
+        """Write no more. Closing twice is fine."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class _Writing:
+    """A stream's row that is being filled."""
+
+    __slots__ = ("cells", "end", "filled", "narrow", "repeated", "sequence", "stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.cells = stream.absent.copy()
+        self.end = self.filled = 0
+        self.sequence = 1
+        #: How many columns the stream's only signal has, if it has several; and which cells are of 4 bytes.
+        same = {column.key for column in stream.columns}
+        self.repeated = len(stream.columns) if len(same) == 1 < len(stream.columns) else 0
+        self.narrow = [column.kind != b"c" for column in stream.columns for _ in range(1 + (column.kind == b"w"))]

@@ -1,0 +1,314 @@
+"""The driver `node`: what it serves, when it says that a device or its writer is gone, and who gets it by `auto`."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.driver.node.rings import GPU, MIG, OTHER, listed, put, table, writer
+
+from gpu_profile.catalogue import Tier
+from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import DeviceKind, Event, ProcessUse, Sample
+from gpu_profile.driver.grammar import open_driver
+from gpu_profile.driver.node.driver import STALE_S, NodeDriver
+from gpu_profile.driver.node.table import Table, parse, pid_namespace
+from gpu_profile.driver.node.writer import RingWriter
+from gpu_profile.errors import DeviceLost, GpuBackendError
+from gpu_profile.sampling.sampler import Sampler
+from gpu_profile.testing import FakeClock
+
+SIGNALS = (rows.ENERGY, rows.TEMPERATURE, rows.SM)
+
+
+@pytest.fixture
+def node(tmp_path: Path, clock: FakeClock) -> "Node":
+    return Node(tmp_path, clock)
+
+
+class Node:
+    """A writer of one GPU's samples, on a clock that is moved by hand."""
+
+    def __init__(self, directory: Path, clock: FakeClock) -> None:
+        self.directory, self.clock = directory, clock
+        self.value = 0
+        self.ring = self.begin()
+        self.list(listed(GPU, self.ring.name))
+
+    def begin(self) -> RingWriter:
+        return writer(self.directory, SIGNALS, now_ns=self.clock.now_ns())
+
+    def list(self, *devices: object, **about: object) -> None:
+        put(self.directory, table(*devices, **about), self.clock.now_ns())  # type: ignore[arg-type]
+
+    def touch(self) -> None:
+        os.utime(self.directory / "table.json", ns=(self.clock.now_ns(), self.clock.now_ns()))
+
+    def write(self, ring: RingWriter | None = None) -> Sample:
+        self.clock.advance(0.1)
+        self.value += 1
+        sample = Sample(rows.ENERGY, self.clock.now_ns(), self.clock.now_ns(), self.value)
+        (ring or self.ring).append([sample])
+        self.touch()
+        return sample
+
+    def open(self, **options: object) -> NodeDriver:
+        return NodeDriver(self.directory, clock=self.clock, files=self.directory / "dev", **options)  # type: ignore[arg-type]
+
+
+def test_it_serves_what_is_written_from_its_start_on_and_the_newest_before(node: Node) -> None:
+    node.write()
+    newest = node.write()
+    driver = node.open()
+    assert driver.name == f"node:{node.directory}"
+    assert (driver.recorded_driver, driver.version, driver.interval_s) == ("nvml", "580.1", 0.1)
+    assert driver.devices() == [GPU]
+    assert driver.read(GPU, Tier.FAST) == [newest]
+    later = [node.write(), node.write()]
+    assert driver.read(GPU, Tier.FAST) == later
+    assert driver.read(GPU, Tier.FAST) == []
+    assert [driver.read(GPU, tier) for tier in (Tier.SLOW, Tier.RARE, Tier.GPM)] == [(), (), ()]
+
+
+def test_with_history_it_serves_all_that_is_there(node: Node) -> None:
+    before = [node.write() for _ in range(5)]
+    assert node.open(history=True).read(GPU, Tier.FAST) == before
+
+
+def test_what_a_device_can_is_what_its_file_has_and_why_not_what_its_writer_says(node: Node) -> None:
+    node.write()
+    told = node.open().capabilities(GPU)
+    assert {row for row, can in told.items() if can.available} == set(SIGNALS)
+    assert told[rows.TENSOR].reason == "needs Hopper"
+    assert told[rows.DRAM].reason == "not in the node's timeline"
+    fewer = node.open(groups=()).capabilities(GPU)
+    assert {row for row, can in fewer.items() if can.available} == {rows.ENERGY, rows.TEMPERATURE}
+
+
+def test_a_new_writer_s_file_is_read_from_its_beginning_and_the_old_one_s_rest_with_it(node: Node) -> None:
+    node.write()
+    driver = node.open()
+    driver.read(GPU, Tier.FAST)
+    last = node.write()
+    newer = node.begin()
+    first = node.write(newer)
+    node.list(listed(GPU, newer.name, node.ring.name))
+    assert driver.read(GPU, Tier.FAST) == [last, first]
+    # The old writer wakes, and both write.
+    both = [node.write(newer), node.write(node.ring), node.write(newer)]
+    assert driver.read(GPU, Tier.FAST) == both
+    node.list(listed(GPU, newer.name))
+    node.write(node.ring)
+    assert driver.read(GPU, Tier.FAST) == []
+
+
+def test_a_device_that_its_writer_has_lost_is_lost_and_back_when_it_says_so(node: Node) -> None:
+    node.write()
+    driver = node.open()
+    node.list(listed(GPU, node.ring.name, up=False, reason="fell off the bus"), listed(OTHER))
+    with pytest.raises(DeviceLost, match="fell off the bus"):
+        driver.read(GPU, Tier.FAST)
+    node.list(listed(GPU, node.ring.name))
+    assert driver.read(GPU, Tier.FAST)
+
+
+def test_a_device_whose_samples_stop_is_lost_though_the_table_is_kept(node: Node) -> None:
+    node.write()
+    driver = node.open()
+    driver.read(GPU, Tier.FAST)
+    node.clock.advance(STALE_S + 0.1)
+    node.touch()
+    with pytest.raises(DeviceLost, match="no sample of GPU-a for 4 s"):
+        driver.read(GPU, Tier.FAST)
+    node.write()
+    assert driver.read(GPU, Tier.FAST)
+
+
+def test_without_a_keeper_there_is_no_driver(node: Node) -> None:
+    node.write()
+    driver = node.open()
+    node.clock.advance(STALE_S + 1)
+    with pytest.raises(GpuBackendError, match="was last kept 5 s ago: its writer is gone"):
+        driver.read(GPU, Tier.FAST)
+    with pytest.raises(GpuBackendError, match="its writer is gone"):
+        node.open()
+    node.list(listed(GPU, node.ring.name), ended=True)
+    with pytest.raises(GpuBackendError, match="has ended"):
+        driver.read(GPU, Tier.FAST)
+    node.list(problem="NVML: not found")
+    with pytest.raises(GpuBackendError, match="NVML: not found"):
+        driver.devices()
+
+
+def test_a_folder_without_a_timeline_is_named(tmp_path: Path, clock: FakeClock) -> None:
+    with pytest.raises(GpuBackendError, match=f"no timeline of this node in {tmp_path}: No such file"):
+        NodeDriver(tmp_path, clock=clock)
+
+
+def test_a_folder_that_anybody_may_write_to_is_not_trusted(node: Node) -> None:
+    node.directory.chmod(0o777)
+    with pytest.raises(GpuBackendError, match="anybody may write to its directory"):
+        node.open()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"version": 2}', '{"version": 1}', '{"version":1,"devices":7}', "\x00" * 50, "1" * 5000],
+)
+def test_a_table_that_is_none_is_refused_with_the_reason(node: Node, text: str) -> None:
+    (node.directory / "table.json").write_text(text)
+    node.touch()
+    with pytest.raises(GpuBackendError, match="not a table that can be read"):
+        node.open()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_no_table_makes_it_fail_otherwise(data: st.DataObject) -> None:
+    whole = json.loads(table(listed(GPU, "a.ring"), listed(MIG, "b.ring")).text)
+    junk = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=4,
+    )
+    if data.draw(st.booleans()):
+        whole[data.draw(st.sampled_from(sorted(whole)))] = data.draw(junk)
+    else:
+        row = whole["devices"][0]
+        row[data.draw(st.sampled_from(sorted(row)))] = data.draw(junk)
+    try:
+        found = parse(json.dumps(whole))
+    except ValueError:
+        return
+    assert isinstance(found, Table)
+
+
+def test_a_table_comes_back_as_it_was_written() -> None:
+    one = table(
+        listed(GPU, "b.ring", "a.ring"),
+        listed(MIG, up=False, reason="gone"),
+        events=[Event("GPU-a", 5, "xid", 79, "fell off"), Event("GPU-a", 6, "lost")],
+    )
+    assert parse(one.text) == one
+
+
+def test_a_file_s_name_leads_nowhere_else(node: Node) -> None:
+    found = parse(table(listed(GPU, "../x.ring", "/etc/passwd", ".hidden", "good.ring")).text)
+    assert found.devices[0].files == ("good.ring",)
+
+
+def test_a_file_that_cannot_be_read_or_is_another_device_s_is_left_out_with_the_reason(node: Node) -> None:
+    (node.directory / "bad.ring").write_bytes(b"x" * 500)
+    other = writer(node.directory, SIGNALS, device=OTHER)
+    node.list(listed(GPU, "bad.ring", other.name, "none.ring"))
+    driver = node.open()
+    assert driver.capabilities(GPU)[rows.ENERGY].reason.startswith("bad.ring: not a file of the node's timeline")
+    with pytest.raises(DeviceLost, match="no sample of GPU-a yet"):
+        driver.read(GPU, Tier.FAST)
+
+
+def test_it_shows_the_devices_whose_files_this_process_sees_and_all_where_there_are_none(node: Node) -> None:
+    dev = node.directory / "dev"
+    slice_ = MIG.__class__("MIG-a", parent=GPU.uuid, kind=DeviceKind.MIG)
+    node.list(listed(GPU, node.ring.name), listed(slice_), listed(OTHER))
+    driver = node.open()
+    assert [d.uuid for d in driver.devices()] == ["GPU-a", "MIG-a", "GPU-b"]
+    dev.mkdir()
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia¹"):
+        (dev / name).touch()
+    assert [d.uuid for d in driver.devices()] == ["GPU-a", "MIG-a"]
+    assert driver.covers
+    (dev / "nvidia7").touch()
+    assert not driver.covers
+
+
+def test_events_are_told_once_from_its_start_on(node: Node) -> None:
+    old = Event("GPU-a", node.clock.now_ns(), "xid", 13)
+    node.list(listed(GPU, node.ring.name), events=[old])
+    driver = node.open()
+    node.clock.advance(1)
+    new = Event("GPU-a", node.clock.now_ns(), "xid", 79)
+    node.list(listed(GPU, node.ring.name), events=[old, new])
+    assert driver.events() == [new]
+    assert driver.events() == []
+
+
+def test_users_of_a_device_are_told_only_by_the_numbers_that_this_process_has_too(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use = ProcessUse(4711, 5, 0.5)
+    one = listed(GPU, node.ring.name)
+    node.list(one.__class__(GPU, True, "", one.files, {}, (use,)))
+    driver = node.open()
+    assert driver.processes(GPU) == (use,)
+    assert pid_namespace().startswith("pid:[")
+    monkeypatch.setattr("gpu_profile.driver.node.driver.pid_namespace", lambda: "pid:[1]")
+    assert driver.processes(GPU) == ()
+
+
+@pytest.fixture
+def auto(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], str]:
+    """What `auto` chooses for who wants samples this often, on a machine without NVML."""
+    monkeypatch.setenv("GPU_PROFILE_TIMELINE", str(node.directory))
+
+    def choose(node_s: float | None) -> str:
+        try:
+            return open_driver("auto", clock=node.clock, node_s=node_s).name
+        except GpuBackendError as error:
+            return str(error).partition(".")[0]
+
+    return choose
+
+
+def test_auto_takes_the_timeline_if_it_is_kept_and_fine_enough(node: Node, auto: Callable[[float | None], str]) -> None:
+    node.write()
+    assert auto(0.1) == auto(1e9) == f"node:{node.directory}"
+    assert auto(0.05) == auto(None) == "no GPU driver"
+    node.list(listed(GPU, node.ring.name, up=False, reason="lost"))
+    assert auto(0.1) == "no GPU driver"
+    node.list(listed(GPU, node.ring.name), ended=True)
+    assert auto(0.1) == "no GPU driver"
+
+
+def test_it_can_be_named_with_and_without_its_folder(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU_PROFILE_TIMELINE", str(node.directory))
+    assert open_driver("node", clock=node.clock).name == open_driver(f"node:{node.directory}", clock=node.clock).name
+    with pytest.raises(GpuBackendError, match="no directory after 'node'"):
+        open_driver("node:", clock=node.clock)
+
+
+def test_a_sampler_reads_it_in_batches_and_has_all_samples(node: Node) -> None:
+    node.write()
+    sampler = Sampler(node.open, interval_s=0.05, clock=node.clock)
+    due = node.clock.now_ns()
+    for _ in range(60):
+        node.write()
+        if node.clock.now_ns() >= due:
+            due = node.clock.now_ns() + round(sampler.step() * 1e9)
+    sampler.step(force=True)
+    (timeline,) = sampler.timelines
+    assert len(timeline.columns[rows.ENERGY]) == node.value - 1  # but for the first, which was there before
+    assert sampler.interval_s == 0.1
+    assert sampler.stats.rounds <= 15
+    sampler.stop()
+
+
+def test_a_sampler_goes_on_when_the_writer_was_away(node: Node) -> None:
+    node.write()
+    sampler = Sampler(node.open, interval_s=0.1, clock=node.clock)
+    sampler.step()
+    node.clock.advance(10)
+    sampler.step()
+    assert sampler.driver is None
+    assert "its writer is gone" in sampler.problem
+    newer = node.begin()
+    node.list(listed(GPU, newer.name, node.ring.name))
+    node.clock.advance(1)
+    fresh = [node.write(newer), node.write(newer)]
+    sampler.step(force=True)
+    (timeline,) = sampler.timelines
+    assert timeline.columns[rows.ENERGY].watermark_ns == fresh[-1].t_end_ns
+    sampler.stop()

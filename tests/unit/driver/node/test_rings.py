@@ -1,0 +1,290 @@
+"""Files of the node's timeline: what is written is read, and nothing else is."""
+
+import os
+import random
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.driver.node.rings import GPU, writer
+
+from gpu_profile.catalogue import SIGNALS, Kind, Signal
+from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Sample
+from gpu_profile.driver.node import layout
+from gpu_profile.driver.node.layout import LayoutError
+from gpu_profile.driver.node.reader import RingReader
+
+S = 1_000_000_000
+T = 1_700_000_000 * S
+
+
+def reading(signal: Signal, at: int, value: int) -> Sample:
+    return Sample(signal, at, at, value)
+
+
+def by_signal(samples: list[Sample]) -> dict[Signal, list[Sample]]:
+    return {signal: [s for s in samples if s.signal is signal] for signal in dict.fromkeys(s.signal for s in samples)}
+
+
+def rounds(n: int, *, first: int = 0) -> list[list[Sample]]:
+    """Energy, traffic and mean power of rounds a tenth of a second apart."""
+    return [
+        [
+            reading(rows.ENERGY, T + i * S // 10, i * 100),
+            reading(rows.PCIE_RX, T + i * S // 10, i * 3),
+            Sample(rows.POWER_AVERAGE, T + i * S // 10 - S, T + i * S // 10, 500 + i),
+        ]
+        for i in range(first, first + n)
+    ]
+
+
+USED = (rows.ENERGY, rows.PCIE_RX, rows.POWER_AVERAGE)
+
+
+def test_a_reader_gets_what_was_written_since_and_the_file_says_whose_it_is(tmp_path: Path) -> None:
+    ring = writer(tmp_path, USED, now_ns=5)
+    reader = RingReader(tmp_path / ring.name)
+    assert (reader.uuid, reader.generation, reader.created_ns) == (GPU.uuid, ring.generation, 5)
+    assert reader.signals == set(USED)
+    assert reader.read() == []
+    for samples in rounds(3):
+        ring.append(samples)
+    assert by_signal(reader.read()) == by_signal([s for samples in rounds(3) for s in samples])
+    assert reader.read() == []
+    ring.append(rounds(1, first=3)[0])
+    assert set(reader.read()) == set(rounds(1, first=3)[0])
+    assert reader.newest_ns == T + 3 * S // 10
+    assert reader.lost == 0
+
+
+def test_a_round_is_one_row_of_each_stream(tmp_path: Path) -> None:
+    ring = writer(tmp_path, USED)
+    (stream,) = layout.read_head((tmp_path / ring.name).read_bytes(), 1 << 20).streams
+    ring.append(rounds(1)[0])
+    data = (tmp_path / ring.name).read_bytes()
+    assert stream.row.unpack_from(data, stream.offset)[0] == 1
+    assert data[stream.offset + stream.row.size :].count(0) == len(data) - stream.offset - stream.row.size
+
+
+def test_one_who_comes_later_gets_all_that_is_there_or_only_the_newest(tmp_path: Path) -> None:
+    ring = writer(tmp_path, USED, retention_s=10)
+    for samples in rounds(1000):
+        ring.append(samples)
+    every = by_signal(RingReader(tmp_path / ring.name).read())[rows.ENERGY]
+    assert [s.value for s in every] == [100 * i for i in range(900, 1000)]
+    late = RingReader(tmp_path / ring.name)
+    late.skip()
+    assert set(late.read()) == set(rounds(1, first=999)[0])
+
+
+def test_one_who_is_overtaken_goes_on_with_the_oldest_rows_and_says_how_many_it_lost(tmp_path: Path) -> None:
+    ring = writer(tmp_path, USED, retention_s=10)
+    reader = RingReader(tmp_path / ring.name)
+    for samples in rounds(250):
+        ring.append(samples)
+    found = by_signal(reader.read())[rows.ENERGY]
+    assert [s.value for s in found] == [100 * i for i in range(150, 250)]
+    assert reader.lost == 150
+
+
+SOME = (
+    rows.ENERGY,
+    rows.PCIE_RX,
+    rows.POWER,
+    rows.POWER_AVERAGE,
+    rows.UTILIZATION,
+    rows.TEMPERATURE,
+    rows.MEMORY_USED,
+    rows.SM,
+    rows.DRAM,
+    rows.THROTTLES[0],
+)
+samples_of = st.tuples(st.sampled_from(SOME), st.integers(0, 50), st.integers(0, 12 * S), st.integers(0, 200))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(samples_of, max_size=8), max_size=12), st.integers(0, 3))
+def test_whatever_comes_in_any_order_is_read_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[Signal, int, int, int]]], extra: int
+) -> None:
+    """Law: the samples of each signal come out, readings in their order, long window means as several."""
+    folder = tmp_path_factory.mktemp("rings")
+    ring = writer(folder, SIGNALS)
+    reader = RingReader(folder / ring.name)
+    sent: dict[Signal, list[Sample]] = {}
+    found: dict[Signal, list[Sample]] = {}
+    for number, batch in enumerate(batches):
+        made = []
+        for signal, step, length, value in batch:
+            end = T + (number * 60 + step) * S
+            start = end - length if signal.kind is Kind.WINDOW_MEAN else end
+            made.append(Sample(signal, start, end, value))
+        ring.append(made)
+        for sample in made:
+            sent.setdefault(sample.signal, []).append(sample)
+        if number % (extra + 1) == 0:
+            for sample in reader.read():
+                found.setdefault(sample.signal, []).append(sample)
+    for sample in reader.read():
+        found.setdefault(sample.signal, []).append(sample)
+    assert reader.lost == 0
+    assert set(found) == set(sent)
+    for signal, wanted in sent.items():
+        if signal.kind is not Kind.WINDOW_MEAN:
+            assert found[signal] == wanted
+            continue
+        whole: list[Sample] = []
+        for sample in found[signal]:
+            # A long window is written as several.
+            if whole and whole[-1].t_end_ns == sample.t_start_ns and whole[-1] not in wanted:
+                sample = Sample(signal, whole.pop().t_start_ns, sample.t_end_ns, sample.value)  # noqa: PLW2901
+            whole.append(sample)
+        assert sorted(whole) == sorted(wanted)
+
+
+def test_what_a_cell_cannot_hold_is_left_out_and_no_other_sample_with_it(tmp_path: Path) -> None:
+    ring = writer(tmp_path, (rows.ENERGY, rows.TEMPERATURE, rows.UTILIZATION))
+    reader = RingReader(tmp_path / ring.name)
+    ring.append(
+        [
+            reading(rows.ENERGY, T, 1 << 63),
+            reading(rows.ENERGY, T + 1, (1 << 63) - 1),
+            reading(rows.TEMPERATURE, T, 1 << 40),
+            Sample(rows.UTILIZATION, T, T + 5, -(1 << 31)),
+            Sample(rows.UTILIZATION, T + 5, T + 9, 7),
+            reading(rows.PCIE_RX, T, 3),
+        ]
+    )
+    assert set(reader.read()) == {reading(rows.ENERGY, T + 1, (1 << 63) - 1), Sample(rows.UTILIZATION, T + 5, T + 9, 7)}
+
+
+def test_a_row_that_is_torn_is_waited_for_and_a_damaged_one_passed_over_at_the_second_look(tmp_path: Path) -> None:
+    ring = writer(tmp_path, USED)
+    reader = RingReader(tmp_path / ring.name)
+    for samples in rounds(5):
+        ring.append(samples)
+    path = tmp_path / ring.name
+    (stream,) = layout.read_head(path.read_bytes(), 1 << 20).streams
+    at = stream.offset + 2 * stream.row.size + 20
+    whole = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([whole[at] ^ 1]))
+    first = by_signal(reader.read())[rows.ENERGY]
+    assert [s.value for s in first] == [0, 100]
+    with path.open("r+b") as file:  # another process's stores have come
+        file.seek(at)
+        file.write(whole[at : at + 1])
+    assert [s.value for s in by_signal(reader.read())[rows.ENERGY]] == [200, 300, 400]
+    for samples in rounds(4, first=5):
+        ring.append(samples)
+    at = stream.offset + 6 * stream.row.size + 30
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff\xee")
+    assert [s.value for s in by_signal(reader.read())[rows.ENERGY]] == [500]
+    assert [s.value for s in by_signal(reader.read())[rows.ENERGY]] == [700, 800]
+    assert reader.lost == 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_changed_bit_never_makes_another_sample(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)  # noqa: S311 - no secret
+    ring = writer(tmp_path, SIGNALS, retention_s=10)
+    sent = []
+    for samples in rounds(150):
+        ring.append(samples)
+        sent += samples
+    path = tmp_path / ring.name
+    data = bytearray(path.read_bytes())
+    for _ in range(draw.choice([1, 3, 200])):
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    path.write_bytes(data)
+    try:
+        found = RingReader(path).read()
+    except LayoutError:
+        return
+    assert set(found) <= set(sent)
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, 135, 136, 200, 1000, 3000])
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, length: int) -> None:
+    ring = writer(tmp_path, USED)
+    ring.append(rounds(1)[0])
+    path = tmp_path / ring.name
+    os.truncate(path, length)
+    with pytest.raises(LayoutError):
+        RingReader(path)
+
+
+def test_files_that_are_none_of_ours_are_refused_and_none_blocks(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello " * 1000)
+    with pytest.raises(LayoutError, match="magic"):
+        RingReader(tmp_path / "text")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LayoutError, match="regular"):
+        RingReader(tmp_path / "pipe")
+    ring = writer(tmp_path, USED)
+    (tmp_path / "link").symlink_to(ring.name)
+    with pytest.raises(OSError, match="symbolic links"):
+        RingReader(tmp_path / "link")
+    newer = bytearray((tmp_path / ring.name).read_bytes())
+    struct.pack_into("<H", newer, 8, 2)
+    (tmp_path / "newer").write_bytes(newer)
+    with pytest.raises(LayoutError, match="version 2, but this gpu-profile reads version 1"):
+        RingReader(tmp_path / "newer")
+
+
+def test_a_signal_that_means_something_else_in_the_file_is_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = writer(tmp_path, USED)
+    ring.append(rounds(1)[0])
+    known = {key: signal for key, signal in layout._BY_KEY.items() if key != "pcie_rx"}
+    monkeypatch.setattr(layout, "_BY_KEY", known | {"energy": rows.PCIE_TX})
+    assert {s.signal for s in RingReader(tmp_path / ring.name).read()} == {rows.POWER_AVERAGE}
+
+
+def test_a_file_system_that_is_full_is_an_error_and_leaves_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = writer(tmp_path, USED)
+    reader = RingReader(tmp_path / ring.name)
+    write, full = os.pwrite, [False]
+
+    def pwrite(fd: int, data: bytes, at: int) -> int:
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        return write(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    ring.append(rounds(1)[0])
+    full[0] = True
+    with pytest.raises(OSError, match="No space"):
+        ring.append(rounds(1, first=1)[0])
+    full[0] = False
+    ring.append(rounds(1, first=2)[0])
+    assert [s.value for s in by_signal(reader.read())[rows.ENERGY]] == [0, 200]
+
+
+def test_no_file_is_left_where_its_header_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pwrite", lambda *_: 3)
+    with pytest.raises(OSError, match="no room"):
+        writer(tmp_path, USED)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_eight_gpus_read_ten_times_a_second_for_ten_minutes_take_little(tmp_path: Path) -> None:
+    plain = [rows.ENERGY, rows.POWER_AVERAGE, rows.UTILIZATION, *rows.THROTTLES, rows.PCIE_RX, rows.PCIE_TX]
+    ring = writer(tmp_path, [*plain, rows.MEMORY_USED, rows.TEMPERATURE, rows.CLOCK_SM])
+    assert 8 * (tmp_path / ring.name).stat().st_size <= 8 << 20
+
+
+def test_the_page_has_the_numbers_of_the_code() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "node-timeline.md").read_text()
+    assert f"at the point {layout.POINT}:" in page
+    for struct_, name in ((layout.HEADER, "header"), (layout.STREAM, "stream"), (layout.COLUMN, "column")):
+        assert f"| {name}, {struct_.size} bytes |" in page
