@@ -1,4 +1,6 @@
-"""What an exporter costs a node, and whether its numbers are right: `exporter_*.py`, `rendering.py`, `server_load.py`.
+"""What an exporter costs a node, and whether its numbers are right.
+
+In `exporter_*.py`, `node_timeline.py`, `rendering.py` and `server_load.py`.
 
 Exporters whose memory is looked at run all the while, at a few per cent of a core. What is timed runs by itself; what
 is only worked out, with other times than this machine's, runs together at the end.
@@ -18,6 +20,7 @@ from benchmarks import (
     exporter_faults,
     exporter_load,
     exporter_memory,
+    node_timeline,
     rendering,
     server_load,
 )
@@ -30,6 +33,7 @@ _TIMED: Final[tuple[Callable[[Bench], Iterator[Row]], ...]] = (
     lambda _: rendering.rows(),
     exporter_load.rows,
     lambda _: server_load.rows(),
+    node_timeline.rows,
 )
 
 

@@ -37,6 +37,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+def drawing(seed: int) -> random.Random:
+    return random.Random(seed)  # noqa: S311 - the same every time
+
+
 class Line(NamedTuple):
     """A line of the program: a sample in base units; `length_ns` is that of a window mean."""
 
@@ -86,7 +90,7 @@ def written(
     directory: Path, signals: Sequence[Signal], n: int, *, seed: int = 0, absent: float = 0.0, retention_s: float = 600
 ) -> tuple[Path, list[Sample]]:
     """A file after `n` rounds, of each of which a share `absent` of the samples is missing; and all samples."""
-    draw = random.Random(seed)  # noqa: S311 - no secret
+    draw = drawing(seed)
     ring = writer(directory, signals, retention_s=retention_s)
     sent = []
     for i in range(n):
@@ -164,7 +168,7 @@ def test_a_window_mean_of_several_columns_and_a_long_one_end_where_their_rows_en
 def test_a_damaged_row_is_passed_over(program: Path, tmp_path: Path, back: int) -> None:
     path, _ = written(tmp_path, SOME, 10)
     before = printed(program, path)
-    data, draw = path.read_bytes(), random.Random(back)  # noqa: S311 - no secret
+    data, draw = path.read_bytes(), drawing(back)
     for stream in streams_of(path):
         at = stream.offset + (_rows(data, stream) - 1 - back) * stream.row.size
         change(path, [at + draw.randrange(stream.row.size)], draw)
@@ -180,7 +184,7 @@ def _rows(data: bytes, stream: Stream) -> int:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_it_prints_of_a_file_whose_rows_are_damaged_was_written(program: Path, tmp_path: Path, seed: int) -> None:
-    draw = random.Random(seed)  # noqa: S311 - no secret
+    draw = drawing(seed)
     path, sent = written(tmp_path, SOME, 40, seed=seed, absent=0.2, retention_s=0)
     lines = {Line(s.signal.key, s.t_end_ns, s.signal.base(s.value), s.signal.unit, None) for s in sent}
     first = min(stream.offset for stream in streams_of(path))
@@ -215,7 +219,7 @@ def test_a_file_that_is_cut_off_is_refused_wherever(program: Path, tmp_path: Pat
 
 
 def test_a_header_in_which_bytes_were_changed_is_refused(program: Path, tmp_path: Path) -> None:
-    draw = random.Random(3)  # noqa: S311 - no secret
+    draw = drawing(3)
     path, _ = written(tmp_path, SOME, 3, retention_s=0)
     data = path.read_bytes()
     first = min(stream.offset for stream in streams_of(path))
@@ -228,7 +232,7 @@ def test_a_header_in_which_bytes_were_changed_is_refused(program: Path, tmp_path
 
 
 def test_a_header_that_lies_makes_no_crash_though_its_check_fits(program: Path, tmp_path: Path) -> None:
-    draw = random.Random(4)  # noqa: S311 - no secret
+    draw = drawing(4)
     path, _ = written(tmp_path, SOME, 3, retention_s=0)
     data = path.read_bytes()
     first = min(stream.offset for stream in streams_of(path))
@@ -264,7 +268,7 @@ def test_what_is_no_file_of_the_timeline_is_refused(program: Path, tmp_path: Pat
     path, _ = written(tmp_path, SOME, 3, retention_s=0)
     (tmp_path / "empty").touch()
     (tmp_path / "text").write_text("hello " * 10_000)
-    (tmp_path / "noise").write_bytes(random.Random(5).randbytes(100_000))  # noqa: S311 - no secret
+    (tmp_path / "noise").write_bytes(drawing(5).randbytes(100_000))
     (tmp_path / "zeros").write_bytes(bytes(100_000))
     (tmp_path / "link").symlink_to(path.name)
     os.mkfifo(tmp_path / "pipe")

@@ -22,8 +22,9 @@ from gpu_profile.units import NS_PER_S
 #: so many of its intervals.
 STALE_S: Final = 4.0
 STALE_INTERVALS: Final = 5
-#: Rows are fetched so often at most: to wake up for each costs more than to read several at once.
-BATCH_S: Final = 0.5
+#: Rows are fetched so often at most: to wake up for each costs more than to read several at once. A span waits for its
+#: samples for 1 s, and a sample comes up to 0.25 s after the time that it is of.
+BATCH_S: Final = 0.7
 _AVAILABLE: Final = Capability(available=True)
 
 
