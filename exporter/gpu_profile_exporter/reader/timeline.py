@@ -180,7 +180,7 @@ class NodeTimeline:
         return Table(
             self._interval_s,
             self.place.retention_s,
-            "" if driver is None else driver.name,
+            "" if driver is None else driver.origin or driver.name,
             "" if driver is None else driver.version,
             "" if driver is not None else known.problem,
             ended,

@@ -170,7 +170,7 @@ def _backend(backend: str | None, stack: ExitStack) -> str:
         temporary = TemporaryFolder()
         stack.callback(temporary.remove)
         place = str(temporary.path)
-    if word in ("simulated", "replay") and place:
+    if word in ("node", "simulated", "replay") and place:
         place = str(Path(place).absolute())  # wherever the command goes
     return f"{word}:{place}" if place else word
 

@@ -69,3 +69,8 @@ class Driver(Protocol):
     def close(self) -> None:
         """Release the driver's handles. Closing twice is fine."""
         ...
+
+
+def read_through(driver: Driver) -> str:
+    """The name of the driver that first read the samples: of a replay and of a node's timeline not their own."""
+    return getattr(driver, "recorded_driver", "") or driver.name

@@ -296,9 +296,8 @@ def test_two_writers_of_one_device_are_read_together_in_the_order_of_time(tmp_pa
         found: list[Sample] = []
         after = 0
         while after < 3:
-            after += (
-                len(select.select([one.stdout, other.stdout], [], [], 0)[0]) == 2
-            )  # both have said that they are done
+            # Three times more after both have said that they are done.
+            after += len(select.select([one.stdout, other.stdout], [], [], 0)[0]) == 2
             with suppress(DeviceLost):  # before there is a row
                 batch = driver.read(device, Tier.FAST)
                 assert [s.t_end_ns for s in batch] == sorted(s.t_end_ns for s in batch)
@@ -308,9 +307,7 @@ def test_two_writers_of_one_device_are_read_together_in_the_order_of_time(tmp_pa
     assert [sample for sample in found if sample != made(sample.signal, sample.t_end_ns)] == []
     for signal in USED:
         for writers in (0, 1):
-            ends = [
-                s.t_end_ns for s in found if s.signal is signal and (s.t_end_ns - T + STEP // 2) // STEP % 2 == writers
-            ]
+            ends = [end for row, _, end, _ in found if row is signal and (end - T + STEP // 2) // STEP % 2 == writers]
             assert ends == sorted(set(ends))
             assert len(ends) == most * (2 if signal is rows.POWER else 1)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gpu_profile.catalogue.samples import Device, Event, Interval, Sample
+from gpu_profile.driver import read_through
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord
 from gpu_profile.regions.execution import AWAIT_S, Execution
@@ -198,7 +199,7 @@ def record_session(session: Session, directory: Path) -> Recorder:
 
     def driver() -> tuple[str, str]:
         opened = session.sampler.driver
-        return (opened.name, opened.version) if opened is not None else ("", "")
+        return (read_through(opened), opened.version) if opened is not None else ("", "")
 
     recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=session.joiner.devices_of)
 

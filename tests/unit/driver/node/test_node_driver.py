@@ -13,6 +13,7 @@ from unit.driver.node.rings import GPU, MIG, OTHER, listed, put, table, writer
 from gpu_profile.catalogue import Tier
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import DeviceKind, Event, ProcessUse, Sample
+from gpu_profile.driver import read_through
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.node.driver import STALE_S, NodeDriver
 from gpu_profile.driver.node.table import Table, parse, pid_namespace
@@ -312,3 +313,8 @@ def test_a_sampler_goes_on_when_the_writer_was_away(node: Node) -> None:
     (timeline,) = sampler.timelines
     assert timeline.columns[rows.ENERGY].watermark_ns == fresh[-1].t_end_ns
     sampler.stop()
+
+
+def test_its_samples_are_those_of_the_driver_that_read_them(node: Node) -> None:
+    assert read_through(node.open()) == "nvml"
+    assert read_through(open_driver("none", clock=node.clock)) == "none"
