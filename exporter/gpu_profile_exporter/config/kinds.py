@@ -175,7 +175,7 @@ class Rights(Text):
     def read(self, found: str) -> str:
         """From text."""
         plain = found.strip()
-        if not re.fullmatch(r"0?6[0246]{2}", plain, re.ASCII):
+        if not re.fullmatch(r"0?6[04]{2}", plain, re.ASCII):
             raise ValueError(f"{shown(found)} is not a mode such as 644, 640 or 600")
         return plain.removeprefix("0")
 

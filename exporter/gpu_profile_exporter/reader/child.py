@@ -237,6 +237,7 @@ def _making(settings: Settings) -> Making:
         Path(settings.timeline),
         {tier: nanoseconds(seconds) for tier, seconds in periods.items()},
         nanoseconds(settings.retention_s),
+        nanoseconds(max(settings.interval_s, SEND_S)),
         settings.timeline_mode,
         settings.timeline_group,
     )

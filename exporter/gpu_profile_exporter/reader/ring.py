@@ -14,7 +14,7 @@ from gpu_profile.units import NS_PER_S
 #: After a file could not be made, the next one is tried after so long.
 RETRY_NS: Final = 10 * NS_PER_S
 #: After a pause of so long the file may have been removed, for nothing was written to it.
-_FORGOTTEN_NS: Final = 60 * NS_PER_S
+_FORGOTTEN_NS: Final = 5 * NS_PER_S
 _log = logging.getLogger("gpu_profile_exporter")
 
 

@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import re
+import stat
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ SWEEP_S: Final = 10.0
 #: Events that a table tells of.
 _EVENTS: Final = 64
 _LOCK: Final = ".lock"
+_PRIVATE: Final = 0o700
 _NAME: Final = re.compile(rf"[0-9a-f]{{16}}{re.escape(SUFFIX)}")
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -93,8 +95,11 @@ class NodeTimeline:
         directory, mode = self.place.directory, self.place.mode
         # Who may read the files may look into the directory.
         rights = 0o700 | mode & 0o077 | (mode & 0o044) >> 2
+        made = not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)
-        if directory.stat().st_uid == os.geteuid():
+        status = directory.stat()
+        # One that was there keeps its rights, but for one of this user alone, as the release socket makes it.
+        if made or (status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == _PRIVATE):
             if self.place.group is not None:
                 os.chown(directory, -1, self.place.group)
             directory.chmod(rights)

@@ -166,7 +166,7 @@ def _function(region: Region, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if process.disabled:
-            return function(*args, **kwargs)
+            return function(*args, **kwargs) if kwargs else function(*args)  # type: ignore[call-arg]
         session = process.current
         if session is None or not session.active:
             session = process.session()

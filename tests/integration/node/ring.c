@@ -11,13 +11,13 @@ typedef struct { char magic[8]; uint16_t version, streams, columns, zero; uint64
 typedef struct { char name[16]; uint64_t offset; uint32_t slots; uint16_t row, first, columns, zero[3]; } Stream;
 typedef struct { char key[40]; double quantum; char unit[12], kind, zero; uint16_t offset; } Column;
 typedef struct { uint64_t number; int64_t end_ns, value; uint32_t window_ns; } Best;
-static union { struct { Header header; Stream streams[256]; }; uint64_t words[17 + 5 * 256 + 8 * 1024]; } head;
+static union { struct { Header header; Stream streams[512]; }; uint64_t words[17 + 5 * 512 + 8 * 1024]; } head;
 static union { struct { uint64_t number; int64_t end_ns; }; uint64_t words[8192]; char bytes[65536]; } row;
 static Column columns[1024];
 #define NEED(condition) if (!(condition)) return fprintf(stderr, "not as it should be: %s\n", #condition), 1
 
 static uint64_t check(uint64_t found, const uint64_t *words, int count) {
-    const uint64_t prime = (UINT64_C(1) << 61) - 1, point = UINT64_C(0x1B873593CC9E2D51) % prime;
+    const uint64_t prime = -UINT64_C(59), point = UINT64_C(0x1B873593CC9E2D51);
     while (count--) found = (uint64_t)(((unsigned __int128)found * point + *words++) % prime);
     return found;
 }
@@ -27,7 +27,7 @@ int main(int count, char **words) {
     const int64_t length = pread(fd, &head, sizeof head, 0);
     const Header h = head.header;
     const int end = 136 + 40 * h.streams + 64 * h.columns;
-    NEED(length >= end && !memcmp(h.magic, "GPURING\n", 8) && h.version == 1 && h.streams <= 256 && h.columns <= 1024);
+    NEED(length >= end && !memcmp(h.magic, "GPURING\n", 8) && h.version == 1 && h.streams <= 512 && h.columns <= 1024);
     head.header.check = 0;
     NEED(h.check == check(0, head.words, end / 8));
     memcpy(columns, &head.streams[h.streams], sizeof(Column) * h.columns);

@@ -16,7 +16,7 @@ from unit.driver.node.rings import writer
 from gpu_profile.catalogue import SIGNALS, Kind, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.driver.node.layout import LayoutError, Stream, read_head
+from gpu_profile.driver.node.layout import POINT, Column, LayoutError, Stream, read_head
 from gpu_profile.driver.node.reader import RingReader
 
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror", "-std=c11", "-D_GNU_SOURCE")
@@ -133,9 +133,9 @@ def test_it_prints_the_newest_sample_of_every_signal_of_the_catalogue(
     assert len(found) == len(SIGNALS)
 
 
-def test_of_two_streams_that_went_round_it_prints_what_was_written_last(program: Path, tmp_path: Path) -> None:
+def test_of_streams_that_went_round_it_prints_what_was_written_last(program: Path, tmp_path: Path) -> None:
     ring = writer(tmp_path, (rows.ENERGY, rows.PCIE_RX, rows.TEMPERATURE), retention_s=0)
-    assert [stream.slots for stream in streams_of(tmp_path / ring.name)] == [16, 16]
+    assert [stream.slots for stream in streams_of(tmp_path / ring.name)] == [16, 16, 16]
     for i in range(1000):
         end = T + i * S
         ring.append([Sample(rows.ENERGY, end, end, 5 * i), Sample(rows.PCIE_RX, end, end, i)][: 1 + (i < 990)])
@@ -260,8 +260,16 @@ def check(data: bytes | bytearray) -> int:
     """Of a header, as the page describes it."""
     found = 0
     for (word,) in struct.iter_unpack("<Q", data):
-        found = (found * (0x1B873593CC9E2D51 % (2**61 - 1)) + word) % (2**61 - 1)
+        found = (found * 0x1B873593CC9E2D51 + word) % (2**64 - 59)
     return found
+
+
+def test_the_page_has_the_numbers_of_the_check() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "node-timeline.md").read_text(encoding="utf-8")
+    stream = Stream("fast", 1000, 16, [Column("energy", b"c", rows.ENERGY)])
+    row = struct.pack("<QqQ", 1, 1_700_000_000_000_000_000, 2**64 - 5)
+    assert f"have the check {stream.check(row, 2)}." in page
+    assert f"the point {POINT}:" in page
 
 
 def test_what_is_no_file_of_the_timeline_is_refused(program: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from gpu_profile.catalogue import ALL_GROUPS, SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.node.driver import NodeDriver
-from gpu_profile.driver.node.layout import Stream, read_head
+from gpu_profile.driver.node.layout import Stream, read_head, streams_for
 from gpu_profile.driver.node.reader import RingReader
 from gpu_profile.driver.node.writer import Making, RingWriter
 from gpu_profile.errors import DeviceLost
@@ -42,7 +42,9 @@ USED: Final = (
     *[signal for signal in SIGNALS if signal.tier is Tier.SLOW][::4],
 )
 #: The signals that have a row of their own in each round, one for each stream.
-FIRST: Final = (rows.ENERGY, rows.UTILIZATION, rows.MEMORY_CONTROLLER, rows.POWER, rows.MEMORY_USED)
+FIRST: Final = [
+    stream.columns[0].signal for stream in streams_for(USED, periods_ns={}, retention_ns=1) if stream.columns[0].signal
+]
 NUMBERS: Final = {signal: number for number, signal in enumerate(SIGNALS)}
 
 

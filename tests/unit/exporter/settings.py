@@ -77,7 +77,7 @@ def values(row: Setting) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a strateg
     if isinstance(kind, Switch):
         return st.booleans()
     if isinstance(kind, Rights):
-        return st.sampled_from(["644", "640", "600", "664"])
+        return st.sampled_from(["644", "640", "600", "604"])
     if isinstance(kind, Choice):
         return st.sampled_from(kind.words)
     if isinstance(kind, File):

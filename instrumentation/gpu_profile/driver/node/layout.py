@@ -25,6 +25,7 @@ from operator import mul
 from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
+from gpu_profile.catalogue.signals import ENERGY, THROTTLES
 
 VERSION: Final = 1
 SUFFIX: Final = ".ring"
@@ -36,22 +37,25 @@ STREAM: Final = struct.Struct("<16sQIHHHH4x")
 #: Key, quantum in its unit, unit, kind (`c` counter, `w` window mean, `i` instant), zero, offset of its cell in a row.
 COLUMN: Final = struct.Struct("<40sd12scBH")
 #: Whatever a file says, its reader needs no more memory than for so much.
-MOST_STREAMS: Final = 256
+MOST_STREAMS: Final = 512
 MOST_COLUMNS: Final = 1024
 MOST_SLOTS: Final = 1 << 20
 LARGEST: Final = 1 << 30
 LONGEST_HEAD: Final = HEADER.size + STREAM.size * MOST_STREAMS + COLUMN.size * MOST_COLUMNS
 
-#: The check is the polynomial of all words, the generation first, at this point, modulo a Mersenne prime. Two different
-#: rows of n words have the same check at n - 1 points at most.
-PRIME: Final = (1 << 61) - 1
-POINT: Final = 0x1B87_3593_CC9E_2D51 % PRIME
+#: The check is the polynomial of all words, the generation first, at this point, modulo the highest prime of 64 bits.
+#: Two rows of n words have the same check at n points at most, unless they differ by the prime itself in a word, which
+#: no number that is written here does.
+PRIME: Final = (1 << 64) - 59
+POINT: Final = 0x1B87_3593_CC9E_2D51
 
 #: What stands for no sample.
 NO_COUNT: Final = -(1 << 63)
 NO_VALUE: Final = -(1 << 31)
-#: A window mean longer than this is written as several of the same value, which have the same integral.
+#: A window mean longer than this is written as several of the same value, which have the same integral; of one that is
+#: longer than a minute, which no sensor has, the last minute.
 LONGEST_WINDOW_NS: Final = 4_000_000_000
+_LONGEST_WRITTEN_NS: Final = 60_000_000_000
 
 _PREFIX: Final = struct.Struct("<Qq")
 _KINDS: Final = {Kind.COUNTER: b"c", Kind.WINDOW_MEAN: b"w", Kind.INSTANT: b"i"}
@@ -115,10 +119,14 @@ def _times(before: int, point: int) -> int:
     return before * point % PRIME
 
 
-def streams_for(signals: Iterable[Signal], *, periods_ns: Mapping[Tier, int], retention_ns: int) -> tuple[Stream, ...]:
+def streams_for(
+    signals: Iterable[Signal], *, periods_ns: Mapping[Tier, int], retention_ns: int, counters_ns: int = 0
+) -> tuple[Stream, ...]:
     """The streams of a device with these signals, of which each tier is read every `periods_ns`.
 
-    A fast window mean has a stream of its own: the driver may have buffered its samples, which have their own moments.
+    Signals whose readings end at the same moment share a stream, for another moment takes another row. Energy and
+    throttle time are read by themselves, every `counters_ns` at most. A fast window mean may have been buffered by the
+    driver, and each instant may be a call of its own.
     """
     grouped: dict[tuple[str, int], list[Signal]] = {}
     for signal in signals:
@@ -126,7 +134,11 @@ def streams_for(signals: Iterable[Signal], *, periods_ns: Mapping[Tier, int], re
         if signal.key == _SAMPLED:
             # A row that is not full when the driver's buffer has been read to its end stays so.
             grouped[signal.key, _SAMPLED_NS * _SAMPLED_IN_A_ROW * 3 // 4] = [signal] * _SAMPLED_IN_A_ROW
-        elif signal.tier is Tier.FAST and signal.kind is Kind.WINDOW_MEAN and signal.window_ns < _SAMPLED_WINDOW_NS:
+        elif signal in _COUNTED:
+            grouped.setdefault(("counters", max(period, counters_ns)), []).append(signal)
+        elif signal.kind is Kind.INSTANT or (
+            signal.tier is Tier.FAST and signal.kind is Kind.WINDOW_MEAN and signal.window_ns < _SAMPLED_WINDOW_NS
+        ):
             grouped[signal.key, period] = [signal]
         else:
             grouped.setdefault((signal.tier.value, period), []).append(signal)
@@ -142,6 +154,8 @@ def streams_for(signals: Iterable[Signal], *, periods_ns: Mapping[Tier, int], re
 
 #: The driver buffers samples of utilisation, whose nominal window is shorter than this; it has no buffer for others.
 _SAMPLED_WINDOW_NS: Final = 500_000_000
+#: Counters that take a driver long to tell, and have a pace of their own.
+_COUNTED: Final = frozenset({ENERGY, *THROTTLES})
 
 
 class Head(NamedTuple):
@@ -187,7 +201,7 @@ def read_head(data: bytes, size: int) -> Head:
         raise LayoutError(f"{streams} streams and {columns} columns do not fit")
     if check != _head_check(data[: HEADER.size - 8] + bytes(8) + data[HEADER.size : end]):
         raise LayoutError("damaged header")
-    every = [_read_column(row) for row in COLUMN.iter_unpack(data[at:end])]
+    every = list(COLUMN.iter_unpack(data[at:end]))
     found = tuple(_read_stream(row, every, end, size) for row in STREAM.iter_unpack(data[HEADER.size : at]))
     return Head(_text(uuid), generation, created_ns, found)
 
@@ -203,13 +217,24 @@ def _read_column(row: tuple[bytes, float, bytes, bytes, int, int]) -> Column:
     return Column(name, kind, signal)
 
 
-def _read_stream(row: tuple[bytes, int, int, int, int, int, int], columns: list[Column], end: int, size: int) -> Stream:
+def _read_stream(
+    row: tuple[bytes, int, int, int, int, int, int],
+    columns: Sequence[tuple[bytes, float, bytes, bytes, int, int]],
+    end: int,
+    size: int,
+) -> Stream:
     name, offset, slots, row_size, first, count, _ = row
     if not 0 < slots <= MOST_SLOTS or not count or first + count > len(columns) or offset < end:
         raise LayoutError("a stream that cannot be")
-    stream = Stream(_text(name), offset, slots, columns[first : first + count])
+    told = columns[first : first + count]
+    stream = Stream(_text(name), offset, slots, [_read_column(column) for column in told])
     if stream.row.size != row_size or stream.end > size:
         raise LayoutError("a stream that does not fit its file")
+    at = _PREFIX.size
+    for *_, kind, _, place in told:
+        if place != at:
+            raise LayoutError("a cell that is not where it belongs")
+        at += struct.calcsize(f"<{_CELLS[kind]}")
     return stream
 
 
@@ -229,6 +254,7 @@ _BY_KEY: Final = {signal.key: signal for signal in SIGNALS}
 
 def windows_of(start_ns: int, end_ns: int) -> Iterator[tuple[int, int]]:
     """The ends and lengths of the samples that a window mean is written as."""
+    start_ns = max(start_ns, end_ns - _LONGEST_WRITTEN_NS)
     while end_ns - start_ns > LONGEST_WINDOW_NS:
         start_ns += LONGEST_WINDOW_NS
         yield start_ns, LONGEST_WINDOW_NS

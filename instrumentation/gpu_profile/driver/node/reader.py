@@ -127,7 +127,8 @@ class _Place:
                 self.lost += oldest - number
                 self._next = oldest
                 return True
-            if not self._later(data, at + size, number + 1):
+            expected = found in (0, number - stream.slots)  # not written yet in this lap
+            if not self._later(data, at + size, number + 1) and (expected or self._newest() <= number):
                 self._next, self._doubtful = number, 0
                 return False
             if self._doubtful != number:

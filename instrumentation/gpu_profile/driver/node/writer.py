@@ -24,6 +24,7 @@ class Making:
     directory: Path
     periods_ns: Mapping[Tier, int]
     retention_ns: int
+    counters_ns: int = 0
     mode: int = 0o644
     group: int | None = None
 
@@ -36,7 +37,9 @@ class RingWriter:
 
     def __init__(self, making: Making, uuid: str, signals: Iterable[Signal], now_ns: int) -> None:
         self.signals = tuple(signals)
-        streams = streams_for(self.signals, periods_ns=making.periods_ns, retention_ns=making.retention_ns)
+        streams = streams_for(
+            self.signals, periods_ns=making.periods_ns, counters_ns=making.counters_ns, retention_ns=making.retention_ns
+        )
         self.generation = secrets.randbits(64)
         self.name = f"{self.generation:016x}{SUFFIX}"
         path = making.directory / self.name

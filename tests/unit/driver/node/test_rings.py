@@ -33,7 +33,7 @@ def rounds(n: int, *, first: int = 0) -> list[list[Sample]]:
     """Energy, traffic and mean power of rounds a tenth of a second apart."""
     return [
         [
-            reading(rows.ENERGY, T + i * S // 10, i * 100),
+            reading(rows.NVLINK_RX, T + i * S // 10, i * 100),
             reading(rows.PCIE_RX, T + i * S // 10, i * 3),
             Sample(rows.POWER_AVERAGE, T + i * S // 10 - S, T + i * S // 10, 500 + i),
         ]
@@ -41,7 +41,7 @@ def rounds(n: int, *, first: int = 0) -> list[list[Sample]]:
     ]
 
 
-USED = (rows.ENERGY, rows.PCIE_RX, rows.POWER_AVERAGE)
+USED = (rows.NVLINK_RX, rows.PCIE_RX, rows.POWER_AVERAGE)
 
 
 def test_a_reader_gets_what_was_written_since_and_the_file_says_whose_it_is(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_one_who_comes_later_gets_all_that_is_there_or_only_the_newest(tmp_path:
     ring = writer(tmp_path, USED, retention_s=10)
     for samples in rounds(1000):
         ring.append(samples)
-    every = by_signal(RingReader(tmp_path / ring.name).read())[rows.ENERGY]
+    every = by_signal(RingReader(tmp_path / ring.name).read())[rows.NVLINK_RX]
     assert [s.value for s in every] == [100 * i for i in range(900, 1000)]
     late = RingReader(tmp_path / ring.name)
     late.skip()
@@ -85,7 +85,7 @@ def test_one_who_is_overtaken_goes_on_with_the_oldest_rows_and_says_how_many_it_
     reader = RingReader(tmp_path / ring.name)
     for samples in rounds(250):
         ring.append(samples)
-    found = by_signal(reader.read())[rows.ENERGY]
+    found = by_signal(reader.read())[rows.NVLINK_RX]
     assert [s.value for s in found] == [100 * i for i in range(150, 250)]
     assert reader.lost == 150
 
@@ -173,20 +173,20 @@ def test_a_row_that_is_torn_is_waited_for_and_a_damaged_one_passed_over_at_the_s
     with path.open("r+b") as file:
         file.seek(at)
         file.write(bytes([whole[at] ^ 1]))
-    first = by_signal(reader.read())[rows.ENERGY]
+    first = by_signal(reader.read())[rows.NVLINK_RX]
     assert [s.value for s in first] == [0, 100]
     with path.open("r+b") as file:  # another process's stores have come
         file.seek(at)
         file.write(whole[at : at + 1])
-    assert [s.value for s in by_signal(reader.read())[rows.ENERGY]] == [200, 300, 400]
+    assert [s.value for s in by_signal(reader.read())[rows.NVLINK_RX]] == [200, 300, 400]
     for samples in rounds(4, first=5):
         ring.append(samples)
     at = stream.offset + 6 * stream.row.size + 30
     with path.open("r+b") as file:
         file.seek(at)
         file.write(b"\xff\xee")
-    assert [s.value for s in by_signal(reader.read())[rows.ENERGY]] == [500]
-    assert [s.value for s in by_signal(reader.read())[rows.ENERGY]] == [700, 800]
+    assert [s.value for s in by_signal(reader.read())[rows.NVLINK_RX]] == [500]
+    assert [s.value for s in by_signal(reader.read())[rows.NVLINK_RX]] == [700, 800]
     assert reader.lost == 1
 
 
@@ -244,7 +244,7 @@ def test_a_signal_that_means_something_else_in_the_file_is_not_given(
     ring = writer(tmp_path, USED)
     ring.append(rounds(1)[0])
     known = {key: signal for key, signal in layout._BY_KEY.items() if key != "pcie_rx"}
-    monkeypatch.setattr(layout, "_BY_KEY", known | {"energy": rows.PCIE_TX})
+    monkeypatch.setattr(layout, "_BY_KEY", known | {"nvlink_rx": rows.PCIE_TX})
     assert {s.signal for s in RingReader(tmp_path / ring.name).read()} == {rows.POWER_AVERAGE}
 
 
@@ -267,7 +267,7 @@ def test_a_file_system_that_is_full_is_an_error_and_leaves_no_gap(
         ring.append(rounds(1, first=1)[0])
     full[0] = False
     ring.append(rounds(1, first=2)[0])
-    assert [s.value for s in by_signal(reader.read())[rows.ENERGY]] == [0, 200]
+    assert [s.value for s in by_signal(reader.read())[rows.NVLINK_RX]] == [0, 200]
 
 
 def test_no_file_is_left_where_its_header_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
