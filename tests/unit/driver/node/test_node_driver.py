@@ -318,3 +318,13 @@ def test_a_sampler_goes_on_when_the_writer_was_away(node: Node) -> None:
 def test_its_samples_are_those_of_the_driver_that_read_them(node: Node) -> None:
     assert read_through(node.open()) == "nvml"
     assert read_through(open_driver("none", clock=node.clock)) == "none"
+
+
+def test_a_table_that_is_replaced_twice_between_two_looks_is_read_again_on_any_file_system(node: Node) -> None:
+    node.write()
+    driver = node.open()
+    for n in range(50):
+        for name in ("NVIDIA A", "NVIDIA B"):
+            node.clock.advance(0.01)
+            node.list(listed(GPU.__class__(GPU.uuid, name=f"{name}{n:02}"), node.ring.name))
+        assert driver.devices()[0].name == f"NVIDIA B{n:02}"

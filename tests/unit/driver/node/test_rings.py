@@ -288,3 +288,57 @@ def test_the_page_has_the_numbers_of_the_code() -> None:
     assert f"at the point {layout.POINT}:" in page
     for struct_, name in ((layout.HEADER, "header"), (layout.STREAM, "stream"), (layout.COLUMN, "column")):
         assert f"| {name}, {struct_.size} bytes |" in page
+
+
+def test_readings_that_end_at_moments_of_their_own_are_kept_as_long_as_all_others(tmp_path: Path) -> None:
+    """As NVML gives them: each instant by a call of its own, energy and throttle time apart from other counters."""
+    slow = (rows.MEMORY_USED, rows.TEMPERATURE, rows.CLOCK_SM, rows.POWER_LIMIT)
+    fast = (rows.ENERGY, rows.THROTTLES[0], rows.PCIE_RX, rows.PCIE_TX)
+    ring = writer(tmp_path, (*slow, *fast), retention_s=60)
+    for i in range(900):
+        at = T + i * S // 10
+        made = [reading(signal, at + 5, i) for signal in fast[2:]] + [reading(signal, at + 9, i) for signal in fast[:2]]
+        if i % 10 == 0:
+            made += [reading(signal, at + 100 * n, i) for n, signal in enumerate(slow, start=1)]
+        ring.append(made)
+    found = by_signal(RingReader(tmp_path / ring.name).read())
+    for signal in (*slow, *fast):
+        assert found[signal][-1].t_end_ns - found[signal][0].t_end_ns >= 58 * S
+
+
+def test_no_number_has_the_same_check_as_another_or_as_none() -> None:
+    stream = layout.Stream("x", 1000, 16, [layout.Column("energy", b"c", rows.ENERGY)])
+    checks = {stream.check(stream.body.pack(1, T, value), 7) for value in (layout.NO_COUNT, *range(200), (1 << 63) - 1)}
+    assert len(checks) == 202
+
+
+@pytest.mark.parametrize("damaged", [1, 40])
+def test_damage_at_the_ring_s_end_or_longer_than_what_is_read_at_once_holds_nobody_up(
+    tmp_path: Path, damaged: int
+) -> None:
+    ring = writer(tmp_path, USED, retention_s=10)
+    reader = RingReader(tmp_path / ring.name)
+    path = tmp_path / ring.name
+    (stream,) = layout.read_head(path.read_bytes(), 1 << 20).streams
+    for samples in rounds(stream.slots):
+        ring.append(samples)
+    with path.open("r+b") as file:
+        for slot in range(stream.slots - damaged, stream.slots):
+            file.seek(stream.offset + slot * stream.row.size + 20)
+            file.write(b"\xff\xee\xdd")
+    reader.read()
+    for samples in rounds(2, first=stream.slots):
+        ring.append(samples)
+    found = [s for _ in range(3) for s in reader.read() if s.signal is rows.NVLINK_RX]
+    assert found[-1].value == 100 * (stream.slots + 1)
+    assert reader.lost == damaged
+
+
+def test_a_window_of_a_day_pushes_nothing_out_of_the_ring(tmp_path: Path) -> None:
+    ring = writer(tmp_path, USED)
+    for samples in rounds(3):
+        ring.append(samples)
+    ring.append([Sample(rows.POWER_AVERAGE, 0, T + S, 400)])
+    found = by_signal(RingReader(tmp_path / ring.name).read())
+    assert len(found[rows.NVLINK_RX]) == 3
+    assert sum(s.t_end_ns - s.t_start_ns for s in found[rows.POWER_AVERAGE] if s.value == 400) == 60 * S

@@ -288,3 +288,10 @@ def test_one_thing_said_by_two_flags_is_an_error() -> None:
     ran = run(["--interval", "1", "-c", "500"])
     assert ran.code == 2
     assert "--interval and --collect-interval say the same thing twice; leave one out" in ran.err
+
+
+@pytest.mark.parametrize("mode", ["666", "646", "662", "755", "400", "6440", "rw", ""])
+def test_a_timeline_that_others_may_write_to_or_execute_is_refused(mode: str) -> None:
+    ran = run(["--timeline-mode", mode])
+    assert ran.code == 2
+    assert "--timeline-mode" in ran.err

@@ -243,3 +243,14 @@ def test_samples_that_arrive_by_pipe_need_no_timeline(clock: FakeClock) -> None:
         intake.take(reader, message)  # type: ignore[arg-type]
     intake.keep_timeline()
     assert intake.told_of_timeline == {}
+
+
+def test_a_folder_that_was_there_keeps_its_rights_unless_it_is_this_user_s_alone(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    for before, after in ((0o1777, 0o1777), (0o711, 0o711), (0o700, 0o755)):
+        folder = tmp_path / oct(before)
+        folder.mkdir()
+        folder.chmod(before)
+        Kept(folder, clock).intake.keep_timeline(ended=True)
+        assert oct(folder.stat().st_mode & 0o7777) == oct(after)
