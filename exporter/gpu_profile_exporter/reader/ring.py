@@ -13,8 +13,8 @@ from gpu_profile.units import NS_PER_S
 
 #: After a file could not be made, the next one is tried after so long.
 RETRY_NS: Final = 10 * NS_PER_S
-#: After a pause of so long the file may have been removed, for nothing was written to it.
-_FORGOTTEN_NS: Final = 5 * NS_PER_S
+#: So often it is looked whether the file is still there: it is removed after a long pause, and anybody may delete it.
+_CHECK_NS: Final = 5 * NS_PER_S
 _log = logging.getLogger("gpu_profile_exporter")
 
 
@@ -26,7 +26,7 @@ class Ring:
         self._uuid = uuid
         self._signals = dict.fromkeys(signals)
         self._writer: RingWriter | None = None
-        self._written_ns = self._retry_ns = 0
+        self._checked_ns = self._retry_ns = 0
         self._problem = ""
 
     @property
@@ -44,9 +44,11 @@ class Ring:
     def append(self, samples: Sequence[Sample], now_ns: int) -> None:
         """Write samples. What cannot be written is left out, and said once."""
         writer = self._writer
-        if writer is not None and abs(now_ns - self._written_ns) > _FORGOTTEN_NS and writer.removed:
-            self.close()
-            writer = None
+        if writer is not None and abs(now_ns - self._checked_ns) > _CHECK_NS:
+            self._checked_ns = now_ns
+            if writer.removed:
+                self.close()
+                writer = None
         if writer is None:
             if abs(self._retry_ns - now_ns) < RETRY_NS and self._problem:
                 return
@@ -62,7 +64,6 @@ class Ring:
             self._failed(error)
         else:
             self._problem = ""
-        self._written_ns = now_ns
 
     def _failed(self, error: OSError) -> None:
         problem = error.strerror or str(error)

@@ -76,6 +76,7 @@ class NodeTimeline:
         #: By device, the files that are listed, the newest first.
         self._files: dict[str, list[str]] = {}
         self._table: Table | None = None
+        self._inode = 0
         #: When files were last written to, at the sweep before.
         self._written_ns: dict[str, int] = {}
         self._absences: dict[str, tuple[Mapping[Signal, Capability], Mapping[str, str]]] = {}
@@ -158,12 +159,14 @@ class NodeTimeline:
             self._sweep()
         table = self._told(known)
         try:
-            if table == self._table:
+            if table == self._table and self._is_ours():
                 touch(self.place.directory, self._clock.now_ns())
             else:
                 self._write(table)
         except OSError as error:
             self._table = None
+            with suppress(OSError):  # somebody may have removed it
+                self._make_directory()
             if str(error) != self._problem:
                 _log.warning("the timeline's table cannot be written: %s", error)
             self._problem = str(error)
@@ -177,8 +180,13 @@ class NodeTimeline:
         os.close(self._lock)
 
     def _write(self, table: Table) -> None:
-        replace(self.place.directory, table, self._clock.now_ns(), mode=self.place.mode, group=self.place.group)
+        place, now_ns = self.place, self._clock.now_ns()
+        self._inode = replace(place.directory, table, now_ns, mode=place.mode, group=place.group)
         self._table = table
+
+    def _is_ours(self) -> bool:
+        """Whether the table that is there is the one that was put there."""
+        return (self.place.directory / NAME).lstat().st_ino == self._inode
 
     def _told(self, known: Known, *, ended: bool = False) -> Table:
         driver = known.driver

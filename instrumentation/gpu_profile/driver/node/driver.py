@@ -25,6 +25,9 @@ STALE_INTERVALS: Final = 5
 #: Rows are fetched so often at most: to wake up for each costs more than to read several at once. A span waits for its
 #: samples for 1 s, and a sample comes up to 0.25 s after the time that it is of.
 BATCH_S: Final = 0.7
+#: By so much the last samples come after the time that they are of: an exporter fetches what the driver buffers once a
+#: second. Who ends waits for them.
+LAG_S: Final = 1.2
 _AVAILABLE: Final = Capability(available=True)
 
 
@@ -63,6 +66,7 @@ class NodeDriver(SilentDriver):
         self.recorded_driver: Final = table.driver
         self.interval_s: Final = table.interval_s
         self.batch_s: Final = max(BATCH_S, table.interval_s)
+        self.lag_s: Final = LAG_S + table.interval_s
 
     def _table(self) -> Table:
         table = self._file.read()

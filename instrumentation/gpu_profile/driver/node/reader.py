@@ -113,6 +113,8 @@ class _Place:
         count = min(count, stream.slots - slot)
         size = stream.row.size
         data = memoryview(os.pread(self._fd, count * size, stream.offset + slot * size))
+        if len(data) < size:  # somebody has cut the file off
+            return False
         for at in range(0, len(data) - size + 1, size):
             (found,) = _SEQUENCE.unpack_from(data, at)
             if found == number:

@@ -156,7 +156,7 @@ class TableFile:
             raise GpuBackendError(
                 f"no timeline of this node in {self.path.parent}: {error.strerror or error}"
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise GpuBackendError(f"{self.path}: not a table that can be read: {error}") from error
         return self._table
 
@@ -164,10 +164,14 @@ class TableFile:
         directory = self.path.parent.stat()
         if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
             raise ValueError("anybody may write to its directory")
-        with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise ValueError("not a regular file")
-            data = file.read(_LONGEST + 1)
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                data = file.read(_LONGEST + 1)
+        finally:
+            os.close(fd)
         if len(data) > _LONGEST:
             raise ValueError(f"longer than {_LONGEST} bytes")
         return parse(data.decode())
@@ -178,8 +182,11 @@ def touch(directory: Path, now_ns: int) -> None:
     os.utime(directory / NAME, ns=(now_ns, now_ns), follow_symlinks=False)
 
 
-def replace(directory: Path, table: Table, now_ns: int, *, mode: int, group: int | None) -> None:
-    """Put a table in place of the one that is there; OSError if it cannot be written, and the old one stays."""
+def replace(directory: Path, table: Table, now_ns: int, *, mode: int, group: int | None) -> int:
+    """Put a table in place of the one that is there, and return its inode number.
+
+    OSError if it cannot be written, and the old one stays.
+    """
     temporary = directory / f".{NAME}.{os.getpid()}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -191,11 +198,13 @@ def replace(directory: Path, table: Table, now_ns: int, *, mode: int, group: int
                 os.fchown(fd, -1, group)
             os.fchmod(fd, mode)
             os.utime(fd, ns=(now_ns, now_ns))
+            inode = os.fstat(fd).st_ino
         temporary.replace(directory / NAME)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
+    return inode
 
 
 def directory_of(argument: str | None, environ: Mapping[str, str]) -> Path:

@@ -219,6 +219,10 @@ class Session(Entrance):
         ):
             self.clock.wait(threading.Event(), 0.005)
         if not self.ignoring:
+            # Samples that another process reads come later than this one asks for them.
+            lag_s = getattr(self.sampler.driver, "lag_s", 0.0)
+            if lag_s:
+                self.clock.wait(threading.Event(), lag_s)
             self.sampler.flush(timeout_s)
 
     def settle(self, *, final: bool = False) -> None:

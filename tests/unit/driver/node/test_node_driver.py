@@ -328,3 +328,19 @@ def test_a_table_that_is_replaced_twice_between_two_looks_is_read_again_on_any_f
             node.clock.advance(0.01)
             node.list(listed(GPU.__class__(GPU.uuid, name=f"{name}{n:02}"), node.ring.name))
         assert driver.devices()[0].name == f"NVIDIA B{n:02}"
+
+
+def test_a_table_that_is_a_folder_or_nested_without_end_is_refused_and_costs_no_descriptor(node: Node) -> None:
+    table_file = node.directory / "table.json"
+    table_file.write_text("[" * 100_000)
+    node.touch()
+    with pytest.raises(GpuBackendError, match="not a table that can be read"):
+        node.open()
+    table_file.unlink()
+    table_file.mkdir()
+    node.touch()
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names alone
+    for _ in range(5):
+        with pytest.raises(GpuBackendError, match="not a regular file"):
+            node.open()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

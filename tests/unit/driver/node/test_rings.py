@@ -342,3 +342,11 @@ def test_a_window_of_a_day_pushes_nothing_out_of_the_ring(tmp_path: Path) -> Non
     found = by_signal(RingReader(tmp_path / ring.name).read())
     assert len(found[rows.NVLINK_RX]) == 3
     assert sum(s.t_end_ns - s.t_start_ns for s in found[rows.POWER_AVERAGE] if s.value == 400) == 60 * S
+
+
+@pytest.mark.parametrize("left", ["header", "nothing"])
+def test_a_file_that_is_cut_off_while_it_is_read_has_nothing_new(tmp_path: Path, left: str) -> None:
+    ring = writer(tmp_path, USED)
+    reader = RingReader(tmp_path / ring.name)
+    os.truncate(tmp_path / ring.name, 136 if left == "header" else 0)
+    assert reader.read() == []

@@ -254,3 +254,27 @@ def test_a_folder_that_was_there_keeps_its_rights_unless_it_is_this_user_s_alone
         folder.chmod(before)
         Kept(folder, clock).intake.keep_timeline(ended=True)
         assert oct(folder.stat().st_mode & 0o7777) == oct(after)
+
+
+def test_a_table_that_somebody_replaced_and_a_folder_that_is_gone_are_made_anew(kept: Kept) -> None:
+    kept.say(OPEN, about(GPU, ENERGY))
+    kept.table()
+    (kept.folder / "junk").write_text("{}")
+    (kept.folder / "junk").replace(kept.folder / "table.json")
+    assert kept.table().driver == "nvml"
+    kept.folder.rename(kept.folder.with_name("moved"))
+    for _ in range(2):
+        kept.timeline._touch_due = 0.0
+        kept.intake.keep_timeline()
+    assert TableFile(kept.folder).read().driver == "nvml"
+
+
+def test_a_file_that_is_deleted_while_it_is_written_is_made_anew(tmp_path: Path) -> None:
+    ring = Ring(making(tmp_path), "GPU-a", [ENERGY])
+    ring.append(energy(1), 10**9)
+    (tmp_path / ring.name).unlink()
+    for at in range(2, 80):
+        ring.append(energy(at), at * 10**8 + 10**9)
+    (path,) = tmp_path.glob("*.ring")
+    assert path.name == ring.name
+    assert RingReader(path).read()[-1].value == 79
