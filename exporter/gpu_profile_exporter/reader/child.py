@@ -16,7 +16,7 @@ from typing import Any, Final
 from gpu_profile.catalogue import SIGNALS, Signal, Tier
 from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.driver import Capability, Driver, read_through
+from gpu_profile.driver import Capability, Driver
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.node.writer import Making
 from gpu_profile.errors import StaleLibraryError
@@ -192,7 +192,7 @@ class Reading(Rounds[Tracked]):
             driver = self.driver
             origin = self._marked.driver if self._marked is not None else driver
             versions = dict(getattr(origin, "versions", {}))
-            recorded = read_through(origin)
+            recorded = getattr(origin, "recorded_driver", driver.name)
             yield "open", driver.name, driver.version, recorded, versions, hasattr(origin, "watched")
 
     def _about_devices(self) -> Iterable[Message]:

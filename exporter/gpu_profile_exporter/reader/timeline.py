@@ -165,8 +165,11 @@ class NodeTimeline:
                 self._write(table)
         except OSError as error:
             self._table = None
-            with suppress(OSError):  # somebody may have removed it
+            with suppress(OSError, UsageError):  # somebody may have removed it
                 self._make_directory()
+                lock = self._locked()
+                os.close(self._lock)
+                self._lock = lock
             if str(error) != self._problem:
                 _log.warning("the timeline's table cannot be written: %s", error)
             self._problem = str(error)

@@ -91,6 +91,7 @@ __all__ = [
     "REMAP_FAILURE",
     "REMAP_PENDING",
     "SIGNALS",
+    "SLOW_COUNTERS",
     "SM",
     "TEMPERATURE",
     "TEMPERATURE_MEMORY",
@@ -110,6 +111,9 @@ BUSY_SOURCES: Final = (GRAPHICS, UTILIZATION)
 ENERGY_SOURCES: Final = (ENERGY, POWER_AVERAGE)
 #: Where a region's power comes from: the driver's own power samples too, where their timing is known.
 POWER_SOURCES: Final = (ENERGY, POWER, POWER_AVERAGE)
+
+#: Counters of the fast tier that a driver takes long to tell: 2.4 to 2.9 and 0.9 ms on an H200 and an H100.
+SLOW_COUNTERS: Final = frozenset({ENERGY, *THROTTLES})
 
 _BY_KEY: Final = {row.key: row for row in SIGNALS}
 

@@ -90,7 +90,7 @@ def _devices(spec: str, found: Driver) -> Iterator[Finding]:
 
 
 def _nvml_version(found: Driver) -> str:
-    if found.name in ("smi", "none") or found.name.startswith("replay"):
+    if found.name in ("smi", "none") or found.name.startswith(("replay", "node")):
         return ""
     import pynvml
 

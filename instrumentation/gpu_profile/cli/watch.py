@@ -212,10 +212,10 @@ class Watch:
         if self._directory is None or self.recorder is not None:
             return
         from gpu_profile.clock import SYSTEM_CLOCK
-        from gpu_profile.driver import read_through
+        from gpu_profile.driver import live_driver
         from gpu_profile.regions.session.recorder import Recorder
 
-        name, version = read_through(driver), driver.version
+        name, version = live_driver(driver), driver.version
         self.recorder = Recorder(
             self._directory, now_ns=SYSTEM_CLOCK.now_ns, driver=lambda: (name, version), strict=self._strict
         )

@@ -71,6 +71,7 @@ class Driver(Protocol):
         ...
 
 
-def read_through(driver: Driver) -> str:
-    """The name of the driver that first read the samples: of a replay and of a node's timeline not their own."""
-    return getattr(driver, "recorded_driver", "") or driver.name
+def live_driver(driver: Driver) -> str:
+    """The name of the driver that reads the GPUs now: for the node's timeline, that of the process which keeps it."""
+    recorded: str = getattr(driver, "recorded_driver", "")
+    return recorded if recorded and driver.name.startswith("node:") else driver.name

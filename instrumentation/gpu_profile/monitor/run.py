@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Interval, Sample
+from gpu_profile.driver import live_driver
 from gpu_profile.driver.visible import VARIABLE, Visible
 from gpu_profile.errors import GpuBackendError, GpuProfileError
 from gpu_profile.history.timeline import Timeline
@@ -293,7 +294,7 @@ class Run:
 
 def _environment(sampler: Sampler) -> dict[str, str]:
     """The environment as CUDA reads it. No CUDA decides what comes first of simulated devices: whole GPUs do."""
-    simulated = sampler.driver is not None and sampler.driver.name.startswith("simulated")
+    simulated = sampler.driver is not None and live_driver(sampler.driver).startswith("simulated")
     cut = {device.parent for device in sampler.listed}
     whole = [d.uuid for d in sampler.listed if d.kind is DeviceKind.GPU and d.uuid not in cut]
     return {**({VARIABLE: ",".join(whole)} if simulated and whole else {}), **os.environ}

@@ -291,7 +291,7 @@ def test_two_writers_of_one_device_are_read_together_in_the_order_of_time(tmp_pa
     ):
         names = [str(writer.hear()) for writer in (one, other)]
         put(tmp_path, table(listed(GPU, *names)), T)
-        driver = NodeDriver(tmp_path, clock=FakeClock(T), groups=ALL_GROUPS, history=True, files=tmp_path)
+        driver = NodeDriver(tmp_path, clock=FakeClock(T - 1), groups=ALL_GROUPS, files=tmp_path)
         (device,) = driver.devices()
         one.go()
         other.go()

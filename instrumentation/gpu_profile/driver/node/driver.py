@@ -32,7 +32,7 @@ _AVAILABLE: Final = Capability(available=True)
 
 
 class NodeDriver(SilentDriver):
-    """Serves the samples of the timeline in `directory`; those read after it was opened, unless with `history`.
+    """Serves the samples of the timeline in `directory` that are read after it was opened.
 
     A device whose writer says that it is lost, or whose samples stop, raises DeviceLost; GpuBackendError where there is
     no timeline, nobody keeps it any more, or its writer has no driver. Signals of other `groups` are left out.
@@ -44,19 +44,18 @@ class NodeDriver(SilentDriver):
         *,
         clock: Clock = SYSTEM_CLOCK,
         groups: Collection[Group] = DEFAULT_GROUPS,
-        history: bool = False,
         files: Path = Path("/dev"),
     ) -> None:
         self.directory: Final = directory
         self.name: Final = f"node:{directory}"
         self._clock = clock
         self._groups = frozenset(groups) | {Group.CORE}
-        self._history = history
         self._device_files = files
         self._file = TableFile(directory)
         self._readers: dict[str, dict[str, RingReader]] = {}
-        #: Files that could not be read, and why: they are not tried again.
+        #: Files that are none of ours, and those that could not be opened, which are tried again; and why.
         self._refused: dict[str, str] = {}
+        self._unopened: dict[str, str] = {}
         self._capabilities: dict[str, tuple[NodeDevice, Mapping[Signal, Capability]]] = {}
         self._opened_ns = clock.now_ns()
         self._event_ns = clock.now_ns()
@@ -98,15 +97,18 @@ class NodeDriver(SilentDriver):
         if held is not None and held[0] is one:
             return held[1]
         readers = self._opened(one)
-        here = readers[one.files[0]].signals if one.files and one.files[0] in readers else frozenset()
-        refused = next((self._refused[name] for name in one.files if name in self._refused), "")
+        newest = readers.get(one.files[0]) if one.files else None
+        # Before its first sample a device has no file: its writer lists all that it cannot read.
+        here = newest.signals if newest is not None else self._listed(one)
+        unread = self._refused | self._unopened
+        refused = next((unread[name] for name in one.files if name in unread), "")
         found = {
             signal: _AVAILABLE
             if signal in here
             else Capability(False, one.absent.get(signal.key) or refused or "not in the node's timeline")
             for signal in SIGNALS
         }
-        if here:
+        if newest is not None:
             self._capabilities[device.uuid] = one, found
         return found
 
@@ -167,19 +169,27 @@ class NodeDriver(SilentDriver):
                 continue
             try:
                 reader = RingReader(self.directory / name, wants=self._wants)
-            except (OSError, LayoutError) as error:
+            except OSError as error:
+                self._unopened[name] = f"{name}: {error.strerror or error}"
+                continue
+            except LayoutError as error:
                 self._refused[name] = f"{name}: {error}"
                 continue
+            self._unopened.pop(name, None)
             if reader.uuid != one.device.uuid:
                 reader.close()
                 self._refused[name] = f"{name}: of another device"
                 continue
-            if not self._history and reader.created_ns <= self._opened_ns:
+            if reader.created_ns <= self._opened_ns:
                 reader.skip()  # what was begun later is all new
             readers[name] = reader
         ordered = {name: readers[name] for name in one.files if name in readers}
         self._readers[one.device.uuid] = ordered
         return ordered
+
+    def _listed(self, one: NodeDevice) -> Collection[Signal]:
+        """What a device without a file yet should have; nothing where it has one that cannot be read."""
+        return [] if one.files else [row for row in SIGNALS if row.key not in one.absent and self._wants(row)]
 
     def _wants(self, signal: Signal) -> bool:
         return signal.group in self._groups

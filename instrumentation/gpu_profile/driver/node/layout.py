@@ -1,7 +1,8 @@
 """How bytes lie in a file of the node's timeline: one device, one writer. All numbers are little-endian.
 
 A file is a header, descriptions of its streams and of their columns, and then the streams: rings of rows of one size.
-Signals that are read together share a stream. Row `k` (from 1) lies in slot `(k - 1) % slots` and holds, in this order:
+Signals whose readings end at the same moment share a stream. Row `k` (from 1) lies in slot `(k - 1) % slots` and holds,
+in this order:
 
 - its sequence number `k` (u64) and the moment at which its samples end (i64, ns since the epoch),
 - a cell for each column: a counter's reading (i64), an instant's (i32), or the length (u32, ns) and the value (i32) of
@@ -25,7 +26,7 @@ from operator import mul
 from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
-from gpu_profile.catalogue.signals import ENERGY, THROTTLES
+from gpu_profile.catalogue.signals import POWER, SLOW_COUNTERS
 
 VERSION: Final = 1
 SUFFIX: Final = ".ring"
@@ -63,9 +64,10 @@ _CELLS: Final = {b"c": "q", b"w": "Ii", b"i": "i"}
 #: How often signals of a tier are read at most.
 _PERIODS_NS: Final = {Tier.FAST: 0, Tier.GPM: 100_000_000, Tier.SLOW: 1_000_000_000, Tier.RARE: 10_000_000_000}
 #: The driver's own samples of power come so often (an H100's and an H200's), and are fetched many at a time.
-_SAMPLED: Final = "power"
 _SAMPLED_NS: Final = 20_000_000
 _SAMPLED_IN_A_ROW: Final = 8
+#: The driver buffers samples of utilisation, whose nominal window is shorter than this; it has no buffer for others.
+_SAMPLED_WINDOW_NS: Final = 500_000_000
 _FEWEST_SLOTS: Final = 16
 
 
@@ -131,10 +133,10 @@ def streams_for(
     grouped: dict[tuple[str, int], list[Signal]] = {}
     for signal in signals:
         period = max(periods_ns.get(signal.tier, 0), _PERIODS_NS[signal.tier])
-        if signal.key == _SAMPLED:
+        if signal is POWER:
             # A row that is not full when the driver's buffer has been read to its end stays so.
             grouped[signal.key, _SAMPLED_NS * _SAMPLED_IN_A_ROW * 3 // 4] = [signal] * _SAMPLED_IN_A_ROW
-        elif signal in _COUNTED:
+        elif signal in SLOW_COUNTERS:
             grouped.setdefault(("counters", max(period, counters_ns)), []).append(signal)
         elif signal.kind is Kind.INSTANT or (
             signal.tier is Tier.FAST and signal.kind is Kind.WINDOW_MEAN and signal.window_ns < _SAMPLED_WINDOW_NS
@@ -150,12 +152,6 @@ def streams_for(
         made.append(Stream(name, position, slots, columns))
         position = made[-1].end
     return tuple(made)
-
-
-#: The driver buffers samples of utilisation, whose nominal window is shorter than this; it has no buffer for others.
-_SAMPLED_WINDOW_NS: Final = 500_000_000
-#: Counters that take a driver long to tell, and have a pace of their own.
-_COUNTED: Final = frozenset({ENERGY, *THROTTLES})
 
 
 class Head(NamedTuple):

@@ -125,7 +125,7 @@ class _Place:
                     continue
             if found > number and (found - number) % stream.slots == 0 and self._row(data, at) is not None:
                 # The writer has come round. It may overwrite the oldest row next.
-                oldest = self._newest() - stream.slots + 2
+                oldest = max(number + 1, self._newest() - stream.slots + 2)
                 self.lost += oldest - number
                 self._next = oldest
                 return True

@@ -55,7 +55,7 @@ class RingWriter:
             os.fchmod(self._fd, making.mode)
         except BaseException:
             os.close(self._fd)
-            os.unlink(path)  # noqa: PTH108 - as above
+            path.unlink()
             raise
         self._places: dict[Signal, tuple[_Writing, int, bool]] = {}
         for stream in streams:

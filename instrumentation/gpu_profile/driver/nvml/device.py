@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, Group, Kind, Signal, Tier
 from gpu_profile.catalogue.samples import DeviceKind, Sample
-from gpu_profile.catalogue.signals import THROTTLES
+from gpu_profile.catalogue.signals import SLOW_COUNTERS, THROTTLES
 from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.buffers import Buffer
 from gpu_profile.driver.nvml.enumeration import Found
@@ -27,7 +27,7 @@ from gpu_profile.driver.nvml.fields import FieldBatch, plain_sample
 from gpu_profile.driver.nvml.gpm import Gpm
 from gpu_profile.driver.nvml.library import Library
 from gpu_profile.driver.nvml.queries import REASONS, Query
-from gpu_profile.driver.nvml.readers import READERS, SLOW_COUNTERS, TIERS, Reader
+from gpu_profile.driver.nvml.readers import READERS, TIERS, Reader
 from gpu_profile.driver.nvml.throttling import Throttling
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost

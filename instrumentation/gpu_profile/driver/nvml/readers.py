@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
-from gpu_profile.catalogue.board import ENERGY, POWER, THROTTLES
+from gpu_profile.catalogue.board import POWER
 from gpu_profile.catalogue.memory import ECC_COUNTS, ECC_KINDS, SRAM_UNITS
 from gpu_profile.driver.nvml import queries
 from gpu_profile.driver.nvml.queries import Query
@@ -158,5 +158,3 @@ _BESIDE: Final = dict(_beside())
 #: Every signal of the catalogue and its reader, in the catalogue's order.
 READERS: Final = {row: _reader(row, _BESIDE.get(row.key, {})) for row in SIGNALS}
 TIERS: Final = (Tier.FAST, Tier.SLOW, Tier.RARE)
-#: Counters of the fast tier that a driver takes long to tell: 2.4 to 2.9 and 0.9 ms on an H200 and an H100.
-SLOW_COUNTERS: Final = frozenset({ENERGY, *THROTTLES})

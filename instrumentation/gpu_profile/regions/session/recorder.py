@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gpu_profile.catalogue.samples import Device, Event, Interval, Sample
-from gpu_profile.driver import read_through
+from gpu_profile.driver import live_driver
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording import DeviceInterval, RecordingWriter, SpanRecord
 from gpu_profile.regions.execution import AWAIT_S, Execution
@@ -199,16 +199,20 @@ def record_session(session: Session, directory: Path) -> Recorder:
 
     def driver() -> tuple[str, str]:
         opened = session.sampler.driver
-        return (read_through(opened), opened.version) if opened is not None else ("", "")
+        return (live_driver(opened), opened.version) if opened is not None else ("", "")
+
+    def sampled_by_parent() -> bool:
+        opened = session.sampler.driver
+        return _sampled_by_parent(directory, "" if opened is None else opened.name)
 
     recorder = Recorder(directory, now_ns=session.clock.now_ns, driver=driver, devices_of=session.joiner.devices_of)
 
     def take(device: Device, samples: Sequence[Sample]) -> None:
-        if not _sampled_by_parent(directory, driver()[0]):
+        if not sampled_by_parent():
             recorder.take(device, samples)
 
     def take_event(event: Event) -> None:
-        if not _sampled_by_parent(directory, driver()[0]):
+        if not sampled_by_parent():
             recorder.take_event(event)
 
     def step(final: bool) -> bool:  # noqa: ARG001 - the last one is followed by `close`
@@ -229,4 +233,5 @@ def _sampled_by_parent(directory: Path, driver: str) -> bool:
     spec = os.environ.get(SAMPLED_VARIABLE)
     if spec is None or os.environ.get(RECORD_VARIABLE) != str(directory):
         return False
-    return spec == driver or (spec == "auto" and driver in ("nvml", "smi"))
+    word = driver.partition(":")[0]
+    return spec == driver or (spec == "auto" and word in ("nvml", "smi", "node")) or spec == word == "node"

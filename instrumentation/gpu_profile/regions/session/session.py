@@ -15,7 +15,7 @@ from typing import Final
 
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.driver import Driver, own_process
+from gpu_profile.driver import Driver, live_driver, own_process
 from gpu_profile.driver.visible import Spec
 from gpu_profile.join.summary import Judged
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
@@ -195,7 +195,7 @@ class Session(Entrance):
 
     def _choose(self, driver: Driver, listed: Sequence[Device]) -> set[str]:
         """In the sampler's thread: the devices that are read, which are those that regions are on."""
-        simulated, used = driver.name.startswith("simulated"), None
+        simulated, used = live_driver(driver).startswith("simulated"), None
         now_s = self.clock.now_ns() / NS_PER_S
         if self.placement.asked is None and len(listed) > 1 and not simulated and not 0 <= now_s < self._ask_s:
             used = own_process.uses(driver, listed, own_process.own_ids())
@@ -220,16 +220,17 @@ class Session(Entrance):
             self.clock.wait(threading.Event(), 0.005)
         if not self.ignoring:
             # Samples that another process reads come later than this one asks for them.
-            lag_s = getattr(self.sampler.driver, "lag_s", 0.0)
-            if lag_s:
-                self.clock.wait(threading.Event(), lag_s)
+            lag_ns = nanoseconds(getattr(self.sampler.driver, "lag_s", 0.0))
+            ended_ns = max((e.end_ns for e in [*self.joiner.backlog.everyone(), *self.began]), default=0)
+            if lag_ns and ended_ns:
+                self.clock.wait(threading.Event(), (ended_ns + lag_ns - self.clock.now_ns()) / NS_PER_S)
             self.sampler.flush(timeout_s)
 
     def settle(self, *, final: bool = False) -> None:
         """Join what samples cover, and pass the step on to whoever waits for it."""
         self.seek_profiler()
         driver = self.sampler.driver
-        if driver is not None and driver.name in _REAL:
+        if driver is not None and live_driver(driver) in _REAL:
             self.seek_stream()
         self.joiner.join(self.began, final=final)
         told = [step(final) for step in list(self.on_step)]  # all of them

@@ -13,7 +13,7 @@ from unit.driver.node.rings import GPU, MIG, OTHER, listed, put, table, writer
 from gpu_profile.catalogue import Tier
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import DeviceKind, Event, ProcessUse, Sample
-from gpu_profile.driver import read_through
+from gpu_profile.driver import live_driver
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.node.driver import STALE_S, NodeDriver
 from gpu_profile.driver.node.table import Table, parse, pid_namespace
@@ -74,9 +74,20 @@ def test_it_serves_what_is_written_from_its_start_on_and_the_newest_before(node:
     assert [driver.read(GPU, tier) for tier in (Tier.SLOW, Tier.RARE, Tier.GPM)] == [(), (), ()]
 
 
-def test_with_history_it_serves_all_that_is_there(node: Node) -> None:
-    before = [node.write() for _ in range(5)]
-    assert node.open(history=True).read(GPU, Tier.FAST) == before
+def test_a_file_that_cannot_be_opened_is_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = node.write()
+    driver = node.open()
+    with monkeypatch.context() as patched:
+        patched.setattr("gpu_profile.driver.node.driver.RingReader", too_many_files)
+        with pytest.raises(DeviceLost, match="no sample of GPU-a yet"):
+            driver.read(GPU, Tier.FAST)
+        assert driver.capabilities(GPU)[rows.ENERGY].reason.endswith(".ring: Too many open files")
+    assert driver.read(GPU, Tier.FAST) == [last]
+    assert driver.capabilities(GPU)[rows.ENERGY].available
+
+
+def too_many_files(*_: object, **__: object) -> None:
+    raise OSError(24, "Too many open files")
 
 
 def test_what_a_device_can_is_what_its_file_has_and_why_not_what_its_writer_says(node: Node) -> None:
@@ -316,8 +327,8 @@ def test_a_sampler_goes_on_when_the_writer_was_away(node: Node) -> None:
 
 
 def test_its_samples_are_those_of_the_driver_that_read_them(node: Node) -> None:
-    assert read_through(node.open()) == "nvml"
-    assert read_through(open_driver("none", clock=node.clock)) == "none"
+    assert live_driver(node.open()) == "nvml"
+    assert live_driver(open_driver("none", clock=node.clock)) == "none"
 
 
 def test_a_table_that_is_replaced_twice_between_two_looks_is_read_again_on_any_file_system(node: Node) -> None:

@@ -332,6 +332,11 @@ def test_a_directory_that_cannot_be_made_is_told_when_it_is_opened(tmp_path: Pat
         ("simulated:/node", "simulated:/node", False, False),
         ("simulated:/node", "simulated:/other", False, True),
         ("nvml", "nvml", True, True),
+        ("auto", "node:/run", False, False),
+        ("node", "node:/run", False, False),
+        ("node:/run", "node:/run", False, False),
+        ("node:/run", "node:/other", False, True),
+        ("nvml", "node:/run", False, True),
     ],
 )
 def test_samples_are_left_to_a_parent_that_records_the_same_driver_into_the_same_place(

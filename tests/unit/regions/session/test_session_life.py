@@ -11,6 +11,7 @@ from gpu_profile import region
 from gpu_profile.clock import Waitable
 from gpu_profile.driver.null import NullDriver
 from gpu_profile.errors import GpuBackendError
+from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
 from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import START_NS, FakeClock
@@ -158,3 +159,52 @@ def test_missing_driver_is_told_after_its_first_answer(clock: FakeClock) -> None
     there = Session(NullDriver, clock=clock)
     there.sampler.step()
     assert there.missing_driver() == ""
+
+
+class Recorded(NullDriver):
+    """A driver by this name, of samples that another one read, which come `lag_s` late."""
+
+    name: str  # type: ignore[misc]
+
+    def __init__(self, name: str, recorded: str = "", lag_s: float = 0.0) -> None:
+        super().__init__()
+        self.name, self.recorded_driver, self.lag_s = name, recorded, lag_s  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("driver", "looked"),
+    [
+        (Recorded("nvml"), True),
+        (Recorded("node:/run", "nvml"), True),
+        (Recorded("node:/run", "simulated:/node"), False),
+        (Recorded("replay:/dir", "nvml"), False),
+        (Recorded("simulated:/node"), False),
+    ],
+    ids=lambda each: getattr(each, "name", None),
+)
+def test_a_framework_s_streams_are_looked_for_where_its_gpus_are_read_by_whomever(
+    driver: Recorded, looked: bool, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(Session, "seek_stream", lambda _: seen.append("looked"))
+    session = Session(lambda: driver, clock=clock)
+    session.sampler.step(force=True)
+    session.settle()
+    assert bool(seen) is looked
+    session.sampler.stop()
+
+
+@pytest.mark.parametrize(("lag_s", "ended_s", "waited_s"), [(1.3, 0.2, 1.1), (1.3, 5.0, 0.0), (0.0, 0.2, 0.0)])
+def test_who_ends_waits_for_samples_that_come_late_as_long_as_they_can_be(
+    lag_s: float, ended_s: float, waited_s: float, clock: FakeClock
+) -> None:
+    session = Session(lambda: Recorded("node:/run", "nvml", lag_s), clock=clock)
+    session.sampler.step(force=True)
+    execution = Execution("step")
+    execution.start_ns = START_NS
+    execution.end_ns = START_NS + 1
+    session.began.append(execution)
+    clock.advance(ended_s)
+    session._take_last_sample(0.5)
+    assert (clock.now_ns() - START_NS) / 1e9 == pytest.approx(ended_s + waited_s, abs=1e-6)
+    session.sampler.stop()
