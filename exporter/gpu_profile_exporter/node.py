@@ -23,7 +23,7 @@ from gpu_profile_exporter.naming.series import Naming
 from gpu_profile_exporter.naming.sums import totals
 from gpu_profile_exporter.operating.release import ReleaseSocket
 from gpu_profile_exporter.reader.readers import Readers
-from gpu_profile_exporter.reader.timeline import NodeTimeline, Place
+from gpu_profile_exporter.reader.timeline import NodeTimeline, TimelineOptions
 from gpu_profile_exporter.readings.health import Health, health
 from gpu_profile_exporter.readings.node_readings import NodeReadings
 from gpu_profile_exporter.server import Server
@@ -84,7 +84,7 @@ class Node:
         if config.timeline is None:
             return None
         mode, group = int(config.timeline_mode, 8), config.timeline_group_id
-        place = Place(config.timeline, config.timeline_retention_s, mode, group)
+        place = TimelineOptions(config.timeline, config.timeline_retention_s, mode, group)
         return NodeTimeline(place, interval_s=config.interval_s, clock=self.clock)
 
     def _driver(self) -> str:

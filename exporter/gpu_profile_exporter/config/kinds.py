@@ -167,7 +167,7 @@ class File(Text):
         return super().toml(str(value or ""))
 
 
-class Rights(Text):
+class FileMode(Text):
     """Who may read a file, in octal as `chmod` has it. Its owner may read and write it, nobody may execute it."""
 
     word = "MODE"

@@ -19,7 +19,18 @@ from gpu_profile.catalogue import Group
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config.address import Address
 from gpu_profile_exporter.config.groups import chosen_groups, known_words
-from gpu_profile_exporter.config.kinds import Choice, File, Headers, Listen, Number, Rights, Switch, Text, Words, shown
+from gpu_profile_exporter.config.kinds import (
+    Choice,
+    File,
+    FileMode,
+    Headers,
+    Listen,
+    Number,
+    Switch,
+    Text,
+    Words,
+    shown,
+)
 from gpu_profile_exporter.config.setting import Alias, Setting, check, milliseconds, places, setting, settings_of
 from gpu_profile_exporter.exposition.budget import SERIES_BUDGET
 
@@ -255,7 +266,7 @@ class Config:
     timeline_retention_s: float = setting(
         600.0, Number(10, 86400, "seconds"), "Seconds for which the timeline keeps samples."
     )
-    timeline_mode: str = setting("644", Rights(), "Who may read the timeline.")
+    timeline_mode: str = setting("644", FileMode(), "Who may read the timeline.")
     timeline_group: str = setting(
         "", Text("GROUP"), "The timeline's group, by name or number; without it, this process's."
     )

@@ -18,7 +18,7 @@ from gpu_profile.catalogue.samples import Device, Event, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver import Capability, Driver
 from gpu_profile.driver.grammar import open_driver
-from gpu_profile.driver.node.writer import Making
+from gpu_profile.driver.node.writer import RingOptions
 from gpu_profile.errors import StaleLibraryError
 from gpu_profile.sampling.rounds import RARE_S, SLOW_S, Rounds
 from gpu_profile.sampling.tracked import Tracked, available
@@ -26,7 +26,7 @@ from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader.counting import Counting
 from gpu_profile_exporter.reader.listening import Listening
 from gpu_profile_exporter.reader.marked import READ_S, REOPEN_S, START_S, Marked
-from gpu_profile_exporter.reader.ring import Ring
+from gpu_profile_exporter.reader.ring import DeviceRing
 from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, Settings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
@@ -46,7 +46,7 @@ class Outbox:
     With a `ring` they go into the node's timeline too.
     """
 
-    def __init__(self, ring: Ring | None = None) -> None:
+    def __init__(self, ring: DeviceRing | None = None) -> None:
         self.values: list[int] = []
         self.ring = ring
 
@@ -88,7 +88,7 @@ class Reading(Rounds[Tracked]):
             clock=clock,
         )
         self._settings = settings
-        self._making = _making(settings) if settings.timeline else None
+        self._options = _ring_options(settings) if settings.timeline else None
         self._where = where
         self._leave: Collection[int] = settings.leave
         self._marked: Marked | None = None
@@ -104,8 +104,8 @@ class Reading(Rounds[Tracked]):
         self._happenings: list[Event] = []
         self.event_sinks.append(lambda event: self._happenings.append(event))  # noqa: PLW0108 - it is renewed
 
-    def _ring(self, uuid: str, signals: Iterable[Signal]) -> Ring | None:
-        return None if self._making is None else Ring(self._making, uuid, signals)
+    def _ring(self, uuid: str, signals: Iterable[Signal]) -> DeviceRing | None:
+        return None if self._options is None else DeviceRing(self._options, uuid, signals)
 
     def _open(self) -> Driver:
         self._where.enter(DRIVER, START_S)
@@ -226,14 +226,14 @@ class Reading(Rounds[Tracked]):
         return "round", stats.turned_ns, rounds, stats.late_ns, busy, errors, took, samples
 
 
-def _making(settings: Settings) -> Making:
+def _ring_options(settings: Settings) -> RingOptions:
     periods = {
         Tier.FAST: settings.interval_s,
         Tier.GPM: max(settings.interval_s, SEND_S),
         Tier.SLOW: max(settings.interval_s, SLOW_S),
         Tier.RARE: max(settings.interval_s, RARE_S),
     }
-    return Making(
+    return RingOptions(
         Path(settings.timeline),
         {tier: nanoseconds(seconds) for tier, seconds in periods.items()},
         nanoseconds(settings.retention_s),

@@ -72,7 +72,7 @@ class Intake:
         self.lost: set[str] = set()
 
     @property
-    def told_of_timeline(self) -> Mapping[str, Any]:
+    def timeline_settings(self) -> Mapping[str, Any]:
         """What reader processes are told of it."""
         return {} if self._timeline is None else self._timeline.settings
 
@@ -117,7 +117,7 @@ class Intake:
 
     def _take_file(self, uuid: str, name: str) -> None:
         if self._timeline is not None:
-            self._timeline.begun(uuid, name)
+            self._timeline.add_file(uuid, name)
 
     def _opened(self, process: Process, name: str, version: str, origin: str, versions: Any, listens: bool) -> None:
         if process.only is None:

@@ -69,7 +69,7 @@ class Readers(Intake):
         spawn: Callable[[Settings], Process] | None = None,
     ) -> None:
         super().__init__(interval_s=interval_s, clock=clock, timeline=timeline)
-        self._settings = Settings(driver, interval_s, tuple(groups), processes, -1, -1, -1, **self.told_of_timeline)
+        self._settings = Settings(driver, interval_s, tuple(groups), processes, -1, -1, -1, **self.timeline_settings)
         self._processes = Processes(spawn, self._settings_for)
         #: How often readers were started again, by reason.
         self.restarts = self._processes.restarts

@@ -8,7 +8,7 @@ from typing import Final
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.driver.node.writer import Making, RingWriter
+from gpu_profile.driver.node.writer import RingOptions, RingWriter
 from gpu_profile.units import NS_PER_S
 
 #: After a file could not be made, the next one is tried after so long.
@@ -18,11 +18,11 @@ _CHECK_NS: Final = 5 * NS_PER_S
 _log = logging.getLogger("gpu_profile_exporter")
 
 
-class Ring:
+class DeviceRing:
     """The files of one device: another one is made when it has more signals than before. Never raises OSError."""
 
-    def __init__(self, making: Making, uuid: str, signals: Iterable[Signal]) -> None:
-        self._making = making
+    def __init__(self, options: RingOptions, uuid: str, signals: Iterable[Signal]) -> None:
+        self._options = options
         self._uuid = uuid
         self._signals = dict.fromkeys(signals)
         self._writer: RingWriter | None = None
@@ -53,7 +53,7 @@ class Ring:
             if abs(self._retry_ns - now_ns) < RETRY_NS and self._problem:
                 return
             try:
-                writer = self._writer = RingWriter(self._making, self._uuid, self._signals, now_ns)
+                writer = self._writer = RingWriter(self._options, self._uuid, self._signals, now_ns)
             except OSError as error:
                 self._retry_ns = now_ns
                 self._failed(error)
@@ -68,7 +68,7 @@ class Ring:
     def _failed(self, error: OSError) -> None:
         problem = error.strerror or str(error)
         if problem != self._problem:
-            _log.warning("the timeline in %s has no samples of %s: %s", self._making.directory, self._uuid, problem)
+            _log.warning("the timeline in %s has no samples of %s: %s", self._options.directory, self._uuid, problem)
         self._problem = problem
 
     def close(self) -> None:

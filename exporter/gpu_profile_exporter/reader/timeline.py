@@ -41,7 +41,7 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TimelineOptions:
     """Where the timeline is, for how long samples are kept, and who may read it."""
 
     directory: Path
@@ -50,7 +50,7 @@ class Place:
     group: int | None = None
 
 
-class Known(Protocol):
+class ReaderReport(Protocol):
     """What readers have said, as an `Intake` has it."""
 
     driver: DriverFacts | None
@@ -64,13 +64,14 @@ class Known(Protocol):
 
 
 class NodeTimeline:
-    """Keeps the directory `place` for one exporter. UsageError if it cannot be written, or another exporter keeps it.
+    """Keeps the timeline's directory for one exporter.
 
-    One thread calls; what fails later is logged, and tried again.
+    UsageError if the directory cannot be written, or another exporter keeps it. What fails later is logged and tried
+    again. One thread calls.
     """
 
-    def __init__(self, place: Place, *, interval_s: float, clock: Clock) -> None:
-        self.place = place
+    def __init__(self, options: TimelineOptions, *, interval_s: float, clock: Clock) -> None:
+        self.options = options
         self._interval_s = interval_s
         self._clock = clock
         #: By device, the files that are listed, the newest first.
@@ -86,14 +87,14 @@ class NodeTimeline:
             self._make_directory()
             self._lock = self._locked()
         except OSError as error:
-            raise UsageError(f"--timeline: {place.directory}: {error.strerror or error}") from error
-        for path in place.directory.glob(f".{NAME}.*"):  # of an exporter that was killed while it wrote one
+            raise UsageError(f"--timeline: {options.directory}: {error.strerror or error}") from error
+        for path in options.directory.glob(f".{NAME}.*"):  # of an exporter that was killed while it wrote one
             with suppress(OSError):
                 path.unlink()
         self._adopt()
 
     def _make_directory(self) -> None:
-        directory, mode = self.place.directory, self.place.mode
+        directory, mode = self.options.directory, self.options.mode
         # Who may read the files may look into the directory.
         rights = 0o700 | mode & 0o077 | (mode & 0o044) >> 2
         made = not directory.exists()
@@ -101,24 +102,24 @@ class NodeTimeline:
         status = directory.stat()
         # One that was there keeps its rights, but for one of this user alone, as the release socket makes it.
         if made or (status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == _PRIVATE):
-            if self.place.group is not None:
-                os.chown(directory, -1, self.place.group)
+            if self.options.group is not None:
+                os.chown(directory, -1, self.options.group)
             directory.chmod(rights)
 
     def _locked(self) -> int:
-        path = self.place.directory / _LOCK
+        path = self.options.directory / _LOCK
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
-            raise UsageError(f"--timeline: another exporter keeps {self.place.directory}") from None
+            raise UsageError(f"--timeline: another exporter keeps {self.options.directory}") from None
         return fd
 
     def _adopt(self) -> None:
         """List what an exporter before this one has left, which is history still."""
         found = []
-        for path in self.place.directory.glob(f"*{SUFFIX}"):
+        for path in self.options.directory.glob(f"*{SUFFIX}"):
             with suppress(OSError, LayoutError):
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
@@ -133,22 +134,22 @@ class NodeTimeline:
     @property
     def settings(self) -> dict[str, Any]:
         """What reader processes are told."""
-        place = self.place
+        options = self.options
         return {
-            "timeline": str(place.directory.absolute()),
-            "retention_s": place.retention_s,
-            "timeline_mode": place.mode,
-            "timeline_group": place.group,
+            "timeline": str(options.directory.absolute()),
+            "retention_s": options.retention_s,
+            "timeline_mode": options.mode,
+            "timeline_group": options.group,
         }
 
-    def begun(self, uuid: str, name: str) -> None:
+    def add_file(self, uuid: str, name: str) -> None:
         """A reader writes samples of this device to a new file."""
         files = self._files.setdefault(uuid, [])
         if name and name not in files:
             files.insert(0, name)
             self._touch_due = 0.0
 
-    def keep(self, known: Known) -> None:
+    def keep(self, report: ReaderReport) -> None:
         """Write the table if it has changed, touch it if it has not, and remove what is too old."""
         now = time.monotonic()
         if now < self._touch_due:
@@ -157,10 +158,10 @@ class NodeTimeline:
         if now >= self._sweep_due:
             self._sweep_due = now + SWEEP_S
             self._sweep()
-        table = self._told(known)
+        table = self._current(report)
         try:
             if table == self._table and self._is_ours():
-                touch(self.place.directory, self._clock.now_ns())
+                touch(self.options.directory, self._clock.now_ns())
             else:
                 self._write(table)
         except OSError as error:
@@ -176,29 +177,29 @@ class NodeTimeline:
         else:
             self._problem = ""
 
-    def close(self, known: Known) -> None:
+    def close(self, report: ReaderReport) -> None:
         """Say that nobody keeps it any more. The files stay: they are history for who comes next."""
         with suppress(OSError):
-            self._write(self._told(known, ended=True))
+            self._write(self._current(report, ended=True))
         os.close(self._lock)
 
     def _write(self, table: Table) -> None:
-        place, now_ns = self.place, self._clock.now_ns()
-        self._inode = replace(place.directory, table, now_ns, mode=place.mode, group=place.group)
+        options, now_ns = self.options, self._clock.now_ns()
+        self._inode = replace(options.directory, table, now_ns, mode=options.mode, group=options.group)
         self._table = table
 
     def _is_ours(self) -> bool:
         """Whether the table that is there is the one that was put there."""
-        return (self.place.directory / NAME).lstat().st_ino == self._inode
+        return (self.options.directory / NAME).lstat().st_ino == self._inode
 
-    def _told(self, known: Known, *, ended: bool = False) -> Table:
-        driver = known.driver
+    def _current(self, report: ReaderReport, *, ended: bool = False) -> Table:
+        driver = report.driver
         return Table(
             self._interval_s,
-            self.place.retention_s,
+            self.options.retention_s,
             "" if driver is None else driver.origin or driver.name,
             "" if driver is None else driver.version,
-            "" if driver is not None else known.problem,
+            "" if driver is not None else report.problem,
             ended,
             pid_namespace(),
             tuple(
@@ -210,9 +211,9 @@ class NodeTimeline:
                     self._absent(uuid, state.capabilities),
                     None if state.processes_ns is None else tuple(state.processes),
                 )
-                for uuid, state in list(known.states.items())
+                for uuid, state in list(report.states.items())
             ),
-            tuple(known.events)[-_EVENTS:],
+            tuple(report.events)[-_EVENTS:],
         )
 
     def _absent(self, uuid: str, capabilities: Mapping[Signal, Capability]) -> Mapping[str, str]:
@@ -229,10 +230,10 @@ class NodeTimeline:
         Not at first sight: where the clock is set, files look old that are written to all the time.
         """
         now_ns, before, self._written_ns = time.time_ns(), self._written_ns, {}
-        for path in self.place.directory.glob(f"*{SUFFIX}"):
+        for path in self.options.directory.glob(f"*{SUFFIX}"):
             with suppress(OSError):
                 written_ns = self._written_ns[path.name] = path.lstat().st_mtime_ns
-                old = abs(now_ns - written_ns) > nanoseconds(self.place.retention_s)
+                old = abs(now_ns - written_ns) > nanoseconds(self.options.retention_s)
                 if old and before.get(path.name) == written_ns and _ours(path.name):
                     path.unlink()
                     for files in self._files.values():

@@ -29,7 +29,7 @@ from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.node.driver import NodeDriver
 from gpu_profile.driver.node.layout import Stream, read_head, streams_for
 from gpu_profile.driver.node.reader import RingReader
-from gpu_profile.driver.node.writer import Making, RingWriter
+from gpu_profile.driver.node.writer import RingOptions, RingWriter
 from gpu_profile.errors import DeviceLost
 from gpu_profile.testing import FakeClock
 
@@ -91,7 +91,7 @@ def in_pieces(fd: int, row: bytes, at: int) -> int:
 
 def write(directory: str, retention_s: str, first: str, step: str, most: str, pause_s: str, pieces: str) -> None:
     """Write rounds `first`, `first + step`, ... until `most` are written, or it is told to end; say how many."""
-    making = Making(Path(directory), PERIODS_NS, int(float(retention_s) * 1e9))
+    making = RingOptions(Path(directory), PERIODS_NS, int(float(retention_s) * 1e9))
     ring = RingWriter(making, GPU.uuid, USED, T)
     say(ring.name)
     sys.stdin.readline()

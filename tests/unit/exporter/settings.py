@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpu_profile_exporter import cli, logs
 from gpu_profile_exporter.config import Address, Config, Setting, toml
-from gpu_profile_exporter.config.kinds import Choice, File, Headers, Listen, Number, Rights, Switch, Words
+from gpu_profile_exporter.config.kinds import Choice, File, FileMode, Headers, Listen, Number, Switch, Words
 
 MISSING = Path("/nonexistent/exporter.toml")
 #: Characters that a path or a name may have, those that TOML or Markdown give a meaning to among them.
@@ -76,7 +76,7 @@ def values(row: Setting) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a strateg
         return st.integers(int(kind.low), int(kind.high)) if kind.whole else st.floats(kind.low, kind.high)
     if isinstance(kind, Switch):
         return st.booleans()
-    if isinstance(kind, Rights):
+    if isinstance(kind, FileMode):
         return st.sampled_from(["644", "640", "600", "604"])
     if isinstance(kind, Choice):
         return st.sampled_from(kind.words)

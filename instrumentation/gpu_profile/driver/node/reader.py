@@ -36,7 +36,7 @@ class RingReader:
             head = read_head(os.pread(self._fd, LONGEST_HEAD, 0), status.st_size)
             self.uuid, self.generation, self.created_ns = head.uuid, head.generation, head.created_ns
             self._streams = [
-                stream for each in head.streams if (stream := _Place(self._fd, each, head.generation, wants)).signals
+                stream for each in head.streams if (stream := _Cursor(self._fd, each, head.generation, wants)).signals
             ]
         except BaseException:
             os.close(self._fd)
@@ -72,7 +72,7 @@ class RingReader:
             os.close(fd)
 
 
-class _Place:
+class _Cursor:
     """How far one stream has been read."""
 
     def __init__(self, fd: int, stream: Stream, generation: int, wants: Callable[[Signal], bool]) -> None:

@@ -49,9 +49,11 @@ class NodeDevice:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a table says. `interval_s` is how often fast signals are read; `driver` by what. `problem` is why no device
-    can be read, if so; `ended`: whoever wrote the table has stopped. `pid_namespace`: whose numbers
-    processes have."""
+    """The content of a table.
+
+    Fast signals are read every `interval_s` through `driver`, and kept for `retention_s`. `problem` says why there is
+    no driver, if so. `ended`: the exporter has stopped. `pid_namespace` is the namespace of the process ids.
+    """
 
     interval_s: float
     retention_s: float

@@ -18,8 +18,11 @@ _HIGHEST_VALUE: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
-    """How files are made: in `directory`, with these rights (None: the group of this process), for `retention_ns`."""
+class RingOptions:
+    """Where files are made, with which mode and group (None: this process's), and for how long they keep samples.
+
+    `periods_ns`: how often each tier is read; `counters_ns`: how often `SLOW_COUNTERS` are, at most.
+    """
 
     directory: Path
     periods_ns: Mapping[Tier, int]
@@ -35,14 +38,17 @@ class RingWriter:
     Rows are written by `pwrite`, not through a mapping: a file system that is full then gives an error, and no signal.
     """
 
-    def __init__(self, making: Making, uuid: str, signals: Iterable[Signal], now_ns: int) -> None:
+    def __init__(self, options: RingOptions, uuid: str, signals: Iterable[Signal], now_ns: int) -> None:
         self.signals = tuple(signals)
         streams = streams_for(
-            self.signals, periods_ns=making.periods_ns, counters_ns=making.counters_ns, retention_ns=making.retention_ns
+            self.signals,
+            periods_ns=options.periods_ns,
+            counters_ns=options.counters_ns,
+            retention_ns=options.retention_ns,
         )
         self.generation = secrets.randbits(64)
         self.name = f"{self.generation:016x}{SUFFIX}"
-        path = making.directory / self.name
+        path = options.directory / self.name
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(path, flags, 0o600)
         try:
@@ -50,16 +56,16 @@ class RingWriter:
             os.ftruncate(self._fd, max([len(head), *(stream.end for stream in streams)]))
             if os.pwrite(self._fd, head, 0) != len(head):
                 raise OSError(f"{path}: no room for its header")
-            if making.group is not None:
-                os.fchown(self._fd, -1, making.group)
-            os.fchmod(self._fd, making.mode)
+            if options.group is not None:
+                os.fchown(self._fd, -1, options.group)
+            os.fchmod(self._fd, options.mode)
         except BaseException:
             os.close(self._fd)
             path.unlink()
             raise
-        self._places: dict[Signal, tuple[_Writing, int, bool]] = {}
+        self._places: dict[Signal, tuple[_RowBuilder, int, bool]] = {}
         for stream in streams:
-            writing, cell = _Writing(stream), 0
+            writing, cell = _RowBuilder(stream), 0
             for column in stream.columns:
                 if column.signal is not None:
                     window = column.kind == b"w"
@@ -77,7 +83,7 @@ class RingWriter:
         Samples of one signal come in the order of time.
         """
         places = self._places
-        touched: dict[_Writing, None] = {}
+        touched: dict[_RowBuilder, None] = {}
         for signal, start, end, value in samples:
             place = places.get(signal)
             if place is None:
@@ -96,7 +102,7 @@ class RingWriter:
             if writing.filled:
                 self._write(writing)
 
-    def _put_window(self, writing: _Writing, cell: int, end: int, length: int, value: int) -> None:
+    def _put_window(self, writing: _RowBuilder, cell: int, end: int, length: int, value: int) -> None:
         if writing.repeated:
             # The samples before move up: the last one ends with the row.
             cells = writing.cells
@@ -112,7 +118,7 @@ class RingWriter:
             writing.cells[cell], writing.cells[cell + 1], writing.filled = length, value, 1
         writing.end = end
 
-    def _write(self, writing: _Writing) -> None:
+    def _write(self, writing: _RowBuilder) -> None:
         stream, sequence = writing.stream, writing.sequence
         body = stream.body.pack(sequence, writing.end, *writing.cells)
         row = body + stream.check(body, self.generation).to_bytes(8, "little")
@@ -128,7 +134,7 @@ class RingWriter:
             os.close(fd)
 
 
-class _Writing:
+class _RowBuilder:
     """A stream's row that is being filled."""
 
     __slots__ = ("cells", "end", "filled", "narrow", "repeated", "sequence", "stream")

@@ -6,7 +6,7 @@ from pathlib import Path
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.driver.node.table import NodeDevice, Table, pid_namespace, replace
-from gpu_profile.driver.node.writer import Making, RingWriter
+from gpu_profile.driver.node.writer import RingOptions, RingWriter
 
 PERIODS_NS: Mapping[Tier, int] = {
     Tier.FAST: 100_000_000,
@@ -19,9 +19,9 @@ OTHER = Device("GPU-b", index=1, name="NVIDIA H100", minor=1)
 MIG = Device("MIG-a", parent="GPU-a", minor=None)
 
 
-def making(directory: Path, retention_s: float = 600.0) -> Making:
+def making(directory: Path, retention_s: float = 600.0) -> RingOptions:
     """Files as an exporter makes them that reads ten times a second."""
-    return Making(directory, PERIODS_NS, int(retention_s * 1e9))
+    return RingOptions(directory, PERIODS_NS, int(retention_s * 1e9))
 
 
 def writer(

@@ -16,9 +16,9 @@ from gpu_profile.driver.node.table import Table, TableFile
 from gpu_profile.errors import UsageError
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.reader.intake import Intake
-from gpu_profile_exporter.reader.ring import RETRY_NS, Ring
+from gpu_profile_exporter.reader.ring import RETRY_NS, DeviceRing
 from gpu_profile_exporter.reader.settings import Settings
-from gpu_profile_exporter.reader.timeline import NodeTimeline, Place
+from gpu_profile_exporter.reader.timeline import NodeTimeline, TimelineOptions
 from gpu_profile_exporter.reader.wire import Message
 
 # ---------------------------------------------------------------------- a reader's files
@@ -29,7 +29,7 @@ def energy(at: int) -> list[Sample]:
 
 
 def test_a_file_is_made_with_the_first_sample_and_a_new_one_where_there_are_more_signals(tmp_path: Path) -> None:
-    ring = Ring(making(tmp_path), "GPU-a", [ENERGY])
+    ring = DeviceRing(making(tmp_path), "GPU-a", [ENERGY])
     assert ring.name == ""
     ring.append(energy(1), 1)
     first = ring.name
@@ -46,7 +46,7 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "gone"
-    ring = Ring(making(folder), "GPU-a", [ENERGY])
+    ring = DeviceRing(making(folder), "GPU-a", [ENERGY])
     for at in range(1, 20):
         ring.append(energy(at), at)
     assert len(caplog.records) == 1
@@ -59,7 +59,7 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_tried_again(
 
 
 def test_a_file_that_was_removed_meanwhile_is_made_anew(tmp_path: Path) -> None:
-    ring = Ring(making(tmp_path), "GPU-a", [ENERGY])
+    ring = DeviceRing(making(tmp_path), "GPU-a", [ENERGY])
     ring.append(energy(1), 1)
     first = ring.name
     (tmp_path / first).unlink()
@@ -72,7 +72,7 @@ def test_a_file_that_was_removed_meanwhile_is_made_anew(tmp_path: Path) -> None:
 def test_a_full_disk_costs_samples_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ring = Ring(making(tmp_path), "GPU-a", [ENERGY])
+    ring = DeviceRing(making(tmp_path), "GPU-a", [ENERGY])
     ring.append(energy(1), 1)
 
     def full(*_: object) -> int:
@@ -95,7 +95,7 @@ class Kept:
 
     def __init__(self, folder: Path, clock: FakeClock, **place: object) -> None:
         self.clock, self.folder = clock, folder
-        self.timeline = NodeTimeline(Place(folder, **place), interval_s=0.1, clock=clock)  # type: ignore[arg-type]
+        self.timeline = NodeTimeline(TimelineOptions(folder, **place), interval_s=0.1, clock=clock)  # type: ignore[arg-type]
         self.intake = Intake(interval_s=0.1, clock=clock, timeline=self.timeline)
         self.reader = FakeProcess(Settings("nvml", 0.1, (), False, -1, -1, -1), Time())
 
@@ -242,7 +242,7 @@ def test_samples_that_arrive_by_pipe_need_no_timeline(clock: FakeClock) -> None:
     for message in (OPEN, about(GPU, TEMPERATURE), ("file", GPU.uuid, "a.ring"), a_round()):
         intake.take(reader, message)  # type: ignore[arg-type]
     intake.keep_timeline()
-    assert intake.told_of_timeline == {}
+    assert intake.timeline_settings == {}
 
 
 def test_a_folder_that_was_there_keeps_its_rights_unless_it_is_this_user_s_alone(
@@ -270,7 +270,7 @@ def test_a_table_that_somebody_replaced_and_a_folder_that_is_gone_are_made_anew(
 
 
 def test_a_file_that_is_deleted_while_it_is_written_is_made_anew(tmp_path: Path) -> None:
-    ring = Ring(making(tmp_path), "GPU-a", [ENERGY])
+    ring = DeviceRing(making(tmp_path), "GPU-a", [ENERGY])
     ring.append(energy(1), 10**9)
     (tmp_path / ring.name).unlink()
     for at in range(2, 80):
