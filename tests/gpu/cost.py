@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Mapping
@@ -102,10 +103,13 @@ def _line(process: subprocess.Popen[str]) -> str:
 def exporter(kit: Kit) -> Figures:
     """The exporter's processor time at 10 Hz beside nvitop-exporter's, if that is installed, the GPU idle and busy."""
     commands = {"gpu-profile-exporter": ["-m", "gpu_profile_exporter", "--driver", kit.backend]}
+    ours = commands["gpu-profile-exporter"]
+    # Its files have the GPU's UUID in them, and stay out of what is kept.
+    commands["gpu-profile-exporter, timeline"] = [*ours, "--timeline", tempfile.mkdtemp()]
     if util.find_spec("nvitop_exporter") and not kit.simulated:
         # The least that it takes.
         commands["nvitop-exporter, 4 Hz"] = ["-m", "nvitop_exporter", "--interval", "0.25"]
-        commands["gpu-profile-exporter, 4 Hz"] = [*commands["gpu-profile-exporter"], "--interval", "0.25"]
+        commands["gpu-profile-exporter, 4 Hz"] = [*ours, "--interval", "0.25"]
     found = {}
     for name, command in commands.items():
         with socket.socket() as free:

@@ -25,10 +25,11 @@ def told(kit: Kit) -> Figures:
     """What all recordings of this stage say of their regions, each analysed by a process of its own."""
     recordings = sorted({path.parent for path in kit.out.parent.glob("*/*.gpr")})
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
-        return dict(zip([path.name for path in recordings], pool.map(_analysed, recordings), strict=True))
+        return dict(zip([path.name for path in recordings], pool.map(analysed, recordings), strict=True))
 
 
-def _analysed(recording: Path) -> Figures:
+def analysed(recording: Path) -> Figures:
+    """What `gpu-profile analyze` says of the regions of a recording."""
     return _told(json.loads(program("-m", "gpu_profile.cli", "analyze", str(recording), "--json")))
 
 
