@@ -232,7 +232,9 @@ def simulator() -> str:
     from gpu.fit import table as fitted
 
     folder = _TESTS / "data" / "hardware" / "h100"
-    return fitted([json.loads((folder / name).read_text()) for name in ("record.json", "whole_run.json")])
+    return fitted(
+        [json.loads((folder / name).read_text()) for name in ("record.json", "whole_run.json", "third_run.json")]
+    )
 
 
 TABLES: Final[Mapping[str, Callable[[], str]]] = {

@@ -44,6 +44,9 @@ _MOSTLY: Final = 1 / 3
 _TOO_MUCH: Final = 3.0
 #: A rate is impossible if it is further beyond physics than this many half-widths: one at its edge is by chance.
 _IMPOSSIBLE: Final = 2.0
+#: What is less of a mixture decides nothing: regions overlap for nanoseconds where marks are rounded, and no window
+#: says at which rate. Where physics sets no bound, that is no more than so many times the mean.
+_TRIFLE, _HIGHEST = 1e-4, 300.0
 #: Fewer windows than this per unknown say nothing about the noise.
 WINDOWS_PER_RATE: Final = 4
 #: What is taken to be 0 is known as well as this.
@@ -261,20 +264,16 @@ class Fit:
         return drawn
 
     def rate(self, weights: Floats) -> Rate:
-        """The rate of a mixture of columns in proportion to `weights`, which add up to 1: one column, or a region and
-        those inside it.
-        """
+        """The rate of a mixture of columns in proportion to `weights`, which add up to 1: a region and those inside."""
         if self.n == 0:
             return Rate(0.0, np.inf, 0, "no samples yet")
-        used = weights > 0
-        n = int(self._seen[used].max(initial=0))
-        value, half_width = float(weights @ self._means @ self.solution), self._half_width(weights)
+        trifle = float(weights[weights < _TRIFLE].sum())
+        weights = np.where(weights < _TRIFLE, 0.0, weights)
+        n, value = int(self._seen[weights > 0].max(initial=0)), float(weights @ self._means @ self.solution)
+        half_width = sum(self._widths(weights).values()) + (trifle and trifle * min(self.most, _HIGHEST * self.mean))
         reason = self._reason(weights, value, half_width, n)
         result = Rate(min(max(value, 0.0), self.most), half_width, n, reason)
         return (self._overlap(weights, n) or result) if reason else result
-
-    def _half_width(self, weights: Floats) -> float:
-        return sum(self._widths(weights).values())
 
     def _widths(self, weights: Floats) -> dict[str, float]:
         """What the half-width is made of, by cause."""

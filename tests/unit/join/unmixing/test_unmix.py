@@ -1,5 +1,6 @@
 """The model of the simulation study: idle power, regions of 2-20 ms in random order, 100 ms windows, 60 s, seeded."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -309,6 +310,36 @@ def test_a_mixture_with_a_column_that_no_window_had_is_not_told_by_those_that_we
     bounded = Fit(of(shares, values), most=400.0).rate(mixture)
     assert bounded.reason or abs(bounded.value - (0.75 * 380 + 0.25 * 400)) <= bounded.half_width + 1e-9
     assert bounded.reason or abs(bounded.value - 0.75 * 380) <= bounded.half_width + 1e-9
+
+
+@pytest.mark.parametrize("most", [1050.0, math.inf])
+def test_what_overlaps_for_nanoseconds_leaves_nothing_else_open(most: float) -> None:
+    """Marks are rounded: two regions that follow each other overlap for a millionth of their time, in which no window
+    says what is drawn."""
+    trial = experiment(1)
+    overlaps = np.zeros((len(trial.shares), 2))
+    overlaps[::40, 0], overlaps[::40, 1] = 2e-6, 1e-6
+    overlaps[40, 1] = 3e-6
+    shares = np.column_stack((trial.shares, overlaps))
+    fit, plain = Fit(of(shares, trial.values), most=most), Fit(of(trial.shares, trial.values), most=most)
+    for column in range(1, K + 1):
+        weights = np.zeros(K + 3)
+        weights[column], weights[-2:] = 1 - 1e-6, 5e-7
+        found, alone = fit.rate(weights), plain.rate(np.eye(K + 1)[column])
+        assert not found.reason
+        assert found.value == pytest.approx(alone.value, rel=0.01)
+        assert found.half_width == pytest.approx(alone.half_width, rel=0.1)
+    assert all(fit.rate(column).reason for column in np.eye(K + 3)[-2:])
+
+
+@pytest.mark.parametrize("most", [1050.0, math.inf])
+def test_only_a_millionth_that_no_window_had_leaves_nothing_open(most: float) -> None:
+    trial = experiment(1)
+    shares = np.column_stack((trial.shares, np.zeros(len(trial.shares))))
+    fit = Fit(of(shares, trial.values), most=most)
+    for unseen, told in ((1e-6, True), (0.01, False)):
+        weights = np.append(np.eye(K + 1)[1] * (1 - unseen), unseen)
+        assert fit.rate(weights).reason == ("" if told else LOCK_STEP)
 
 
 @pytest.mark.parametrize(("varies_w", "ruled_out"), [(8.0, False), (80.0, True)])
