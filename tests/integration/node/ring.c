@@ -8,7 +8,7 @@
 
 typedef struct { char magic[8]; uint16_t version, streams, columns, zero; uint64_t generation; int64_t created_ns;
                  char uuid[96]; uint64_t check; } Header;
-typedef struct { char name[16]; uint64_t offset; uint32_t slots; uint16_t row, first, columns, zero[3]; } Stream;
+typedef struct { char name[16]; uint64_t offset; uint32_t slots; uint16_t row, first, columns, aged, zero[2]; } Stream;
 typedef struct { char key[40]; double quantum; char unit[12], kind, zero; uint16_t offset; } Column;
 typedef struct { uint64_t number; int64_t end_ns, value; uint32_t window_ns; } Best;
 static union { struct { Header header; Stream streams[512]; }; uint64_t words[17 + 5 * 512 + 8 * 1024]; } head;
@@ -27,7 +27,7 @@ int main(int count, char **words) {
     const int64_t length = pread(fd, &head, sizeof head, 0);
     const Header h = head.header;
     const int end = 136 + 40 * h.streams + 64 * h.columns;
-    NEED(length >= end && !memcmp(h.magic, "GPURING\n", 8) && h.version == 1 && h.streams <= 512 && h.columns <= 1024);
+    NEED(length >= end && !memcmp(h.magic, "GPURING\n", 8) && h.version == 2 && h.streams <= 512 && h.columns <= 1024);
     head.header.check = 0;
     NEED(h.check == check(0, head.words, end / 8));
     memcpy(columns, &head.streams[h.streams], sizeof(Column) * h.columns);
@@ -41,13 +41,17 @@ int main(int count, char **words) {
             if (row.words[body / 8] != check(h.generation, row.words, body / 8)) continue;
             for (int k = s->first, same = k; k < last; k++, same = s->first) {
                 const Column *c = columns + k;
+                const int at = c->offset + 4 * s->aged;
                 union { int64_t count; int32_t pair[2]; } cell;  // a pair: length and value of a window mean
-                NEED(memchr("cwi", c->kind, 3) && c->offset >= 16 && c->offset + (c->kind == 'i' ? 4 : 8) <= body);
-                memcpy(&cell, row.bytes + c->offset, 8);
+                uint32_t age = 0;
+                NEED(memchr("cwi", c->kind, 3) && s->aged < 2 && at >= 16 && at + (c->kind == 'i' ? 4 : 8) <= body);
+                memcpy(&age, row.bytes + c->offset, 4 * s->aged);
+                memcpy(&cell, row.bytes + at, 8);
                 const int64_t value = c->kind == 'c' ? cell.count : cell.pair[c->kind == 'w'];
                 if (value == (c->kind == 'c' ? INT64_MIN : INT32_MIN)) continue;
                 while (strncmp(columns[same].key, c->key, 40)) same++;
-                if (row.number >= best[same].number) best[same] = (Best){row.number, row.end_ns, value, cell.pair[0]};
+                if (row.number < best[same].number) continue;
+                best[same] = (Best){row.number, row.end_ns - age, value, cell.pair[0]};
             }
         }
         for (int k = s->first; k < last; k++) {

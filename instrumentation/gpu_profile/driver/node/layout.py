@@ -1,15 +1,16 @@
 """How bytes lie in a file of the node's timeline: one device, one writer. All numbers are little-endian.
 
 A file is a header, descriptions of its streams and of their columns, and then the streams: rings of rows of one size.
-Signals whose readings end at the same moment share a stream. Row `k` (from 1) lies in slot `(k - 1) % slots` and holds,
-in this order:
+Signals that are read together share a stream. Row `k` (from 1) lies in slot `(k - 1) % slots` and holds, in this order:
 
 - its sequence number `k` (u64) and the moment at which its samples end (i64, ns since the epoch),
 - a cell for each column: a counter's reading (i64), an instant's (i32), or the length (u32, ns) and the value (i32) of
   a window mean; values are whole quanta, and the lowest number of its type stands where there is no sample,
 - zeros up to a multiple of 8 bytes, and the check (u64).
 
-A window mean may have several columns: its samples follow one another, and the last ends with the row.
+Drivers stamp what is read together at different moments: in such streams each cell begins with how long before the
+row's end its sample ended (u32, ns). A window mean may have several columns: its samples follow one another, and the
+last ends with the row.
 
 The check covers all words of the row and the file's generation. A row is valid if its check fits and its sequence
 number belongs to its slot; any other is not yet written, or has been overwritten. So nothing depends on the order in
@@ -28,12 +29,12 @@ from typing import Final, NamedTuple
 from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue.signals import POWER, SLOW_COUNTERS
 
-VERSION: Final = 1
+VERSION: Final = 2
 SUFFIX: Final = ".ring"
 MAGIC: Final = b"GPURING\n"
 #: Magic, version, number of streams, number of columns, zero, generation, created (ns since the epoch), UUID, check.
 HEADER: Final = struct.Struct("<8sHHHHQq96sQ")
-#: Name, offset of its rows in the file, slots, bytes of a row, first column, number of columns, zero.
+#: Name, offset of its rows in the file, slots, bytes of a row, first column, number of columns, whether cells are aged.
 STREAM: Final = struct.Struct("<16sQIHHHH4x")
 #: Key, quantum in its unit, unit, kind (`c` counter, `w` window mean, `i` instant), zero, offset of its cell in a row.
 COLUMN: Final = struct.Struct("<40sd12scBH")
@@ -61,13 +62,17 @@ _LONGEST_WRITTEN_NS: Final = 60_000_000_000
 _PREFIX: Final = struct.Struct("<Qq")
 _KINDS: Final = {Kind.COUNTER: b"c", Kind.WINDOW_MEAN: b"w", Kind.INSTANT: b"i"}
 _CELLS: Final = {b"c": "q", b"w": "Ii", b"i": "i"}
+#: No sample of a row ended earlier before it.
+LONGEST_AGE_NS: Final = 4_000_000_000
 #: How often signals of a tier are read at most.
 _PERIODS_NS: Final = {Tier.FAST: 0, Tier.GPM: 100_000_000, Tier.SLOW: 1_000_000_000, Tier.RARE: 10_000_000_000}
 #: The driver's own samples of power come so often (an H100's and an H200's), and are fetched many at a time.
 _SAMPLED_NS: Final = 20_000_000
 _SAMPLED_IN_A_ROW: Final = 8
-#: The driver buffers samples of utilisation, whose nominal window is shorter than this; it has no buffer for others.
+#: The driver buffers samples of utilisation, whose nominal window is shorter than this, and none of others. They come
+#: six times a second at most.
 _SAMPLED_WINDOW_NS: Final = 500_000_000
+_SAMPLED_UTILIZATION_NS: Final = 160_000_000
 _FEWEST_SLOTS: Final = 16
 
 
@@ -86,12 +91,14 @@ class Column(NamedTuple):
 class Stream:
     """A ring of rows: `slots` of them from `offset` on."""
 
-    def __init__(self, name: str, offset: int, slots: int, columns: Sequence[Column]) -> None:
+    def __init__(self, name: str, offset: int, slots: int, columns: Sequence[Column], *, aged: bool = False) -> None:
         self.name = name
         self.offset = offset
         self.slots = slots
         self.columns = tuple(columns)
-        cells = "<Qq" + "".join(_CELLS[column.kind] for column in columns)
+        #: Whether each cell begins with how long before the row's end its sample ended.
+        self.aged = aged
+        cells = "<Qq" + "".join(_cell(column.kind, aged=aged) for column in columns)
         cells += "x" * (-struct.calcsize(cells) % 8)
         #: A row without its check and as a whole, and its words.
         self.body = struct.Struct(cells)
@@ -109,7 +116,7 @@ class Stream:
     def absent(self) -> list[int]:
         """The cells of a row without samples, a window mean's length and value one after the other."""
         empty = {b"c": [NO_COUNT], b"w": [0, NO_VALUE], b"i": [NO_VALUE]}
-        return [number for column in self.columns for number in empty[column.kind]]
+        return [number for column in self.columns for number in [0] * self.aged + empty[column.kind]]
 
     def check(self, body: bytes | memoryview, generation: int) -> int:
         """The check of a row with this body."""
@@ -121,14 +128,17 @@ def _times(before: int, point: int) -> int:
     return before * point % PRIME
 
 
+def _cell(kind: bytes, *, aged: bool) -> str:
+    return "I" * aged + _CELLS[kind]
+
+
 def streams_for(
     signals: Iterable[Signal], *, periods_ns: Mapping[Tier, int], retention_ns: int, counters_ns: int = 0
 ) -> tuple[Stream, ...]:
     """The streams of a device with these signals, of which each tier is read every `periods_ns`.
 
-    Signals whose readings end at the same moment share a stream, for another moment takes another row. Energy and
-    throttle time are read by themselves, every `counters_ns` at most. A fast window mean may have been buffered by the
-    driver, and each instant may be a call of its own.
+    Signals that are read together share a stream. Energy and throttle time are read by themselves, every `counters_ns`
+    at most. A window mean that the driver may have buffered has one of its own, as many of its samples come at once.
     """
     grouped: dict[tuple[str, int], list[Signal]] = {}
     for signal in signals:
@@ -138,10 +148,8 @@ def streams_for(
             grouped[signal.key, _SAMPLED_NS * _SAMPLED_IN_A_ROW * 3 // 4] = [signal] * _SAMPLED_IN_A_ROW
         elif signal in SLOW_COUNTERS:
             grouped.setdefault(("counters", max(period, counters_ns)), []).append(signal)
-        elif signal.kind is Kind.INSTANT or (
-            signal.tier is Tier.FAST and signal.kind is Kind.WINDOW_MEAN and signal.window_ns < _SAMPLED_WINDOW_NS
-        ):
-            grouped[signal.key, period] = [signal]
+        elif is_buffered(signal):
+            grouped[signal.key, min(period, _SAMPLED_UTILIZATION_NS)] = [signal]
         else:
             grouped.setdefault((signal.tier.value, period), []).append(signal)
     made: list[Stream] = []
@@ -149,9 +157,16 @@ def streams_for(
     for (name, period), members in grouped.items():
         slots = min(MOST_SLOTS, max(_FEWEST_SLOTS, retention_ns // max(1, period) + 1))
         columns = [Column(signal.key, _KINDS[signal.kind], signal) for signal in members]
-        made.append(Stream(name, position, slots, columns))
+        # Activity counters are of one moment.
+        aged = len(set(members)) > 1 and members[0].tier is not Tier.GPM
+        made.append(Stream(name, position, slots, columns, aged=aged))
         position = made[-1].end
     return tuple(made)
+
+
+def is_buffered(signal: Signal) -> bool:
+    """Whether NVML may buffer samples of this utilisation, so that several come at once."""
+    return signal.kind is Kind.WINDOW_MEAN and signal.tier is not Tier.GPM and 0 < signal.window_ns < _SAMPLED_WINDOW_NS
 
 
 class Head(NamedTuple):
@@ -168,7 +183,7 @@ def pack_head(head: Head) -> bytes:
     columns = [column for stream in head.streams for column in stream.columns]
     told, first = bytearray(), 0
     for stream in head.streams:
-        place = stream.offset, stream.slots, stream.row.size, first, len(stream.columns), 0
+        place = stream.offset, stream.slots, stream.row.size, first, len(stream.columns), stream.aged
         told += STREAM.pack(stream.name.encode(), *place)
         first += len(stream.columns)
     for stream in head.streams:
@@ -177,7 +192,7 @@ def pack_head(head: Head) -> bytes:
             if signal is None:
                 raise ValueError(f"{key}: not a signal")
             told += COLUMN.pack(key.encode(), signal.quantum, signal.unit.encode(), kind, 0, offset)
-            offset += struct.calcsize(f"<{_CELLS[kind]}")
+            offset += struct.calcsize("<" + _cell(kind, aged=stream.aged))
     fields = (MAGIC, VERSION, len(head.streams), len(columns), 0, head.generation, head.created_ns, head.uuid.encode())
     return HEADER.pack(*fields, _head_check(HEADER.pack(*fields, 0) + told)) + bytes(told)
 
@@ -219,18 +234,18 @@ def _read_stream(
     end: int,
     size: int,
 ) -> Stream:
-    name, offset, slots, row_size, first, count, _ = row
-    if not 0 < slots <= MOST_SLOTS or not count or first + count > len(columns) or offset < end:
+    name, offset, slots, row_size, first, count, aged = row
+    if not 0 < slots <= MOST_SLOTS or not count or first + count > len(columns) or offset < end or aged > 1:
         raise LayoutError("a stream that cannot be")
     told = columns[first : first + count]
-    stream = Stream(_text(name), offset, slots, [_read_column(column) for column in told])
+    stream = Stream(_text(name), offset, slots, [_read_column(column) for column in told], aged=bool(aged))
     if stream.row.size != row_size or stream.end > size:
         raise LayoutError("a stream that does not fit its file")
     at = _PREFIX.size
     for *_, kind, _, place in told:
         if place != at:
             raise LayoutError("a cell that is not where it belongs")
-        at += struct.calcsize(f"<{_CELLS[kind]}")
+        at += struct.calcsize("<" + _cell(kind, aged=stream.aged))
     return stream
 
 

@@ -85,6 +85,7 @@ class _Cursor:
         self._windows: list[tuple[int, Signal]] = []
         at = 2
         for _, kind, signal in stream.columns:
+            at += stream.aged
             if signal is not None and wants(signal):
                 if kind == b"w":
                     self._windows.append((at, signal))
@@ -157,16 +158,21 @@ class _Cursor:
         return row if row[-1] == stream.check(data[at : at + stream.body.size], self._generation) else None
 
     def _take(self, row: tuple[int, ...], samples: list[Sample]) -> None:
-        end = row[1]
+        last = end = row[1]
         self.newest_ns = max(end, self.newest_ns)
+        aged = self._stream.aged
         for at, signal, absent in self._readings:
             value = row[at]
             if value != absent:
+                if aged:
+                    end = last - row[at - 1]
                 samples.append(_plain(Sample, (signal, end, end, value)))
         first = len(samples)
         for at, signal in reversed(self._windows):
             value = row[at + 1]
             if value != NO_VALUE:
+                if aged:
+                    end = last - row[at - 1]
                 start = end - row[at]
                 samples.append(_plain(Sample, (signal, start, end, value)))
                 if self._follow:

@@ -11,7 +11,7 @@ from typing import Final
 
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.driver.node.layout import SUFFIX, Head, Stream, pack_head, streams_for, windows_of
+from gpu_profile.driver.node.layout import LONGEST_AGE_NS, SUFFIX, Head, Stream, pack_head, streams_for, windows_of
 
 _HIGHEST: Final = 1 << 63
 _HIGHEST_VALUE: Final = 1 << 31
@@ -69,8 +69,9 @@ class RingWriter:
             for column in stream.columns:
                 if column.signal is not None:
                     window = column.kind == b"w"
+                    cell += stream.aged + window
                     self._places.setdefault(column.signal, (writing, cell, window))
-                    cell += 1 + window
+                    cell += 1
 
     @property
     def removed(self) -> bool:
@@ -95,9 +96,8 @@ class RingWriter:
                     for until, length in windows_of(start, end):
                         self._put_window(writing, cell, until, length, value)
             elif -_HIGHEST < value < (_HIGHEST_VALUE if writing.narrow[cell] else _HIGHEST):
-                if writing.filled and (writing.end != end or writing.cells[cell] != writing.stream.absent[cell]):
-                    self._write(writing)
-                writing.cells[cell], writing.end, writing.filled = value, end, 1
+                self._begin(writing, cell, cell - 1, end)
+                writing.cells[cell] = value
         for writing in touched:
             if writing.filled:
                 self._write(writing)
@@ -111,18 +111,32 @@ class RingWriter:
                 cells = writing.cells
             cells[:-2] = cells[2:]
             cells[-2:] = length, value
-            writing.filled += 1
+            writing.filled, writing.end = writing.filled + 1, end
         else:
-            if writing.filled and (writing.end != end or writing.cells[cell + 1] != writing.stream.absent[cell + 1]):
+            self._begin(writing, cell, cell - 2, end)
+            writing.cells[cell - 1], writing.cells[cell] = length, value
+
+    def _begin(self, writing: _RowBuilder, cell: int, age: int, end: int) -> None:
+        """Make room for a sample that ended at `end`: in the row that is being filled, if it fits there, or the next.
+        `cell` and `age` are the places of its value and of its age."""
+        if writing.filled:
+            first, last = min(end, writing.first), max(end, writing.end)
+            longest = LONGEST_AGE_NS if writing.stream.aged else 0
+            if last - first > longest or writing.cells[cell] != writing.stream.absent[cell]:
                 self._write(writing)
-            writing.cells[cell], writing.cells[cell + 1], writing.filled = length, value, 1
-        writing.end = end
+        if not writing.filled:
+            writing.first = writing.end = end
+        writing.first, writing.end, writing.filled = min(end, writing.first), max(end, writing.end), 1
+        if writing.stream.aged:
+            writing.ends[age] = end
 
     def _write(self, writing: _RowBuilder) -> None:
         stream, sequence = writing.stream, writing.sequence
+        for age, end in writing.ends.items():
+            writing.cells[age] = writing.end - end
         body = stream.body.pack(sequence, writing.end, *writing.cells)
         row = body + stream.check(body, self.generation).to_bytes(8, "little")
-        writing.cells, writing.filled = stream.absent.copy(), 0
+        writing.cells, writing.ends, writing.filled = stream.absent.copy(), {}, 0
         if os.pwrite(self._fd, row, stream.offset + (sequence - 1) % stream.slots * stream.row.size) != len(row):
             raise OSError(f"{self.name}: a row was cut off")
         writing.sequence = sequence + 1  # not before: a row that could not be written leaves no gap
@@ -137,14 +151,17 @@ class RingWriter:
 class _RowBuilder:
     """A stream's row that is being filled."""
 
-    __slots__ = ("cells", "end", "filled", "narrow", "repeated", "sequence", "stream")
+    __slots__ = ("cells", "end", "ends", "filled", "first", "narrow", "repeated", "sequence", "stream")
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.cells = stream.absent.copy()
-        self.end = self.filled = 0
+        #: The ends of its samples by the places of their ages, if they have any; the first and the last of all.
+        self.ends: dict[int, int] = {}
+        self.first = self.end = self.filled = 0
         self.sequence = 1
         #: How many columns the stream's only signal has, if it has several; and which cells are of 4 bytes.
         same = {column.key for column in stream.columns}
         self.repeated = len(stream.columns) if len(same) == 1 < len(stream.columns) else 0
-        self.narrow = [column.kind != b"c" for column in stream.columns for _ in range(1 + (column.kind == b"w"))]
+        before = {b"c": [True] * stream.aged, b"i": [True] * stream.aged, b"w": [True] * (1 + stream.aged)}
+        self.narrow = [narrow for c in stream.columns for narrow in (*before[c.kind], c.kind != b"c")]

@@ -19,16 +19,17 @@ OTHER = Device("GPU-b", index=1, name="NVIDIA H100", minor=1)
 MIG = Device("MIG-a", parent="GPU-a", minor=None)
 
 
-def making(directory: Path, retention_s: float = 600.0) -> RingOptions:
-    """Files as an exporter makes them that reads ten times a second."""
-    return RingOptions(directory, PERIODS_NS, int(retention_s * 1e9))
+def making(directory: Path, retention_s: float = 600.0, counters_s: float = 0.0) -> RingOptions:
+    """Files as an exporter makes them that reads ten times a second, slow counters at most every `counters_s`."""
+    return RingOptions(directory, PERIODS_NS, int(retention_s * 1e9), int(counters_s * 1e9))
 
 
 def writer(
-    directory: Path, signals: Iterable[Signal], *, device: Device = GPU, now_ns: int = 1, retention_s: float = 600.0
-) -> RingWriter:
+    directory: Path, signals: Iterable[Signal], *,
+    device: Device = GPU, now_ns: int = 1, retention_s: float = 600.0, counters_s: float = 0.0,
+) -> RingWriter:  # fmt: skip
     """A file for a device."""
-    return RingWriter(making(directory, retention_s), device.uuid, signals, now_ns)
+    return RingWriter(making(directory, retention_s, counters_s), device.uuid, signals, now_ns)
 
 
 def table(*devices: NodeDevice, problem: str = "", ended: bool = False, events: Iterable[Event] = ()) -> Table:

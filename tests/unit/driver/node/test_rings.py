@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.driver.node.rings import GPU, writer
 
-from gpu_profile.catalogue import SIGNALS, Kind, Signal
+from gpu_profile.catalogue import SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.node import layout
@@ -67,6 +67,63 @@ def test_a_round_is_one_row_of_each_stream(tmp_path: Path) -> None:
     data = (tmp_path / ring.name).read_bytes()
     assert stream.row.unpack_from(data, stream.offset)[0] == 1
     assert data[stream.offset + stream.row.size :].count(0) == len(data) - stream.offset - stream.row.size
+
+
+def test_what_is_read_together_is_one_row_though_the_driver_stamps_each_signal_by_itself(tmp_path: Path) -> None:
+    ring = writer(tmp_path, USED)
+    reader = RingReader(tmp_path / ring.name)
+    made = [
+        reading(rows.NVLINK_RX, T + 3_000_001, 1),
+        reading(rows.PCIE_RX, T, 2),
+        Sample(rows.POWER_AVERAGE, T - S, T + 7, 500),
+    ]
+    ring.append(made)
+    assert _written(tmp_path / ring.name) == {"fast": 1}
+    assert set(reader.read()) == set(made)
+    # Not those that are further apart than an age can say, nor a second sample of a signal.
+    ring.append(
+        [reading(rows.PCIE_RX, T + S, 3), reading(rows.NVLINK_RX, T + 6 * S, 4), reading(rows.PCIE_RX, T + S, 5)]
+    )
+    assert _written(tmp_path / ring.name) == {"fast": 4}
+    assert {(sample.t_end_ns, sample.value) for sample in reader.read()} == {(T + S, 3), (T + 6 * S, 4), (T + S, 5)}
+
+
+def _written(path: Path) -> dict[str, int]:
+    """How many rows were written of each stream."""
+    data = path.read_bytes()
+    found = {}
+    for stream in layout.read_head(data, len(data)).streams:
+        at = range(stream.offset, stream.end, stream.row.size)
+        found[stream.name] = max(struct.unpack_from("<Q", data, place)[0] for place in at)
+    return found
+
+
+def test_all_signals_of_an_h100_are_kept_for_as_long_as_was_asked_for(tmp_path: Path) -> None:
+    """As an H100's driver answers: power 50 times a second, utilisation five, a stamp of its own for every counter and
+    every call."""
+    every = [signal for signal in SIGNALS if signal.tier is not Tier.RARE]
+    ring = writer(tmp_path, every, retention_s=60, counters_s=0.25)
+    end = 0
+    for turn in range(700):
+        now = T + turn * S // 10
+        made = []
+        for n, signal in enumerate(every):
+            if signal is rows.POWER or layout.is_buffered(signal):
+                length, each = (20_000_000, 4) if signal is rows.POWER else (200_000_000, 4)
+                if turn % 4 == 0:
+                    count = 4 * S // 10 // length
+                    ends = [now - (count - 1 - i) * length for i in range(count)]
+                    made += [Sample(signal, at - length, at, each) for at in ends]
+                continue
+            period = {Tier.FAST: 1, Tier.GPM: 3, Tier.SLOW: 10}[signal.tier]
+            if turn % (3 if signal in rows.SLOW_COUNTERS else period) == 0:
+                end = now if signal.tier is Tier.GPM else now + n * 1_003
+                made.append(Sample(signal, end - S if signal.kind is Kind.WINDOW_MEAN else end, end, n))
+        ring.append(made)
+    found = by_signal(RingReader(tmp_path / ring.name).read())
+    assert set(found) == set(every)
+    for signal, samples in found.items():
+        assert samples[-1].t_end_ns - samples[0].t_start_ns >= 58 * S, signal.key
 
 
 def test_one_who_comes_later_gets_all_that_is_there_or_only_the_newest(tmp_path: Path) -> None:
@@ -232,9 +289,9 @@ def test_files_that_are_none_of_ours_are_refused_and_none_blocks(tmp_path: Path)
     with pytest.raises(OSError, match="symbolic links"):
         RingReader(tmp_path / "link")
     newer = bytearray((tmp_path / ring.name).read_bytes())
-    struct.pack_into("<H", newer, 8, 2)
+    struct.pack_into("<H", newer, 8, 3)
     (tmp_path / "newer").write_bytes(newer)
-    with pytest.raises(LayoutError, match="version 2, but this gpu-profile reads version 1"):
+    with pytest.raises(LayoutError, match="version 3, but this gpu-profile reads version 2"):
         RingReader(tmp_path / "newer")
 
 
@@ -279,7 +336,7 @@ def test_no_file_is_left_where_its_header_cannot_be_written(tmp_path: Path, monk
 
 def test_eight_gpus_read_ten_times_a_second_for_ten_minutes_take_little(tmp_path: Path) -> None:
     plain = [rows.ENERGY, rows.POWER_AVERAGE, rows.UTILIZATION, *rows.THROTTLES, rows.PCIE_RX, rows.PCIE_TX]
-    ring = writer(tmp_path, [*plain, rows.MEMORY_USED, rows.TEMPERATURE, rows.CLOCK_SM])
+    ring = writer(tmp_path, [*plain, rows.MEMORY_USED, rows.TEMPERATURE, rows.CLOCK_SM], counters_s=0.25)
     assert 8 * (tmp_path / ring.name).stat().st_size <= 8 << 20
 
 
