@@ -100,9 +100,10 @@ def _record(watch: Watch, recorder: Recorder, directory: Path, seconds: float | 
     end = float("inf") if seconds is None else started + seconds
     while not (ended or recorder.problem) and (left := end - time.monotonic()) > 0:
         time.sleep(min(_LOOK_S, left))
-    watch.stop()
-    if recorder.problem:
-        raise RecordingError(recorder.problem)
-    size = sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
     length = time.monotonic() - started
+    if recorder.problem:
+        watch.stop()
+        raise RecordingError(recorder.problem)
+    watch.finish()
+    size = sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
     click.echo(f"{recorder.samples:,} samples in {length:.1f} s; {directory} holds {si(size, 'B')}", err=True)

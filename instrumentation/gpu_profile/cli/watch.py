@@ -117,7 +117,9 @@ class Watch:
         if not self._answered.wait(LATE_S):
             self.problem = "the command ended before the driver had answered"
         elif self.sampler is not None:
-            time.sleep(SETTLE_S)
+            from gpu_profile.driver import lag_s
+
+            time.sleep(max(SETTLE_S, lag_s(self.sampler.driver)))
             self.sampler.flush(0.25)
         self.stop()
 

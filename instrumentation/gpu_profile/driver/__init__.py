@@ -13,6 +13,6 @@ new driver is a module with a class that fulfils `protocol.Driver`, and a row in
 another package is an entry point of the group `gpu_profile.drivers`.
 """
 
-from gpu_profile.driver.protocol import Capability, Driver, live_driver
+from gpu_profile.driver.protocol import Capability, Driver, lag_s, live_driver
 
-__all__ = ["Capability", "Driver", "live_driver"]
+__all__ = ["Capability", "Driver", "lag_s", "live_driver"]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from gpu_profile.driver.node.driver import NodeDriver
+    from gpu_profile.driver.nvml import NvmlDriver
 
 GRAMMAR: Final = "auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR"
 #: Entry points of this group add words: each names a callable `(argument: str | None, clock: Clock) -> Driver`.
@@ -43,7 +44,8 @@ def open_driver(
     """The driver that `spec` names.
 
     `auto` is NVML, else nvidia-smi; a simulated GPU is only opened when asked for. With `node_s` it is the node's
-    timeline, where that has samples every `node_s` at least and all GPUs of this process. `groups` are those whose
+    timeline, where that has samples every `node_s` at least and all GPUs of this process; where it is not, NVML's
+    driver says later whether it is `superseded`. `groups` are those whose
     signals are read, the usual ones by default. `enter(index)` is called before NVML is asked for anything of a GPU
     while it lists them; where it says no, that one is left alone. `events`: whether NVML is asked for XID errors.
     `counters_s`: how often NVML is asked at most for counters that take it long.
@@ -55,7 +57,7 @@ def open_driver(
     settings: _Settings = {"groups": chosen, "enter": enter, "events": events, "counters_s": counters_s}
     nvml = partial(_nvml, settings=settings)
     openers: Mapping[str, Callable[[], Driver]] = {
-        "auto": lambda: _covering(clock, chosen, node_s) or _auto(clock, nvml),
+        "auto": lambda: _auto(clock, nvml) if node_s is None else _node_first(clock, nvml, chosen, node_s),
         "nvml": lambda: nvml(clock),
         "node": lambda: _node(argument, clock, chosen),
         "simulated": lambda: _simulated(argument, clock, settings),
@@ -110,6 +112,23 @@ def _auto(clock: Clock, nvml: Callable[[Clock], Driver]) -> Driver:
     )
 
 
+def _node_first(
+    clock: Clock, nvml: Callable[[Clock], NvmlDriver], groups: Collection[Group], interval_s: float
+) -> Driver:
+    def covered() -> bool:
+        found = _covering(clock, groups, interval_s)
+        if found is not None:
+            found.close()
+        return found is not None
+
+    def superseded_later(clock: Clock) -> Driver:
+        driver = nvml(clock)
+        driver.superseded = covered
+        return driver
+
+    return _covering(clock, groups, interval_s) or _auto(clock, superseded_later)
+
+
 class _Settings(TypedDict):
     """What only NVML's driver is told."""
 
@@ -119,7 +138,7 @@ class _Settings(TypedDict):
     counters_s: float
 
 
-def _nvml(clock: Clock, *, settings: _Settings) -> Driver:
+def _nvml(clock: Clock, *, settings: _Settings) -> NvmlDriver:
     from gpu_profile.driver.nvml import NvmlDriver
 
     return NvmlDriver(clock=clock, **settings)
@@ -132,10 +151,8 @@ def _node(argument: str | None, clock: Clock, groups: Collection[Group]) -> Node
     return NodeDriver(directory_of(argument, os.environ), clock=clock, groups=groups)
 
 
-def _covering(clock: Clock, groups: Collection[Group], interval_s: float | None) -> Driver | None:
+def _covering(clock: Clock, groups: Collection[Group], interval_s: float) -> Driver | None:
     """The node's timeline if it may stand for NVML: it is kept, fine enough, and has every GPU that `/dev` shows."""
-    if interval_s is None:
-        return None
     try:
         driver = _node(None, clock, groups)
     except GpuBackendError:

@@ -75,3 +75,9 @@ def live_driver(driver: Driver) -> str:
     """The name of the driver that reads the GPUs now: for the node's timeline, that of the process which keeps it."""
     recorded: str = getattr(driver, "recorded_driver", "")
     return recorded if recorded and driver.name.startswith("node:") else driver.name
+
+
+def lag_s(driver: Driver | None) -> float:
+    """By how many seconds a driver's last samples come after the time that they are of, beyond NVML's own."""
+    found: float = getattr(driver, "lag_s", 0.0)
+    return found

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, Signal
 from gpu_profile.catalogue.samples import Device, DeviceKind, Interval, Sample
-from gpu_profile.driver import live_driver
+from gpu_profile.driver import lag_s, live_driver
 from gpu_profile.driver.visible import VARIABLE, Visible
 from gpu_profile.errors import GpuBackendError, GpuProfileError
 from gpu_profile.history.timeline import Timeline
@@ -231,7 +231,7 @@ class Run:
         """Until the samples reach the run's end, or do not come."""
         timelines = self._timelines()
         energies = [c for timeline in timelines if (c := timeline.best(ENERGY_SOURCES)) is not None]
-        last_ns = self.end_ns + nanoseconds(SETTLE_S)
+        last_ns = self.end_ns + nanoseconds(max(SETTLE_S, lag_s(sampler.driver)))
         target, read_ns = sampler.next_round(), self._clock.now_ns()
         sampler.wake()
         while not (sampler.stopped or _refused(sampler)):

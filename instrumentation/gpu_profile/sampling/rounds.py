@@ -141,7 +141,7 @@ class Rounds(Generic[T]):
         """Take one `ask` for this interval back."""
         self._asked.remove(nanoseconds(interval_s))
 
-    def open(self) -> None:
+    def open(self) -> Driver:
         """Open the driver now; raises GpuBackendError if it cannot be used."""
         driver = self._open_driver()
         self._drivers_own_ns = nanoseconds(getattr(driver, "interval_s", 0.0))
@@ -152,6 +152,7 @@ class Rounds(Generic[T]):
             driver.close()
             raise
         self.driver, self.problem = driver, ""
+        return driver
 
     def close(self) -> None:
         """Close the driver; the next `step` opens it again."""
@@ -176,6 +177,7 @@ class Rounds(Generic[T]):
         if tiers and driver is not None:
             try:
                 if "devices" in tiers:
+                    driver = self._preferred(driver)
                     self._enumerate(driver)
                 self._read_all(driver, [tier for tier in tiers if tier in _READS], now)
                 if "events" in tiers:
@@ -327,6 +329,16 @@ class Rounds(Generic[T]):
             return False
         _log.info("gpu-profile: reading %d devices through %s", len(self.states), self.driver and self.driver.name)
         return True
+
+    def _preferred(self, driver: Driver) -> Driver:
+        """The driver itself, or the one that it says has come."""
+        superseded = getattr(driver, "superseded", None)
+        if superseded is None or not superseded():
+            return driver
+        self.close()
+        driver = self.open()
+        _log.info("gpu-profile: reading %d devices through %s from now on", len(self.states), driver.name)
+        return driver
 
     def _lose_driver(self, reason: str, now: int) -> None:
         if reason != self.problem:

@@ -14,6 +14,7 @@ from support.programs import environment, printed
 
 from gpu_profile.driver import simulated
 from gpu_profile.driver.node.table import TableFile
+from gpu_profile.recording import read_recording
 
 #: Works on the simulated GPU for a while and tells what its regions cost, and of what. NVML is never loaded: a process
 #: that imports the binding fails.
@@ -101,6 +102,15 @@ def test_a_program_is_joined_from_the_node_s_timeline_without_nvml(exporter: Exp
     assert found["energy_j"] / found["active_s"] > 150
     assert {key for key, n in found["samples"].items() if n} >= {"energy", "power", "graphics", "memory_used"}
     assert not found["implausible"]
+
+
+def test_a_recording_through_the_timeline_waits_for_its_last_samples(exporter: Exporter, tmp_path: Path) -> None:
+    """They are a second behind."""
+    out = tmp_path / "out"
+    printed("-m", "gpu_profile.cli", "record", str(out), "--driver", f"node:{exporter.timeline}", "--seconds", "3")
+    (found,) = read_recording(out).samples.values()
+    for key in ("energy", "power", "graphics"):
+        assert found[key].t_end[-1] - found[key].t_end[0] >= 3e9, key
 
 
 def test_a_killed_exporter_leaves_a_history_that_the_next_one_goes_on_with(tmp_path: Path) -> None:

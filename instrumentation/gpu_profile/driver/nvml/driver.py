@@ -50,6 +50,8 @@ class NvmlDriver:
         counters_s: float = 0.0,
     ) -> None:
         self._name = name
+        #: Whether a driver has come that is preferred to this one: asked now and then by whoever may change over.
+        self.superseded: Callable[[], bool] | None = None
         self._counters_ns = nanoseconds(counters_s)
         self._clock = clock
         self._wanted = None if devices is None else frozenset(devices)

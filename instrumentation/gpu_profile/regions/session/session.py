@@ -15,7 +15,7 @@ from typing import Final
 
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.driver import Driver, live_driver, own_process
+from gpu_profile.driver import Driver, lag_s, live_driver, own_process
 from gpu_profile.driver.visible import Spec
 from gpu_profile.join.summary import Judged
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
@@ -220,7 +220,7 @@ class Session(Entrance):
             self.clock.wait(threading.Event(), 0.005)
         if not self.ignoring:
             # Samples that another process reads come later than this one asks for them.
-            lag_ns = nanoseconds(getattr(self.sampler.driver, "lag_s", 0.0))
+            lag_ns = nanoseconds(lag_s(self.sampler.driver))
             ended_ns = max((e.end_ns for e in [*self.joiner.backlog.everyone(), *self.began]), default=0)
             if lag_ns and ended_ns:
                 self.clock.wait(threading.Event(), (ended_ns + lag_ns - self.clock.now_ns()) / NS_PER_S)

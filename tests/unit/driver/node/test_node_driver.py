@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.driver.node.rings import GPU, MIG, OTHER, listed, put, table, writer
 
-from gpu_profile.catalogue import Tier
+from gpu_profile import catalogue
+from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue import signals as rows
-from gpu_profile.catalogue.samples import DeviceKind, Event, ProcessUse, Sample
-from gpu_profile.driver import live_driver
+from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
+from gpu_profile.driver import Capability, grammar, live_driver
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.node.driver import STALE_S, NodeDriver
 from gpu_profile.driver.node.table import Table, parse, pid_namespace
 from gpu_profile.driver.node.writer import RingWriter
+from gpu_profile.driver.null import SilentDriver
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
@@ -283,6 +285,59 @@ def test_auto_takes_the_timeline_if_it_is_kept_and_fine_enough(node: Node, auto:
     assert auto(0.1) == "no GPU driver"
     node.list(listed(GPU, node.ring.name), ended=True)
     assert auto(0.1) == "no GPU driver"
+
+
+class Nvml(SilentDriver):
+    """Stands for NVML: one GPU, whose energy counter says 1 J more each time."""
+
+    name, version = "nvml", "580.1"
+    superseded: Callable[[], bool] | None = None
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock, self._value = clock, 0
+
+    def devices(self) -> Sequence[Device]:
+        return [GPU]
+
+    def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
+        return {signal: Capability(signal is rows.ENERGY) for signal in catalogue.SIGNALS}
+
+    def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
+        self._value += 1000
+        now = self._clock.now_ns()
+        return [Sample(rows.ENERGY, now, now, self._value)] if tier is Tier.FAST else ()
+
+
+def test_who_fell_back_to_nvml_goes_on_with_the_timeline_once_it_is_kept_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PROFILE_TIMELINE", str(node.directory))
+    monkeypatch.setattr(grammar, "_nvml", lambda clock, **_: Nvml(node.clock))
+    node.list(listed(GPU, node.ring.name), ended=True)
+    sampler = Sampler(lambda: open_driver("auto", clock=node.clock, node_s=0.1), clock=node.clock)
+    for _ in range(30):
+        sampler.step()
+        node.clock.advance(0.1)
+    assert sampler.driver is not None
+    assert sampler.driver.name == "nvml"
+    node.list(listed(GPU, node.ring.name))
+    node.value = 40_000
+    for _ in range(100):
+        node.write()
+        sampler.step()
+    assert sampler.driver.name == f"node:{node.directory}"
+    state = sampler.states[GPU.uuid]
+    assert state.up
+    assert not sampler.problem
+    assert node.clock.now_ns() - (state.timeline.columns[rows.ENERGY].watermark_ns or 0) < 1_000_000_000
+    assert [event.kind for event in sampler.events] == []
+    # Who asked for samples more often than the timeline has them stays.
+    finer = Sampler(lambda: open_driver("auto", clock=node.clock, node_s=0.05), interval_s=0.05, clock=node.clock)
+    for _ in range(100):
+        node.write()
+        finer.step()
+    assert finer.driver is not None
+    assert finer.driver.name == "nvml"
 
 
 def test_it_can_be_named_with_and_without_its_folder(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
