@@ -1,5 +1,4 @@
-// ring FILE: the newest samples in a file of the node's timeline, whose bytes docs/node-timeline.md describes.
-// Prints a line for each signal of each stream: `signal end_ns value unit`, and the length in ns of a window mean.
+// ring FILE: `signal end_ns value unit [length_ns]` of the newest samples in a file as docs/node-timeline.md has it.
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,16 +40,13 @@ int main(int count, char **words) {
             if (row.words[body / 8] != check(h.generation, row.words, body / 8)) continue;
             for (int k = s->first, same = k; k < last; k++, same = s->first) {
                 const Column *c = columns + k;
-                const int at = c->offset + 4 * s->aged;
+                const int at = c->offset + 4 * s->aged; uint32_t age = 0;
                 union { int64_t count; int32_t pair[2]; } cell;  // a pair: length and value of a window mean
-                uint32_t age = 0;
                 NEED(memchr("cwi", c->kind, 3) && s->aged < 2 && at >= 16 && at + (c->kind == 'i' ? 4 : 8) <= body);
-                memcpy(&age, row.bytes + c->offset, 4 * s->aged);
-                memcpy(&cell, row.bytes + at, 8);
+                memcpy(&age, row.bytes + c->offset, 4 * s->aged), memcpy(&cell, row.bytes + at, 8);
                 const int64_t value = c->kind == 'c' ? cell.count : cell.pair[c->kind == 'w'];
-                if (value == (c->kind == 'c' ? INT64_MIN : INT32_MIN)) continue;
                 while (strncmp(columns[same].key, c->key, 40)) same++;
-                if (row.number < best[same].number) continue;
+                if (value == (c->kind == 'c' ? INT64_MIN : INT32_MIN) || row.number < best[same].number) continue;
                 best[same] = (Best){row.number, row.end_ns - age, value, cell.pair[0]};
             }
         }
