@@ -33,8 +33,7 @@ from gpu_profile.join.unmixing.undetermined import Undetermined
 Z95: Final = 1.959964
 #: The same of Student's t, for 1 to 15 degrees of freedom.
 _T95: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-#: No half-width is below this share of its rate.
-_LEAST_WIDTH: Final = 0.003
+_LEAST_WIDTH: Final = 0.003  #: no half-width is below this share of its rate
 #: A rate is given if its half-width is below this share of it (or of the mean of the signal, if that is larger).
 WIDEST_HALF_WIDTH: Final = 0.25
 #: This share of the highest rate is next to nothing: a rate that is known by a part of it is known.
@@ -49,10 +48,8 @@ _IMPOSSIBLE: Final = 2.0
 _TRIFLE, _HIGHEST = 1e-4, 300.0
 #: Fewer windows than this per unknown say nothing about the noise.
 WINDOWS_PER_RATE: Final = 4
-#: What is taken to be 0 is known as well as this.
-_SURELY: Final = 1e200
-#: Blocks of windows from which their differences tell anything.
-_FEWEST_BLOCKS: Final = 6
+_SURELY: Final = 1e200  #: what is taken to be 0 is known as well as this
+_FEWEST_BLOCKS: Final = 6  #: blocks of windows from which their differences tell anything
 #: What was known beforehand is contradicted by what draws it so many standard deviations away.
 _BEYOND: Final = 3.0
 #: What physics says of how large a group's unknowns are counts for as much as so many of them.
@@ -267,10 +264,14 @@ class Fit:
         """The rate of a mixture of columns in proportion to `weights`, which add up to 1: a region and those inside."""
         if self.n == 0:
             return Rate(0.0, np.inf, 0, "no samples yet")
-        trifle = float(weights[weights < _TRIFLE].sum())
-        weights = np.where(weights < _TRIFLE, 0.0, weights)
+        found, bulk = self._rate(weights), np.where(weights < _TRIFLE, 0.0, weights)
+        left = float((weights - bulk).sum()) * min(self.most, _HIGHEST * self.mean)
+        without = self._rate(bulk, left) if left else found
+        return min(found, without, key=lambda rate: (bool(rate.reason), rate.half_width))
+
+    def _rate(self, weights: Floats, unknown: float = 0.0) -> Rate:
         n, value = int(self._seen[weights > 0].max(initial=0)), float(weights @ self._means @ self.solution)
-        half_width = sum(self._widths(weights).values()) + (trifle and trifle * min(self.most, _HIGHEST * self.mean))
+        half_width = sum(self._widths(weights).values()) + unknown
         reason = self._reason(weights, value, half_width, n)
         result = Rate(min(max(value, 0.0), self.most), half_width, n, reason)
         return (self._overlap(weights, n) or result) if reason else result

@@ -332,6 +332,14 @@ def test_what_overlaps_for_nanoseconds_leaves_nothing_else_open(most: float) -> 
     assert all(fit.rate(column).reason for column in np.eye(K + 3)[-2:])
 
 
+def test_a_mixture_that_every_window_has_is_told_with_its_least_part() -> None:
+    """Only as a whole: without it, nothing says that it is not the least part that draws all."""
+    weights = np.array([1 - 3e-10, 3e-10])
+    values = 500 + np.random.default_rng(1).normal(0, 1e-3, 40)
+    assert Fit(of(np.tile(weights, (40, 1)), values)).rate(weights).value == pytest.approx(500, abs=0.01)
+    assert not Fit(of(np.tile(weights, (40, 1)), values)).rate(weights).reason
+
+
 @pytest.mark.parametrize("most", [1050.0, math.inf])
 def test_only_a_millionth_that_no_window_had_leaves_nothing_open(most: float) -> None:
     trial = experiment(1)
