@@ -16,8 +16,10 @@ import yaml
 from support.programs import printed
 from unit.exporter.settings import served
 
+from gpu_profile.driver.node.table import DIRECTORY
 from gpu_profile_exporter.cli import exporter
 from gpu_profile_exporter.config.toml import DEFAULT_FILE
+from gpu_profile_exporter.operating import runtime
 from gpu_profile_exporter.operating.healthcheck import candidates
 
 ROOT = Path(__file__).parents[2]
@@ -144,7 +146,7 @@ def test_what_is_written_at_run_time_has_a_place_on_the_read_only_root() -> None
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
-@pytest.mark.parametrize("name", ["kubernetes", "kubernetes-attribution"])
+@pytest.mark.parametrize("name", ["kubernetes", "kubernetes-attribution", "kubernetes-timeline"])
 def test_kustomize_makes_valid_manifests_with_the_settings_in_them(name: str) -> None:
     done = subprocess.run(["kubectl", "kustomize", DOCKER / name], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -155,6 +157,34 @@ def test_kustomize_makes_valid_manifests_with_the_settings_in_them(name: str) ->
     used = {row["configMap"]["name"] for row in volumes if "configMap" in row}
     assert used == {made["ConfigMap"]["metadata"]["name"]}
     assert made["ConfigMap"]["data"].keys() == {"exporter.toml"}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_the_timeline_of_the_pods_lies_where_programs_look_for_it() -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", DOCKER / "kubernetes-timeline"], capture_output=True, text=True, check=True
+    )
+    (daemonset,) = (made for made in yaml.safe_load_all(done.stdout) if made["kind"] == "DaemonSet")
+    pod = daemonset["spec"]["template"]["spec"]
+    (made,) = pod["containers"]
+    where = served(made["args"]).timeline
+    mounts = {row["mountPath"]: row["name"] for row in made["volumeMounts"] if not row.get("readOnly")}
+    volumes = {row["name"]: row for row in pod["volumes"]}
+    assert where == DIRECTORY
+    assert volumes[mounts[str(where)]]["hostPath"]["path"] == str(where)
+
+
+def test_the_service_keeps_a_timeline_where_programs_look_for_it_and_can_be_told_to_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = (DOCKER / "systemd" / "gpu-profile-exporter.service").read_text().splitlines()
+    unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    assert served(unit["ExecStart"].split()[1:]).timeline == DIRECTORY
+    directories = sorted(f"/run/{name}" for name in unit["RuntimeDirectory"].split())
+    assert str(DIRECTORY) in directories
+    monkeypatch.setenv("RUNTIME_DIRECTORY", ":".join(directories))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    assert runtime.given() == [runtime.SERVICE_DIRECTORY]
 
 
 def test_the_pod_asks_the_nvidia_runtime_for_all_gpus_and_only_for_nvml() -> None:

@@ -19,9 +19,10 @@ ROOT_DIRECTORY: Final = Path("/run/gpu-profile")
 
 def given() -> list[Path]:
     """What systemd gives a service (RUNTIME_DIRECTORY) or a session (XDG_RUNTIME_DIR)."""
-    variables = ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR")
-    found = [os.environ.get(variable, "").partition(":")[0] for variable in variables]
-    return [Path(path) for path in found if path]
+    # A service may have several, which systemd sorts.
+    services = os.environ.get("RUNTIME_DIRECTORY", "").split(":")
+    service = str(SERVICE_DIRECTORY) if str(SERVICE_DIRECTORY) in services else services[0]
+    return [Path(path) for path in (service, os.environ.get("XDG_RUNTIME_DIR", "").partition(":")[0]) if path]
 
 
 def own() -> list[Path]:
