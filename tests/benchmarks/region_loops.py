@@ -30,6 +30,7 @@ from gpu_profile.analysis import analyse
 from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.driver.grammar import open_driver
+from gpu_profile.join.unmixing.mixture import Mixture
 from gpu_profile.recording import read_recording
 from gpu_profile.regions import running
 from gpu_profile.regions.frameworks.events import EventStream
@@ -219,8 +220,9 @@ def launching() -> dict[str, float]:
 
 #: Spans a second, and the seconds of one turn.
 RATE, TURN_S = 4_000, 2.0
-#: Sensors' timings are known, and searched for no more, after 1,000 windows at the latest.
-WARM_S = 120.0
+#: Timings of sensors are searched for no more after 1,000 windows, which takes minutes: here they stay as they are
+#: known after so long.
+WARM_S = 30.0
 _chance = random.Random(1)  # noqa: S311 - no secret
 
 
@@ -263,6 +265,8 @@ def joined() -> dict[str, float]:
     started = time.monotonic()
     while time.monotonic() - started < WARM_S and not _settled():
         paced(ours, TURN_S)
+    _stay()
+    paced(ours, TURN_S)
     warm_s = time.monotonic() - started
     last = Nowhere.last
     attributes = dict(last.attributes or {}) if last is not None else {}
@@ -276,8 +280,11 @@ def joined() -> dict[str, float]:
             pass
 
     before = _unjoined(own)
-    turns = [(_cpu(theirs, plain), _cpu(ours, own), _cpu(without, plain)) for _ in range(5)]
-    span, region_, bare_ = (median(column) for column in zip(*turns, strict=True))
+    turns = []
+    for _ in range(5):
+        _stay()  # one that was not looked for long enough can be refuted, and is then looked for again
+        turns.append((_cpu(ours, own), _cpu(theirs, plain), _cpu(without, plain)))
+    region_, span, bare_ = (median(column) for column in zip(*turns, strict=True))
     unjoined = _unjoined(own) - before
     process.stop()
     found = {"span": span, "region": region_, "bare": bare_, "attributes": len(attributes)}
@@ -289,9 +296,18 @@ def _unjoined(provider: TracerProvider) -> int:
     return sum(each.unjoined for each in processors if isinstance(each, GpuSpanProcessor))
 
 
+def _mixtures() -> list[Mixture]:
+    return [mixture for pool in process.session().joiner.pools.values() for mixture in pool._live]
+
+
+def _stay() -> None:
+    """Look for no timings any more."""
+    for mixture in _mixtures():
+        mixture.lock()
+
+
 def _settled() -> bool:
-    session = process.session()
-    mixtures = [mixture for pool in session.joiner.pools.values() for mixture in pool._live]
+    mixtures = _mixtures()
     return bool(mixtures) and all(mixture.locked for mixture in mixtures)
 
 
