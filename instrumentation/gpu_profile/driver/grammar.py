@@ -126,7 +126,11 @@ def _node_first(
         driver.superseded = covered
         return driver
 
-    return _covering(clock, groups, interval_s) or _auto(clock, superseded_later)
+    found = _covering(clock, groups, interval_s)
+    if found is None:
+        return _auto(clock, superseded_later)
+    found.superseded = found.starves
+    return found
 
 
 class _Settings(TypedDict):
@@ -151,7 +155,7 @@ def _node(argument: str | None, clock: Clock, groups: Collection[Group]) -> Node
     return NodeDriver(directory_of(argument, os.environ), clock=clock, groups=groups)
 
 
-def _covering(clock: Clock, groups: Collection[Group], interval_s: float) -> Driver | None:
+def _covering(clock: Clock, groups: Collection[Group], interval_s: float) -> NodeDriver | None:
     """The node's timeline if it may stand for NVML: it is kept, fine enough, and has every GPU that `/dev` shows."""
     try:
         driver = _node(None, clock, groups)

@@ -176,14 +176,22 @@ class Rounds(Generic[T]):
         driver = self.driver
         if tiers and driver is not None:
             try:
+                reads = [tier for tier in tiers if tier in _READS]
                 if "devices" in tiers:
-                    driver = self._preferred(driver)
-                    self._enumerate(driver)
-                self._read_all(driver, [tier for tier in tiers if tier in _READS], now)
+                    try:
+                        driver = self._preferred(driver)
+                        self._enumerate(driver)
+                    except GpuBackendError:
+                        if driver.name.startswith("node:"):  # what was written before its end is still there
+                            self._read_all(driver, reads, now)
+                        raise
+                self._read_all(driver, reads, now)
                 if "events" in tiers:
                     self._take_events(driver.events())
             except GpuBackendError as error:
                 self._lose_driver(str(error), now)
+                if driver.name.startswith("node:"):  # there may be another one, at once
+                    self._retry_ns = 0
         ended = self.clock.now_ns()
         self._end(ended, read=True)
         return max(0.0, (min(self._due.values(), default=now) - ended) / NS_PER_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ BATCH_S: Final = 0.7
 #: By so much the last samples come after the time that they are of: an exporter fetches what the driver buffers once a
 #: second. Who ends waits for them.
 LAG_S: Final = 1.2
+_LONGEST_LAG_S: Final = 3.0
 _AVAILABLE: Final = Capability(available=True)
 
 
@@ -65,7 +66,9 @@ class NodeDriver(SilentDriver):
         self.recorded_driver: Final = table.driver
         self.interval_s: Final = table.interval_s
         self.batch_s: Final = max(BATCH_S, table.interval_s)
-        self.lag_s: Final = LAG_S + table.interval_s
+        self.lag_s: Final = min(LAG_S + table.interval_s, _LONGEST_LAG_S)
+        #: Whether another driver should go on: asked now and then by whoever may change over.
+        self.superseded: Callable[[], bool] | None = None
 
     def _table(self) -> Table:
         table = self._file.read()
@@ -86,9 +89,19 @@ class NodeDriver(SilentDriver):
 
     @property
     def covers(self) -> bool:
-        """Whether the table has every GPU that this process's `/dev` shows, and any at all."""
-        known = {one.device.minor for one in self._table().devices if one.up and one.device.parent is None}
+        """Whether the table has every GPU that this process's `/dev` shows, and any at all, each with new samples."""
+        whole = [one for one in self._table().devices if one.up and one.device.parent is None]
+        known = {one.device.minor for one in whole if self._is_fresh(self._newest_ns(one))}
         return bool(known) and device_files(self._device_files) <= known
+
+    def starves(self) -> bool:
+        """Whether a device of this process is up, as the table says, and has no new samples that can be read. False
+        where there is no timeline: then reading fails."""
+        try:
+            up = [one for one in visible(self._table().devices, device_files(self._device_files)) if one.up]
+        except GpuBackendError:
+            return False
+        return any(not self._is_fresh(self._newest_ns(one)) for one in up)
 
     def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
         """The signals that the device's newest file has; why others are absent, as its writer says."""
@@ -116,18 +129,26 @@ class NodeDriver(SilentDriver):
         """With `FAST`, all that is new in the device's files, of every tier: they are read together."""
         if tier is not Tier.FAST:
             return ()
-        one = self._known(device)
+        try:
+            one = self._known(device)
+        except GpuBackendError:
+            # What was written before the end comes first.
+            if samples := self._read(self._readers.get(device.uuid, {})):
+                return samples
+            raise
         if not one.up:
             raise DeviceLost(one.reason or "lost")
+        samples = self._read(self._opened(one))
+        self._check_fresh(one)
+        return samples
+
+    def _read(self, readers: Mapping[str, RingReader]) -> list[Sample]:
         samples: list[Sample] = []
-        readers = self._opened(one)
         for reader in readers.values():
             with suppress(OSError):
                 samples += reader.read()
-        newest = max((reader.newest_ns or 0 for reader in readers.values()), default=0)
         if len(readers) > 1:
             samples.sort(key=_end)
-        self._check_fresh(device.uuid, newest)
         return samples
 
     def events(self) -> Sequence[Event]:
@@ -194,12 +215,20 @@ class NodeDriver(SilentDriver):
     def _wants(self, signal: Signal) -> bool:
         return signal.group in self._groups
 
-    def _check_fresh(self, uuid: str, newest: int) -> None:
+    def _newest_ns(self, one: NodeDevice) -> int:
+        return max((reader.newest_ns or 0 for reader in self._opened(one).values()), default=0)
+
+    def _is_fresh(self, newest_ns: int) -> bool:
         limit_s = max(STALE_S, STALE_INTERVALS * self.interval_s)
-        age_s = (self._clock.now_ns() - newest) / NS_PER_S
-        if not newest or abs(age_s) > limit_s:
-            age = f"for {age_s:.0f} s" if newest else "yet"
-            raise DeviceLost(f"the timeline in {self.directory} has had no sample of {uuid} {age}")
+        return bool(newest_ns) and abs(self._clock.now_ns() - newest_ns) <= limit_s * NS_PER_S
+
+    def _check_fresh(self, one: NodeDevice) -> None:
+        newest_ns = self._newest_ns(one)
+        if not self._is_fresh(newest_ns):
+            age = f"for {(self._clock.now_ns() - newest_ns) / NS_PER_S:.0f} s" if newest_ns else "yet"
+            unread = self._refused | self._unopened
+            why = "".join(f" ({unread[name]})" for name in one.files[:1] if name in unread)
+            raise DeviceLost(f"the timeline in {self.directory} has had no sample of {one.device.uuid} {age}{why}")
 
 
 def _end(sample: Sample) -> int:

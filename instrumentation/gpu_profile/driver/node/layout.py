@@ -155,10 +155,13 @@ def streams_for(
     made: list[Stream] = []
     position = HEADER.size + STREAM.size * len(grouped) + COLUMN.size * sum(map(len, grouped.values()))
     for (name, period), members in grouped.items():
-        slots = min(MOST_SLOTS, max(_FEWEST_SLOTS, retention_ns // max(1, period) + 1))
-        columns = [Column(signal.key, _KINDS[signal.kind], signal) for signal in members]
         # Activity counters are of one moment.
         aged = len(set(members)) > 1 and members[0].tier is not Tier.GPM
+        # A long window mean takes several rows, and readings beside it one of their own.
+        rows = -(-period // LONGEST_WINDOW_NS) if any(signal.kind is Kind.WINDOW_MEAN for signal in members) else 1
+        rows = max(1, rows) + (aged and rows > 1)
+        slots = min(MOST_SLOTS, max(_FEWEST_SLOTS, (retention_ns // max(1, period) + 1) * rows))
+        columns = [Column(signal.key, _KINDS[signal.kind], signal) for signal in members]
         made.append(Stream(name, position, slots, columns, aged=aged))
         position = made[-1].end
     return tuple(made)

@@ -62,7 +62,7 @@ class RingReader:
 
     @property
     def newest_ns(self) -> int | None:
-        """The end of the newest row that was read; None before there is one."""
+        """The end of the newest row that was there at first, or was read since; None before there is one."""
         return max((stream.newest_ns for stream in self._streams if stream.newest_ns), default=None)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class _Cursor:
 
     def __init__(self, fd: int, stream: Stream, generation: int, wants: Callable[[Signal], bool]) -> None:
         self._fd, self._stream, self._generation = fd, stream, generation
-        self.lost = self.newest_ns = 0
+        self.lost = 0
         #: A row that was not valid though a later one was: it is looked at once more before it counts as lost.
         self._doubtful = 0
         #: Where cells lie in a row: of counters and instants, each with what stands for no sample, and of window means.
@@ -95,6 +95,7 @@ class _Cursor:
         self.signals = {signal for _, signal, _ in self._readings} | {signal for _, signal in self._windows}
         self._follow = len(self._windows) > 1 == len(self.signals)
         self._first_newest = newest = self._newest() if self.signals else 0
+        self.newest_ns = self._end_of(newest) if newest else 0
         self._next = max(1, newest - stream.slots + 2)
 
     def skip(self) -> None:
@@ -179,6 +180,13 @@ class _Cursor:
                     end = start
         if self._follow:
             samples[first:] = samples[first:][::-1]
+
+    def _end_of(self, number: int) -> int:
+        """When a row's samples end; 0 if it is not valid any more."""
+        stream, size = self._stream, self._stream.row.size
+        data = os.pread(self._fd, size, stream.offset + (number - 1) % stream.slots * size)
+        row = self._row(memoryview(data), 0) if len(data) == size else None
+        return row[1] if row is not None else 0
 
     def _newest(self) -> int:
         """The highest sequence number of a valid row; 0 if there is none."""

@@ -19,7 +19,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse
 from gpu_profile.errors import GpuBackendError
 
 NAME: Final = "table.json"
-VERSION: Final = 1
+VERSION: Final = 2
 #: Where the timeline is, unless told otherwise.
 DIRECTORY: Final = Path("/run/gpu-profile")
 #: The variable that names another directory.

@@ -6,12 +6,22 @@ import os
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.driver.node.layout import LONGEST_AGE_NS, SUFFIX, Head, Stream, pack_head, streams_for, windows_of
+from gpu_profile.driver.node.layout import (
+    LONGEST_AGE_NS,
+    LONGEST_WINDOW_NS,
+    SUFFIX,
+    Head,
+    Stream,
+    pack_head,
+    streams_for,
+    windows_of,
+)
 
 _HIGHEST: Final = 1 << 63
 _HIGHEST_VALUE: Final = 1 << 31
@@ -85,6 +95,7 @@ class RingWriter:
         """
         places = self._places
         touched: dict[_RowBuilder, None] = {}
+        long: list[tuple[int, int, _RowBuilder, int, int]] = []
         for signal, start, end, value in samples:
             place = places.get(signal)
             if place is None:
@@ -92,12 +103,18 @@ class RingWriter:
             writing, cell, window = place
             touched[writing] = None
             if window:
-                if -_HIGHEST_VALUE < value < _HIGHEST_VALUE:
-                    for until, length in windows_of(start, end):
-                        self._put_window(writing, cell, until, length, value)
+                if not -_HIGHEST_VALUE < value < _HIGHEST_VALUE:
+                    continue
+                if long or end - start > LONGEST_WINDOW_NS:
+                    long += [(until, length, writing, cell, value) for until, length in windows_of(start, end)]
+                else:
+                    self._put_window(writing, cell, end, max(0, end - start), value)
             elif -_HIGHEST < value < (_HIGHEST_VALUE if writing.narrow[cell] else _HIGHEST):
                 self._begin(writing, cell, cell - 1, end)
                 writing.cells[cell] = value
+        # By their ends, so that parts of several signals share rows.
+        for end, length, writing, cell, value in sorted(long, key=itemgetter(0)):
+            self._put_window(writing, cell, end, length, value)
         for writing in touched:
             if writing.filled:
                 self._write(writing)

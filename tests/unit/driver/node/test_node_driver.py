@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,9 @@ def test_it_shows_the_devices_whose_files_this_process_sees_and_all_where_there_
     for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia¹"):
         (dev / name).touch()
     assert [d.uuid for d in driver.devices()] == ["GPU-a", "MIG-a"]
+    assert not driver.covers, "there are no samples yet"
+    node.write()
+    driver = node.open()
     assert driver.covers
     (dev / "nvidia7").touch()
     assert not driver.covers
@@ -338,6 +342,84 @@ def test_who_fell_back_to_nvml_goes_on_with_the_timeline_once_it_is_kept_again(
         finer.step()
     assert finer.driver is not None
     assert finer.driver.name == "nvml"
+
+
+@pytest.fixture
+def fallback(node: Node, monkeypatch: pytest.MonkeyPatch) -> Sampler:
+    """A sampler that reads the timeline by `auto`, on a machine with NVML."""
+    monkeypatch.setenv("GPU_PROFILE_TIMELINE", str(node.directory))
+    monkeypatch.setattr(grammar, "_nvml", lambda clock, **_: Nvml(node.clock))
+    node.write()
+    sampler = Sampler(lambda: open_driver("auto", clock=node.clock, node_s=0.1), clock=node.clock)
+    sampler.step()
+    assert sampler.driver is not None
+    assert sampler.driver.name.startswith("node:")
+    return sampler
+
+
+def test_auto_goes_on_with_nvml_where_the_timeline_is_kept_but_has_no_new_samples(
+    node: Node, fallback: Sampler
+) -> None:
+    """Its exporter's reader is stopped, or its file system is full."""
+    for _ in range(110):
+        node.clock.advance(0.1)
+        node.touch()
+        fallback.step()
+    assert fallback.driver is not None
+    assert fallback.driver.name == "nvml"
+    assert fallback.states[GPU.uuid].up
+    node.write()
+    for _ in range(60):
+        node.write()
+        fallback.step()
+    assert fallback.driver.name.startswith("node:")
+
+
+def test_auto_waits_for_a_device_that_the_timeline_calls_lost(node: Node, fallback: Sampler) -> None:
+    """A call of NVML could hang where the exporter's has."""
+    node.list(listed(GPU, node.ring.name, up=False, reason="its reader hangs"))
+    for _ in range(110):
+        node.clock.advance(0.1)
+        node.touch()
+        fallback.step()
+    assert fallback.driver is not None
+    assert fallback.driver.name.startswith("node:")
+    assert fallback.states[GPU.uuid].reason == "its reader hangs"
+
+
+def test_when_the_timeline_ends_its_last_samples_are_read_and_nvml_follows_at_once(
+    node: Node, fallback: Sampler
+) -> None:
+    fallback.step(force=True)
+    last = [node.write(), node.write()]
+    node.list(listed(GPU, node.ring.name), ended=True)
+    column = fallback.states[GPU.uuid].timeline.columns[rows.ENERGY]
+    fallback.step(force=True)
+    assert column.watermark_ns == last[-1].t_end_ns
+    fallback.step(force=True)
+    fallback.step()
+    assert fallback.driver is not None
+    assert fallback.driver.name == "nvml"
+
+
+@pytest.mark.parametrize("offset", [8, 200])
+def test_auto_takes_no_timeline_whose_files_cannot_be_read(
+    node: Node, auto: Callable[[float | None], str], offset: int
+) -> None:
+    """Of another version, or damaged."""
+    node.write()
+    path = node.directory / node.ring.name
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+    assert auto(0.1) == "no GPU driver"
+    with pytest.raises(DeviceLost, match=r"no sample of GPU-a yet \(.*(version|damaged)"):
+        node.open().read(GPU, Tier.FAST)
+
+
+def test_the_wait_for_the_last_samples_is_short_however_rarely_they_come(node: Node) -> None:
+    put(node.directory, replace(table(listed(GPU, node.ring.name)), interval_s=20.0), node.clock.now_ns())
+    assert node.open().lag_s <= 3.0
 
 
 def test_it_can_be_named_with_and_without_its_folder(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.node import layout
 from gpu_profile.driver.node.layout import LayoutError
 from gpu_profile.driver.node.reader import RingReader
+from gpu_profile.driver.node.writer import RingOptions, RingWriter
 
 S = 1_000_000_000
 T = 1_700_000_000 * S
@@ -124,6 +125,19 @@ def test_all_signals_of_an_h100_are_kept_for_as_long_as_was_asked_for(tmp_path: 
     assert set(found) == set(every)
     for signal, samples in found.items():
         assert samples[-1].t_end_ns - samples[0].t_start_ns >= 58 * S, signal.key
+
+
+def test_windows_of_more_than_four_seconds_are_kept_for_as_long_as_was_asked_for(tmp_path: Path) -> None:
+    every = [signal for signal in SIGNALS if signal.tier is Tier.GPM] + [rows.POWER_AVERAGE, rows.PCIE_RX]
+    periods = dict.fromkeys(Tier, 9 * S)
+    ring = RingWriter(RingOptions(tmp_path, periods, 180 * S), GPU.uuid, every, 1)
+    for turn in range(40):
+        end = T + turn * 9 * S
+        ring.append([Sample(s, end - 9 * S if s.kind is Kind.WINDOW_MEAN else end, end, turn) for s in every])
+    found = by_signal(RingReader(tmp_path / ring.name).read())
+    for signal in every:
+        assert found[signal][-1].t_end_ns - found[signal][0].t_start_ns >= 160 * S, signal.key
+        assert found[signal] == sorted(found[signal], key=lambda sample: sample.t_end_ns)
 
 
 def test_one_who_comes_later_gets_all_that_is_there_or_only_the_newest(tmp_path: Path) -> None:
