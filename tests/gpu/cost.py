@@ -105,7 +105,8 @@ def exporter(kit: Kit) -> Figures:
     commands = {"gpu-profile-exporter": ["-m", "gpu_profile_exporter", "--driver", kit.backend]}
     ours = commands["gpu-profile-exporter"]
     # Its files have the GPU's UUID in them, and stay out of what is kept.
-    commands["gpu-profile-exporter, timeline"] = [*ours, "--timeline", tempfile.mkdtemp()]
+    timeline = tempfile.TemporaryDirectory()
+    commands["gpu-profile-exporter, timeline"] = [*ours, "--timeline", timeline.name]
     if util.find_spec("nvitop_exporter") and not kit.simulated:
         # The least that it takes.
         commands["nvitop-exporter, 4 Hz"] = ["-m", "nvitop_exporter", "--interval", "0.25"]
@@ -127,6 +128,7 @@ def exporter(kit: Kit) -> Figures:
                 process.kill()
                 for child in children(process.pid):
                     subprocess.run(["kill", "-9", str(child)], check=False)
+    timeline.cleanup()
     return found
 
 

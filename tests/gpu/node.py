@@ -21,7 +21,7 @@ from gpu.sensors import children, load
 from gpu.truth import analysed
 
 #: Lengths of what is watched, and of each program.
-_IDLE_S, _BUSY_S, _READ_S, _PROGRAM_S = 10.0, 15.0, 8.0, 8.0
+_IDLE_S, _BUSY_S, _READ_S, _PROGRAM_S = 4.0, 6.0, 4.0, 8.0
 
 
 @contextmanager

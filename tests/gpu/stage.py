@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gpu.parts import Kit, Part, Skip
 
-STAGES: Final = ("sensors", "truth", "cost", "counters", "node", "joint")
+STAGES: Final = ("sensors", "truth", "cost", "counters", "joint", "node")
 
 
 def parts_of(stage: str) -> Mapping[str, Part]:

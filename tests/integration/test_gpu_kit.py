@@ -127,7 +127,7 @@ def test_a_machine_without_a_driver_says_so_in_every_part(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--stages", "sensors,nonsense"), "no stage nonsense: there are sensors, truth, cost, counters, node, joint"),
+        (("--stages", "sensors,nonsense"), "no stage nonsense: there are sensors, truth, cost, counters, joint, node"),
         (("--parts", "nonsense"), "no part nonsense in "),
         (("--scale", "0"), "--scale must be above 0, not 0"),
     ],

@@ -178,8 +178,13 @@ def test_the_service_keeps_a_timeline_where_programs_look_for_it_and_can_be_told
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = (DOCKER / "systemd" / "gpu-profile-exporter.service").read_text().splitlines()
-    unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    assert served(unit["ExecStart"].split()[1:]).timeline == DIRECTORY
+    pairs = [line.split("=", 1) for line in lines if "=" in line and not line.startswith("#")]
+    unit = dict(pairs)
+    assert unit["ExecStart"].split()[1:] == []
+    given = dict(each.split("=", 1) for key, each in pairs if key == "Environment")
+    assert served(environ=given).timeline == DIRECTORY
+    # The file of variables overrides the unit's own: systemd.exec(5).
+    assert served(environ=given | {"GPU_PROFILE_EXPORTER_TIMELINE": ""}).timeline is None
     directories = sorted(f"/run/{name}" for name in unit["RuntimeDirectory"].split())
     assert str(DIRECTORY) in directories
     monkeypatch.setenv("RUNTIME_DIRECTORY", ":".join(directories))

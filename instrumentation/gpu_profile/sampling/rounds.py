@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.driver import Capability, Driver
+from gpu_profile.driver import Capability, Driver, lag_s
 from gpu_profile.errors import DeviceLost, GpuBackendError, GpuProfileError
 from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import NS_PER_S, nanoseconds
@@ -178,11 +178,11 @@ class Rounds(Generic[T]):
             try:
                 reads = [tier for tier in tiers if tier in _READS]
                 if "devices" in tiers:
+                    driver = self._preferred(driver)
                     try:
-                        driver = self._preferred(driver)
                         self._enumerate(driver)
                     except GpuBackendError:
-                        if driver.name.startswith("node:"):  # what was written before its end is still there
+                        if lag_s(driver):  # what another process wrote before its end is still there
                             self._read_all(driver, reads, now)
                         raise
                 self._read_all(driver, reads, now)
@@ -190,7 +190,7 @@ class Rounds(Generic[T]):
                     self._take_events(driver.events())
             except GpuBackendError as error:
                 self._lose_driver(str(error), now)
-                if driver.name.startswith("node:"):  # there may be another one, at once
+                if lag_s(driver):  # only that other process has ended: there may be another driver, at once
                     self._retry_ns = 0
         ended = self.clock.now_ns()
         self._end(ended, read=True)

@@ -43,9 +43,9 @@ _MOSTLY: Final = 1 / 3
 _TOO_MUCH: Final = 3.0
 #: A rate is impossible if it is further beyond physics than this many half-widths: one at its edge is by chance.
 _IMPOSSIBLE: Final = 2.0
-#: What is less of a mixture decides nothing: regions overlap for nanoseconds where marks are rounded, and no window
-#: says at which rate. Where physics sets no bound, that is no more than so many times the mean.
-_TRIFLE, _HIGHEST = 1e-4, 300.0
+#: Columns with less than this share of a mixture may be left out of its rate: regions overlap for nanoseconds where
+#: marks are rounded, and no window tells that rate. It is at most `most`, or so many times the signal's mean.
+_LEAST_SHARE, _HIGHEST = 1e-4, 300.0
 #: Fewer windows than this per unknown say nothing about the noise.
 WINDOWS_PER_RATE: Final = 4
 _SURELY: Final = 1e200  #: what is taken to be 0 is known as well as this
@@ -264,7 +264,7 @@ class Fit:
         """The rate of a mixture of columns in proportion to `weights`, which add up to 1: a region and those inside."""
         if self.n == 0:
             return Rate(0.0, np.inf, 0, "no samples yet")
-        found, bulk = self._rate(weights), np.where(weights < _TRIFLE, 0.0, weights)
+        found, bulk = self._rate(weights), np.where(weights < _LEAST_SHARE, 0.0, weights)
         left = float((weights - bulk).sum()) * min(self.most, _HIGHEST * self.mean)
         without = self._rate(bulk, left) if left else found
         return min(found, without, key=lambda rate: (bool(rate.reason), rate.half_width))

@@ -375,6 +375,34 @@ def test_auto_goes_on_with_nvml_where_the_timeline_is_kept_but_has_no_new_sample
     assert fallback.driver.name.startswith("node:")
 
 
+def test_where_no_other_driver_can_be_opened_no_file_of_the_timeline_stays_open(
+    node: Node, fallback: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(clock: FakeClock, **_: object) -> Nvml:
+        raise GpuBackendError("no NVML here")
+
+    monkeypatch.setattr(grammar, "_nvml", gone)
+    monkeypatch.setattr(grammar, "_smi", gone)
+
+    def opened() -> int:
+        links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        return sum(link.readlink().suffix == ".ring" for link in links)
+
+    before = opened()
+    for _ in range(150):
+        node.clock.advance(0.1)
+        node.touch()
+        fallback.step()
+    assert fallback.driver is None
+    assert "no NVML here" in fallback.problem
+    assert opened() < before
+    for _ in range(30):
+        node.write()
+        fallback.step()
+    assert fallback.driver is not None
+    assert fallback.states[GPU.uuid].up
+
+
 def test_auto_waits_for_a_device_that_the_timeline_calls_lost(node: Node, fallback: Sampler) -> None:
     """A call of NVML could hang where the exporter's has."""
     node.list(listed(GPU, node.ring.name, up=False, reason="its reader hangs"))
