@@ -143,11 +143,13 @@ SENSOR_RULES: Final[tuple[Rule, ...]] = (
         hint=lambda _s, _t: _TRACES,
     ),
     Rule(
-        "busy, power high but below the limit, memory-controller time >= ceiling",
+        "busy, power high but below the limit, memory-controller time >= ceiling, no pipe known to be near its own",
         Regime.MEMORY_BOUND,
         # A kernel that waits touches memory all the time as well, but moving data at the ceiling takes power; and
-        # arithmetic touches memory all the time too, but takes all the power that there is.
+        # arithmetic touches memory all the time too, but takes all the power that there is. A pipe's activity may be
+        # known where that of DRAM is not.
         lambda s, t: least(
+            t.ceiling - (s.compute or 0.0),
             s.busy - t.broad_sm,
             _minus(s.power, t.hot_power),
             _minus(t.limit_power, s.power),

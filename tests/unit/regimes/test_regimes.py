@@ -73,6 +73,9 @@ def test_the_examples_and_unknown_are_all_regimes() -> None:
         (Regime.UNKNOWN, {"busy": 1.0, "power": 0.6, "memory_controller": 0.2}),
         # At the limit, what touches memory all the time may be either.
         (Regime.UNKNOWN, {"busy": 1.0, "power": 0.95, "memory_controller": 0.9}),
+        # Arithmetic that reads little touches memory all the time as well; only DRAM activity would tell.
+        (Regime.UNKNOWN, {"busy": 1.0, "power": 0.81, "memory_controller": 1.0, "tensor": 0.75}),
+        (Regime.MEMORY_BOUND, {"busy": 1.0, "power": 0.6, "memory_controller": 1.0, "tensor": 0.1}),
     ],
     ids=str,
 )
