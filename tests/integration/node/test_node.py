@@ -35,7 +35,7 @@ while time.monotonic() < ends:
         queue.synchronize()
     time.sleep(0.1)
 session = process.session()
-session.sampler.flush()
+session.flush()
 session.settle(final=True)
 pooled = session.joiner.pools[queue.device_uuid].pooled("step")
 timeline = session.sampler.timeline(queue.device_uuid)
