@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
@@ -22,7 +23,7 @@ from gpu_profile.driver import simulated
 from gpu_profile_exporter import node
 from gpu_profile_exporter.config import Address, Config
 from gpu_profile_exporter.readings.readings import Reading
-from gpu_profile_exporter.server.answers import Respond
+from gpu_profile_exporter.server import Rendering
 from gpu_profile_exporter.server.routes import Request
 
 SCRAPERS, SLOW = 200, 50
@@ -207,7 +208,9 @@ def _mib(pid: int) -> float:
 class _StandardServer:
     """The listener that the standard library has: a thread for each connection, and a deadline for silence alone."""
 
-    def __init__(self, address: object, respond: Respond, **_: object) -> None:
+    def __init__(self, address: object, handle: partial[Rendering], **_: object) -> None:
+        (respond,) = handle.args
+
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             timeout = 5.0

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from support.servers import GET, Gate, answer, ask, closed, connect, echo, rejec
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address
-from gpu_profile_exporter.server import Limits, Server
+from gpu_profile_exporter.server import Limits, Rendering, Server
 from gpu_profile_exporter.server.routes import Request, Response, Routes
 
 # "secret"
@@ -294,11 +295,11 @@ def test_it_ends_in_time_whatever_its_clients_and_answers_do(hung: bool) -> None
 
 
 def test_a_server_that_never_started_lets_its_port_go() -> None:
-    server = Server(Address("127.0.0.1", 0), echo)
+    server = Server(Address("127.0.0.1", 0), partial(Rendering, echo))
     with pytest.raises(UsageError, match=f"^port {server.address.port} is taken on 127.0.0.1: choose another"):
-        Server(server.address, echo)
+        Server(server.address, partial(Rendering, echo))
     server.stop()
-    Server(server.address, echo).stop()
+    Server(server.address, partial(Rendering, echo)).stop()
 
 
 # ------------------------------------------------------------------ users, headers, rate
@@ -436,7 +437,7 @@ def test_a_renewed_certificate_is_shown_to_new_connections_and_open_ones_go_on(f
 
 def test_a_file_that_cannot_be_used_is_told_before_the_port_is_taken(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"web\.yml:1: unknown key 'tls'"):
-        Server(Address("192.0.2.1", 0), echo, web_config=config(folder, "tls: 1"))
+        Server(Address("192.0.2.1", 0), partial(Rendering, echo), web_config=config(folder, "tls: 1"))
 
 
 # ------------------------------------------------------------------ what it costs to have it

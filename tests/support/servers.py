@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from gpu_profile_exporter.config import Address
-from gpu_profile_exporter.server import Limits, Server
+from gpu_profile_exporter.server import Limits, Rendering, Server
 from gpu_profile_exporter.server.admission import Admission
 from gpu_profile_exporter.server.answers import Answers
 from gpu_profile_exporter.server.connection import Connection
@@ -33,7 +34,7 @@ def echo(request: Request) -> Response:
 def serving(
     respond: Respond = echo, *, host: str = "127.0.0.1", web_config: Path | None = None, limits: Limits | None = None
 ) -> Iterator[Server]:
-    server = Server(Address(host, 0), respond, web_config=web_config, limits=limits or Limits())
+    server = Server(Address(host, 0), partial(Rendering, respond), web_config=web_config, limits=limits or Limits())
     server.start()
     try:
         yield server
@@ -197,11 +198,11 @@ class Wire(asyncio.Transport):
             protocol.connection_lost(None)
 
 
-class InlineAnswers(Answers):
-    """Answers without a thread, so that a turn of the loop is enough."""
+class InlineRendering(Rendering):
+    """Renders without a thread, so that a turn of the loop is enough."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, counts: Counts) -> None:
-        super().__init__(echo, Web(None, counts), limits, counts, loop=loop)
+        super().__init__(echo, limits, counts, loop)
         self.stop()
         self._renderer = _Inline()  # type: ignore[assignment]
 
@@ -210,6 +211,9 @@ class _Inline:
     def do(self, action: Callable[[], Response], future: asyncio.Future[Response]) -> asyncio.Future[Response]:
         future.set_result(action())
         return future
+
+    def stop(self) -> None:
+        """There is no thread."""
 
 
 class Line:
@@ -222,13 +226,11 @@ class Line:
         self.reports: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.reports.append(context))
         self.admission: Admission[Connection] = Admission(self.limits.connections, self.counts)
+        handler = InlineRendering(self.loop, self.limits, self.counts)
+        answers = Answers(handler, Web(None, self.counts), self.limits, self.counts, loop=self.loop)
+        answers.stop()
         self.connection = Connection(
-            InlineAnswers(self.loop, self.limits, self.counts),
-            peer="192.0.2.1",
-            loop=self.loop,
-            limits=self.limits,
-            counts=self.counts,
-            admission=self.admission,
+            answers, peer="192.0.2.1", loop=self.loop, limits=self.limits, counts=self.counts, admission=self.admission
         )
         self.admission.add(self.connection)
         self.wire = Wire(self.loop)

@@ -1,4 +1,4 @@
-"""What stands before `respond`: who may ask, how long it may take, one rendering for all that wait."""
+"""What stands before a handler: who may ask, how long it may take, and what every answer carries."""
 
 from __future__ import annotations
 
@@ -6,59 +6,78 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from email.utils import formatdate
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import h11
 
 from gpu_profile_exporter.server.auth import Busy, Hashes, Passwords
+from gpu_profile_exporter.server.connection import ReceiveBody
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
-from gpu_profile_exporter.server.routes import ROUTES, Request, Response, line
-from gpu_profile_exporter.server.settings import Settings, Web
-from gpu_profile_exporter.server.worker import Worker
+from gpu_profile_exporter.server.routes import Response, line
+from gpu_profile_exporter.server.settings import Web
 
 _log = logging.getLogger("gpu_profile_exporter")
 
-#: What an answer may depend on, besides method and path: requests that agree in these share one rendering.
-_TELLING: Final = ("accept", "accept-encoding")
 _TIMEOUT: Final = "x-prometheus-scrape-timeout-seconds"
 #: As Prometheus writes it: a plain decimal. `nan`, `inf`, `1e9` and negative numbers are nobody's timeout.
 _DECIMAL: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?")
 #: The answer has to travel too.
 _OFFSET_S: Final = 0.25
-_CLOSE: Final = ("connection", "close")
+#: After an answer with this header the connection ends.
+CLOSE: Final = ("connection", "close")
 _FIXED: Final = (("Server", "gpu-profile-exporter"), ("X-Content-Type-Options", "nosniff"))
 
-Respond = Callable[[Request], Response]
-Key = tuple[str, str, str, str]
+
+class Asked(NamedTuple):
+    """A request whose peer may ask. `path` is without the query; header names are in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    receive_body: ReceiveBody
+
+
+class Handler(Protocol):
+    """Answers the requests of those who may ask. `routes` are the paths that are counted by name."""
+
+    routes: Sequence[str]
+
+    async def answer(self, asked: Asked, ends_s: float) -> Response | None:
+        """The answer; None if there is none by `ends_s`, in the loop's time."""
+        ...
+
+    def stop(self) -> None:
+        """Let go of threads."""
+        ...
 
 
 class Answers:
-    """Answers requests. `respond` runs in a thread of its own, one call at a time; everything else in the loop's."""
+    """Answers requests by a handler. Everything here runs in the loop's thread."""
 
     def __init__(
-        self, respond: Respond, web: Web, limits: Limits, counts: Counts, *, loop: asyncio.AbstractEventLoop
+        self, handler: Handler, web: Web, limits: Limits, counts: Counts, *, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self._respond = respond
+        self._handler = handler
         self._web = web
         self._limits = limits
         self._counts = counts
         self._loop = loop
-        self._renderer: Worker[Response] = Worker("gpu-profile-render", loop)
         self._passwords = Passwords(loop)
-        self._waiting: dict[Key, asyncio.Future[Response]] = {}
 
     def stop(self) -> None:
         """Let the threads end."""
-        self._renderer.stop()
+        self._handler.stop()
         self._passwords.stop()
 
-    async def __call__(self, request: h11.Request, peer: str, admitted: Callable[[], None]) -> Response:
-        """The whole answer but its framing. A request's body is never received.
+    async def __call__(
+        self, request: h11.Request, peer: str, admitted: Callable[[], None], receive_body: ReceiveBody
+    ) -> Response:
+        """The whole answer but its framing.
 
         `admitted` is called once it is known that the peer may ask.
         """
@@ -73,18 +92,21 @@ class Answers:
         try:
             refusal = None
             if len(request.headers) > self._limits.headers:
-                refusal = self._reject("header_count", 431, f"more than {self._limits.headers} headers", _CLOSE)
+                refusal = self._reject("header_count", 431, f"more than {self._limits.headers} headers", CLOSE)
             elif settings.users is not None:
                 refusal = await self._authenticate(settings.users, headers, peer, patience_s)
             admitted()
-            response = refusal or self._unfair(settings, method, headers)
-            response = response or await self._rendered(method, path, headers, ends_s)
+            # Guesses of passwords do not use up the rate of those who may ask.
+            if refusal is None and settings.bucket is not None and not settings.bucket.take():
+                refusal = self._reject("rate", 429, "too many requests", ("Retry-After", "1"))
+            asked = Asked(method, path, headers, receive_body)
+            response = refusal or await self._handler.answer(asked, ends_s)
             response = response or self._reject("timeout", 503, f"no answer was ready within {patience_s:g} s")
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the others
-            response = _failure(method, path, error)
+            response = failure(method, path, error)
         finally:
             self._counts.active -= 1
-        route = path if path in ROUTES else "other"
+        route = path if path in self._handler.routes else "other"
         self._counts.answered(route, response.status, time.perf_counter() - started_s)
         # What the web configuration sets goes before what an answer comes with.
         named = {"Date": formatdate(usegmt=True), **dict((*_FIXED, *response.headers, *settings.headers))}
@@ -103,45 +125,6 @@ class Answers:
         self._counts.auth_failures += 1
         return line(401, "name and password, please", ("WWW-Authenticate", 'Basic realm="gpu-profile-exporter"'))
 
-    def _unfair(self, settings: Settings, method: str, headers: Mapping[str, str]) -> Response | None:
-        """The refusal of what nobody may ask. Guesses of passwords do not use up the rate of those who may."""
-        if settings.bucket is not None and not settings.bucket.take():
-            return self._reject("rate", 429, "too many requests", ("Retry-After", "1"))
-        if method not in ("GET", "HEAD"):
-            return self._reject("method", 405, f"{method} is not possible here", _CLOSE, ("Allow", "GET, HEAD"))
-        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return self._reject("body", 413, "no request here has a body", _CLOSE)
-        return None
-
-    async def _rendered(self, method: str, path: str, headers: Mapping[str, str], ends_s: float) -> Response | None:
-        """The answer; None if there is none by `ends_s`, in the loop's time."""
-        telling = {name: headers[name] for name in _TELLING if name in headers}
-        request = Request(method, path, telling)
-        key = (request.method, request.path, telling.get("accept", ""), telling.get("accept-encoding", ""))
-        rendering = self._waiting.get(key)
-        if rendering is not None:
-            self._counts.coalesced += 1
-        elif len(self._waiting) >= self._limits.renderings:
-            return self._reject("busy", 503, "too many different answers are being rendered", ("Retry-After", "1"))
-        else:
-            # First of all: the thread may have rendered it, and taken it out again, before this one goes on.
-            rendering = self._waiting[key] = self._loop.create_future()
-            self._renderer.do(lambda: self._render(key, request), rendering)
-        done, _ = await asyncio.wait((rendering,), timeout=max(0.0, ends_s - self._loop.time()))
-        return rendering.result() if done else None
-
-    def _render(self, key: Key, request: Request) -> Response:
-        # From here on nobody joins: an answer is never older than the question.
-        self._waiting.pop(key, None)
-        started_s = time.perf_counter()
-        try:
-            return self._respond(request)
-        except Exception as error:  # noqa: BLE001 - as above; told once for all that wait
-            return _failure(request.method, request.path, error)
-        finally:
-            self._counts.renderings += 1
-            self._counts.rendering_s += time.perf_counter() - started_s
-
     def _patience_s(self, header: str | None) -> float:
         if header is None:
             return self._limits.answer_s
@@ -152,11 +135,17 @@ class Answers:
         return min(max(timeout_s - _OFFSET_S, timeout_s / 2), self._limits.longest_s)
 
     def _reject(self, reason: str, status: int, text: str, *headers: tuple[str, str]) -> Response:
-        self._counts.rejected[reason] += 1
-        return line(status, text, *headers)
+        return rejected(self._counts, reason, status, text, *headers)
 
 
-def _failure(method: str, path: str, error: Exception) -> Response:
+def rejected(counts: Counts, reason: str, status: int, text: str, *headers: tuple[str, str]) -> Response:
+    """The counted refusal of a request, in a line of text."""
+    counts.rejected[reason] += 1
+    return line(status, text, *headers)
+
+
+def failure(method: str, path: str, error: Exception) -> Response:
+    """The answer to a request that met a defect of ours, which is logged."""
     _log.error("%s %s failed: %s: %s", method, path, type(error).__name__, error)
     _log.debug("it failed here", exc_info=error)
     return line(500, "internal error; the exporter's log says more")

@@ -24,15 +24,21 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 _CLOSE: Final = ("Connection", "close")
 
-#: Answers a request of a peer; the function is called once the peer is found to be one that may ask.
-Answer = Callable[[h11.Request, str, Callable[[], None]], Awaitable[Response]]
+#: Receives a request's body and gives each part of it, as it comes, to a function, which may raise.
+ReceiveBody = Callable[[Callable[[bytes], None]], Awaitable[None]]
+#: Answers a request of a peer; the first function is called once the peer is found to be one that may ask.
+Answer = Callable[[h11.Request, str, Callable[[], None], ReceiveBody], Awaitable[Response]]
+
+
+class BrokenBody(Exception):  # noqa: N818 - what happened, not a kind of error that a user meets
+    """A request's body is no HTTP."""
 
 
 class Connection(asyncio.Protocol):
     """A connection that its client cannot hold for longer than `limits` say. `peer` as of `admission.peer_of`.
 
-    One request is answered at a time, and meanwhile nothing is read. A client that sent more before its answer gets
-    this one answer alone.
+    One request is answered at a time, and meanwhile nothing is read but its body, if that is asked for. A client that
+    sent more before its answer gets this one answer alone.
     """
 
     def __init__(
@@ -60,6 +66,10 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._in_head = True
+        #: What waits for more of a body.
+        self._more: asyncio.Future[None] | None = None
+        #: Whether all of the request has come.
+        self._whole = False
         self._last = False
         #: Whether more of an answer waits here than should, as the client does not read.
         self._blocked = False
@@ -92,6 +102,11 @@ class Connection(asyncio.Protocol):
         """Bytes of a request."""
         if self._transport.is_closing():
             return
+        if self._more is not None:
+            self._http.receive_data(data)
+            if not self._more.done():
+                self._more.set_result(None)
+            return
         if not self._in_head:
             self._await_head()
         self._http.receive_data(data)
@@ -122,7 +137,7 @@ class Connection(asyncio.Protocol):
             return
         if not isinstance(event, h11.Request):  # more of it has to come
             return
-        self._in_head = False
+        self._in_head = self._whole = False
         self.requests += 1
         if self._deadline is not None:
             self._deadline.cancel()
@@ -133,7 +148,8 @@ class Connection(asyncio.Protocol):
 
     async def _serve(self, request: h11.Request) -> None:
         try:
-            response = await self._answer(request, self.peer, partial(self._admission.serve, self))
+            admitted = partial(self._admission.serve, self)
+            response = await self._answer(request, self.peer, admitted, self._receive_body)
             # A client that sends requests ahead would take the turns of those that wait for their answers.
             self._last = self._last or bool(self._http.trailing_data[0])
             if not self._transport.is_closing():
@@ -149,13 +165,40 @@ class Connection(asyncio.Protocol):
         self._admission.wait(self)
         self._await_taken()
         try:
-            whole = isinstance(self._http.next_event(), h11.EndOfMessage)
+            self._whole = self._whole or isinstance(self._http.next_event(), h11.EndOfMessage)
         except h11.RemoteProtocolError:
-            whole = False
-        if self._last or not whole or self._http.our_state is not h11.DONE:
+            self._whole = False
+        if self._last or not self._whole or self._http.our_state is not h11.DONE:
             self.end()
         elif not self._blocked:
             self._begin_next()
+
+    async def _receive_body(self, take: Callable[[bytes], None]) -> None:
+        """Give each part of the request's body to `take` as it comes. BrokenBody for what is no HTTP."""
+        self._arm(self._limits.body_s, self._drop, "slow_request")
+        if self._http.they_are_waiting_for_100_continue:
+            self._transport.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+        try:
+            while not self._whole:
+                event = self._http.next_event()
+                if isinstance(event, h11.Data):
+                    take(bytes(event.data))
+                elif event is h11.NEED_DATA:
+                    self._more = self._loop.create_future()
+                    self._transport.resume_reading()
+                    await self._more
+                    self._more = None
+                    self._transport.pause_reading()
+                else:
+                    self._whole = isinstance(event, h11.EndOfMessage)
+                    if not self._whole:
+                        raise BrokenBody("the body ends early")
+        except h11.RemoteProtocolError as error:
+            raise BrokenBody(str(error)) from error
+        finally:
+            self._more = None
+            if self._deadline is not None:
+                self._deadline.cancel()
 
     def _send(self, response: Response, *, head_only: bool = False) -> None:
         headers = [

@@ -13,6 +13,7 @@ class Limits:
     answered, the new one is refused.
     `tls_connections`: the same with TLS, as asyncio keeps a third of a MiB for each of them.
     `request_s`: from the first byte of a request, or from the connection, until its head is there; TLS as well.
+    `body_s`: from the head of a request, once its body is asked for, until that is there.
     `idle_s`: between two requests of one connection; longer than most scrape intervals, so that one handshake serves.
     `write_s`: until the client's side has taken in an answer.
     `answer_s`: for an answer if the client names no timeout of its own; `longest_s`: if it names a long one.
@@ -23,6 +24,7 @@ class Limits:
     connections: int = 512
     tls_connections: int = 128
     request_s: float = 5.0
+    body_s: float = 10.0
     idle_s: float = 90.0
     write_s: float = 10.0
     answer_s: float = 10.0

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.readings.readings import Reading
 from gpu_profile_exporter.server.admission import Admission, peer_of
-from gpu_profile_exporter.server.answers import Answers, Respond
+from gpu_profile_exporter.server.answers import Answers, Handler
 from gpu_profile_exporter.server.connection import Connection
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
@@ -42,22 +42,22 @@ _REFUSAL: Final = (
 class Server:
     """Listens from construction on, answers from `start()` on.
 
-    `respond` is called in a thread of its own, one call at a time. `web_config` is a file in the exporter-toolkit's
-    format. UsageError if the address cannot be had or that file cannot be used.
+    `handle` makes what answers requests, such as `Rendering`, in the server's thread. `web_config` is a file in the
+    exporter-toolkit's format. UsageError if the address cannot be had or that file cannot be used.
     """
 
     def __init__(
         self,
         address: Address,
-        respond: Respond,
+        handle: Callable[[Limits, Counts, asyncio.AbstractEventLoop], Handler],
         *,
         web_config: Path | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> None:
         self.limits = limits
-        self._respond = respond
-        self._counts = Counts()
-        self._web = Web(web_config, self._counts)
+        self._handle = handle
+        self.counts = Counts()
+        self._web = Web(web_config, self.counts)
         try:
             self._socket = _listen(address)
         except OSError as error:
@@ -96,7 +96,7 @@ class Server:
 
     def readings(self, now_ns: int) -> Iterator[Reading]:  # noqa: ARG002 - as every room's
         """What the server counts of itself."""
-        yield from self._counts.readings()
+        yield from self.counts.readings()
 
     # ------------------------------------------------------------------ in the server's thread
 
@@ -108,8 +108,9 @@ class Server:
     async def _serve(self) -> None:
         assert self._stopping is not None  # noqa: S101
         loop = asyncio.get_running_loop()
-        answers = Answers(self._respond, self._web, self.limits, self._counts, loop=loop)
-        acceptor = Acceptor(self._socket, answers, self._web, self.limits, self._counts, loop=loop)
+        handler = self._handle(self.limits, self.counts, loop)
+        answers = Answers(handler, self._web, self.limits, self.counts, loop=loop)
+        acceptor = Acceptor(self._socket, answers, self._web, self.limits, self.counts, loop=loop)
         acceptor.open()
         await self._stopping.wait()
         await acceptor.close(_GRACE_S)

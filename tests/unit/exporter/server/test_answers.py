@@ -1,17 +1,17 @@
 """How answers are rendered: each is at most as old as its question, however the threads take turns."""
 
 import asyncio
+from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
 import pytest
 
-from gpu_profile_exporter.server import Limits, worker
-from gpu_profile_exporter.server.answers import Answers
+from gpu_profile_exporter.server import Limits, Rendering, worker
+from gpu_profile_exporter.server.answers import Asked
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.routes import Request, Response
-from gpu_profile_exporter.server.settings import Web
 
 
 class Eager(SimpleQueue[Any]):
@@ -26,6 +26,10 @@ class Eager(SimpleQueue[Any]):
             assert self.done.wait(10)
 
 
+async def never(_: Callable[[bytes], None]) -> None:
+    """There is no body."""
+
+
 def test_an_answer_that_is_rendered_at_once_is_not_given_to_who_asks_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "SimpleQueue", Eager)
     rendered = iter(range(3))
@@ -36,9 +40,10 @@ def test_an_answer_that_is_rendered_at_once_is_not_given_to_who_asks_later(monke
 
     async def ask() -> list[bytes]:
         loop = asyncio.get_running_loop()
-        answers = Answers(respond, Web(None, counts := Counts()), Limits(), counts, loop=loop)
-        found = [await answers._rendered("GET", "/metrics", {}, loop.time() + 10) for _ in range(3)]
-        answers.stop()
+        rendering = Rendering(respond, Limits(), Counts(), loop)
+        asked = Asked("GET", "/metrics", {}, never)
+        found = [await rendering.answer(asked, loop.time() + 10) for _ in range(3)]
+        rendering.stop()
         return [answer.body for answer in found if answer is not None]
 
     assert asyncio.run(ask()) == [b"0", b"1", b"2"]

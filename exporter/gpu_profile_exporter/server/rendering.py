@@ -1,0 +1,75 @@
+"""What a scrape asks for: one rendering at a time, shared by all that ask the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gpu_profile_exporter.server.answers import CLOSE, Asked, failure, rejected
+from gpu_profile_exporter.server.counts import Counts
+from gpu_profile_exporter.server.limits import Limits
+from gpu_profile_exporter.server.routes import ROUTES, Request, Response
+from gpu_profile_exporter.server.worker import Worker
+
+#: What an answer may depend on, besides method and path: requests that agree in these share one rendering.
+_TELLING: Final = ("accept", "accept-encoding")
+
+Respond = Callable[[Request], Response]
+Key = tuple[str, str, str, str]
+
+
+class Rendering:
+    """Answers GET and HEAD. `respond` runs in a thread of its own, one call at a time."""
+
+    routes: Sequence[str] = ROUTES
+
+    def __init__(self, respond: Respond, limits: Limits, counts: Counts, loop: asyncio.AbstractEventLoop) -> None:
+        self._respond = respond
+        self._limits = limits
+        self._counts = counts
+        self._loop = loop
+        self._renderer: Worker[Response] = Worker("gpu-profile-render", loop)
+        self._waiting: dict[Key, asyncio.Future[Response]] = {}
+
+    def stop(self) -> None:
+        """Let the thread end."""
+        self._renderer.stop()
+
+    async def answer(self, asked: Asked, ends_s: float) -> Response | None:
+        """The answer; None if there is none by `ends_s`, in the loop's time. A request's body is never received."""
+        if asked.method not in ("GET", "HEAD"):
+            return rejected(
+                self._counts, "method", 405, f"{asked.method} is not possible here", CLOSE, ("Allow", "GET, HEAD")
+            )
+        if asked.headers.get("content-length", "0") != "0" or "transfer-encoding" in asked.headers:
+            return rejected(self._counts, "body", 413, "no request here has a body", CLOSE)
+        telling = {name: asked.headers[name] for name in _TELLING if name in asked.headers}
+        request = Request(asked.method, asked.path, telling)
+        key = (request.method, request.path, telling.get("accept", ""), telling.get("accept-encoding", ""))
+        rendering = self._waiting.get(key)
+        if rendering is not None:
+            self._counts.coalesced += 1
+        elif len(self._waiting) >= self._limits.renderings:
+            return rejected(
+                self._counts, "busy", 503, "too many different answers are being rendered", ("Retry-After", "1")
+            )
+        else:
+            # First of all: the thread may have rendered it, and taken it out again, before this one goes on.
+            rendering = self._waiting[key] = self._loop.create_future()
+            self._renderer.do(lambda: self._render(key, request), rendering)
+        done, _ = await asyncio.wait((rendering,), timeout=max(0.0, ends_s - self._loop.time()))
+        return rendering.result() if done else None
+
+    def _render(self, key: Key, request: Request) -> Response:
+        # From here on nobody joins: an answer is never older than the question.
+        self._waiting.pop(key, None)
+        started_s = time.perf_counter()
+        try:
+            return self._respond(request)
+        except Exception as error:  # noqa: BLE001 - told once for all that wait
+            return failure(request.method, request.path, error)
+        finally:
+            self._counts.renderings += 1
+            self._counts.rendering_s += time.perf_counter() - started_s
