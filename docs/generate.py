@@ -25,6 +25,7 @@ from gpu_profile.catalogue.http import HTTP_METRICS
 from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.catalogue.push import PUSH_METRICS
+from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
 from gpu_profile.catalogue.signals import INTEGRATED, THROTTLES_SEEN
 from gpu_profile.regimes import BEST_CONFIDENCE, DEFAULT_THRESHOLDS, RULES, Regime, Thresholds
@@ -53,7 +54,9 @@ def code(text: str) -> str:
 
 #: What the exporter tells of its own reading; XID errors are the devices'.
 READING: Final = tuple(metric for metric in SELF_METRICS if metric.otel.startswith("gpu_profile."))
-_ELSEWHERE: Final = frozenset((*REGION_METRICS, *READING, *ALLOCATION_METRICS, *HTTP_METRICS, *PUSH_METRICS))
+_ELSEWHERE: Final = frozenset(
+    (*REGION_METRICS, *READING, *ALLOCATION_METRICS, *HTTP_METRICS, *PUSH_METRICS, *RECEIVE_METRICS)
+)
 
 
 def metrics() -> str:
@@ -79,6 +82,11 @@ def http_metrics() -> str:
 def push_metrics() -> str:
     """How the push does."""
     return _metrics(PUSH_METRICS)
+
+
+def receive_metrics() -> str:
+    """How receiving spans does."""
+    return _metrics(RECEIVE_METRICS)
 
 
 def region_metrics() -> str:
@@ -240,7 +248,7 @@ def simulator() -> str:
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     maker.__name__.replace("_", " "): maker
     for maker in (
-        *(metrics, region_metrics, reading_metrics, allocation_metrics, http_metrics, push_metrics),
+        *(metrics, region_metrics, reading_metrics, allocation_metrics, http_metrics, push_metrics, receive_metrics),
         *(signals, groups, attributes, kernel_attributes, regimes, rules, thresholds, bases, simulator),
     )
 } | {f"{group} benchmarks": partial(benchmarks, group) for group in _BENCHMARKS}

@@ -8,6 +8,7 @@ The way of the data, from a driver to a scrape:
 - `naming/`: how each reading is called: OpenTelemetry's names, dcgm-exporter's, or both.
 - `exposition/`: readings as Prometheus' text; `push/`: readings over OTLP.
 - `server/`: the listener, its routes and the landing page.
+- `sidecar/`: the other way in: spans of any program, which go on with what the GPUs did during them.
 
 Around it: `config/` (settings), `operating/` (signals, systemd, health checks, letting go of GPUs), `logs` (lines
 of text or JSON), `demo/`. `node` assembles all of it; `cli` is the command. The exporter imports the library, never the

@@ -26,7 +26,7 @@ from gpu_profile_exporter.reader.readers import Readers
 from gpu_profile_exporter.reader.timeline import NodeTimeline, TimelineOptions
 from gpu_profile_exporter.readings.health import Health, health
 from gpu_profile_exporter.readings.node_readings import NodeReadings
-from gpu_profile_exporter.server import Server
+from gpu_profile_exporter.server import Rendering, Server
 from gpu_profile_exporter.server.page import PageData, describe
 from gpu_profile_exporter.server.routes import Routes
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gpu_profile.driver.simulated.temporary import TemporaryFolder
     from gpu_profile_exporter.attribution import Attribution
     from gpu_profile_exporter.push import Pusher
+    from gpu_profile_exporter.sidecar import Sidecar
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -64,9 +65,11 @@ class Node:
             groups=sorted(config.groups | groups),
             processes=config.processes or config.attribution.containers,
             clock=clock,
-            timeline=self._timeline(),
+            timeline=(timeline := self._timeline()),
         )
         attribution = self._attribution = self._attribute()
+        if timeline is not None and attribution is not None:
+            timeline.holders = attribution.holders
         label = None
         if attribution is not None and config.attribution.labels:
             label = partial(labelled, labels_for=attribution.labels_for)
@@ -76,6 +79,7 @@ class Node:
         self._exposition = Exposition(
             read if config.names == "semconv" else lambda: totals(read()), naming, budget=config.series_budget
         )
+        self._sidecar = self._receive()
         self._server: Server | None = None
         self._release_socket: ReleaseSocket | None = None
 
@@ -135,12 +139,23 @@ class Node:
         self.readers.event_sinks.append(pusher.event)
         return pusher
 
+    def _receive(self) -> Sidecar | None:
+        if self.config.receive.http is None:
+            return None
+        from gpu_profile_exporter.sidecar import Sidecar
+
+        sidecar = Sidecar(self.config, version=version(), clock=self.clock, environ=dict(os.environ))
+        self.readings.reporters.append(sidecar)
+        return sidecar
+
     # ------------------------------------------------------------------ running
 
     def start(self) -> None:
         """Serve, then read. UsageError for an address, a driver's name or a file that cannot be used."""
         routes = Routes(self._exposition.render, self.health, self.page)
-        self._server = Server(self.config.listen, routes.respond, web_config=self.config.web_config_file)
+        self._server = Server(
+            self.config.listen, partial(Rendering, routes.respond), web_config=self.config.web_config_file
+        )
         self.readings.reporters.append(self._server)
         self._server.start()
         self.readers.start()
@@ -153,12 +168,16 @@ class Node:
             self._attribution.start()
         if self._pusher is not None:
             self._pusher.start()
+        if self._sidecar is not None:
+            self._sidecar.start()
         self._release_socket = ReleaseSocket.open(self._server.address.port, self.release)
 
     def stop(self) -> None:
         """Stop it all; takes less than 2 s even if the driver hangs."""
         if self._release_socket is not None:
             self._release_socket.close()
+        if self._sidecar is not None:
+            self._sidecar.stop(1.0)
         if self._pusher is not None:
             self._pusher.stop(1.0)
         if self._server is not None:
@@ -192,6 +211,8 @@ class Node:
         """Read the files of the listener again."""
         if self._server is not None:
             self._server.reload()
+        if self._sidecar is not None:
+            self._sidecar.reload()
 
     # ------------------------------------------------------------------ what it says
 

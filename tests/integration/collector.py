@@ -37,9 +37,9 @@ class _Sink(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def sink(take: Callable[[bytes], object]) -> Iterator[int]:
+def sink(take: Callable[[bytes], object], *, port: int = 0) -> Iterator[int]:
     """The port on which every request is given to `take`, as the message's bytes."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), _Sink) as server:
         server.take = take  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -230,6 +230,14 @@ class Attribution:
         if self._fresh(snapshot, now_ns):
             yield from snapshot.holders(self._states(), now_ns)
 
+    def holders(self) -> Mapping[str, Sequence[Mapping[str, str]]]:
+        """What is known of each device's holders, by UUID, as OpenTelemetry attributes."""
+        snapshot = self._snapshot
+        found: dict[str, list[Mapping[str, str]]] = {}
+        for row in snapshot.allocations if self._fresh(snapshot, self._clock.now_ns()) else ():
+            found.setdefault(row.uuid, []).append(dict(row.attributes))
+        return found
+
     def labels_for(self, uuid: str) -> Mapping[str, str]:
         """The labels that were asked for, by OpenTelemetry attribute, as far as all holders of a device agree."""
         snapshot = self._snapshot

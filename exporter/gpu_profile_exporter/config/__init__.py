@@ -13,7 +13,7 @@ Each setting is an option of click's. Read in this order:
 from __future__ import annotations
 
 from gpu_profile_exporter.config.address import Address
-from gpu_profile_exporter.config.model import SETTINGS, Attribution, Config, Dcgm, Log, Otlp
+from gpu_profile_exporter.config.model import SETTINGS, Attribution, Config, Dcgm, Forward, Log, Otlp, Receive
 from gpu_profile_exporter.config.setting import ENVIRONMENT, Setting
 from gpu_profile_exporter.config.sources import Loaded, load
 
@@ -24,9 +24,11 @@ __all__ = [
     "Attribution",
     "Config",
     "Dcgm",
+    "Forward",
     "Loaded",
     "Log",
     "Otlp",
+    "Receive",
     "Setting",
     "load",
 ]

@@ -196,6 +196,20 @@ class Listen(Text):
         return super().toml(value.short)
 
 
+class ListenIfAny(Text):
+    """An address to listen on; empty for none."""
+
+    word = "ADDRESS"
+
+    def read(self, found: str | Address | None) -> Address | None:
+        """From text or an address."""
+        return Listen().read(found) if found else None
+
+    def toml(self, value: Address | None) -> str:
+        """In quotation marks."""
+        return super().toml(value.short if value is not None else "")
+
+
 class Words(Text):
     """Words out of those that `known()` gives, each once, in the order in which they were given."""
 

@@ -25,6 +25,7 @@ from gpu_profile_exporter.config.kinds import (
     FileMode,
     Headers,
     Listen,
+    ListenIfAny,
     Number,
     Switch,
     Text,
@@ -35,7 +36,7 @@ from gpu_profile_exporter.config.setting import Alias, Setting, check, milliseco
 from gpu_profile_exporter.exposition.budget import SERIES_BUDGET
 
 if TYPE_CHECKING:
-    from gpu_profile_exporter.push.settings import Endpoints
+    from gpu_profile_exporter.push.settings import Endpoint, Endpoints
 
 _KUBELET_SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 #: OpenTelemetry's variables for pushing; those for one signal alone go on with its name.
@@ -196,6 +197,67 @@ class Otlp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Receive:
+    """Receive spans of any program over OTLP and join them with what GPUs did."""
+
+    http: Address | None = setting(
+        None,
+        ListenIfAny(),
+        "Address to receive traces on over HTTP, as in :4318; empty receives none. Needs forward and a timeline.",
+    )
+    spans: str = setting(
+        "server,consumer",
+        Text("RULE"),
+        "Which spans get GPU attributes besides those of regions and of generative AI, as in GPU_PROFILE_SPANS.",
+        Alias((), ("GPU_PROFILE_SPANS",)),
+    )
+    late_s: float = setting(
+        10.0,
+        Number(0.1, 300, "seconds"),
+        "Seconds after its end until which a span is in its region's numbers; exporters of spans batch for 5 s.",
+    )
+
+    def __post_init__(self) -> None:
+        check(self, "receive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """Where received spans go on to."""
+
+    endpoint: str = setting(
+        "", Text("URL"), "The next receiver of traces over OTLP, as in http://collector:4318.", Alias(("--forward",))
+    )
+    protocol: str = setting("http/protobuf", Choice("http/protobuf", "grpc"), "How to send them on.")
+    headers: tuple[tuple[str, str], ...] = setting(
+        (), Headers(), "Headers to send, such as an authorization; never shown.", secret=True
+    )
+    timeout_s: float = setting(10.0, Number(0.1, 300, "seconds"), "Seconds that one try may take.")
+    compression: str = setting(
+        "none", Choice("gzip", "none"), "How to pack what is sent on; gzip takes more time than all the rest."
+    )
+    insecure: bool = setting(False, Switch(), "With grpc, for an endpoint without a scheme: without TLS.")
+    ca_file: Path | None = setting(None, File(), "Certificates to trust, in place of the system's.")
+    client_cert: Path | None = setting(None, File(), "This exporter's certificate, for a receiver that asks for one.")
+    client_key: Path | None = setting(None, File(), "The key of that certificate.")
+
+    def __post_init__(self) -> None:
+        check(self, "forward")
+        _ = self.target
+
+    @property
+    def target(self) -> Endpoint | None:
+        """The next receiver; None without one. UsageError if it cannot be one."""
+        if not self.endpoint:
+            return None
+        from gpu_profile_exporter.push.settings import endpoint
+
+        return endpoint(
+            "traces", {row.field: (getattr(self, row.field), row.flag) for row in SETTINGS if row.topic == "forward"}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     """What is logged to standard error."""
 
@@ -273,6 +335,8 @@ class Config:
     dcgm: Dcgm = field(default_factory=Dcgm)
     attribution: Attribution = field(default_factory=Attribution)
     otlp: Otlp = field(default_factory=Otlp)
+    receive: Receive = field(default_factory=Receive)
+    forward: Forward = field(default_factory=Forward)
     log: Log = field(default_factory=Log)
 
     def __post_init__(self) -> None:

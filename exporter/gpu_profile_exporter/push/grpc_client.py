@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _METHODS: Final = {
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+    "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
 }
 #: Codes that the OTLP specification has clients try again after; RESOURCE_EXHAUSTED only with a RetryInfo.
 _RETRY: Final = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})

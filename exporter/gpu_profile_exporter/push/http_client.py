@@ -58,7 +58,7 @@ class HttpClient:
 
     def send(self, batch: Batch, timeout_s: float) -> Taken:
         """Push one batch within the time; raises PushFailed."""
-        body = batch.packed if self._endpoint.compression == "gzip" else batch.unpacked()
+        body = batch.gzipped() if self._endpoint.compression == "gzip" else batch.unpacked()
         deadline = time.monotonic() + timeout_s
         with ExitStack() as opened:
             return self._exchange(body, deadline, opened)

@@ -9,15 +9,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from gpu_profile.catalogue import push as rows
 from gpu_profile.catalogue.samples import Event
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.units import MIB, NS_PER_S, nanoseconds
 from gpu_profile_exporter.push.batch import Batch, Envelope
 from gpu_profile_exporter.push.logs import log_batch
 from gpu_profile_exporter.push.metrics import MetricEncoder
-from gpu_profile_exporter.push.outcome import REASONS, Client
-from gpu_profile_exporter.push.sender import GIVEN_UP, Sender
+from gpu_profile_exporter.push.outcome import Client
+from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.push.settings import Endpoint
 from gpu_profile_exporter.readings.readings import Reading
 
@@ -114,20 +113,8 @@ class Pusher:
 
     def readings(self, now_ns: int) -> Iterator[Reading]:
         """What the push says about itself: counters from 0 on, so that the first failure is seen by increase()."""
-        for signal, sender in self.senders.items():
-            of, stats = {"signal": signal}, sender.stats
-            length, size = sender.waiting()
-            yield Reading(rows.SENT, of, stats.sent)
-            yield Reading(rows.BYTES, of, stats.sent_bytes)
-            yield Reading(rows.REJECTED, of, stats.rejected)
-            yield Reading(rows.QUEUE, of, length)
-            yield Reading(rows.QUEUE_BYTES, of, size)
-            if stats.last_success_ns is not None:
-                yield Reading(rows.SUCCESS_AGE, of, max(0, now_ns - stats.last_success_ns) / NS_PER_S)
-            for reason in REASONS:
-                yield Reading(rows.FAILURES, {**of, "error.type": reason}, stats.failures[reason])
-            for reason in GIVEN_UP:
-                yield Reading(rows.DROPPED, {**of, "reason": reason.replace(" ", "_")}, stats.dropped[reason])
+        for sender in self.senders.values():
+            yield from sender.readings(now_ns)
 
     # ------------------------------------------------------------------ the thread
 

@@ -6,13 +6,16 @@ import logging
 import random
 import threading
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpu_profile.catalogue import push as rows
 from gpu_profile.clock import Clock
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.push.batch import Batch
-from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, Client, PushFailed
+from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, REASONS, Client, PushFailed
+from gpu_profile_exporter.readings.readings import Reading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -31,11 +34,18 @@ class SenderStats:
     """What was sent, and what was not."""
 
     sent: int = 0
+    sent_items: int = 0
     sent_bytes: int = 0
     rejected: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
+    dropped_items: Counter[str] = field(default_factory=Counter)
     last_success_ns: int | None = None
+
+    def drop(self, reason: str, batch: Batch) -> None:
+        """Count a batch that is given up for one of the reasons in `GIVEN_UP`."""
+        self.dropped[reason] += 1
+        self.dropped_items[reason] += batch.items
 
 
 class Sender:
@@ -93,15 +103,40 @@ class Sender:
     def _trim(self) -> int:
         over = 0
         while self._queue and (self._bytes > self._most_bytes or len(self._queue) > self._most_batches):
-            self._bytes -= len(self._queue.popleft().packed)
+            batch = self._queue.popleft()
+            self._bytes -= len(batch.packed)
+            self.stats.drop("queue full", batch)
             over += 1
-        self.stats.dropped["queue full"] += over
         return over
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a batch more would be one too many."""
+        return len(self._queue) >= self._most_batches or self._bytes >= self._most_bytes
 
     def waiting(self) -> tuple[int, int]:
         """How many batches wait, and their bytes."""
         with self._lock:
             return len(self._queue), self._bytes
+
+    def readings(self, now_ns: int) -> Iterator[Reading]:
+        """What it says about itself: counters from 0 on, so that the first failure is seen by increase()."""
+        of, stats = {"signal": self.signal}, self.stats
+        length, size = self.waiting()
+        yield Reading(rows.SENT, of, stats.sent)
+        yield Reading(rows.ITEMS, of, stats.sent_items)
+        yield Reading(rows.BYTES, of, stats.sent_bytes)
+        yield Reading(rows.REJECTED, of, stats.rejected)
+        yield Reading(rows.QUEUE, of, length)
+        yield Reading(rows.QUEUE_BYTES, of, size)
+        if stats.last_success_ns is not None:
+            yield Reading(rows.SUCCESS_AGE, of, max(0, now_ns - stats.last_success_ns) / NS_PER_S)
+        for reason in REASONS:
+            yield Reading(rows.FAILURES, {**of, "error.type": reason}, stats.failures[reason])
+        for reason in GIVEN_UP:
+            about = {**of, "reason": reason.replace(" ", "_")}
+            yield Reading(rows.DROPPED, about, stats.dropped[reason])
+            yield Reading(rows.DROPPED_ITEMS, about, stats.dropped_items[reason])
 
     # ------------------------------------------------------------------ one step
 
@@ -134,9 +169,10 @@ class Sender:
 
     def _succeed(self, batch: Batch, rejected: int, message: str) -> None:
         stats = self.stats
-        stats.sent += 1
-        stats.sent_bytes += len(batch.packed)
         rejected = min(rejected, batch.items)
+        stats.sent += 1
+        stats.sent_items += batch.items - rejected
+        stats.sent_bytes += len(batch.packed)
         stats.rejected += rejected
         stats.last_success_ns = self._clock.now_ns()
         self._tries = 0
@@ -153,7 +189,7 @@ class Sender:
         what = "tried again" if failure.retry else "dropped"
         self._tell(f"{failure.reason} {failure.retry}", f"{failure}; the batch is {what}")
         if not failure.retry:
-            self.stats.dropped["not taken"] += 1
+            self.stats.drop("not taken", batch)
             self._tries = 0
             return
         with self._lock:
@@ -215,7 +251,8 @@ class Sender:
                 break
             self.step(min(left_s, self._timeout_s))
         with self._lock:
-            self.stats.dropped["stopped"] += len(self._queue)
+            for batch in self._queue:
+                self.stats.drop("stopped", batch)
             self._queue.clear()
             self._bytes = 0
 

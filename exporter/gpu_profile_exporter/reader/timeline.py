@@ -9,7 +9,7 @@ import re
 import stat
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +72,8 @@ class NodeTimeline:
 
     def __init__(self, options: TimelineOptions, *, interval_s: float, clock: Clock) -> None:
         self.options = options
+        #: Who holds the devices, by UUID.
+        self.holders: Callable[[], Mapping[str, Sequence[Mapping[str, str]]]] = dict
         self._interval_s = interval_s
         self._clock = clock
         #: By device, the files that are listed, the newest first.
@@ -193,7 +195,7 @@ class NodeTimeline:
         return (self.options.directory / NAME).lstat().st_ino == self._inode
 
     def _current(self, report: ReaderReport, *, ended: bool = False) -> Table:
-        driver = report.driver
+        driver, holders = report.driver, self.holders()
         return Table(
             self._interval_s,
             self.options.retention_s,
@@ -210,6 +212,7 @@ class NodeTimeline:
                     tuple(self._files.get(uuid, ())),
                     self._absent(uuid, state.capabilities),
                     None if state.processes_ns is None else tuple(state.processes),
+                    tuple(holders.get(uuid, ())),
                 )
                 for uuid, state in list(report.states.items())
             ),

@@ -6,7 +6,7 @@ Read in this order:
 - `signal` and `group` say what a row has; `signals` is the table, of the families `activity`, `board`, `memory` and
   `links`. `families` is what many of their rows share.
 - `metric` and `metrics`: what is published under which names. Beside the signals' metrics stand those of `allocation`
-  (who holds a device), `push`, `http` and `self_metrics` (the exporter itself).
+  (who holds a device), `push`, `receive`, `http` and `self_metrics` (the exporter itself).
 - `attributes`: what regions carry on their spans. `events`: log records.
 
 Imports the units alone, and knows no clock, driver or wire. A new signal is a row in its family; it then has a metric,

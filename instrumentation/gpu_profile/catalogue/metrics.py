@@ -14,6 +14,7 @@ from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
 from gpu_profile.catalogue.http import HTTP_METRICS
 from gpu_profile.catalogue.metric import Family, Instrument, Metric
 from gpu_profile.catalogue.push import PUSH_METRICS
+from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import SELF_METRICS
 from gpu_profile.catalogue.signal import Kind, Signal
 from gpu_profile.catalogue.signals import INTEGRATED, MEMORY_USED, SIGNALS
@@ -217,6 +218,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *ALLOCATION_METRICS,
     *HTTP_METRICS,
     *PUSH_METRICS,
+    *RECEIVE_METRICS,
     *REGION_METRICS,
 )
 _BY_SIGNAL: Final = {row.key: metric for metric in _from_signals() for row in metric.signals}

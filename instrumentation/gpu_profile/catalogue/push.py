@@ -8,6 +8,9 @@ from gpu_profile.catalogue.metric import Family
 
 _PUSH: Final = Family("signal")
 SENT: Final = _PUSH.counter("gpu_profile.push.batches", "{batch}", "Batches that the OTLP endpoint took")
+ITEMS: Final = _PUSH.counter(
+    "gpu_profile.push.items", "{item}", "Data points, log records or spans that the OTLP endpoint took"
+)
 FAILURES: Final = _PUSH.counter(
     "gpu_profile.push.failures", "{failure}", "Tries to push a batch over OTLP that failed, by reason", "error.type"
 )
@@ -17,10 +20,13 @@ DROPPED: Final = _PUSH.counter(
     "Batches given up, by reason: the queue was full, the endpoint will not take them, or the exporter stopped",
     "reason",
 )
+DROPPED_ITEMS: Final = _PUSH.counter(
+    "gpu_profile.push.dropped.items", "{item}", "Data points, log records or spans of these batches", "reason"
+)
 REJECTED: Final = _PUSH.counter(
     "gpu_profile.push.rejected",
     "{item}",
-    "Data points or log records that the endpoint rejected out of batches that it took",
+    "Data points, log records or spans that the endpoint rejected out of batches that it took",
 )
 QUEUE: Final = _PUSH.gauge("gpu_profile.push.queue.length", "{batch}", "Batches that wait to be pushed")
 QUEUE_BYTES: Final = _PUSH.gauge("gpu_profile.push.queue.size", "By", "Memory of the batches that wait to be pushed")

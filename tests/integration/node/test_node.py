@@ -4,15 +4,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.programs import environment, printed
+from integration.node.exporters import Exporter
+from support.programs import printed
 
-from gpu_profile.driver import simulated
 from gpu_profile.driver.node.table import TableFile
 from gpu_profile.recording import read_recording
 
@@ -48,38 +47,6 @@ print(json.dumps({
     "implausible": sum(column.dropped["implausible"] for column in timeline.columns.values()),
 }))
 """
-
-
-class Exporter:
-    """An exporter of a simulated node, which keeps a timeline."""
-
-    def __init__(self, folder: Path, *options: str, scenario: str | None = None) -> None:
-        self.node, self.timeline = folder / "node", folder / "timeline"
-        if not self.node.exists():
-            simulated.create(self.node, scenario)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpu_profile_exporter", f"--driver=simulated:{self.node}", "--listen=127.0.0.1:0",
-             f"--timeline={self.timeline}", *options],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
-        )  # fmt: skip
-
-    def wait(self, files: int = 1) -> None:
-        """Until each device has so many files."""
-        table = TableFile(self.timeline)
-        while True:
-            assert self.process.poll() is None, self.process.communicate()
-            try:
-                found = table.read()
-            except Exception:  # not there yet
-                found = None
-            if found is not None and found.devices and all(len(one.files) >= files for one in found.devices):
-                return
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=20)
 
 
 @pytest.fixture

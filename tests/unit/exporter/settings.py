@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 
 from gpu_profile_exporter import cli, logs
 from gpu_profile_exporter.config import Address, Config, Setting, toml
-from gpu_profile_exporter.config.kinds import Choice, File, FileMode, Headers, Listen, Number, Switch, Words
+from gpu_profile_exporter.config.kinds import (
+    Choice,
+    File,
+    FileMode,
+    Headers,
+    Listen,
+    ListenIfAny,
+    Number,
+    Switch,
+    Words,
+)
 
 MISSING = Path("/nonexistent/exporter.toml")
 #: Characters that a path or a name may have, those that TOML or Markdown give a meaning to among them.
@@ -70,7 +80,7 @@ def values(row: Setting) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a strateg
     """Values that a setting may have, none of them empty."""
     kind = row.type
     text = st.text(LETTERS, min_size=1, max_size=12)
-    if row.dotted == "otlp.endpoint":
+    if row.dotted in ("otlp.endpoint", "forward.endpoint"):
         return st.sampled_from(["http://collector:4318", "https://[::1]:4317"])
     if isinstance(kind, Number):
         return st.integers(int(kind.low), int(kind.high)) if kind.whole else st.floats(kind.low, kind.high)
@@ -82,7 +92,7 @@ def values(row: Setting) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a strateg
         return st.sampled_from(kind.words)
     if isinstance(kind, File):
         return text.map(Path)
-    if isinstance(kind, Listen):
+    if isinstance(kind, Listen | ListenIfAny):
         hosts = st.sampled_from(["127.0.0.1", "::1", "localhost", Address().host])
         return st.builds(Address, hosts, st.integers(0, 65535))
     if isinstance(kind, Words):

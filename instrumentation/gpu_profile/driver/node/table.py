@@ -36,7 +36,8 @@ class NodeDevice:
     """A device as its reader last described it.
 
     `files` are the names of its files, the newest first. `absent` says why a signal is not read, by its key.
-    `processes` is None where nobody asks who uses devices.
+    `processes` is None where nobody asks who uses devices. `holders` are its pods and containers, by OpenTelemetry's
+    attributes, as far as they are known.
     """
 
     device: Device
@@ -45,6 +46,7 @@ class NodeDevice:
     files: tuple[str, ...]
     absent: Mapping[str, str]
     processes: tuple[ProcessUse, ...] | None = None
+    holders: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def _device_row(one: NodeDevice) -> dict[str, Any]:
         "files": list(one.files),
         "absent": dict(one.absent),
         "processes": uses,
+        "holders": [dict(holder) for holder in one.holders],
     }
 
 
@@ -133,6 +136,7 @@ def _device(row: Mapping[str, Any]) -> NodeDevice:
         tuple(name for name in names if "/" not in name and not name.startswith(".")),
         {str(key): str(value) for key, value in row["absent"].items()},
         None if uses is None else tuple(ProcessUse(*use) for use in uses),
+        tuple({str(key): str(value) for key, value in holder.items()} for holder in row.get("holders", ())),
     )
 
 

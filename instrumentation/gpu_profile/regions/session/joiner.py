@@ -45,6 +45,7 @@ class Joiner:
     """Takes in executions, advances pools to what samples cover, and judges regions.
 
     One thread at a time calls `join`; any may ask the rest. `counts` is where failures and omissions are counted.
+    Executions come up to `late_s` after their end: pools stay so far behind.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class Joiner:
         thresholds: Thresholds,
         counts: Counter[str],
         turns: Turns | None = None,
+        *,
+        late_s: float = 0.0,
     ) -> None:
         self.sampler = sampler
         self.placement = placement
@@ -74,6 +77,7 @@ class Joiner:
         self._took_s = deque((0.0, 0.0), maxlen=2)
         self._clock = clock
         self._counts = counts
+        self._late_ns = nanoseconds(late_s)
         self._started_ns = clock.now_ns()
         #: The sensors, by UUID and signal, that were said to contradict their calibration.
         self._unexpected: set[tuple[str, str]] = set()
@@ -112,6 +116,7 @@ class Joiner:
                 pool = self._pool(device, now)
                 if pool is not None:
                     until = pool.known_ns(now)
+                    until = until if final else min(until, now - self._late_ns)
                     if final or pool.due(until):
                         self._advance(pool, until, final=final)
                     frontier = min(frontier, pool.frontier_ns)
@@ -202,7 +207,9 @@ class Joiner:
             starts = (execution.start_ns for execution in mine if execution.start_ns)
             driver = self.sampler.driver
             known = known_sensors(device, driver.version if driver is not None else "")
-            pool = self.pools[device.uuid] = Pool(timeline, start_ns=min(starts, default=now), known=known)
+            pool = self.pools[device.uuid] = Pool(
+                timeline, start_ns=min(starts, default=now - self._late_ns), known=known
+            )
             for execution in mine:
                 if execution.end_ns:
                     pool.count(execution.name, until_ns=execution.end_ns, marked=int(execution.stream is not None))

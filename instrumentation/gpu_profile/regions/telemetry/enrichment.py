@@ -39,7 +39,7 @@ _ENERGY: Final = names.ENERGY.name
 _ENERGY_HALF_WIDTH: Final = names.ENERGY_HALF_WIDTH.name
 
 
-class _Region(NamedTuple):
+class RegionValues(NamedTuple):
     """What the spans of one region have in common until its verdict is renewed."""
 
     devices: Sequence[Device]
@@ -69,7 +69,7 @@ class Enricher:
 
     def __init__(self, joiner: Joiner) -> None:
         self.joiner = joiner
-        self._regions: dict[tuple[str, Hashable], _Region] = {}
+        self._regions: dict[tuple[str, Hashable], RegionValues] = {}
         self._at = (-1, -1)
 
     def attributes(self, execution: Execution) -> dict[str, AttributeValues]:
@@ -93,10 +93,9 @@ class Enricher:
         return result
 
     def _joined(self, execution: Execution) -> dict[str, AttributeValues]:
-        region = self._region(execution)
+        region = self.region_of(execution)
         if not region.devices:
-            reason = self.joiner.sampler.problem or self.joiner.placement.why(execution.device)
-            return {names.REGION.name: execution.name, names.UNJOINED.name: reason}
+            return {names.REGION.name: execution.name, names.UNJOINED.name: self.why_unjoined(execution)}
         if execution.stream is None:
             start_ns, end_ns, source = execution.start_ns, execution.end_ns, "host"
         else:
@@ -123,11 +122,17 @@ class Enricher:
                 return result
         result = {**region.fixed, _SOURCE: source, _LENGTH: length_s, **region.energy(length_s)}
         if not region.known:
-            joiner = self.joiner
-            result[names.UNJOINED.name] = joiner.sampler.problem or _why(joiner, execution.name, region.devices)
+            result[names.UNJOINED.name] = self.why_unjoined(execution)
         return result
 
-    def _own(self, region: _Region, interval: Interval) -> list[tuple[SpanReading, Busy | None]] | None:
+    def why_unjoined(self, execution: Execution) -> str:
+        """Why nothing is known of an execution's region."""
+        joiner, devices = self.joiner, self.region_of(execution).devices
+        if joiner.sampler.problem:
+            return joiner.sampler.problem
+        return _why(joiner, execution.name, devices) if devices else joiner.placement.why(execution.device)
+
+    def _own(self, region: RegionValues, interval: Interval) -> list[tuple[SpanReading, Busy | None]] | None:
         """An execution's own readings on each of its devices, if they describe it and not its neighbourhood."""
         if not region.timelines or len(region.timelines) < len(region.devices):
             return None
@@ -142,7 +147,8 @@ class Enricher:
             result.append((reading, busy))
         return result
 
-    def _region(self, execution: Execution) -> _Region:
+    def region_of(self, execution: Execution) -> RegionValues:
+        """What an execution's region is told by; the same object until that may have changed."""
         at = self.joiner.judged_ns, self.joiner.placement.version
         if at != self._at or len(self._regions) > _MOST_KEPT:
             self._regions.clear()
@@ -153,7 +159,7 @@ class Enricher:
             found = self._regions[key] = self._look_up(execution)
         return found
 
-    def _look_up(self, execution: Execution) -> _Region:
+    def _look_up(self, execution: Execution) -> RegionValues:
         joiner = self.joiner
         devices = joiner.devices_of(execution)
         timelines = tuple(t for device in devices if (t := joiner.sampler.timeline(device.uuid)) is not None)
@@ -170,7 +176,7 @@ class Enricher:
         resolved_ns = (
             max(map(_resolves_ns, timelines), default=math.inf) if len(timelines) == len(devices) else math.inf
         )
-        return _Region(devices, timelines, fixed, names.SCOPE.name in fixed, power_w, half_width, resolved_ns)
+        return RegionValues(devices, timelines, fixed, names.SCOPE.name in fixed, power_w, half_width, resolved_ns)
 
 
 def _resolves_ns(timeline: Timeline) -> float:

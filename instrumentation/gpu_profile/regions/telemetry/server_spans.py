@@ -109,6 +109,33 @@ def parse_rule(text: str) -> ForeignRule:
     )
 
 
+class Choice:
+    """A rule ready for use: whether spans fit it."""
+
+    def __init__(self, rule: ForeignRule) -> None:
+        # Looked up by identity: an enumeration's hash is a function of Python's.
+        self.kinds = tuple(_KINDS[kind] for kind in sorted(rule.kinds))
+        #: Whether a span of another kind cannot fit.
+        self.by_kind_alone = not (rule.scopes or rule.names)
+        self._scopes, self._names = _pattern(rule.scopes), _pattern(rule.names)
+        self._not_scopes, self._not_names = _pattern(rule.not_scopes), _pattern(rule.not_names)
+
+    def fits(self, kind: SpanKind, scope: str, name: str) -> bool:
+        """Whether a span of this kind, instrumentation scope and name is taken in."""
+        return (
+            kind in self.kinds
+            or (self._names is not None and self._names(name) is not None)
+            or (self._scopes is not None and self._scopes(scope) is not None)
+        ) and self.allows(scope, name)
+
+    def allows(self, scope: str, name: str) -> bool:
+        """Whether no pattern leaves it out."""
+        return not (
+            (self._not_names is not None and self._not_names(name))
+            or (self._not_scopes is not None and self._not_scopes(scope))
+        )
+
+
 class _Taken(NamedTuple):
     execution: Execution
     session: Session
@@ -138,11 +165,7 @@ class ForeignSpans:
         self._session = session
         self._innermost = innermost
         self._most_live = most_live
-        # Looked up by identity: an enumeration's hash is a function of Python's.
-        self._kinds = tuple(_KINDS[kind] for kind in sorted(rule.kinds))
-        self._by_kind_alone = not (rule.scopes or rule.names)
-        self._scopes, self._names = _pattern(rule.scopes), _pattern(rule.names)
-        self._not_scopes, self._not_names = _pattern(rule.not_scopes), _pattern(rule.not_names)
+        self._choice = Choice(rule)
         # Weak, so that a span that nobody ends can go.
         self._live: dict[int, ref[Span]] = {}
         self._taken: dict[int, _Taken] = {}
@@ -159,9 +182,10 @@ class ForeignSpans:
             if span_id in self._live or (len(self._live) >= self._most_live and not self._room()):
                 return
             self._live[span_id] = ref(span)
-            if self._by_kind_alone and span.kind not in self._kinds:
+            choice = self._choice
+            if choice.by_kind_alone and span.kind not in choice.kinds:
                 return
-            if self._fits(span):
+            if choice.fits(span.kind, scope.name if scope is not None else "", span.name):
                 self._take(span, self._parent(self._innermost(), span.parent.span_id if span.parent else 0))
         except Exception as error:  # noqa: BLE001 - the host's span must start
             self._report(error)
@@ -209,23 +233,6 @@ class ForeignSpans:
         """In a forked child: the parent's spans are the parent's."""
         self._live, self._taken, self._lock = {}, {}, threading.RLock()
 
-    # ------------------------------------------------------------------ which
-
-    def _fits(self, span: Span) -> bool:
-        scope = span.instrumentation_scope.name if span.instrumentation_scope is not None else ""
-        return (
-            span.kind in self._kinds
-            or (self._names is not None and self._names(span.name) is not None)
-            or (self._scopes is not None and self._scopes(scope) is not None)
-        ) and self._allowed(span)
-
-    def _allowed(self, span: Span) -> bool:
-        scope = span.instrumentation_scope.name if span.instrumentation_scope is not None else ""
-        return not (
-            (self._not_names is not None and self._not_names(span.name))
-            or (self._not_scopes is not None and self._not_scopes(scope))
-        )
-
     def _room(self) -> bool:
         """Make room by forgetting spans that are gone; count the span if there is none."""
         if self.overlooked % _SWEEP == 0:
@@ -259,7 +266,8 @@ class ForeignSpans:
         parent = _inner(region, found)
         if late:
             for span in reversed(between):
-                if self._allowed(span):
+                scope = span.instrumentation_scope
+                if self._choice.allows(scope.name if scope is not None else "", span.name):
                     parent = self._take(span, parent)
         return parent
 

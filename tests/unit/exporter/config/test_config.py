@@ -9,14 +9,15 @@ from unit.exporter.settings import file_of, flag_of, run, served, text_of, value
 
 from gpu_profile.catalogue import ALL_GROUPS, DEFAULT_GROUPS, Group
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter.config import SETTINGS, Address, Attribution, Config, Dcgm, Log, Otlp
+from gpu_profile_exporter.config import SETTINGS, Address, Attribution, Config, Dcgm, Forward, Log, Otlp, Receive
 from gpu_profile_exporter.config.address import address
 from gpu_profile_exporter.config.model import BY_NAME
 from gpu_profile_exporter.naming.schemes import choose
 
 ANY = "0.0.0.0"  # noqa: S104 - the exporter's default
 #: Two settings that only make sense together.
-PAIR = ("otlp.client_cert", "otlp.client_key")
+#: Settings that need another one beside them.
+HALVES = {f"{topic}.client_{half}" for topic in ("otlp", "forward") for half in ("cert", "key")}
 
 
 # ---------------------------------------------------------------------- addresses
@@ -104,6 +105,10 @@ def test_an_interval_out_of_bounds_is_the_users_error(interval: float) -> None:
         (lambda: Otlp(endpoint="http://c:1", client_cert=Path("c")), "--otlp-client-cert: needs its other half"),
         (lambda: Otlp(headers=(("a b", "secret"),)), "--otlp-headers: header 1 has a name that HTTP cannot carry"),
         (lambda: Otlp(endpoint="collector"), "--otlp-endpoint: 'collector'"),
+        (lambda: Receive(http=Address("h", 70000)), "--receive-http: 'h:70000' has no port between 0 and 65535"),
+        (lambda: Receive(late_s=0), "--receive-late: must lie between 0.1 and 300 seconds, not 0"),
+        (lambda: Forward(endpoint="collector"), "--forward-endpoint: 'collector'"),
+        (lambda: Forward(endpoint="http://c:1", client_key=Path("k")), "--forward-client-key: needs its other half"),
         (lambda: Log(level="loud"), "--log-level: 'loud' is not one of debug, info, warning, error"),
     ],
 )
@@ -188,7 +193,7 @@ def test_every_setting_can_be_made_in_all_three_ways(name: str, tmp_path_factory
 
 layers = st.fixed_dictionaries(
     {}, optional={row.dotted: st.tuples(st.integers(1, 7), values(row), values(row), values(row)) for row in SETTINGS}
-).map(lambda found: {key: value for key, value in found.items() if key not in PAIR})
+).map(lambda found: {key: value for key, value in found.items() if key not in HALVES})
 
 
 @settings(max_examples=60)
@@ -272,6 +277,7 @@ def test_a_list_is_taken_from_one_place_and_may_come_in_parts() -> None:
         (["--pod-resources-kubelet-socket", "s"], "attribution.kubelet_socket", Path("s")),
         (["--hpc-job-mapping-dir", "d"], "attribution.job_mapping_dir", Path("d")),
         (["--debug"], "log.level", "debug"),
+        (["--forward", "http://c:4318"], "forward.endpoint", "http://c:4318"),
     ],
 )
 def test_a_flag_of_dcgm_exporter_means_here_what_it_means_there(arguments: list[str], name: str, value: Any) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.exporter.settings import file_of, flag_of, run, served, text_of, values
 
-from gpu_profile_exporter.config import SETTINGS, Config, Otlp, printed
+from gpu_profile_exporter.config import SETTINGS, Config, printed
 from gpu_profile_exporter.config.toml import parse
 
 ROOT = Path(__file__).parents[4]
@@ -33,7 +33,7 @@ some_of_each = st.fixed_dictionaries(
     optional={
         row.dotted: st.tuples(st.sampled_from(["file", "variable", "flag"]), values(row))
         for row in SETTINGS
-        if row.dotted not in ("otlp.client_cert", "otlp.client_key")
+        if row.field not in ("client_cert", "client_key")
     },
 )
 
@@ -52,12 +52,11 @@ def test_what_is_printed_is_a_file_that_gives_the_same_settings_but_for_secrets(
     assert (ran.code, ran.err, ran.config) == (0, "", None)
     again.write_text(ran.out, encoding="utf-8")
     reread = served(["--config", str(again)])
-    headers = {row.dotted: getattr(Otlp(), row.field) for row in SETTINGS if row.secret}
-    assert headers == {"otlp.headers": ()}
+    assert {row.dotted for row in SETTINGS if row.secret} == {"otlp.headers", "forward.headers"}
     assert _without_headers(reread) == _without_headers(config)
-    assert reread.otlp.headers == ()
+    assert reread.otlp.headers == reread.forward.headers == ()
     for row in SETTINGS:
-        if row in rows and row.dotted != "otlp.headers":
+        if row in rows and not row.secret:
             place = {"file": f"{file}:", "variable": row.variable, "flag": row.flag}[rows[row][0]]
             assert re.search(rf"^{row.key} = .*  # {re.escape(place)}", ran.out, re.MULTILINE)
 

@@ -1,0 +1,100 @@
+"""The attributes that joined spans get, as OTLP has them in bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
+from typing import Final
+
+from gpu_profile.catalogue import attributes as names
+from gpu_profile.protobuf import head, message, number, string
+from gpu_profile.regions.execution import Execution
+from gpu_profile.regions.telemetry.enrichment import SHORTEST_S, AttributeValues, Enricher, RegionValues
+from gpu_profile.units import NS_PER_S
+
+#: Regions whose values are kept as bytes.
+_MOST_KEPT: Final = 4_096
+#: The field of a span that its attributes are.
+_ATTRIBUTES: Final = 9
+_DOUBLE: Final = struct.Struct("<d")
+_REGION: Final = names.REGION.name
+
+
+class Encoder:
+    """Gives the attributes of executions. What the spans of one region share is encoded once a second.
+
+    `region` gives the name that is told of an execution's region.
+    """
+
+    def __init__(self, enricher: Enricher, region: Callable[[Execution], str]) -> None:
+        self._enricher = enricher
+        self._region = region
+        self._kept: dict[tuple[str, Hashable], tuple[RegionValues, bytes]] = {}
+
+    def attributes(self, execution: Execution) -> bytes:
+        """All that `Enricher.attributes` gives for it, as fields of its span."""
+        shared = self._enricher.region_of(execution)
+        length_ns = execution.end_ns - execution.start_ns
+        if length_ns >= shared.resolved_ns or (not shared.known and length_ns >= SHORTEST_S * NS_PER_S):
+            # It may have readings of its own.
+            return encoded({**self._enricher.attributes(execution), _REGION: self._region(execution)})
+        key = execution.name, execution.device
+        kept = self._kept.get(key)
+        if kept is None or kept[0] is not shared:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            kept = self._kept[key] = shared, self._shared(execution, shared)
+        if not shared.devices:
+            return kept[1]
+        length_s = length_ns / NS_PER_S
+        parts = [kept[1], _BEFORE_LENGTH, _DOUBLE.pack(length_s)]
+        if shared.power_w is not None:
+            parts += _BEFORE_ENERGY, _DOUBLE.pack(shared.power_w * length_s)
+            parts += _BEFORE_HALF_WIDTH, _DOUBLE.pack(shared.power_half_width * length_s)
+        return b"".join(parts)
+
+    def _shared(self, execution: Execution, shared: RegionValues) -> bytes:
+        values: dict[str, AttributeValues] = {_REGION: self._region(execution)}
+        if shared.devices:
+            values = {**shared.fixed, **values, names.INTERVAL_SOURCE.name: "host"}
+        if not shared.known:
+            values[names.UNJOINED.name] = self._enricher.why_unjoined(execution)
+        return encoded(values)
+
+
+def encoded(values: Mapping[str, AttributeValues]) -> bytes:
+    """The attributes, each as a field of a span."""
+    return b"".join(
+        _before_double(key) + _DOUBLE.pack(value) if type(value) is float else _attribute(key, value)
+        for key, value in values.items()
+    )
+
+
+@cache
+def _before_double(key: str) -> bytes:
+    """All of a KeyValue with a double but the double, which is at its end."""
+    name = string(1, key)
+    # An AnyValue with a double has 9 bytes: the key of its field 4, and the value.
+    return head(_ATTRIBUTES, len(name) + 2 + 9) + name + head(2, 9) + bytes([4 << 3 | 1])
+
+
+def _attribute(key: str, value: AttributeValues) -> bytes:
+    return message(_ATTRIBUTES, string(1, key), message(2, _any(value)))
+
+
+def _any(value: AttributeValues) -> bytes:
+    if isinstance(value, bool):
+        return number(2, int(value))
+    if isinstance(value, int):
+        return number(3, value)
+    if isinstance(value, float):
+        return bytes([4 << 3 | 1]) + _DOUBLE.pack(value)
+    if isinstance(value, str):
+        return string(1, value)
+    return message(5, *(message(1, _any(one)) for one in value))
+
+
+_BEFORE_LENGTH: Final = _before_double(names.INTERVAL_S.name)
+_BEFORE_ENERGY: Final = _before_double(names.ENERGY.name)
+_BEFORE_HALF_WIDTH: Final = _before_double(names.ENERGY_HALF_WIDTH.name)

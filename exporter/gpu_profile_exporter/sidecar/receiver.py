@@ -1,0 +1,211 @@
+"""OTLP over HTTP: requests with spans come in, are decoded, and are taken or refused as the specification says.
+
+Specification: OpenTelemetry, "OTLP/HTTP Request", "OTLP/HTTP Response" and "OTLP/HTTP Throttling".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from gpu_profile.protobuf import number, string
+from gpu_profile_exporter.server.answers import CLOSE, Asked, rejected
+from gpu_profile_exporter.server.connection import BrokenBody
+from gpu_profile_exporter.server.counts import Counts
+from gpu_profile_exporter.server.limits import Limits
+from gpu_profile_exporter.server.routes import Response
+from gpu_profile_exporter.server.worker import Worker
+from gpu_profile_exporter.sidecar.trace_request import TraceRequest
+
+if TYPE_CHECKING:
+    pass
+
+PATH: Final = "/v1/traces"
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+#: What a request may have in bytes, packed and unpacked. The Collector takes 20 MiB by default.
+MOST_BYTES: Final = 20 << 20
+#: What all bodies that are on their way may have together.
+MOST_ARRIVING: Final = 64 << 20
+#: A body that is refused is still received, so that its sender gets to read why; beyond this the connection ends.
+_MOST_DISCARDED: Final = 4 * MOST_BYTES
+_GZIP: Final = 31
+_RETRY: Final = ("Retry-After", "1")
+#: google.rpc.Code: the kinds of refusals.
+_INVALID, _EXHAUSTED, _UNAVAILABLE = 3, 8, 14
+_CODES: Final = {400: _INVALID, 413: _EXHAUSTED, 415: _INVALID, 503: _UNAVAILABLE}
+
+#: Takes a request's spans; False if there is no room for them now.
+Take = Callable[[TraceRequest], bool]
+
+
+class Refused(Exception):  # noqa: N818 - what happened, not a kind of error that a user meets
+    """A request is not taken: the HTTP status, the reason that is counted, and what its sender is told."""
+
+    def __init__(self, status: int, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.status, self.reason = status, reason
+
+
+class Receiver:
+    """Answers POSTs of traces. Decoding and `take` run in a thread of their own, one request at a time."""
+
+    routes: Sequence[str] = (PATH,)
+
+    def __init__(self, take: Take, limits: Limits, counts: Counts, loop: asyncio.AbstractEventLoop) -> None:  # noqa: ARG002
+        self._take = take
+        self._counts = counts
+        self._arriving = 0
+        self._worker: Worker[None] = Worker("gpu-profile-receive", loop)
+
+    def stop(self) -> None:
+        """Let the thread end."""
+        self._worker.stop()
+
+    async def answer(self, asked: Asked, ends_s: float) -> Response | None:  # noqa: ARG002 - a body has its own deadline
+        """The answer, in the encoding of the request."""
+        if asked.path != PATH:
+            text = f"not found: this is an OTLP receiver of traces, at {PATH}"
+            return rejected(self._counts, "path", 404, text, CLOSE)
+        if asked.method != "POST":
+            text = f"{asked.method} is not possible here"
+            return rejected(self._counts, "method", 405, text, CLOSE, ("Allow", "POST"))
+        kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+        body = _Body(self)
+        try:
+            await asked.receive_body(body.add)
+            data = body.whole()
+            if kind not in (PROTOBUF, JSON):
+                raise Refused(415, "content_type", f"the content type is {kind or 'missing'}, not {PROTOBUF} or {JSON}")
+            encoding = asked.headers.get("content-encoding", "identity").strip().lower()
+            await self._worker.do(lambda: self._taken(data, kind, encoding))
+        except BrokenBody as broken:
+            return _refusal(kind, self._counted(Refused(400, "bad_request", str(broken))), CLOSE)
+        except Refused as refused:
+            return _refusal(kind, self._counted(refused), *((CLOSE,) if body.endless else ()))
+        finally:
+            body.let_go()
+        return Response(200, b"{}" if kind == JSON else b"", kind)
+
+    def _taken(self, data: bytes, kind: str, encoding: str) -> None:
+        request = decoded(unpacked(data, encoding), kind)
+        if len(request) and not self._take(request):
+            raise Refused(503, "full", "the queue to the next receiver is full")
+
+    def _counted(self, refused: Refused) -> Refused:
+        self._counts.rejected[refused.reason] += 1
+        return refused
+
+    def arrive(self, n: int) -> bool:
+        """Whether there is room for so many more bytes."""
+        if self._arriving + n > MOST_ARRIVING:
+            return False
+        self._arriving += n
+        return True
+
+    def leave(self, n: int) -> None:
+        """So many bytes need no room any more."""
+        self._arriving -= n
+
+
+class _Body:
+    """A body as it arrives. What is too much is received and let go, so that the sender gets its answer."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._parts: list[bytes] = []
+        self._size = self._held = 0
+        self._why: Refused | None = None
+        self.endless = False
+
+    def add(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > _MOST_DISCARDED:
+            self.endless = True
+            raise self._why or Refused(413, "body", "too large")
+        if self._why is None:
+            if self._size > MOST_BYTES:
+                self._why = Refused(413, "body", f"a request has at most {MOST_BYTES} bytes")
+            elif not self._receiver.arrive(len(part)):
+                self._why = Refused(503, "busy", "too much is being received")
+            else:
+                self._held += len(part)
+                self._parts.append(part)
+                return
+            self.let_go()
+
+    def whole(self) -> bytes:
+        """All of it; Refused if it was too much."""
+        if self._why is not None:
+            raise self._why
+        return b"".join(self._parts)
+
+    def let_go(self) -> None:
+        self._receiver.leave(self._held)
+        self._held = 0
+        self._parts.clear()
+
+
+def unpacked(data: bytes, encoding: str) -> bytes:
+    """The content of a body; Refused if it cannot be had."""
+    if encoding in ("", "identity"):
+        return data
+    if encoding != "gzip":
+        raise Refused(415, "content_encoding", f"the content encoding is {encoding}, not gzip")
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        content = unpacker.decompress(data, MOST_BYTES)
+    except zlib.error as error:
+        raise Refused(400, "undecodable", f"not gzip: {error}") from error
+    if unpacker.unconsumed_tail:
+        raise Refused(413, "body", f"a request has at most {MOST_BYTES} bytes when it is unpacked")
+    if not unpacker.eof:
+        raise Refused(400, "undecodable", "not gzip: it is cut off")
+    return content
+
+
+def decoded(content: bytes, kind: str) -> TraceRequest:
+    """The spans of a request; Refused if it has none that can be read."""
+    try:
+        return TraceRequest(_from_json(content) if kind == JSON else content)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, "undecodable", f"not an ExportTraceServiceRequest: {error}") from error
+
+
+def _from_json(content: bytes) -> bytes:
+    """The same request in protobuf. OTLP's JSON has ids in hexadecimal where protobuf's has them in base64."""
+    from google.protobuf.json_format import Parse, ParseError
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    try:
+        request = Parse(content, ExportTraceServiceRequest(), ignore_unknown_fields=True)
+    except ParseError as error:
+        raise ValueError(str(error)) from error
+    for resource_spans in request.resource_spans:
+        for scope_spans in resource_spans.scope_spans:
+            for span in scope_spans.spans:
+                _mend_ids(span, "trace_id", "span_id", "parent_span_id")
+                for link in span.links:
+                    _mend_ids(link, "trace_id", "span_id")
+    whole: bytes = request.SerializeToString()
+    return whole
+
+
+def _mend_ids(holder: Any, *fields: str) -> None:
+    for field in fields:
+        read_as_base64 = getattr(holder, field)
+        if read_as_base64:
+            setattr(holder, field, bytes.fromhex(base64.b64encode(read_as_base64).decode()))
+
+
+def _refusal(kind: str, refused: Refused, *headers: tuple[str, str]) -> Response:
+    """A google.rpc.Status, as OTLP has it, in the encoding of the request."""
+    code, text = _CODES[refused.status], str(refused)
+    headers = (*headers, *((_RETRY,) if refused.status == 503 else ()))
+    if kind == JSON:
+        return Response(refused.status, json.dumps({"code": code, "message": text}).encode(), JSON, headers)
+    return Response(refused.status, number(1, code) + string(2, text), PROTOBUF, headers)

@@ -1,0 +1,173 @@
+"""A request with spans as bytes: where its spans are, what they say, and the same bytes with attributes added.
+
+What a receiver does not know must come out as it came in: unknown fields, their order, and how each is encoded. So the
+bytes are kept, and only lengths and added attributes are new. OpenTelemetry's own classes read what the spans say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gpu_profile.protobuf import head
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+#: Field 1 of a request is its ResourceSpans; field 2 of each its ScopeSpans, and of each of these its spans.
+_OF_RESOURCE: Final = 1
+_NESTED: Final = 2
+_VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
+_head: Final = cache(head)
+
+
+class Place(NamedTuple):
+    """Where a message inside another is: its key, its content, and the end of both, as offsets."""
+
+    key: int
+    content: int
+    end: int
+
+
+class Scope(NamedTuple):
+    """Spans of one resource and one instrumentation scope, and where each is in the request."""
+
+    resource: Resource
+    name: str
+    spans: Sequence[Span]
+    places: list[Place]
+
+
+class TraceRequest:
+    """An ExportTraceServiceRequest. ValueError if the bytes are none."""
+
+    def __init__(self, data: bytes) -> None:
+        from google.protobuf.message import DecodeError
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        self.data = data
+        try:
+            self._request: Any = ExportTraceServiceRequest.FromString(data)
+        except DecodeError as error:
+            raise ValueError(str(error)) from error
+        #: The places of the ResourceSpans, each with those of its ScopeSpans.
+        self._places: list[tuple[Place, list[Place]]] = []
+        #: All scopes, in order.
+        self.scopes: list[Scope] = []
+        for resource_spans, place in zip(
+            self._request.resource_spans, _places(data, 0, len(data), _OF_RESOURCE), strict=True
+        ):
+            inside = _places(data, place.content, place.end, _NESTED)
+            self._places.append((place, inside))
+            for scope_spans, around in zip(resource_spans.scope_spans, inside, strict=True):
+                spans = _places(data, around.content, around.end, _NESTED)
+                self.scopes.append(Scope(resource_spans.resource, scope_spans.scope.name, scope_spans.spans, spans))
+
+    def __len__(self) -> int:
+        """How many spans there are."""
+        return sum(len(scope.places) for scope in self.scopes)
+
+    def with_attributes(self, added: Sequence[Sequence[bytes]]) -> bytes:
+        """The request with encoded attributes (field 9 of a span) at the end of each span.
+
+        `added` has for each scope one entry for each span, empty for a span that stays as it is; or no entries for a
+        scope that stays as it is.
+        """
+        if not any(map(any, added)):
+            return self.data
+        scopes = zip(self.scopes, added, strict=True)
+        return b"".join(_spliced(self.data, 0, len(self.data), self._resources(scopes)))
+
+    def _resources(self, scopes: Iterator[tuple[Scope, Sequence[bytes]]]) -> Iterator[tuple[Place, bytes]]:
+        data = self.data
+        for place, inside in self._places:
+            grown = [
+                (around, _scope_spans(data, around, scope.places, more))
+                for around, (scope, more) in zip(inside, scopes, strict=False)
+                if any(more)
+            ]
+            if grown:
+                yield place, _message(_OF_RESOURCE, _spliced(data, place.content, place.end, grown))
+
+
+def _scope_spans(data: bytes, around: Place, places: Sequence[Place], added: Sequence[bytes]) -> bytes:
+    grown = [
+        (place, _head(_NESTED, place.end - place.content + len(more)) + data[place.content : place.end] + more)
+        for place, more in zip(places, added, strict=True)
+        if more
+    ]
+    return _message(_NESTED, _spliced(data, around.content, around.end, grown))
+
+
+def _message(field: int, parts: list[bytes]) -> bytes:
+    content = b"".join(parts)
+    return head(field, len(content)) + content
+
+
+def _spliced(
+    data: bytes, start: int, end: int, replaced: Sequence[tuple[Place, bytes]] | Iterator[tuple[Place, bytes]]
+) -> list[bytes]:
+    """The bytes from `start` to `end` with these messages in place of those that were there."""
+    parts = []
+    for place, message in replaced:
+        if place.key > start:
+            parts.append(data[start : place.key])
+        parts.append(message)
+        start = place.end
+    parts.append(data[start:end])
+    return parts
+
+
+def _places(data: bytes, at: int, end: int, field: int) -> list[Place]:
+    """The messages of this field in data that is known to be whole."""
+    wanted, found = field << 3 | _BYTES, []
+    while at < end:
+        start = at
+        key = data[at]
+        at += 1
+        if key > 0x7F:
+            key, at = _varint(data, start)
+        if key & 7 == _BYTES:
+            size = data[at]
+            at += 1
+            if size > 0x7F:
+                size, at = _varint(data, at - 1)
+            if key == wanted:
+                found.append(Place(start, at, at + size))
+            at += size
+        else:
+            at = _after(data, at, key)
+    return found
+
+
+def _after(data: bytes, at: int, key: int) -> int:
+    """Where the field ends whose content, of another kind than bytes, begins at `at`."""
+    kind = key & 7
+    if kind == _VARINT:
+        return _varint(data, at)[1]
+    if kind in (_FIXED64, _FIXED32):
+        return at + (8 if kind == _FIXED64 else 4)
+    if kind != _GROUP:
+        raise ValueError(f"a field of a kind that there is not: {kind}")
+    while True:
+        key, at = _varint(data, at)
+        if key & 7 == _GROUP_END:
+            return at
+        if key & 7 == _BYTES:
+            size, at = _varint(data, at)
+            at += size
+        else:
+            at = _after(data, at, key)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, at
+        shift += 7

@@ -1,0 +1,34 @@
+"""What the receiver of spans tells of itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu_profile.catalogue.metric import Family
+
+_RECEIVE: Final = Family()
+RECEIVED: Final = _RECEIVE.counter(
+    "gpu_profile.receive.spans",
+    "{span}",
+    "Spans that were received: joined with what GPUs did, unjoined though they count, or passed on as they are",
+    "outcome",
+)
+REQUESTS: Final = _RECEIVE.counter(
+    "gpu_profile.receive.requests",
+    "{request}",
+    "Requests with spans that were answered, by status",
+    "http.response.status_code",
+)
+REFUSED: Final = _RECEIVE.counter(
+    "gpu_profile.receive.rejected", "{request}", "Connections and requests that were turned away, by reason", "reason"
+)
+LATE: Final = _RECEIVE.counter(
+    "gpu_profile.receive.late",
+    "{span}",
+    "Spans that came too late to be in their region's numbers; they get its values all the same",
+)
+WAITING: Final = _RECEIVE.gauge(
+    "gpu_profile.receive.waiting", "{span}", "Spans that wait for the samples of their time"
+)
+
+RECEIVE_METRICS: Final = tuple(_RECEIVE)

@@ -1,0 +1,155 @@
+"""The way of a span: a service, a sidecar beside it, a real collector, and what comes out there."""
+
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration import collector as otlp_collector
+from integration.node.exporters import Exporter
+from support.otlp_traces import spans_of
+from support.programs import environment, free_port, printed, until
+from support.push import attributes
+
+#: A service that knows nothing of us, but for the GPU that it uses, and tells how many spans it made.
+SERVICE = """
+import random, sys, time
+from pathlib import Path
+from gpu_profile.driver.simulated import SimulatedQueue, Work
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import SpanKind
+
+node, url, seconds = sys.argv[1:]
+queue, rng, n = SimulatedQueue(Path(node)), random.Random(3), 0
+provider = TracerProvider(resource=Resource.create({"service.name": "shop"}))
+provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url), schedule_delay_millis=300))
+tracer, ends = provider.get_tracer("shop"), time.monotonic() + float(seconds)
+while time.monotonic() < ends:
+    with tracer.start_as_current_span("POST /buy", kind=SpanKind.SERVER):
+        with tracer.start_as_current_span("inside"):
+            queue.launch(Work(seconds=rng.uniform(0.02, 0.08), flops=1e12))
+            queue.synchronize()
+    with tracer.start_as_current_span("GET /idle", kind=SpanKind.SERVER):
+        time.sleep(rng.uniform(0.0, 0.05))
+    n += 3
+provider.shutdown()
+print(n)
+"""
+
+
+class Sidecar:
+    """A second exporter, which reads the first one's timeline and never a driver."""
+
+    def __init__(self, timeline: Path, forward: str) -> None:
+        self.port, self.metrics_port = free_port(), free_port()
+        command = [sys.executable, "-m", "gpu_profile_exporter", f"--driver=node:{timeline}", "--receive-late=1"]
+        command += [f"--listen=127.0.0.1:{self.metrics_port}", f"--receive-http=127.0.0.1:{self.port}"]
+        self.process = subprocess.Popen(
+            [*command, f"--forward={forward}"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+        )  # fmt: skip
+        until(self.answers, "the sidecar answers")
+
+    def answers(self) -> bool:
+        assert self.process.poll() is None, self.process.communicate()
+        try:
+            return "gpu_profile_receive" in self.scrape()
+        except OSError:
+            return False
+
+    def scrape(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def told(self, name: str) -> float:
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", self.scrape(), re.MULTILINE))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1/traces"
+
+    def stop(self) -> tuple[str, str]:
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.communicate(timeout=20)
+
+
+@pytest.fixture
+def exporter(tmp_path: Path) -> Iterator[Exporter]:
+    made = Exporter(tmp_path, scenario='[[device]]\nmodel = "H100 SXM"\n')
+    made.wait()
+    yield made
+    made.stop()
+
+
+def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(exporter: Exporter, tmp_path: Path) -> None:
+    arrived: list[bytes] = []
+    with otlp_collector.sink(arrived.append) as port, otlp_collector.collector(port, tmp_path) as urls:
+        sidecar = Sidecar(exporter.timeline, urls["http/protobuf"])
+        made = int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "15"))
+        until(lambda: sum(len(spans_of(one)) for one in arrived) >= made, "all spans come out")
+        regions = re.findall(
+            r'^gpu_profile_region_\w+{region="([^"]*)".*service_name="([^"]*)"', sidecar.scrape(), re.MULTILINE
+        )
+        assert sidecar.told("gpu_profile_receive_spans_total") == made
+        assert sidecar.told("gpu_profile_push_items_total") == made
+        assert not sidecar.told("gpu_profile_receive_late_total")
+        sidecar.stop()
+    spans = [one for request in arrived for one in spans_of(request)]
+    assert len(spans) == made
+    assert set(regions) == {("POST /buy", "shop"), ("GET /idle", "shop")}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in spans:
+        found.setdefault(one.name, []).append(attributes(one.attributes))
+    assert not any(found["inside"])
+    last = {name: told[-1] for name, told in found.items()}
+    assert last["POST /buy"]["gpu_profile.region"] == "POST /buy"
+    assert last["POST /buy"]["gpu_profile.busy.ratio"] == pytest.approx(1.0, abs=0.1)
+    assert last["GET /idle"]["gpu_profile.busy.ratio"] == pytest.approx(0.0, abs=0.1)
+    powers = [last[name]["gpu_profile.power.mean"] for name in ("POST /buy", "GET /idle")]
+    assert powers[0] > 1.3 * powers[1]
+
+
+def test_spans_wait_for_a_next_receiver_that_is_away_and_none_is_lost(exporter: Exporter, tmp_path: Path) -> None:
+    arrived: list[bytes] = []
+    with otlp_collector.sink(arrived.append) as port:
+        pass  # nothing listens there any more
+    sidecar = Sidecar(exporter.timeline, f"http://127.0.0.1:{port}")
+    made = int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "3"))
+    until(lambda: sidecar.told("gpu_profile_push_failures_total") >= 1, "a try fails")
+    assert not arrived
+    with otlp_collector.sink(arrived.append, port=port):
+        until(lambda: sum(len(spans_of(one)) for one in arrived) >= made, "all spans come out", 30)
+    assert sum(len(spans_of(one)) for one in arrived) == made
+    assert not sidecar.told("gpu_profile_push_dropped_items_total")
+    out, err = sidecar.stop()
+    assert sidecar.process.returncode == 0, (out, err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--receive-http=:0"], "--receive-http: needs --forward, where the spans go on to"),
+        (["--receive-http=:0", "--forward=http://x:1"], "--receive-http: needs samples to join with: --timeline"),
+        (["--receive-http=:0", "--forward=x"], "--forward"),
+        (
+            ["--receive-http=:0", "--forward=http://x:1", "--driver=node:/nonexistent", "--receive-spans=serve"],
+            "--receive-spans: 'serve' does not say",
+        ),
+    ],
+)
+def test_what_is_missing_is_named_at_the_start(arguments: list[str], says: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "gpu_profile_exporter", "--listen=127.0.0.1:0", "--driver=none", *arguments],
+        capture_output=True, text=True, env=environment(), timeout=60, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert says in ran.stderr

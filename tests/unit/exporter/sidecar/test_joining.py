@@ -1,0 +1,251 @@
+"""Received spans and the node's samples, on a clock that is moved by hand."""
+
+import random
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.otlp_traces import INTERNAL, request_of, span, spans_of
+from support.push import attributes
+from unit.driver.node.rings import GPU, OTHER, listed, put, table, writer
+
+from gpu_profile.catalogue import signals as rows
+from gpu_profile.catalogue.samples import Sample
+from gpu_profile.regions.telemetry.server_spans import parse_rule
+from gpu_profile.testing import FakeClock
+from gpu_profile_exporter.sidecar.joining import SpanJoin
+from gpu_profile_exporter.sidecar.trace_request import TraceRequest
+
+IDLE_W = 80.0
+LATE_S = 6.0
+#: How long after its end a span comes, as its process sends spans in batches.
+BATCHED_S = 4.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the GPU does during a span of a service."""
+
+    service: str
+    name: str
+    watts: float
+    busy: float = 1.0
+
+
+LOW, HIGH = Kind("a", "GET /x", 200.0), Kind("b", "GET /x", 500.0)
+
+
+class Node:
+    """A GPU that draws what the spans on it say, an exporter's timeline of that, and the join under test."""
+
+    def __init__(self, directory: Path, clock: FakeClock, rule: str = "server,consumer") -> None:
+        self.clock, self.rng = clock, random.Random(5)  # noqa: S311 - a test's
+        self.directory, self.ring = directory, writer(directory, (rows.ENERGY, rows.GRAPHICS), now_ns=clock.now_ns())
+        self.joules, self.read_ns = 0.0, clock.now_ns()
+        self.devices = [listed(GPU, self.ring.name)]
+        self.sent: deque[tuple[int, str, Span]] = deque()
+        self._write(0.0, 0.0)
+        self.join = SpanJoin(directory, parse_rule(rule), late_s=LATE_S, retention_s=600.0, clock=clock)
+        self._step()
+
+    def run(self, kind: Kind | None, seconds: float, **attributes: Any) -> None:
+        """Let the GPU do this for so long, and send its span later."""
+        begin_ns = self.clock.now_ns()
+        while (left_s := seconds - (self.clock.now_ns() - begin_ns) / 1e9) > 1e-9:
+            until_read_s = 0.1 - (self.clock.now_ns() - self.read_ns) / 1e9
+            step_s = min(left_s, max(1e-6, until_read_s))
+            self.clock.advance(step_s)
+            self.joules += step_s * (IDLE_W if kind is None else kind.watts)
+            self.worked_s += step_s * (0.0 if kind is None else kind.busy)
+            if self.clock.now_ns() - self.read_ns >= 99_999_000:
+                self._write(self.worked_s, (self.clock.now_ns() - self.read_ns) / 1e9)
+                self._step()
+        if kind is not None:
+            made = span(kind.name, begin_ns, self.clock.now_ns(), **attributes)
+            self.sent.append((self.clock.now_ns() + int(BATCHED_S * 1e9), kind.service, made))
+
+    worked_s = 0.0
+
+    def _write(self, worked_s: float, of_s: float) -> None:
+        now_ns = self.clock.now_ns()
+        samples = [Sample(rows.ENERGY, now_ns, now_ns, round(self.joules * 1e3))]
+        if of_s:
+            samples.append(Sample(rows.GRAPHICS, self.read_ns, now_ns, round(1e4 * min(1.0, worked_s / of_s))))
+        self.ring.append(samples)
+        self.read_ns, self.worked_s = now_ns, 0.0
+        put(self.directory, table(*self.devices), now_ns)
+
+    def _step(self) -> None:
+        while self.sent and self.sent[0][0] <= self.clock.now_ns():
+            _, service, made = self.sent.popleft()
+            self.join.take(TraceRequest(request_of([made], service__name=service)))
+        self.join._sampler.step()
+        self.join.step()
+
+    def mixture(self, seconds: float) -> None:
+        """Both kinds, in turn and at random."""
+        end_ns = self.clock.now_ns() + int(seconds * 1e9)
+        while self.clock.now_ns() < end_ns:
+            self.run(self.rng.choice((LOW, HIGH)), self.rng.uniform(0.03, 0.12))
+            self.run(None, self.rng.uniform(0.0, 0.06))
+
+    def joined(self, made: Span, **resource: Any) -> dict[str, Any]:
+        request = TraceRequest(request_of([made], **resource))
+        (found,) = spans_of(request.with_attributes(self.join.added(self.join.take(request))))
+        return attributes(found.attributes)
+
+    def newest(self, **about: Any) -> Span:
+        """A span of the last tenth of a second."""
+        return span(LOW.name, self.clock.now_ns() - 100_000_000, self.clock.now_ns(), **about)
+
+
+@pytest.fixture
+def node(tmp_path: Path, clock: FakeClock) -> Node:
+    return Node(tmp_path, clock)
+
+
+def test_two_services_with_one_region_each_of_the_same_name_get_what_each_of_them_draws(node: Node) -> None:
+    node.mixture(60.0)
+    for kind in (LOW, HIGH):
+        found = node.joined(node.newest(), service__name=kind.service)
+        assert found["gpu_profile.region"] == "GET /x"
+        assert found["gpu_profile.scope"] == "pooled"
+        assert found["gpu_profile.device.ids"] == [GPU.uuid]
+        assert found["gpu_profile.interval.source"] == "host"
+        assert found["gpu_profile.power.mean"] == pytest.approx(kind.watts, rel=0.05)
+        assert found["gpu_profile.energy.joules"] == pytest.approx(kind.watts * 0.1, rel=0.05)
+        assert found["gpu_profile.busy.ratio"] == pytest.approx(1.0, abs=0.05)
+        assert abs(found["gpu_profile.power.mean"] - kind.watts) <= 10 * found["gpu_profile.energy.half_width"] + 1
+    assert not node.join.counts["late"]
+    assert not node.join.counts["internal errors"]
+    told = {
+        (r.metric.otel, r.attributes["service.name"]): r.value
+        for r in node.join.readings(0)
+        if r.metric.otel in ("gpu_profile.region.energy", "gpu_profile.region.energy.uncertain")
+    }
+    joules = [told["gpu_profile.region.energy", s] + told["gpu_profile.region.energy.uncertain", s] for s in "ab"]
+    assert joules[1] > 1.5 * joules[0]
+    assert sum(joules) < node.joules
+
+
+def test_spans_that_come_after_the_pool_has_passed_them_are_counted_and_get_its_values(node: Node) -> None:
+    node.mixture(30.0)
+    end_ns = node.clock.now_ns() - int((LATE_S + 3) * 1e9)
+    found = node.joined(span(LOW.name, end_ns - 10**8, end_ns), service__name="a")
+    assert node.join.counts["late"] == 1
+    assert found["gpu_profile.scope"] == "pooled"
+
+
+def test_a_long_span_waits_for_its_samples_and_has_readings_of_its_own(node: Node) -> None:
+    node.run(Kind("a", "train", 300.0), 8.0)
+    _, _, made = node.sent.pop()
+    joined = node.join.take(TraceRequest(request_of([made], service__name="a")))
+    assert joined.covered_ns >= made.end_time_unix_nano
+    node.run(None, 2.0)
+    (found,) = spans_of(joined.request.with_attributes(node.join.added(joined)))
+    told = attributes(found.attributes)
+    assert (told["gpu_profile.scope"], told["gpu_profile.region"]) == ("span", "train")
+    assert told["gpu_profile.energy.joules"] == pytest.approx(2400.0, rel=0.02)
+
+
+def test_a_span_inside_another_is_counted_once_however_late_the_outer_one_comes(node: Node) -> None:
+    node.mixture(10.0)
+    now_ns = node.clock.now_ns()
+    outer, inner = span("outer", now_ns - 10**9, now_ns, span_id=b"outer---"), span("inner", now_ns - 10**9, now_ns - 1)
+    inner.parent_span_id = b"outer---"
+    for one in (inner, outer):
+        node.join.take(TraceRequest(request_of([one])))
+    executions = {e.name.rpartition("\x1f")[2]: e for e in node.join._began}
+    assert executions["inner"].parent is executions["outer"]
+
+
+@pytest.mark.parametrize(
+    ("made", "takes"),
+    [
+        (span("x", 1, 2, kind=INTERNAL), False),
+        (span("x", 1, 2, kind=3), False),
+        (span("x", 1, 2, kind=5), True),
+        (span("x", 1, 2, kind=99), False),
+        (span("chat", 1, 2, kind=3, gen_ai__operation__name="chat"), True),
+        (span("x", 1, 2, kind=3, url="gen_ai."), False),
+        (span("skip", 1, 2), False),
+        (span("skip", 1, 2, kind=3, gen_ai__system="s"), False),
+        (span("internal.wanted", 1, 2, kind=INTERNAL), True),
+    ],
+)
+def test_which_spans_count_is_the_rule_s_and_generative_ai_s_do(
+    tmp_path: Path, clock: FakeClock, made: Span, takes: bool
+) -> None:
+    node = Node(tmp_path, clock, "server,consumer,name=internal.*,!name=skip")
+    made.start_time_unix_nano, made.end_time_unix_nano = clock.now_ns() - 1_000, clock.now_ns()
+    assert ("gpu_profile.region" in node.joined(made)) is takes
+    assert len(node.join._began) == takes
+
+
+def test_a_span_that_our_library_has_joined_counts_and_stays_as_it_is(node: Node) -> None:
+    made = node.newest(gpu_profile__region="x", gpu_profile__regime="IDLE")
+    request = TraceRequest(request_of([made]))
+    joined = node.join.take(request)
+    assert request.with_attributes(node.join.added(joined)) == request.data
+    assert len(node.join._began) == 1
+
+
+def test_a_span_that_is_sent_again_counts_once(node: Node) -> None:
+    made = node.newest()
+    assert node.joined(made) == node.joined(made)
+    assert len(node.join._began) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"trace_state": "vendor=1,ot=th:8;rv:1"}, "sampled"),
+        ({"trace_state": "ot=rv:1;th:c8"}, "sampled"),
+        ({"start_time_unix_nano": 1 << 62, "end_time_unix_nano": 1 << 63}, "times cannot be"),
+        ({"end_time_unix_nano": 5}, "times cannot be"),
+        ({"start_time_unix_nano": 0}, "times cannot be"),
+        ({"start_time_unix_nano": 5, "end_time_unix_nano": 9}, "before what the timeline keeps"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_joined_says_why_and_is_in_no_region_s_numbers(
+    node: Node, change: dict[str, Any], reason: str
+) -> None:
+    made = node.newest()
+    for name, value in change.items():
+        setattr(made, name, value)
+    found = node.joined(made)
+    assert reason in found["gpu_profile.unjoined"]
+    assert not [name for name in found if "energy" in name or "busy" in name]
+    node.run(None, 1.0)
+    assert not node.join._joiner.pools.get(GPU.uuid) or not node.join._joiner.pools[GPU.uuid].regions
+
+
+@pytest.mark.parametrize("state", ["", "ot=th:0", "ot=rv:1;th:000", "other=th:8", "ot=rv:8"])
+def test_traces_that_are_all_kept_are_joined(node: Node, state: str) -> None:
+    assert "sampled" not in node.joined(node.newest(state=state))["gpu_profile.unjoined"]
+
+
+def test_on_a_node_with_two_gpus_a_span_is_where_it_or_its_resource_says_and_else_says_why(node: Node) -> None:
+    node.devices.append(listed(OTHER))
+    node.run(None, 6.0)
+    assert "nothing says which device" in node.joined(node.newest())["gpu_profile.unjoined"]
+    assert node.joined(node.newest(), hw__id=OTHER.uuid)["gpu_profile.device.ids"] == [OTHER.uuid]
+    assert node.joined(node.newest(hw__id=GPU.uuid), hw__id=OTHER.uuid)["gpu_profile.device.ids"] == [GPU.uuid]
+    gone = node.joined(node.newest(hw__id="GPU-gone"))
+    assert "a device that this node does not have" in gone["gpu_profile.unjoined"]
+
+
+def test_a_million_names_are_one_region_and_memory_stays(node: Node) -> None:
+    now_ns = node.clock.now_ns()
+    for at in range(0, 6_000, 500):
+        made = [span(f"GET /{at + i}", now_ns - 1_000, now_ns - 500) for i in range(500)]
+        node.join.added(node.join.take(TraceRequest(request_of(made))))
+        node.run(None, 1.0)
+    node.run(None, LATE_S + 2)
+    verdicts = node.join._joiner.verdicts
+    assert len(verdicts.durations) <= 1_001
+    assert sum(d.calls for d in verdicts.durations.values()) == 6_000

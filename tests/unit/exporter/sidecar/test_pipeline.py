@@ -1,0 +1,181 @@
+"""Requests between their receiver and the next one: nothing is lost without being counted."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.otlp_traces import request_of, span, spans_of
+
+from gpu_profile.protobuf import message, string
+from gpu_profile.testing import FakeClock
+from gpu_profile_exporter.push.batch import Batch
+from gpu_profile_exporter.push.outcome import PushFailed, Taken
+from gpu_profile_exporter.push.sender import Sender
+from gpu_profile_exporter.sidecar import pipeline
+from gpu_profile_exporter.sidecar.joining import JoinedRequest
+from gpu_profile_exporter.sidecar.pipeline import DEADLINE_S, SpanPipeline
+from gpu_profile_exporter.sidecar.trace_request import TraceRequest
+
+ADDED = message(9, string(1, "gpu_profile.region"))
+UNJOINED = message(9, string(1, "gpu_profile.unjoined"))
+
+
+class Join:
+    """Gives every span the same attributes, once its request's samples are there."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.counts: Counter[str] = Counter()
+        self.waits_s = 0.0
+        self.gives = ADDED
+        self.fails = False
+
+    def take(self, request: TraceRequest) -> JoinedRequest:
+        return JoinedRequest(request, [], self.clock.now_ns() + int(self.waits_s * 1e9))
+
+    def added(self, joined: JoinedRequest) -> list[list[bytes]]:
+        if self.fails:
+            raise RuntimeError("a defect")
+        return [[self.gives] * len(scope.places) for scope in joined.request.scopes]
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+class NextReceiver:
+    """Takes or refuses as it is told, in turn."""
+
+    def __init__(self, *script: Taken | PushFailed) -> None:
+        self.script = list(script)
+        self.got: list[str] = []
+        self.requests = 0
+
+    def send(self, batch: Batch, timeout_s: float) -> Taken:
+        outcome = self.script.pop(0) if self.script else Taken()
+        if isinstance(outcome, PushFailed):
+            raise outcome
+        self.requests += 1
+        self.got += [one.name for one in spans_of(batch.unpacked())]
+        return outcome
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class World:
+    def __init__(self, *script: Taken | PushFailed, gzip: bool = False, most_batches: int = 100) -> None:
+        self.clock = FakeClock()
+        self.join, self.next = Join(self.clock), NextReceiver(*script)
+        self.sender = Sender(
+            "traces", self.next, where="http://next", timeout_s=1.0, clock=self.clock, most_bytes=1 << 20,
+            most_batches=most_batches, rng=random.Random(1),  # noqa: S311 - a test's
+        )  # fmt: skip
+        self.pipeline = SpanPipeline(self.join, self.sender, self.clock, gzip=gzip)  # type: ignore[arg-type]
+
+    def take(self, *names: str) -> bool:
+        return self.pipeline.take(TraceRequest(request_of([span(name, 1, 2) for name in names])))
+
+    def told(self, name: str, **about: str) -> float:
+        return sum(
+            r.value
+            for r in self.pipeline.readings(self.clock.now_ns())
+            if r.metric.otel == f"gpu_profile.{name}" and about.items() <= r.attributes.items()
+        )
+
+
+@pytest.mark.parametrize("gzip", [False, True])
+def test_requests_that_are_ready_go_on_together_and_in_order(gzip: bool) -> None:
+    world = World(gzip=gzip)
+    for names in (("a", "b"), ("c",), ("d",)):
+        assert world.take(*names)
+    world.pipeline.step()
+    world.sender.step()
+    assert world.next.got == ["a", "b", "c", "d"]
+    assert world.next.requests == 1
+    assert world.told("receive.spans", outcome="joined") == world.told("push.items") == 4
+
+
+def test_a_request_waits_for_its_samples_and_no_longer_than_the_deadline() -> None:
+    world = World()
+    world.join.waits_s = 1.5
+    world.take("a")
+    assert world.pipeline.step() == pytest.approx(1.5)
+    world.clock.advance(1.5)
+    world.join.waits_s = 3600.0
+    world.take("b")
+    assert world.pipeline.step() == 0
+    assert world.pipeline.step() == pytest.approx(DEADLINE_S)
+    assert world.told("receive.waiting") == 1
+    world.clock.advance(DEADLINE_S)
+    world.pipeline.step()
+    world.sender.step()
+    world.sender.step()
+    assert world.next.got == ["a", "b"]
+
+
+def test_nothing_waits_for_hours_where_the_clock_was_set_back() -> None:
+    world = World()
+    world.join.waits_s = 1.0
+    world.take("a")
+    world.clock.set_back(3600.0)
+    world.pipeline.step()
+    world.sender.step()
+    assert world.next.got == ["a"]
+
+
+def test_a_defect_of_the_join_costs_attributes_and_no_spans() -> None:
+    world = World()
+    world.join.fails = True
+    world.take("a")
+    world.pipeline.step()
+    world.sender.step()
+    assert world.next.got == ["a"]
+    assert world.told("receive.spans", outcome="passed") == 1
+    assert world.join.counts["join errors"] == 1
+
+
+def test_what_is_held_and_what_waits_to_be_sent_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "MOST_HELD", 200)
+    world = World(most_batches=2)
+    world.join.waits_s = 1.0
+    taken = 0
+    while world.take("a"):
+        taken += 1
+    assert 0 < taken < 10
+    world.clock.advance(2.0)
+    assert world.pipeline.step() >= 0
+    for _ in range(5):
+        world.take("b")
+        world.clock.advance(2.0)
+        world.pipeline.step()
+    assert not world.take("c")
+    assert world.told("push.dropped.items") == 0
+
+
+AWAY = PushFailed("unavailable", "is away", retry=True)
+NEVER = PushFailed("rejected", "does not take it", retry=False)
+outcomes = st.sampled_from([Taken(), Taken(rejected=1), Taken(rejected=99), AWAY, NEVER])
+actions = st.lists(st.one_of(st.integers(1, 4), st.sampled_from(["pass", "send", "wait", "stop waiting"])), max_size=40)
+
+
+@given(st.lists(outcomes, max_size=20), actions)
+def test_received_is_sent_and_rejected_and_dropped_and_waiting(
+    script: list[Taken | PushFailed], acts: list[object]
+) -> None:
+    world, received = World(*script, most_batches=4), 0
+    for act in acts:
+        if isinstance(act, int):
+            received += act * world.take(*"abcd"[:act])
+        elif act == "pass":
+            world.pipeline.step()
+        elif act == "send":
+            world.sender.step()
+        else:
+            world.join.waits_s = 1.0 if act == "wait" else 0.0
+            world.clock.advance(5.0)
+    world.pipeline.stop(0.0)
+    outcomes_told = world.told("receive.spans")
+    assert outcomes_told + world.told("receive.waiting") == received
+    assert outcomes_told == sum(map(world.told, ("push.items", "push.rejected", "push.dropped.items")))

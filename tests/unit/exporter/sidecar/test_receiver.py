@@ -1,0 +1,281 @@
+"""OTLP over HTTP: what is taken, what is refused, and how its sender is told."""
+
+import gzip
+import json
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.otlp_traces import request_of, span
+from support.servers import answer, connect
+
+from gpu_profile.protobuf import fields
+from gpu_profile_exporter.config import Address
+from gpu_profile_exporter.server import Limits, Server
+from gpu_profile_exporter.sidecar import receiver
+from gpu_profile_exporter.sidecar.receiver import JSON, PATH, PROTOBUF, Receiver, Refused, decoded, unpacked
+from gpu_profile_exporter.sidecar.trace_request import TraceRequest
+
+REQUEST = request_of([span("a", 1, 2), span("b", 3, 4)])
+IN_JSON: dict[str, Any] = {
+    "resourceSpans": [
+        {
+            "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "s"}}]},
+            "scopeSpans": [
+                {
+                    "spans": [
+                        {
+                            "traceId": "5B8EFFF798038103D269B633813FC60C",
+                            "spanId": "eee19b7ec3c1b174",
+                            "parentSpanId": "eee19b7ec3c1b173",
+                            "name": "n",
+                            "kind": 2,
+                            "startTimeUnixNano": "1544712660000000000",
+                            "endTimeUnixNano": 1544712661000000000,
+                            "of the future": {"x": [1]},
+                            "links": [{"traceId": "5b8efff798038103d269b633813fc60c", "spanId": "eee19b7ec3c1b174"}],
+                        }
+                    ]
+                }
+            ],
+        }
+    ]
+}
+
+
+class Taking:
+    """What a receiver took. `room`: whether there is any. `receivers` are those that were made to take it."""
+
+    def __init__(self) -> None:
+        self.requests: list[TraceRequest] = []
+        self.room = True
+        self.receivers: list[Receiver] = []
+
+    def receiver(self, *arguments: Any) -> Receiver:
+        self.receivers.append(Receiver(self, *arguments))
+        return self.receivers[0]
+
+    @property
+    def arriving(self) -> int:
+        return sum(made._arriving for made in self.receivers)
+
+    def __call__(self, request: TraceRequest) -> bool:
+        if self.room:
+            self.requests.append(request)
+        return self.room
+
+
+@pytest.fixture
+def taking() -> Taking:
+    return Taking()
+
+
+@pytest.fixture
+def server(taking: Taking) -> Iterator[Server]:
+    made = Server(Address("127.0.0.1", 0), taking.receiver, limits=Limits(body_s=0.5))
+    made.start()
+    yield made
+    made.stop()
+
+
+def post(kind: str, body: bytes, *more: str, path: str = PATH, size: int | None = None) -> bytes:
+    length = len(body) if size is None else size
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Type: {kind}", f"Content-Length: {length}", *more]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def send(server: Server, message: bytes) -> tuple[int, dict[str, str], bytes]:
+    with connect(server) as connection:
+        connection.sendall(message)
+        return answer(connection)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "body", "said"), [(PROTOBUF, REQUEST, b""), (JSON, json.dumps(IN_JSON).encode(), b"{}")]
+)
+def test_spans_are_taken_and_the_answer_is_in_the_encoding_of_the_request(
+    server: Server, taking: Taking, kind: str, body: bytes, said: bytes, packed: bool
+) -> None:
+    more = ("Content-Encoding: gzip",) if packed else ()
+    status, headers, answered = send(server, post(kind, gzip.compress(body) if packed else body, *more))
+    assert (status, headers["content-type"], answered) == (200, kind, said)
+    (request,) = taking.requests
+    if kind == PROTOBUF:
+        assert request.data == REQUEST
+    else:
+        (one,) = request.scopes[0].spans
+        assert one.trace_id.hex() == "5b8efff798038103d269b633813fc60c"
+        assert (one.span_id.hex(), one.parent_span_id.hex()) == ("eee19b7ec3c1b174", "eee19b7ec3c1b173")
+        assert one.links[0].span_id == one.span_id
+        assert one.end_time_unix_nano - one.start_time_unix_nano == 10**9
+
+
+def test_one_connection_carries_many_requests_also_after_a_refusal(server: Server, taking: Taking) -> None:
+    with connect(server) as connection:
+        for body, status in ((REQUEST, 200), (b"\xff", 400), (REQUEST, 200), (b"", 200)):
+            connection.sendall(post(PROTOBUF, body))
+            assert answer(connection)[0] == status
+    assert len(taking.requests) == 2
+
+
+def test_a_body_in_chunks_that_drip_in_is_taken(server: Server, taking: Taking) -> None:
+    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: {PROTOBUF}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connect(server) as connection:
+        connection.sendall(head.encode())
+        for i in range(0, len(REQUEST), 50):
+            part = REQUEST[i : i + 50]
+            connection.sendall(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+        connection.sendall(b"0\r\n\r\n")
+        assert answer(connection)[0] == 200
+    assert taking.requests[0].data == REQUEST
+
+
+def test_a_client_that_asks_first_whether_it_may_send_is_told_to_go_on(server: Server, taking: Taking) -> None:
+    head = post(PROTOBUF, b"", "Expect: 100-continue", size=len(REQUEST))
+    with connect(server) as connection:
+        connection.sendall(head)
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(REQUEST)
+        assert answer(connection)[0] == 200
+    assert len(taking.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "reason"),
+    [
+        (post("text/plain", REQUEST), 415, "content_type"),
+        (post("", REQUEST), 415, "content_type"),
+        (post(PROTOBUF, REQUEST, "Content-Encoding: br"), 415, "content_encoding"),
+        (post(PROTOBUF, REQUEST[:-1]), 400, "undecodable"),
+        (post(PROTOBUF, b"not gzip", "Content-Encoding: gzip"), 400, "undecodable"),
+        (post(PROTOBUF, gzip.compress(REQUEST)[:-9], "Content-Encoding: gzip"), 400, "undecodable"),
+        (post(JSON, b"[" * 100_000), 400, "undecodable"),
+        (post(JSON, b"null"), 400, "undecodable"),
+        (post(JSON, b"\xff\xfe"), 400, "undecodable"),
+        (post(PROTOBUF, REQUEST, path="/v1/metrics"), 404, "path"),
+        (b"GET /v1/traces HTTP/1.1\r\nHost: x\r\n\r\n", 405, "method"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_with_the_reason_and_counted(
+    server: Server, taking: Taking, message: bytes, status: int, reason: str
+) -> None:
+    found, headers, body = send(server, message)
+    assert (found, server.counts.rejected[reason], taking.requests) == (status, 1, [])
+    if headers["content-type"] == PROTOBUF:
+        text = dict(fields(body))[2]
+    else:
+        text = json.loads(body)["message"].encode() if headers["content-type"] == JSON else body
+    assert isinstance(text, bytes)
+    assert len(text) > 10
+
+
+def test_while_there_is_no_room_senders_are_asked_to_come_back(server: Server, taking: Taking) -> None:
+    taking.room = False
+    status, headers, body = send(server, post(PROTOBUF, REQUEST))
+    assert (status, headers["retry-after"], dict(fields(body))[1]) == (503, "1", 14)
+    taking.room = True
+    assert send(server, post(PROTOBUF, REQUEST))[0] == 200
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(receiver, "MOST_ARRIVING", 1_500)
+    monkeypatch.setattr(receiver, "_MOST_DISCARDED", 4_000)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_body_that_is_too_long_is_read_to_its_end_so_that_its_sender_learns_why(server: Server) -> None:
+    with connect(server) as connection:
+        connection.sendall(post(PROTOBUF, bytes(3_000)))
+        assert answer(connection)[0] == 413
+        connection.sendall(post(PROTOBUF, b""))
+        assert answer(connection)[0] == 200
+
+
+@pytest.mark.usefixtures("small")
+def test_a_body_without_end_ends_with_its_connection(server: Server) -> None:
+    with connect(server) as connection:
+        connection.sendall(post(PROTOBUF, bytes(5_000), size=1_000_000))
+        assert answer(connection)[0] == 413
+        assert connection.recv(10) == b""
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("size", [990, 100_000])
+def test_what_unpacks_to_too_much_is_refused(server: Server, size: int) -> None:
+    body = gzip.compress(bytes(size))
+    assert send(server, post(PROTOBUF, body, "Content-Encoding: gzip"))[0] == (400 if size < 1_000 else 413)
+
+
+@pytest.mark.usefixtures("small")
+def test_bodies_that_arrive_at_once_have_room_together_and_give_it_back(server: Server, taking: Taking) -> None:
+    with connect(server) as first, connect(server) as second:
+        first.sendall(post(PROTOBUF, bytes(900), size=1_000))
+        until(lambda: taking.arriving >= 900)
+        second.sendall(post(PROTOBUF, bytes(1_000)))
+        assert answer(second)[0] == 503
+        first.close()
+        until(lambda: taking.arriving == 0)
+        second.sendall(post(PROTOBUF, b""))
+        assert answer(second)[0] == 200
+
+
+def test_a_body_that_does_not_come_ends_the_connection(server: Server) -> None:
+    with connect(server) as connection:
+        connection.sendall(post(PROTOBUF, b"", size=10))
+        assert connection.recv(10) == b""
+    until(lambda: server.counts.rejected["slow_request"] == 1)
+
+
+def test_a_client_that_goes_in_the_middle_leaves_nothing(server: Server, taking: Taking) -> None:
+    for n in (1, len(REQUEST) - 1):
+        with connect(server) as connection:
+            connection.sendall(post(PROTOBUF, REQUEST[:n], size=len(REQUEST)))
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(10) == b""
+    assert taking.requests == []
+    assert send(server, post(PROTOBUF, REQUEST))[0] == 200
+
+
+def until(met: Callable[[], bool]) -> None:
+    waited = threading.Event()
+    for _ in range(1_000):
+        if met():
+            return
+        waited.wait(0.01)
+    raise AssertionError("not met in 10 s")
+
+
+def outcome(body: bytes, kind: str, encoding: str = "") -> int:
+    try:
+        decoded(unpacked(body, encoding), kind)
+    except Refused as refused:
+        return refused.status
+    return 200
+
+
+@given(st.binary(max_size=400), st.sampled_from([PROTOBUF, JSON]), st.sampled_from(["", "gzip"]))
+def test_whatever_comes_is_decoded_or_refused(body: bytes, kind: str, encoding: str) -> None:
+    assert outcome(body, kind, encoding) in {200, 400, 413}
+
+
+keys = st.sampled_from(["resourceSpans", "scopeSpans", "spans", "traceId", "kind", "attributes", "value", "x"])
+leaves = st.none() | st.booleans() | st.text() | st.integers()
+
+
+@given(st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(keys, inner)))
+def test_whatever_json_comes_is_decoded_or_refused(found: Any) -> None:
+    assert outcome(json.dumps(found).encode(), JSON) in {200, 400}
+
+
+def test_what_is_packed_twice_or_followed_by_more_is_its_first_part() -> None:
+    assert unpacked(gzip.compress(b"abc") + b"more", "gzip") == b"abc"
+    with pytest.raises(Refused, match="not gzip"):
+        unpacked(zlib.compress(b"abc"), "gzip")
