@@ -140,7 +140,7 @@ class Node:
         return pusher
 
     def _receive(self) -> Sidecar | None:
-        if self.config.receive.http is None:
+        if self.config.receive.http is None and self.config.receive.grpc is None:
             return None
         from gpu_profile_exporter.sidecar import Sidecar
 

@@ -15,13 +15,14 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import accepted, exporter, heart, kernels, library, quick, roofline, truth
+from benchmarks import accepted, exporter, heart, kernels, library, quick, roofline, sidecar, truth
 from benchmarks.rows import HEADER, Row
 
 GROUPS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "heart": heart.rows,
     "library": library.rows,
     "exporter": exporter.rows,
+    "sidecar": sidecar.rows,
     "roofline": roofline.rows,
     "kernels": kernels.rows,
     "truth": truth.rows,
@@ -31,6 +32,7 @@ SAMPLES: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "heart": heart.sample,
     "library": library.sample,
     "exporter": exporter.sample,
+    "sidecar": sidecar.sample,
     "roofline": roofline.sample,
     "truth": truth.sample,
 }

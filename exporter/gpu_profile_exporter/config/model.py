@@ -205,6 +205,9 @@ class Receive:
         ListenIfAny(),
         "Address to receive traces on over HTTP, as in :4318; empty receives none. Needs forward and a timeline.",
     )
+    grpc: Address | None = setting(
+        None, ListenIfAny(), "The same over gRPC, as in :4317; passwords are checked only over HTTP."
+    )
     spans: str = setting(
         "server,consumer",
         Text("RULE"),

@@ -69,7 +69,7 @@ class SpanJoin:
     """Takes in requests, joins their spans with the node's timeline in `directory`, and gives attributes.
 
     `rule` says which spans count. Spans come up to `late_s` after their end; what comes later is counted in
-    `counts["late"]` and left out of its region's numbers. `take` and `added` may be called in one thread each.
+    `counts["late"]` and left out of its region's numbers. `take` and `added` are called by one thread at a time each.
     """
 
     def __init__(self, directory: Path, rule: ForeignRule, *, late_s: float, retention_s: float, clock: Clock) -> None:

@@ -47,17 +47,18 @@ class SpanPipeline:
         self._gzip = gzip
         self._held: deque[_Held] = deque()
         self._bytes = self._spans = 0
-        self._lock = threading.Lock()
+        self._taking, self._lock = threading.Lock(), threading.Lock()
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------------ in
 
     def take(self, request: TraceRequest) -> bool:
-        """Take a request in; False if there is no room, here or on the way on. One thread calls."""
-        if self._bytes + len(request.data) > MOST_HELD or self.sender.is_full:
-            return False
-        joined = self.join.take(request)
+        """Take a request in; False if there is no room, here or on the way on. From any thread."""
+        with self._taking:
+            if self._bytes + len(request.data) > MOST_HELD or self.sender.is_full:
+                return False
+            joined = self.join.take(request)
         with self._lock:
             self._held.append(_Held(joined, self._clock.now_ns() + nanoseconds(DEADLINE_S)))
             self._bytes += len(request.data)

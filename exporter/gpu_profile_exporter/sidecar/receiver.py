@@ -39,6 +39,9 @@ _RETRY: Final = ("Retry-After", "1")
 _INVALID, _EXHAUSTED, _UNAVAILABLE = 3, 8, 14
 _CODES: Final = {400: _INVALID, 413: _EXHAUSTED, 415: _INVALID, 503: _UNAVAILABLE}
 
+#: Why a request is refused, besides what any is refused for. Published from 0 on.
+REASONS: Final = ("content_encoding", "content_type", "full", "path", "undecodable")
+
 #: Takes a request's spans; False if there is no room for them now.
 Take = Callable[[TraceRequest], bool]
 
@@ -82,7 +85,7 @@ class Receiver:
             if kind not in (PROTOBUF, JSON):
                 raise Refused(415, "content_type", f"the content type is {kind or 'missing'}, not {PROTOBUF} or {JSON}")
             encoding = asked.headers.get("content-encoding", "identity").strip().lower()
-            await self._worker.do(lambda: self._taken(data, kind, encoding))
+            await self._worker.do(lambda: taken(data, kind, encoding, self._take))
         except BrokenBody as broken:
             return _refusal(kind, self._counted(Refused(400, "bad_request", str(broken))), CLOSE)
         except Refused as refused:
@@ -90,11 +93,6 @@ class Receiver:
         finally:
             body.let_go()
         return Response(200, b"{}" if kind == JSON else b"", kind)
-
-    def _taken(self, data: bytes, kind: str, encoding: str) -> None:
-        request = decoded(unpacked(data, encoding), kind)
-        if len(request) and not self._take(request):
-            raise Refused(503, "full", "the queue to the next receiver is full")
 
     def _counted(self, refused: Refused) -> Refused:
         self._counts.rejected[refused.reason] += 1
@@ -148,6 +146,13 @@ class _Body:
         self._receiver.leave(self._held)
         self._held = 0
         self._parts.clear()
+
+
+def taken(data: bytes, kind: str, encoding: str, take: Take) -> None:
+    """Have the spans of a body taken; Refused if they cannot be."""
+    request = decoded(unpacked(data, encoding), kind)
+    if len(request) and not take(request):
+        raise Refused(503, "full", "the queue to the next receiver is full")
 
 
 def unpacked(data: bytes, encoding: str) -> bytes:

@@ -20,9 +20,11 @@ from gpu_profile_exporter.push.pusher import client
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.readings.readings import Reading
 from gpu_profile_exporter.server import Server
+from gpu_profile_exporter.server.counts import Counts
+from gpu_profile_exporter.sidecar.grpc_receiver import GrpcReceiver
 from gpu_profile_exporter.sidecar.joining import SpanJoin
 from gpu_profile_exporter.sidecar.pipeline import SpanPipeline
-from gpu_profile_exporter.sidecar.receiver import Receiver
+from gpu_profile_exporter.sidecar.receiver import REASONS, Receiver
 
 #: What may wait for the next receiver.
 _MOST_BYTES: Final = 128 * MIB
@@ -37,10 +39,9 @@ class Sidecar:
 
     def __init__(self, config: Config, *, version: str, clock: Clock, environ: dict[str, str]) -> None:
         settings, target = config.receive, config.forward.target
-        if settings.http is None:
-            raise UsageError("--receive-http: names no address")
+        asked = "--receive-http" if settings.http is not None else "--receive-grpc"
         if target is None:
-            raise UsageError("--receive-http: needs --forward, where the spans go on to")
+            raise UsageError(f"{asked}: needs --forward, where the spans go on to")
         try:
             import opentelemetry.proto.collector.trace.v1.trace_service_pb2  # noqa: F401
         except ImportError as error:
@@ -50,7 +51,7 @@ class Sidecar:
         except UsageError as error:
             raise UsageError(f"--receive-spans: {error}") from error
         join = SpanJoin(
-            _timeline(config, environ),
+            _timeline(config, asked, environ),
             rule,
             late_s=settings.late_s,
             retention_s=config.timeline_retention_s,
@@ -67,41 +68,59 @@ class Sidecar:
             rng=random.Random(),  # noqa: S311 - spreads load, keeps no secret
         )
         self.pipeline = SpanPipeline(join, sender, clock, gzip=target.compression == "gzip")
-        self.server = Server(settings.http, partial(Receiver, self.pipeline.take), web_config=config.web_config_file)
+        take, web = self.pipeline.take, config.web_config_file
+        self.counts: list[Counts] = []
+        self.server: Server | None = None
+        if settings.http is not None:
+            self.server = Server(settings.http, partial(Receiver, take), web_config=web)
+            self.counts.append(self.server.counts)
+        self.grpc_server: GrpcReceiver | None = None
+        if settings.grpc is not None:
+            self.counts.append(Counts())
+            self.grpc_server = GrpcReceiver(settings.grpc, take, self.counts[-1], web_config_file=web)
+
+    @property
+    def _servers(self) -> list[Server | GrpcReceiver]:
+        return [server for server in (self.server, self.grpc_server) if server is not None]
 
     def start(self) -> None:
         """Receive, join and send on."""
         self.pipeline.start()
-        self.server.start()
+        for server in self._servers:
+            server.start()
 
     def stop(self, timeout_s: float) -> None:
         """Take no more, and send on what is held as far as the next receiver takes it within the time."""
-        self.server.stop()
+        for server in self._servers:
+            server.stop()
         self.pipeline.stop(timeout_s)
 
     def reload(self) -> None:
         """Read the files of the listener again."""
-        self.server.reload()
+        if self.server is not None:
+            self.server.reload()
 
     def readings(self, now_ns: int) -> Iterator[Reading]:
         """What it says of itself, and of the regions of what it received."""
-        counts = self.server.counts
         answered: Counter[int] = Counter()
-        for (_, status), n in dict(counts.requests).items():
-            answered[status] += n
+        refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        for counts in self.counts:
+            for (_, status), n in dict(counts.requests).items():
+                answered[status] += n
+            refused.update(counts.rejected)
         for status, n in sorted(answered.items()):
             yield Reading(rows.REQUESTS, {"http.response.status_code": str(status)}, n)
-        for reason, n in sorted(counts.rejected.items()):
+        for reason, n in sorted(refused.items()):
             yield Reading(rows.REFUSED, {"reason": reason}, n)
         yield from self.pipeline.readings(now_ns)
         yield from self.pipeline.join.readings(now_ns)
 
 
-def _timeline(config: Config, environ: dict[str, str]) -> Path:
+def _timeline(config: Config, asked: str, environ: dict[str, str]) -> Path:
     """The directory of the timeline that spans are joined with: this exporter's own, or the one that it reads."""
     if config.timeline is not None:
         return config.timeline
     kind, _, argument = config.driver.strip().partition(":")
     if kind == "node":
         return directory_of(argument or None, environ)
-    raise UsageError("--receive-http: needs samples to join with: --timeline DIRECTORY, or --driver node:DIRECTORY")
+    raise UsageError(f"{asked}: needs samples to join with: --timeline DIRECTORY, or --driver node:DIRECTORY")

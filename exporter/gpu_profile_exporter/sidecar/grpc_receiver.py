@@ -1,0 +1,105 @@
+"""OTLP over gRPC: grpcio carries the bytes, `receiver` says what is taken.
+
+Specification: OpenTelemetry, "OTLP/gRPC Response" and "OTLP/gRPC Throttling".
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gpu_profile.errors import UsageError
+from gpu_profile_exporter.config import Address
+from gpu_profile_exporter.server import web_config
+from gpu_profile_exporter.server.counts import Counts
+from gpu_profile_exporter.server.tls import Verify
+from gpu_profile_exporter.sidecar.receiver import MOST_BYTES, PROTOBUF, Refused, Take, taken
+
+if TYPE_CHECKING:
+    import grpc
+
+_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+#: Requests that may be on their way: what they have in bytes is held at once. One is worked on.
+_MOST_AT_ONCE: Final = 8
+#: gRPC's names of the codes that go with HTTP's: only UNAVAILABLE has senders try again.
+_CODES: Final = {400: "INVALID_ARGUMENT", 413: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+
+
+class GrpcReceiver:
+    """Listens from construction on, answers from `start` on.
+
+    UsageError if the address cannot be had, for a web configuration that only the listener for HTTP can follow, and
+    without the package.
+    """
+
+    def __init__(self, address: Address, take: Take, counts: Counts, *, web_config_file: Path | None) -> None:
+        try:
+            import grpc
+        except ImportError as error:
+            raise UsageError("--receive-grpc: needs gRPC: pip install 'gpu-profile[grpc]'") from error
+        self._take = take
+        self._counts = counts
+        self._server = grpc.server(
+            ThreadPoolExecutor(1, thread_name_prefix="gpu-profile-receive"),
+            handlers=(grpc.method_handlers_generic_handler(*self._service(grpc)),),
+            options=[
+                ("grpc.max_receive_message_length", MOST_BYTES),
+                # A port that somebody listens on is taken.
+                ("grpc.so_reuseport", 0),
+            ],
+            maximum_concurrent_rpcs=_MOST_AT_ONCE,
+        )
+        credentials = None if web_config_file is None else _credentials(grpc, web_config_file)
+        try:
+            if credentials is None:
+                port = self._server.add_insecure_port(str(address))
+            else:
+                port = self._server.add_secure_port(str(address), credentials)
+        except RuntimeError as error:
+            raise UsageError(f"--receive-grpc: cannot listen on {address}") from error
+        self.address = Address(address.host, port)
+
+    def _service(self, module: Any) -> tuple[str, dict[str, grpc.RpcMethodHandler]]:
+        service, method = _METHOD[1:].split("/")
+        return service, {method: module.unary_unary_rpc_method_handler(self._export)}
+
+    def _export(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            taken(request, PROTOBUF, "", self._take)
+        except Refused as refused:
+            self._refuse(refused, context)
+        self._counts.requests[_METHOD, 200] += 1
+        return b""
+
+    def _refuse(self, refused: Refused, context: grpc.ServicerContext) -> None:
+        import grpc
+
+        self._counts.rejected[refused.reason] += 1
+        self._counts.requests[_METHOD, refused.status] += 1
+        context.abort(grpc.StatusCode[_CODES[refused.status]], str(refused))
+
+    def start(self) -> None:
+        """Answer requests."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Take no more requests, and give those under way a moment."""
+        self._server.stop(0.5).wait(1.0)
+
+
+def _credentials(module: Any, path: Path) -> grpc.ServerCredentials | None:
+    config = web_config.read(path, web_config.Files())
+    if config.users or config.rate is not None:
+        raise UsageError(f"--receive-grpc: {path} has users or a rate limit, which only --receive-http can follow")
+    tls = config.tls
+    if tls is None:
+        return None
+    if tls.allowed_names or tls.verify is Verify.IF_GIVEN:
+        raise UsageError(f"--receive-grpc: {path} asks of clients' certificates what only --receive-http can check")
+    credentials: grpc.ServerCredentials = module.ssl_server_credentials(
+        [(tls.key.data, tls.cert.data)],
+        root_certificates=None if tls.ca is None else tls.ca.data,
+        require_client_auth=tls.verify is Verify.REQUIRED,
+    )
+    return credentials
