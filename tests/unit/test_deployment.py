@@ -146,7 +146,7 @@ def test_what_is_written_at_run_time_has_a_place_on_the_read_only_root() -> None
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
-@pytest.mark.parametrize("name", ["kubernetes", "kubernetes-attribution", "kubernetes-timeline"])
+@pytest.mark.parametrize("name", ["kubernetes", "kubernetes-attribution", "kubernetes-timeline", "kubernetes-spans"])
 def test_kustomize_makes_valid_manifests_with_the_settings_in_them(name: str) -> None:
     done = subprocess.run(["kubectl", "kustomize", DOCKER / name], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -172,6 +172,38 @@ def test_the_timeline_of_the_pods_lies_where_programs_look_for_it() -> None:
     volumes = {row["name"]: row for row in pod["volumes"]}
     assert where == DIRECTORY
     assert volumes[mounts[str(where)]]["hostPath"]["path"] == str(where)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_the_node_s_receiver_listens_where_the_node_s_port_leads_and_has_all_that_a_join_takes() -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", DOCKER / "kubernetes-spans"], capture_output=True, text=True, check=True
+    )
+    (daemonset,) = (made for made in yaml.safe_load_all(done.stdout) if made["kind"] == "DaemonSet")
+    (made,) = daemonset["spec"]["template"]["spec"]["containers"]
+    config = served(made["args"])
+    ports = {row["containerPort"]: row.get("hostPort") for row in made["ports"]}
+    assert config.receive.http is not None
+    assert ports[config.receive.http.port] == 4318
+    assert config.forward.target is not None
+    assert (config.timeline, config.attribution.pods, config.attribution.containers) == (DIRECTORY, "on", True)
+
+
+def test_the_pod_with_a_sidecar_is_valid_has_no_rights_and_reads_what_the_node_keeps() -> None:
+    made = load(DOCKER / "kubernetes-spans" / "pod.yaml")
+    kubernetes_validate.validate(made, kubernetes_validate.latest_version(), strict=True)
+    (sidecar,), (service,) = made["spec"]["initContainers"], made["spec"]["containers"]
+    security = {key: sidecar["securityContext"][key] for key in container()["securityContext"]}
+    assert security == container()["securityContext"]
+    assert sidecar["securityContext"]["runAsUser"] == USER
+    assert "nvidia.com/gpu" not in sidecar["resources"]["limits"]
+    assert sidecar["image"] == container()["image"]
+    config = served(sidecar["args"])
+    assert config.driver == f"node:{DIRECTORY}"
+    mounts = {row["mountPath"]: row.get("readOnly", False) for row in sidecar["volumeMounts"]}
+    assert mounts == {str(DIRECTORY): True, "/tmp": False}
+    given = {row["name"]: row.get("value", "") for row in service["env"]}
+    assert given["OTEL_EXPORTER_OTLP_ENDPOINT"] == f"http://{config.receive.http}"
 
 
 def test_the_service_keeps_a_timeline_where_programs_look_for_it_and_can_be_told_to_let_go(
