@@ -296,7 +296,7 @@ class Config:
     )
     driver: str = setting(
         "auto",
-        Text("auto|nvml|smi|none|simulated[:DIR]|replay:DIR"),
+        Text("auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR"),
         "What to read the GPUs through.",
         Alias((), ("GPU_PROFILE_BACKEND",)),
     )

@@ -38,8 +38,9 @@ class Ancestry:
     def take(self, span_id: bytes, parent_id: bytes, execution: Execution) -> None:
         """A span became an execution."""
         self._taken[span_id] = execution
-        for inside in self._waiting.pop(span_id, ()):
-            inside.parent = execution
+        if self._waiting:
+            for inside in self._waiting.pop(span_id, ()):
+                inside.parent = execution
         if parent_id:
             self._place(execution, parent_id)
 
