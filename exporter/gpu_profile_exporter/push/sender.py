@@ -49,7 +49,7 @@ class SenderStats:
 
 
 class Sender:
-    """Pushes the batches of one signal through `client`, oldest first.
+    """Pushes the batches of one signal through `client`, oldest first; plain ones together up to `most_together` bytes.
 
     The queue holds at most `most_bytes` and `most_batches`; the oldest is dropped for a new one. A try takes at most
     `timeout_s`. After a failure that may pass there is a pause, longer each time and drawn at random so that ten
@@ -66,6 +66,7 @@ class Sender:
         clock: Clock,
         most_bytes: int,
         most_batches: int,
+        most_together: int = 0,
         rng: random.Random,
     ) -> None:
         self.signal = signal
@@ -73,6 +74,7 @@ class Sender:
         self._client, self._where, self._timeout_s = client, where, timeout_s
         self._clock, self._rng = clock, rng
         self._most_bytes, self._most_batches = most_bytes, most_batches
+        self._most_together = most_together
         self._queue: deque[Batch] = deque()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -148,8 +150,7 @@ class Sender:
         with self._lock:
             if not self._queue:
                 return _IDLE_S
-            batch = self._queue.popleft()
-            self._bytes -= len(batch.packed)
+            batch = self._next()
         try:
             taken = self._client.send(batch, self._timeout_s if timeout_s is None else timeout_s)
         except PushFailed as failure:
@@ -160,6 +161,19 @@ class Sender:
         else:
             self._succeed(batch, taken.rejected, taken.message)
         return self._pause_s() if self.waiting()[0] else _IDLE_S
+
+    def _next(self) -> Batch:
+        """The oldest batch, with those after it that go on in the same request: two requests in a row are one."""
+        batches, size = [self._queue.popleft()], 0
+        if batches[0].plain:
+            size = len(batches[0].packed)
+            while self._queue and self._queue[0].plain and size + len(self._queue[0].packed) <= self._most_together:
+                batches.append(self._queue.popleft())
+                size += len(batches[-1].packed)
+        self._bytes -= sum(len(batch.packed) for batch in batches)
+        if len(batches) == 1:
+            return batches[0]
+        return Batch(b"".join(batch.packed for batch in batches), sum(batch.items for batch in batches), plain=True)
 
     def _pause_s(self) -> float:
         now_ns = self._clock.now_ns()

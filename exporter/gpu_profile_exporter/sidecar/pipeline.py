@@ -25,7 +25,7 @@ DEADLINE_S: Final = 2.5
 #: What may be held here, in bytes of requests.
 MOST_HELD: Final = 64 * MIB
 #: Requests are sent on together up to so many bytes, which saves connections; collectors take 4 MiB over gRPC.
-_MOST_SENT: Final = 2 * MIB
+MOST_SENT: Final = 2 * MIB
 _IDLE_S: Final = 3600.0
 _UNJOINED: Final = names.UNJOINED.name.encode()
 _OUTCOMES: Final = ("joined", "unjoined", "passed")
@@ -74,7 +74,7 @@ class SpanPipeline:
         ready: list[JoinedRequest] = []
         size, wait_s = 0, _IDLE_S
         with self._lock:
-            while self._held and size < _MOST_SENT:
+            while self._held and size < MOST_SENT:
                 joined, deadline_ns = self._held[0]
                 until_ns = min(joined.covered_ns, deadline_ns)
                 # Where the clock was set back, a deadline may be hours away.
@@ -150,6 +150,7 @@ class SpanPipeline:
         """What came in, what waits, and what went on."""
         for outcome in _OUTCOMES:
             yield Reading(rows.RECEIVED, {"outcome": outcome}, self.outcomes[outcome])
-        yield Reading(rows.LATE, {}, self.join.counts["late"])
+        for reason, counted in (("late", "late"), ("too_many", "executions left out")):
+            yield Reading(rows.LEFT_OUT, {"reason": reason}, self.join.counts[counted])
         yield Reading(rows.WAITING, {}, self._spans)
         yield from self.sender.readings(now_ns)

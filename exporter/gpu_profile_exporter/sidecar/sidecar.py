@@ -23,7 +23,7 @@ from gpu_profile_exporter.server import Server
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.sidecar.grpc_receiver import GrpcReceiver
 from gpu_profile_exporter.sidecar.joining import SpanJoin
-from gpu_profile_exporter.sidecar.pipeline import SpanPipeline
+from gpu_profile_exporter.sidecar.pipeline import MOST_SENT, SpanPipeline
 from gpu_profile_exporter.sidecar.receiver import REASONS, Receiver
 
 #: What may wait for the next receiver.
@@ -65,6 +65,7 @@ class Sidecar:
             clock=clock,
             most_bytes=_MOST_BYTES,
             most_batches=_MOST_BATCHES,
+            most_together=MOST_SENT,
             rng=random.Random(),  # noqa: S311 - spreads load, keeps no secret
         )
         self.pipeline = SpanPipeline(join, sender, clock, gzip=target.compression == "gzip")

@@ -22,10 +22,11 @@ REQUESTS: Final = _RECEIVE.counter(
 REFUSED: Final = _RECEIVE.counter(
     "gpu_profile.receive.rejected", "{request}", "Connections and requests that were turned away, by reason", "reason"
 )
-LATE: Final = _RECEIVE.counter(
-    "gpu_profile.receive.late",
+LEFT_OUT: Final = _RECEIVE.counter(
+    "gpu_profile.receive.left_out",
     "{span}",
-    "Spans that came too late to be in their region's numbers; they get its values all the same",
+    "Spans that are not in their region's numbers, by reason: they came late, or too many wait; they get its values",
+    "reason",
 )
 WAITING: Final = _RECEIVE.gauge(
     "gpu_profile.receive.waiting", "{span}", "Spans that wait for the samples of their time"

@@ -101,7 +101,7 @@ def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(exporte
         )
         assert sidecar.told("gpu_profile_receive_spans_total") == made
         assert sidecar.told("gpu_profile_push_items_total") == made
-        assert not sidecar.told("gpu_profile_receive_late_total")
+        assert not sidecar.told("gpu_profile_receive_left_out_total")
         sidecar.stop()
     spans = [one for request in arrived for one in spans_of(request)]
     assert len(spans) == made

@@ -18,6 +18,8 @@ from gpu_profile_exporter.sidecar.joining import JoinedRequest
 from gpu_profile_exporter.sidecar.pipeline import DEADLINE_S, SpanPipeline
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
+AWAY = PushFailed("unavailable", "is away", retry=True)
+NEVER = PushFailed("rejected", "does not take it", retry=False)
 ADDED = message(9, string(1, "gpu_profile.region"))
 UNJOINED = message(9, string(1, "gpu_profile.unjoined"))
 
@@ -70,7 +72,7 @@ class World:
         self.join, self.next = Join(self.clock), NextReceiver(*script)
         self.sender = Sender(
             "traces", self.next, where="http://next", timeout_s=1.0, clock=self.clock, most_bytes=1 << 20,
-            most_batches=most_batches, rng=random.Random(1),  # noqa: S311 - a test's
+            most_batches=most_batches, most_together=1_000, rng=random.Random(1),  # noqa: S311 - a test's
         )  # fmt: skip
         self.pipeline = SpanPipeline(self.join, self.sender, self.clock, gzip=gzip)  # type: ignore[arg-type]
 
@@ -95,6 +97,18 @@ def test_requests_that_are_ready_go_on_together_and_in_order(gzip: bool) -> None
     assert world.next.got == ["a", "b", "c", "d"]
     assert world.next.requests == 1
     assert world.told("receive.spans", outcome="joined") == world.told("push.items") == 4
+
+
+def test_what_waited_for_a_next_receiver_goes_on_together_once_it_is_back() -> None:
+    world = World(AWAY)
+    for name in "abcd":
+        world.take(name)
+        world.pipeline.step()
+    world.sender.step()
+    world.clock.advance(60.0)
+    world.sender.step()
+    assert world.next.got == ["a", "b", "c", "d"]
+    assert world.next.requests == 1
 
 
 def test_a_request_waits_for_its_samples_and_no_longer_than_the_deadline() -> None:
@@ -154,8 +168,6 @@ def test_what_is_held_and_what_waits_to_be_sent_is_bounded(monkeypatch: pytest.M
     assert world.told("push.dropped.items") == 0
 
 
-AWAY = PushFailed("unavailable", "is away", retry=True)
-NEVER = PushFailed("rejected", "does not take it", retry=False)
 outcomes = st.sampled_from([Taken(), Taken(rejected=1), Taken(rejected=99), AWAY, NEVER])
 actions = st.lists(st.one_of(st.integers(1, 4), st.sampled_from(["pass", "send", "wait", "stop waiting"])), max_size=40)
 
