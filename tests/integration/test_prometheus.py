@@ -14,6 +14,7 @@ from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
 from gpu_profile.catalogue.http import CERTIFICATE_END
 from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.catalogue.push import PUSH_METRICS
+from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST, XID_LAST_TIME
 from gpu_profile.driver import simulated
 from gpu_profile.driver.grammar import open_driver
@@ -31,7 +32,16 @@ scrape_configs:
 """
 
 #: What needs a region, a holder of a device, a collector, a certificate, or an XID error.
-ELSEWHERE = {*REGION_METRICS, *ALLOCATION_METRICS, *PUSH_METRICS, CERTIFICATE_END, XID_ERRORS, XID_LAST, XID_LAST_TIME}
+ELSEWHERE = {
+    *REGION_METRICS,
+    *ALLOCATION_METRICS,
+    *PUSH_METRICS,
+    *RECEIVE_METRICS,
+    CERTIFICATE_END,
+    XID_ERRORS,
+    XID_LAST,
+    XID_LAST_TIME,
+}
 
 
 @pytest.fixture(scope="module")

@@ -104,6 +104,8 @@ def test_help_begins_as_it_always_does() -> None:
         "Names as dcgm-exporter has them:",
         "Who uses which GPU:",
         "Push by OpenTelemetry's protocol:",
+        "Receive spans of any program over OTLP and join them with what GPUs did:",
+        "Where received spans go on to:",
         "What is logged to standard error:",
         "The command:",
         "Commands:",
