@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +15,7 @@ from typing import Any
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server import Limits, Rendering, Server
 from gpu_profile_exporter.server.admission import Admission
-from gpu_profile_exporter.server.answers import Answers
+from gpu_profile_exporter.server.answers import Answers, Asked, Handler
 from gpu_profile_exporter.server.connection import Connection
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.routes import Request, Response
@@ -207,6 +207,24 @@ class InlineRendering(Rendering):
         self._renderer = _Inline()  # type: ignore[assignment]
 
 
+class Receiving:
+    """Receives the body of every request and answers with it."""
+
+    routes: Sequence[str] = ("/",)
+
+    def __init__(self, *_: object) -> None:
+        self.bodies: list[bytes] = []
+
+    async def answer(self, asked: Asked, ends_s: float) -> Response:
+        parts: list[bytes] = []
+        await asked.receive_body(parts.append)
+        self.bodies.append(b"".join(parts))
+        return Response(200, self.bodies[-1])
+
+    def stop(self) -> None:
+        """There is no thread."""
+
+
 class _Inline:
     def do(self, action: Callable[[], Response], future: asyncio.Future[Response]) -> asyncio.Future[Response]:
         future.set_result(action())
@@ -219,15 +237,19 @@ class _Inline:
 class Line:
     """A connection in memory. What the protocol raises, or the loop has to report, is a failure."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        handle: Callable[[asyncio.AbstractEventLoop, Limits, Counts], Handler] = InlineRendering,
+    ) -> None:
         self.loop = MovedLoop()
         self.limits = limits or Limits()
         self.counts = Counts()
         self.reports: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.reports.append(context))
         self.admission: Admission[Connection] = Admission(self.limits.connections, self.counts)
-        handler = InlineRendering(self.loop, self.limits, self.counts)
-        answers = Answers(handler, Web(None, self.counts), self.limits, self.counts, loop=self.loop)
+        self.handler = handle(self.loop, self.limits, self.counts)
+        answers = Answers(self.handler, Web(None, self.counts), self.limits, self.counts, loop=self.loop)
         answers.stop()
         self.connection = Connection(
             answers, peer="192.0.2.1", loop=self.loop, limits=self.limits, counts=self.counts, admission=self.admission

@@ -1,10 +1,12 @@
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.servers import GET, Line
+from support.servers import GET, InlineRendering, Line, Receiving
 
 from gpu_profile_exporter.server import Limits
 from gpu_profile_exporter.server.connection import address
@@ -42,9 +44,12 @@ def line() -> Iterator[Line]:
         yield made
 
 
-@given(st.lists(PARTS | st.binary(min_size=1, max_size=40), max_size=8), st.booleans())
-def test_whatever_bytes_come_a_connection_answers_or_ends_and_never_raises(parts: list[bytes], stuck: bool) -> None:
-    with closing(Line()) as line:
+@pytest.mark.parametrize("handle", [InlineRendering, Receiving])
+@given(parts=st.lists(PARTS | st.binary(min_size=1, max_size=40), max_size=8), stuck=st.booleans())
+def test_whatever_bytes_come_a_connection_answers_or_ends_and_never_raises(
+    handle: Any, parts: list[bytes], stuck: bool
+) -> None:
+    with closing(Line(handle=handle)) as line:
         line.wire.stuck = stuck
         for part in parts:
             line.send(part)
@@ -54,6 +59,22 @@ def test_whatever_bytes_come_a_connection_answers_or_ends_and_never_raises(parts
         line.loop.advance(line.limits.write_s)
         assert line.gone
         assert not line.counts.connections
+
+
+@given(st.lists(st.binary(max_size=60), max_size=4), st.booleans(), st.data())
+def test_bodies_are_received_whole_however_they_are_cut_and_one_connection_has_many(
+    bodies: list[bytes], chunked: bool, data: st.DataObject
+) -> None:
+    with closing(Line(handle=Receiving)) as line:
+        for body in bodies:
+            head = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+            sent = f"POST / HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode()
+            chunk = f"{len(body):x}\r\n".encode() + body + b"\r\n" if body else b""
+            sent += chunk + b"0\r\n\r\n" if chunked else body
+            cuts = [0, *sorted(data.draw(st.sets(st.integers(1, len(sent) - 1), max_size=5))), len(sent)]
+            for start, end in pairwise(cuts):
+                line.send(sent[start:end])
+        assert getattr(line.handler, "bodies", None) == bodies
 
 
 def test_a_client_that_says_nothing_is_dropped(line: Line) -> None:
