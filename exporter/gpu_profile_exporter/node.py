@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -25,7 +26,7 @@ from gpu_profile_exporter.operating.release import ReleaseSocket
 from gpu_profile_exporter.reader.readers import Readers
 from gpu_profile_exporter.reader.timeline import NodeTimeline, TimelineOptions
 from gpu_profile_exporter.readings.health import Health, health
-from gpu_profile_exporter.readings.node_readings import NodeReadings
+from gpu_profile_exporter.readings.node_readings import NodeReadings, without_devices
 from gpu_profile_exporter.server import Rendering, Server
 from gpu_profile_exporter.server.page import PageData, describe
 from gpu_profile_exporter.server.routes import Routes
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gpu_profile.driver.simulated.temporary import TemporaryFolder
     from gpu_profile_exporter.attribution import Attribution
     from gpu_profile_exporter.push import Pusher
+    from gpu_profile_exporter.readings.readings import Reading
     from gpu_profile_exporter.sidecar import Sidecar
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -70,9 +72,11 @@ class Node:
         attribution = self._attribution = self._attribute()
         if timeline is not None and attribution is not None:
             timeline.holders = attribution.holders
-        label = None
+        label: Callable[[Iterator[Reading]], Iterator[Reading]] | None = None
         if attribution is not None and config.attribution.labels:
             label = partial(labelled, labels_for=attribution.labels_for)
+        if config.receive.any and config.driver.strip().partition(":")[0] == "node":
+            label = without_devices
         read = self.readings = NodeReadings(self.readers, config.driver, version(), clock=clock, label=label)
         self._pusher = self._push()
         read.reporters += [part for part in (attribution, self._pusher) if part is not None]
@@ -140,7 +144,7 @@ class Node:
         return pusher
 
     def _receive(self) -> Sidecar | None:
-        if self.config.receive.http is None and self.config.receive.grpc is None:
+        if not self.config.receive.any:
             return None
         from gpu_profile_exporter.sidecar import Sidecar
 

@@ -223,6 +223,11 @@ class Receive:
     def __post_init__(self) -> None:
         check(self, "receive")
 
+    @property
+    def any(self) -> bool:
+        """Whether anything is received."""
+        return self.http is not None or self.grpc is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:

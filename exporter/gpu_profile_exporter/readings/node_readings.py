@@ -71,3 +71,8 @@ class NodeReadings:
         """Whether the devices are not real, or were not when they were recorded."""
         driver = self.readers.driver
         return (driver.origin if driver is not None else self._spec).partition(":")[0] == "simulated"
+
+
+def without_devices(readings: Iterator[Reading]) -> Iterator[Reading]:
+    """The readings that are of no device: a sidecar's node has an exporter that publishes those."""
+    return (reading for reading in readings if "hw.id" not in reading.attributes)

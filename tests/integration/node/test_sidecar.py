@@ -99,6 +99,8 @@ def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(exporte
         regions = re.findall(
             r'^gpu_profile_region_\w+{region="([^"]*)".*service_name="([^"]*)"', sidecar.scrape(), re.MULTILINE
         )
+        # The node's exporter publishes the devices.
+        assert not re.findall(r"^hw_\w+", sidecar.scrape(), re.MULTILINE)
         assert sidecar.told("gpu_profile_receive_spans_total") == made
         assert sidecar.told("gpu_profile_push_items_total") == made
         assert not sidecar.told("gpu_profile_receive_left_out_total")
