@@ -266,4 +266,7 @@ def _waits_for_hardware(spec: str) -> bool:
 
     from gpu_profile.driver.grammar import ENTRY_POINTS
 
-    return spec.strip() in _HARDWARE or bool(entry_points(group=ENTRY_POINTS, name=spec.partition(":")[0]))
+    # A node's timeline comes with the exporter that keeps it.
+    return spec.strip().partition(":")[0] in (*_HARDWARE, "node") or bool(
+        entry_points(group=ENTRY_POINTS, name=spec.partition(":")[0])
+    )

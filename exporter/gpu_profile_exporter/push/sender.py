@@ -42,11 +42,6 @@ class SenderStats:
     dropped_items: Counter[str] = field(default_factory=Counter)
     last_success_ns: int | None = None
 
-    def drop(self, reason: str, batch: Batch) -> None:
-        """Count a batch that is given up for one of the reasons in `GIVEN_UP`."""
-        self.dropped[reason] += 1
-        self.dropped_items[reason] += batch.items
-
 
 class Sender:
     """Pushes the batches of one signal through `client`, oldest first; plain ones together up to `most_together` bytes.
@@ -77,6 +72,8 @@ class Sender:
         self._most_together = most_together
         self._queue: deque[Batch] = deque()
         self._bytes = 0
+        #: The items of the queue and of the batch that is being sent.
+        self._items = 0
         self._lock = threading.Lock()
         self._tries = 0
         self._pause_until_ns = self._paused_at_ns = 0
@@ -92,8 +89,14 @@ class Sender:
     def put(self, batch: Batch) -> None:
         """Queue a batch; the oldest ones go if there is no room."""
         with self._lock:
-            self._queue.append(batch)
+            last = self._queue[-1] if self._queue else None
             self._bytes += len(batch.packed)
+            self._items += batch.items
+            if last and last.plain and batch.plain and len(last.packed) + len(batch.packed) <= self._most_together:
+                # Two requests in a row are one.
+                self._queue[-1] = Batch(last.packed + batch.packed, last.items + batch.items, plain=True)
+            else:
+                self._queue.append(batch)
             over = self._trim()
         if over and not self._told_full:
             self._told_full = True
@@ -107,14 +110,18 @@ class Sender:
         while self._queue and (self._bytes > self._most_bytes or len(self._queue) > self._most_batches):
             batch = self._queue.popleft()
             self._bytes -= len(batch.packed)
-            self.stats.drop("queue full", batch)
+            self._drop("queue full", batch)
             over += 1
         return over
 
-    @property
-    def is_full(self) -> bool:
-        """Whether a batch more would be one too many."""
-        return len(self._queue) >= self._most_batches or self._bytes >= self._most_bytes
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more would drop nothing."""
+        return len(self._queue) < self._most_batches and self._bytes + size <= self._most_bytes
+
+    def _drop(self, reason: str, batch: Batch) -> None:
+        self._items -= batch.items
+        self.stats.dropped[reason] += 1
+        self.stats.dropped_items[reason] += batch.items
 
     def waiting(self) -> tuple[int, int]:
         """How many batches wait, and their bytes."""
@@ -131,6 +138,7 @@ class Sender:
         yield Reading(rows.REJECTED, of, stats.rejected)
         yield Reading(rows.QUEUE, of, length)
         yield Reading(rows.QUEUE_BYTES, of, size)
+        yield Reading(rows.QUEUE_ITEMS, of, self._items)
         if stats.last_success_ns is not None:
             yield Reading(rows.SUCCESS_AGE, of, max(0, now_ns - stats.last_success_ns) / NS_PER_S)
         for reason in REASONS:
@@ -150,7 +158,8 @@ class Sender:
         with self._lock:
             if not self._queue:
                 return _IDLE_S
-            batch = self._next()
+            batch = self._queue.popleft()
+            self._bytes -= len(batch.packed)
         try:
             taken = self._client.send(batch, self._timeout_s if timeout_s is None else timeout_s)
         except PushFailed as failure:
@@ -161,19 +170,6 @@ class Sender:
         else:
             self._succeed(batch, taken.rejected, taken.message)
         return self._pause_s() if self.waiting()[0] else _IDLE_S
-
-    def _next(self) -> Batch:
-        """The oldest batch, with those after it that go on in the same request: two requests in a row are one."""
-        batches, size = [self._queue.popleft()], 0
-        if batches[0].plain:
-            size = len(batches[0].packed)
-            while self._queue and self._queue[0].plain and size + len(self._queue[0].packed) <= self._most_together:
-                batches.append(self._queue.popleft())
-                size += len(batches[-1].packed)
-        self._bytes -= sum(len(batch.packed) for batch in batches)
-        if len(batches) == 1:
-            return batches[0]
-        return Batch(b"".join(batch.packed for batch in batches), sum(batch.items for batch in batches), plain=True)
 
     def _pause_s(self) -> float:
         now_ns = self._clock.now_ns()
@@ -186,6 +182,8 @@ class Sender:
         rejected = min(rejected, batch.items)
         stats.sent += 1
         stats.sent_items += batch.items - rejected
+        with self._lock:
+            self._items -= batch.items
         stats.sent_bytes += len(batch.packed)
         stats.rejected += rejected
         stats.last_success_ns = self._clock.now_ns()
@@ -203,7 +201,8 @@ class Sender:
         what = "tried again" if failure.retry else "dropped"
         self._tell(f"{failure.reason} {failure.retry}", f"{failure}; the batch is {what}")
         if not failure.retry:
-            self.stats.drop("not taken", batch)
+            with self._lock:
+                self._drop("not taken", batch)
             self._tries = 0
             return
         with self._lock:
@@ -265,8 +264,16 @@ class Sender:
                 break
             self.step(min(left_s, self._timeout_s))
         with self._lock:
+            left = sum(batch.items for batch in self._queue)
+            if left:
+                _log.warning(
+                    "OTLP %s: %d items are dropped: the exporter stops, and %s did not take them in time",
+                    self.signal,
+                    left,
+                    self._where,
+                )
             for batch in self._queue:
-                self.stats.drop("stopped", batch)
+                self._drop("stopped", batch)
             self._queue.clear()
             self._bytes = 0
 

@@ -43,7 +43,8 @@ class Server:
     """Listens from construction on, answers from `start()` on.
 
     `handle` makes what answers requests, such as `Rendering`, in the server's thread. `web_config` is a file in the
-    exporter-toolkit's format. UsageError if the address cannot be had or that file cannot be used.
+    exporter-toolkit's format, `flag` the option that names the address. UsageError if the address cannot be had or
+    that file cannot be used.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Server:
         handle: Callable[[Limits, Counts, asyncio.AbstractEventLoop], Handler],
         *,
         web_config: Path | None = None,
+        flag: str = "--listen",
         limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> None:
         self.limits = limits
@@ -61,7 +63,7 @@ class Server:
         try:
             self._socket = _listen(address)
         except OSError as error:
-            raise UsageError(_why(address, error)) from error
+            raise UsageError(_why(address, error, flag)) from error
         self.address = Address(address.host, int(self._socket.getsockname()[1]))
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -272,8 +274,8 @@ def _listen(address: Address) -> socket.socket:
     return listening
 
 
-def _why(address: Address, error: OSError) -> str:
-    advice = "choose another with --listen, as in --listen :9401"
+def _why(address: Address, error: OSError, flag: str) -> str:
+    advice = f"choose another with {flag}, as in {flag} :9401"
     if error.errno == errno.EADDRINUSE:
         return f"port {address.port} is taken on {address.host}: {advice}"
     if error.errno == errno.EACCES:

@@ -8,12 +8,18 @@ from gpu_profile.regions.execution import Execution
 
 #: How many spans deep an execution around another is looked for.
 _MOST_DEEP: Final = 64
+#: How many executions may be inside one another: what the join takes for each grows with it.
+MOST_NESTED: Final = 32
+#: What begins a key: a trace's id. A key that is no longer has no span's id in it.
+_TRACE_ID: Final = 16
+_NO_ID: Final = bytes(8)
 
 
 class Ancestry:
     """Spans of the last while: executions by their span's id, and the parents of those that became none.
 
-    A child mostly comes before its parent, as it ends first, and often in another request.
+    A child mostly comes before its parent, as it ends first, and often in another request. A key is a trace's id and a
+    span's, one after the other.
     """
 
     def __init__(self, *, keep_ns: int) -> None:
@@ -22,6 +28,8 @@ class Ancestry:
         self._taken: dict[bytes, Execution] = {}
         self._passed: dict[bytes, bytes] = {}
         self._waiting: dict[bytes, list[Execution]] = {}
+        #: How many executions are inside one another at most in an execution, by its `id`.
+        self._heights: dict[int, int] = {}
         self._before: tuple[dict[bytes, Execution], dict[bytes, bytes]] = {}, {}
 
     def turn(self, now_ns: int) -> None:
@@ -29,47 +37,53 @@ class Ancestry:
         if not 0 <= now_ns - self._turned_ns < self._keep_ns:
             self._turned_ns = now_ns
             self._before = self._taken, self._passed
-            self._taken, self._passed, self._waiting = {}, {}, {}
+            self._taken, self._passed, self._waiting, self._heights = {}, {}, {}, {}
 
-    def find(self, span_id: bytes) -> Execution | None:
+    def find(self, span: bytes) -> Execution | None:
         """The execution that a span became which has come before."""
-        return self._taken.get(span_id) or self._before[0].get(span_id)
+        return self._taken.get(span) or self._before[0].get(span)
 
-    def take(self, span_id: bytes, parent_id: bytes, execution: Execution) -> None:
+    def take(self, span: bytes, parent: bytes, execution: Execution) -> None:
         """A span became an execution."""
-        self._taken[span_id] = execution
+        if len(span) > _TRACE_ID and not span.endswith(_NO_ID):
+            self._taken[span] = execution
         if self._waiting:
-            for inside in self._waiting.pop(span_id, ()):
-                inside.parent = execution
-        if parent_id:
-            self._place(execution, parent_id)
+            for inside in self._waiting.pop(span, ()):
+                self._put(inside, execution)
+        if parent:
+            self._place(execution, parent)
 
-    def leave(self, span_id: bytes, parent_id: bytes) -> None:
+    def leave(self, span: bytes, parent: bytes) -> None:
         """A span became none."""
-        if parent_id:
-            self._passed[span_id] = parent_id
+        if parent:
+            self._passed[span] = parent
         if self._waiting:
-            for inside in self._waiting.pop(span_id, ()):
-                if parent_id:
-                    self._place(inside, parent_id)
+            for inside in self._waiting.pop(span, ()):
+                if parent:
+                    self._place(inside, parent)
 
-    def _place(self, execution: Execution, parent_id: bytes) -> None:
+    def _place(self, execution: Execution, parent: bytes) -> None:
         for _ in range(_MOST_DEEP):
-            around = self.find(parent_id)
+            around = self.find(parent)
             if around is not None:
-                # Spans that name each other as parents would have the join go round for ever.
-                if not _inside(around, execution):
-                    execution.parent = around
+                self._put(execution, around)
                 return
-            above = self._passed.get(parent_id) or self._before[1].get(parent_id)
+            above = self._passed.get(parent) or self._before[1].get(parent)
             if above is None:
-                self._waiting.setdefault(parent_id, []).append(execution)
+                self._waiting.setdefault(parent, []).append(execution)
                 return
-            parent_id = above
+            parent = above
 
-
-def _inside(execution: Execution | None, other: Execution) -> bool:
-    """Whether an execution is the other one, or inside it."""
-    while execution is not None and execution is not other:
-        execution = execution.parent
-    return execution is other
+    def _put(self, execution: Execution, around: Execution) -> None:
+        """Have one be inside the other, if that does not nest too many."""
+        chain = [around]
+        while chain[-1].parent is not None and len(chain) <= MOST_NESTED:
+            chain.append(chain[-1].parent)
+        height = self._heights.get(id(execution), 1)
+        # Spans that name each other as parents would have the join go round for ever.
+        if execution in chain or height + len(chain) > MOST_NESTED:
+            return
+        execution.parent = around
+        for above in chain:
+            height += 1
+            self._heights[id(above)] = max(height, self._heights.get(id(above), 1))

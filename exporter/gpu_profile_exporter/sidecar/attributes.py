@@ -32,11 +32,15 @@ class Encoder:
         self._region = region
         self._kept: dict[tuple[str, Hashable], tuple[RegionValues, bytes]] = {}
 
-    def attributes(self, execution: Execution) -> bytes:
-        """All that `Enricher.attributes` gives for it, as fields of its span."""
+    def attributes(self, execution: Execution, *, own: bool = True) -> bytes:
+        """All that `Enricher.attributes` gives for it, as fields of its span.
+
+        Without `own`, what its region is told by must do: readings of its own cost a hundred times as much.
+        """
         shared = self._enricher.region_of(execution)
         length_ns = execution.end_ns - execution.start_ns
-        if length_ns >= shared.resolved_ns or (not shared.known and length_ns >= SHORTEST_S * NS_PER_S):
+        long = length_ns >= shared.resolved_ns or (not shared.known and length_ns >= SHORTEST_S * NS_PER_S)
+        if own and long:
             # It may have readings of its own.
             return encoded({**self._enricher.attributes(execution), _REGION: self._region(execution)})
         key = execution.name, execution.device

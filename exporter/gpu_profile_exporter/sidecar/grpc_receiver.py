@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import grpc
 
 _METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-#: Requests that may be on their way: what they have in bytes is held at once. One is worked on.
-_MOST_AT_ONCE: Final = 8
+#: Requests of one connection at a time; others wait. One is received and worked on, so that one is held in bytes.
+_MOST_AT_ONCE: Final = 64
 #: gRPC's names of the codes that go with HTTP's: only UNAVAILABLE has senders try again.
 _CODES: Final = {400: "INVALID_ARGUMENT", 413: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
 
@@ -45,10 +45,10 @@ class GrpcReceiver:
             handlers=(grpc.method_handlers_generic_handler(*self._service(grpc)),),
             options=[
                 ("grpc.max_receive_message_length", MOST_BYTES),
+                ("grpc.max_concurrent_streams", _MOST_AT_ONCE),
                 # A port that somebody listens on is taken.
                 ("grpc.so_reuseport", 0),
             ],
-            maximum_concurrent_rpcs=_MOST_AT_ONCE,
         )
         credentials = None if web_config_file is None else _credentials(grpc, web_config_file)
         try:

@@ -49,7 +49,7 @@ _GEN_AI: Final = b"gen_ai."
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 #: OpenTelemetry's sampling threshold in a trace state: all zeros keep every trace.
 _SAMPLED: Final = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:(?!0*(?:[;,]|$))")
-#: A span that begins later than this from now was stamped by another clock.
+#: A span that ends later than this from now was stamped by another clock.
 _AHEAD_NS: Final = NS_PER_S
 _FAILED: Final = 2
 #: Letters of a region's or a service's name.
@@ -76,6 +76,8 @@ class SpanJoin:
 
     def __init__(self, directory: Path, rule: ForeignRule, *, late_s: float, retention_s: float, clock: Clock) -> None:
         self.counts: Counter[str] = Counter()
+        #: Whether there is no time for readings of single spans.
+        self.hurried = False
         self._clock = clock
         self._late_ns = nanoseconds(late_s)
         self._oldest_ns = nanoseconds(retention_s)
@@ -156,37 +158,37 @@ class SpanJoin:
         fits, ancestry, began = self._choice.fits, self._ancestry, self._began
         found: list[Execution | None] = []
         for span in scope.spans:
-            name, span_id = span.name, span.span_id
+            name, trace_id = span.name, span.trace_id
+            span_id, parent_id = trace_id + span.span_id, span.parent_span_id and trace_id + span.parent_span_id
             joined = ours and _has(span, "gpu_profile.")
             if not (
                 joined
                 or fits(_KINDS.get(span.kind, SpanKind.INTERNAL), scope_name, name)
                 or (gen_ai and _has(span, "gen_ai.") and self._choice.allows(scope_name, name))
             ):
-                ancestry.leave(span_id, span.parent_span_id)
+                ancestry.leave(span_id, parent_id)
                 found.append(None)
                 continue
+            start_ns, end_ns = span.start_time_unix_nano, span.end_time_unix_nano
             execution = ancestry.find(span_id)
-            if execution is None:  # else it was sent again
+            # Else it was sent again. Some tracers have a client and its server share an id.
+            if execution is None or (execution.start_ns, execution.end_ns) != (start_ns, end_ns):
                 execution = Execution(service + (name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"))
                 execution.device = devices
-                execution.start_ns, execution.end_ns = start_ns, end_ns = (
-                    span.start_time_unix_nano,
-                    span.end_time_unix_nano,
-                )
+                execution.start_ns, execution.end_ns = start_ns, end_ns
                 if names_device:
                     told = named_devices({pair.key: pair.value for pair in span.attributes})
                     execution.device = told or devices
                 if span.status.code == _FAILED:
                     execution.failed = True
                 state = span.trace_state
-                if not earliest_ns <= end_ns or not 0 < start_ns <= end_ns or start_ns > latest_ns:
+                if not earliest_ns <= end_ns <= latest_ns or not 0 < start_ns <= end_ns:
                     _be_nowhen(execution, now_ns)
                 elif state and _SAMPLED.search(state):
                     execution.device = "not identifiable: its traces were sampled, so that other spans are missing"
                 elif end_ns <= frontier_ns:
                     self.counts["late"] += 1
-                ancestry.take(span_id, span.parent_span_id, execution)
+                ancestry.take(span_id, parent_id, execution)
                 began.append(execution)
             found.append(None if joined else execution)
         return found
@@ -194,7 +196,10 @@ class SpanJoin:
     def added(self, joined: JoinedRequest) -> list[list[bytes]]:
         """The attributes to add to each span, encoded; by scope and by span."""
         encode = self._encoder.attributes
-        return [[b"" if execution is None else encode(execution) for execution in found] for found in joined.executions]
+        return [
+            [b"" if execution is None else encode(execution, own=not self.hurried) for execution in found]
+            for found in joined.executions
+        ]
 
     # ------------------------------------------------------------------ what it says
 
@@ -214,7 +219,7 @@ def _be_nowhen(execution: Execution, now_ns: int) -> None:
     if 0 < execution.start_ns <= execution.end_ns <= now_ns:
         execution.device = "it ended before what the timeline keeps"
     else:
-        execution.device = "its times cannot be: it ends before it begins, or begins in the future"
+        execution.device = "its times cannot be: it ends before it begins, or in the future"
     execution.start_ns = execution.end_ns = now_ns
 
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import attributes as names
@@ -22,10 +23,14 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 #: A request waits at most this long for samples; then what is there must do.
 DEADLINE_S: Final = 2.5
-#: What may be held here, in bytes of requests.
-MOST_HELD: Final = 64 * MIB
-#: Requests are sent on together up to so many bytes, which saves connections; collectors take 4 MiB over gRPC.
+#: What may be held here, in bytes of requests with attributes.
+MOST_HELD: Final = 128 * MIB
+#: Requests are sent on together up to so many bytes, which saves connections.
 MOST_SENT: Final = 2 * MIB
+#: One that is larger with its attributes is sent on in parts: collectors take 4 MiB over gRPC, 20 MiB over HTTP.
+_LARGEST: Final = 4 * MIB - (1 << 16)
+#: The attributes of a span have no more bytes than this: room for them is kept before they are known.
+_MOST_ADDED: Final = 1_024
 _IDLE_S: Final = 3600.0
 _UNJOINED: Final = names.UNJOINED.name.encode()
 _OUTCOMES: Final = ("joined", "unjoined", "passed")
@@ -34,6 +39,7 @@ _OUTCOMES: Final = ("joined", "unjoined", "passed")
 class _Held(NamedTuple):
     joined: JoinedRequest
     deadline_ns: int
+    reserved: int
 
 
 class SpanPipeline:
@@ -46,7 +52,7 @@ class SpanPipeline:
         self._clock = clock
         self._gzip = gzip
         self._held: deque[_Held] = deque()
-        self._bytes = self._spans = 0
+        self._reserved = self._spans = 0
         self._taking, self._lock = threading.Lock(), threading.Lock()
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -55,14 +61,17 @@ class SpanPipeline:
 
     def take(self, request: TraceRequest) -> bool:
         """Take a request in; False if there is no room, here or on the way on. From any thread."""
+        reserved = len(request.data) + _MOST_ADDED * len(request)
         with self._taking:
-            if self._bytes + len(request.data) > MOST_HELD or self.sender.is_full:
+            held = self._reserved + reserved
+            if held > MOST_HELD or not self.sender.has_room(held):
                 return False
             joined = self.join.take(request)
-        with self._lock:
-            self._held.append(_Held(joined, self._clock.now_ns() + nanoseconds(DEADLINE_S)))
-            self._bytes += len(request.data)
-            self._spans += len(request)
+            with self._lock:
+                deadline_ns = self._clock.now_ns() + nanoseconds(DEADLINE_S)
+                self._held.append(_Held(joined, deadline_ns, reserved))
+                self._reserved = held
+                self._spans += len(request)
         self._wake.set()
         return True
 
@@ -71,46 +80,59 @@ class SpanPipeline:
     def step(self, *, final: bool = False) -> float:
         """Send on what need not wait any more, in the order in which it came; the seconds until there may be more."""
         now_ns = self._clock.now_ns()
-        ready: list[JoinedRequest] = []
+        ready: list[_Held] = []
         size, wait_s = 0, _IDLE_S
         with self._lock:
             while self._held and size < MOST_SENT:
-                joined, deadline_ns = self._held[0]
-                until_ns = min(joined.covered_ns, deadline_ns)
+                held = self._held[0]
+                until_ns = min(held.joined.covered_ns, held.deadline_ns)
                 # Where the clock was set back, a deadline may be hours away.
                 if not final and now_ns < until_ns <= now_ns + nanoseconds(DEADLINE_S):
                     wait_s = (until_ns - now_ns) / NS_PER_S
                     break
-                self._held.popleft()
-                ready.append(joined)
-                size += len(joined.request.data)
-                self._bytes -= len(joined.request.data)
-                self._spans -= len(joined.request)
+                ready.append(self._held.popleft())
+                size += len(held.joined.request.data)
         if not ready:
             return wait_s
-        # A request is a list of ResourceSpans: two after one another are one.
-        content = b"".join(map(self._with_attributes, ready))
-        spans = sum(len(joined.request) for joined in ready)
-        self.sender.put(Batch.of(content, spans) if self._gzip else Batch(content, spans, plain=True))
+        together: list[bytes] = []
+        size = spans = 0
+        for content, n in chain.from_iterable(self._with_attributes(held.joined) for held in ready):
+            if together and size + len(content) > MOST_SENT:
+                self._send(together, spans)
+                together, size, spans = [], 0, 0
+            together.append(content)
+            size += len(content)
+            spans += n
+        self._send(together, spans)
+        with self._lock:
+            # Only now: until it is in the sender's queue, its room there is taken.
+            self._reserved -= sum(held.reserved for held in ready)
+            self._spans -= sum(len(held.joined.request) for held in ready)
         return 0.0 if self._held else wait_s
 
-    def _with_attributes(self, joined: JoinedRequest) -> bytes:
+    def _send(self, requests: list[bytes], spans: int) -> None:
+        # A request is a list of ResourceSpans: two after one another are one.
+        content = b"".join(requests)
+        self.sender.put(Batch.of(content, spans) if self._gzip else Batch(content, spans, plain=True))
+
+    def _with_attributes(self, joined: JoinedRequest) -> list[tuple[bytes, int]]:
+        """The request with attributes, in parts if it is too large for one; each with its number of spans."""
+        request = joined.request
         try:
             added = self.join.added(joined)
-            content = joined.request.with_attributes(added)
+            parts = request.parts(added, _LARGEST)
         except Exception as error:  # noqa: BLE001 - spans must not be lost to a defect of ours
             if not self.join.counts["join errors"]:
                 _log.exception("received spans could not be joined: %s", error)
             self.join.counts["join errors"] += 1
-            self.outcomes["passed"] += len(joined.request)
-            return joined.request.data
-        for group in added:
-            joins = sum(map(bool, group))
-            unjoined = sum(_UNJOINED in one for one in group) if joins else 0
-            self.outcomes["joined"] += joins - unjoined
-            self.outcomes["unjoined"] += unjoined
-        self.outcomes["passed"] += len(joined.request) - sum(sum(map(bool, group)) for group in added)
-        return content
+            self.outcomes["passed"] += len(request)
+            return [(request.data, len(request))]
+        given = [one for group in added for one in group if one]
+        unjoined = sum(_UNJOINED in one for one in given)
+        self.outcomes["joined"] += len(given) - unjoined
+        self.outcomes["unjoined"] += unjoined
+        self.outcomes["passed"] += len(request) - len(given)
+        return parts
 
     # ------------------------------------------------------------------ the thread
 
@@ -133,6 +155,7 @@ class SpanPipeline:
     def stop(self, timeout_s: float = 2.0) -> None:
         """Send on what is held, within this time; what the next receiver does not take by then is dropped."""
         end_ns = self._clock.now_ns() + nanoseconds(timeout_s)
+        self.join.hurried = True
         self._stop.set()
         self._wake.set()
         thread, self._thread = self._thread, None

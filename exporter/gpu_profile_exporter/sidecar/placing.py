@@ -123,5 +123,5 @@ def named_devices(attributes: Mapping[str, AnyValue]) -> tuple[str, ...]:
         if value is not None:
             several = tuple(one.string_value for one in value.array_value.values) or (value.string_value,)
             if all(several):
-                return several
+                return tuple(dict.fromkeys(several))
     return ()

@@ -34,6 +34,8 @@ MOST_ARRIVING: Final = 64 << 20
 #: A body that is refused is still received, so that its sender gets to read why; beyond this the connection ends.
 _MOST_DISCARDED: Final = 4 * MOST_BYTES
 _GZIP: Final = 31
+#: Gzip may have several members; each costs a copy of what follows.
+_MOST_MEMBERS: Final = 64
 _RETRY: Final = ("Retry-After", "1")
 #: google.rpc.Code: the kinds of refusals.
 _INVALID, _EXHAUSTED, _UNAVAILABLE = 3, 8, 14
@@ -161,16 +163,21 @@ def unpacked(data: bytes, encoding: str) -> bytes:
         return data
     if encoding != "gzip":
         raise Refused(415, "content_encoding", f"the content encoding is {encoding}, not gzip")
-    unpacker = zlib.decompressobj(_GZIP)
-    try:
-        content = unpacker.decompress(data, MOST_BYTES)
-    except zlib.error as error:
-        raise Refused(400, "undecodable", f"not gzip: {error}") from error
-    if unpacker.unconsumed_tail:
-        raise Refused(413, "body", f"a request has at most {MOST_BYTES} bytes when it is unpacked")
-    if not unpacker.eof:
-        raise Refused(400, "undecodable", "not gzip: it is cut off")
-    return content
+    content = b""
+    for _ in range(_MOST_MEMBERS):
+        unpacker = zlib.decompressobj(_GZIP)
+        try:
+            content += unpacker.decompress(data, MOST_BYTES + 1 - len(content))
+        except zlib.error as error:
+            raise Refused(400, "undecodable", f"not gzip: {error}") from error
+        if len(content) > MOST_BYTES:
+            raise Refused(413, "body", f"a request has at most {MOST_BYTES} bytes when it is unpacked")
+        if not unpacker.eof:
+            raise Refused(400, "undecodable", "not gzip: it is cut off")
+        data = unpacker.unused_data
+        if not data:
+            return content
+    raise Refused(400, "undecodable", f"gzip of more than {_MOST_MEMBERS} members")
 
 
 def decoded(content: bytes, kind: str) -> TraceRequest:

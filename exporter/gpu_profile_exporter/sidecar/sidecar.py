@@ -27,7 +27,7 @@ from gpu_profile_exporter.sidecar.pipeline import MOST_SENT, SpanPipeline
 from gpu_profile_exporter.sidecar.receiver import REASONS, Receiver
 
 #: What may wait for the next receiver.
-_MOST_BYTES: Final = 128 * MIB
+_MOST_BYTES: Final = 256 * MIB
 _MOST_BATCHES: Final = 4_096
 
 
@@ -73,7 +73,7 @@ class Sidecar:
         self.counts: list[Counts] = []
         self.server: Server | None = None
         if settings.http is not None:
-            self.server = Server(settings.http, partial(Receiver, take), web_config=web)
+            self.server = Server(settings.http, partial(Receiver, take), web_config=web, flag="--receive-http")
             self.counts.append(self.server.counts)
         self.grpc_server: GrpcReceiver | None = None
         if settings.grpc is not None:

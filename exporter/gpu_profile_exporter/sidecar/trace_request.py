@@ -80,6 +80,45 @@ class TraceRequest:
         scopes = zip(self.scopes, added, strict=True)
         return b"".join(_spliced(self.data, 0, len(self.data), self._resources(scopes)))
 
+    def parts(self, added: Sequence[Sequence[bytes]], most: int) -> list[tuple[bytes, int]]:
+        """The request with these attributes, in requests of about `most` bytes if it has more, each with its spans."""
+        whole = self.with_attributes(added)
+        if len(whole) <= most or len(self) < 2:
+            return [(whole, len(self))]
+        sizes = [
+            place.end - place.key + len(more)
+            for scope, mores in zip(self.scopes, added, strict=True)
+            for place, more in zip(scope.places, mores or [b""] * len(scope.places), strict=True)
+        ]
+        around = len(whole) - sum(sizes)  # what stands around the spans comes with each part
+        part, filled, number = [], 0, 0
+        for size in sizes:
+            if filled and filled + size + around > most:
+                number, filled = number + 1, 0
+            filled += size
+            part.append(number)
+        return [self._part(added, part, i) for i in range(number + 1)]
+
+    def _part(self, added: Sequence[Sequence[bytes]], part: Sequence[int], number: int) -> tuple[bytes, int]:
+        """The request without the spans of other parts."""
+        data, at = self.data, 0
+        kept: list[list[bytes | None]] = []
+        for scope, mores in zip(self.scopes, added, strict=True):
+            mine = part[at : at + len(scope.places)]
+            at += len(scope.places)
+            kept.append(
+                [more if i == number else None for i, more in zip(mine, mores or [b""] * len(mine), strict=True)]
+            )
+        scopes = iter(zip(self.scopes, kept, strict=True))
+        resources = []
+        for place, inside in self._places:
+            grown = [
+                (around, _scope_spans(data, around, scope.places, more))
+                for around, (scope, more) in zip(inside, scopes, strict=False)
+            ]
+            resources.append((place, _message(_OF_RESOURCE, _spliced(data, place.content, place.end, grown))))
+        return b"".join(_spliced(data, 0, len(data), resources)), part.count(number)
+
     def _resources(self, scopes: Iterator[tuple[Scope, Sequence[bytes]]]) -> Iterator[tuple[Place, bytes]]:
         data = self.data
         for place, inside in self._places:
@@ -92,11 +131,17 @@ class TraceRequest:
                 yield place, _message(_OF_RESOURCE, _spliced(data, place.content, place.end, grown))
 
 
-def _scope_spans(data: bytes, around: Place, places: Sequence[Place], added: Sequence[bytes]) -> bytes:
+def _scope_spans(data: bytes, around: Place, places: Sequence[Place], added: Sequence[bytes | None]) -> bytes:
+    """The ScopeSpans with these attributes added to its spans; None takes the span away."""
     grown = [
-        (place, _head(_NESTED, place.end - place.content + len(more)) + data[place.content : place.end] + more)
+        (
+            place,
+            b""
+            if more is None
+            else _head(_NESTED, place.end - place.content + len(more)) + data[place.content : place.end] + more,
+        )
         for place, more in zip(places, added, strict=True)
-        if more
+        if more != b""
     ]
     return _message(_NESTED, _spliced(data, around.content, around.end, grown))
 

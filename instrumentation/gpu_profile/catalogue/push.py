@@ -30,6 +30,11 @@ REJECTED: Final = _PUSH.counter(
 )
 QUEUE: Final = _PUSH.gauge("gpu_profile.push.queue.length", "{batch}", "Batches that wait to be pushed")
 QUEUE_BYTES: Final = _PUSH.gauge("gpu_profile.push.queue.size", "By", "Memory of the batches that wait to be pushed")
+QUEUE_ITEMS: Final = _PUSH.gauge(
+    "gpu_profile.push.queue.items",
+    "{item}",
+    "Data points, log records or spans that wait to be pushed, or are on their way",
+)
 SUCCESS_AGE: Final = _PUSH.gauge(
     "gpu_profile.push.success.age", "s", "Time since the endpoint last took a batch; absent until it took one"
 )

@@ -197,7 +197,7 @@ def _why(joiner: Joiner, region: str, devices: Sequence[Device]) -> str:
             # What was profiled is judged by other evidence than what is missing here.
             sampled = judged.verdict.basis in {"counters", "coarse"}
             return judged.verdict.rule if sampled else judged.summary.reason
-    return "no samples cover the region"
+    return "nothing is known of the region yet"
 
 
 def _add_own(result: dict[str, AttributeValues], joiner: Joiner, own: list[tuple[SpanReading, Busy | None]]) -> None:

@@ -1,6 +1,7 @@
 """OTLP over gRPC: what is taken and what is refused, as real clients meet it."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -69,6 +70,13 @@ def test_what_cannot_be_taken_has_the_code_that_otlp_gives_it(world: World) -> N
     with grpc.insecure_channel(str(world.receiver.address)) as channel, pytest.raises(grpc.RpcError) as failed:
         channel.unary_unary(METHOD.replace("Trace", "Metrics").replace("trace", "metrics"))(b"", timeout=10)
     assert failed.value.code().name == "UNIMPLEMENTED"
+
+
+def test_forty_clients_at_once_are_all_served(world: World) -> None:
+    with ThreadPoolExecutor(40) as pool:
+        said = list(pool.map(world.send, [REQUEST] * 40))
+    assert set(said) == {"OK b''"}
+    assert world.counts.requests[METHOD, 200] == len(world.requests) == 40
 
 
 def test_a_port_that_is_taken_is_the_users_error(world: World) -> None:

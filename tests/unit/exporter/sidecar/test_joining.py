@@ -155,7 +155,7 @@ def test_a_span_inside_another_is_counted_once_however_late_the_outer_one_comes(
     node.mixture(10.0)
     now_ns = node.clock.now_ns()
     outer, inner = span("outer", now_ns - 10**9, now_ns, span_id=b"outer---"), span("inner", now_ns - 10**9, now_ns - 1)
-    inner.parent_span_id = b"outer---"
+    inner.parent_span_id, inner.trace_id = b"outer---", outer.trace_id
     for one in (inner, outer):
         node.join.take(TraceRequest(request_of([one])))
     executions = {e.name.rpartition("\x1f")[2]: e for e in node.join._began}
@@ -206,6 +206,8 @@ def test_a_span_that_is_sent_again_counts_once(node: Node) -> None:
         ({"trace_state": "ot=rv:1;th:c8"}, "sampled"),
         ({"start_time_unix_nano": 1 << 62, "end_time_unix_nano": 1 << 63}, "times cannot be"),
         ({"end_time_unix_nano": 5}, "times cannot be"),
+        ({"end_time_unix_nano": (1 << 64) - 1}, "times cannot be"),
+        ({"end_time_unix_nano": (1 << 64) - 1, "trace_state": "ot=th:8"}, "times cannot be"),
         ({"start_time_unix_nano": 0}, "times cannot be"),
         ({"start_time_unix_nano": 5, "end_time_unix_nano": 9}, "before what the timeline keeps"),
     ],
@@ -237,6 +239,43 @@ def test_on_a_node_with_two_gpus_a_span_is_where_it_or_its_resource_says_and_els
     assert node.joined(node.newest(hw__id=GPU.uuid), hw__id=OTHER.uuid)["gpu_profile.device.ids"] == [GPU.uuid]
     gone = node.joined(node.newest(hw__id="GPU-gone"))
     assert "a device that this node does not have" in gone["gpu_profile.unjoined"]
+
+
+def test_one_span_with_impossible_times_ends_no_other_s_join(node: Node) -> None:
+    node.mixture(20.0)
+    for end_ns in ((1 << 64) - 1, 1 << 63, node.clock.now_ns() + 86_400 * 10**9):
+        made = node.newest()
+        made.end_time_unix_nano = end_ns
+        assert "times cannot be" in node.joined(made)["gpu_profile.unjoined"]
+    before = node.joined(node.newest(), service__name="a")["gpu_profile.pooled.n"]
+    node.mixture(20.0)
+    assert node.joined(node.newest(), service__name="a")["gpu_profile.pooled.n"] > 1.5 * before
+    assert not node.join.counts["internal errors"]
+
+
+def test_a_device_that_is_named_twice_is_one(node: Node) -> None:
+    assert node.joined(node.newest(hw__id=[GPU.uuid, GPU.uuid]))["gpu_profile.device.ids"] == [GPU.uuid]
+
+
+def test_one_id_in_two_traces_or_of_a_client_and_its_server_is_two_spans(tmp_path: Path, clock: FakeClock) -> None:
+    node = Node(tmp_path, clock, "server,client")
+    first, second = node.newest(span_id=b"the same"), node.newest(span_id=b"the same")
+    shared = node.newest(span_id=b"the same", kind=3)
+    shared.trace_id, shared.name, shared.start_time_unix_nano = first.trace_id, "client", first.start_time_unix_nano - 9
+    second.name = "second"
+    told = [node.joined(one)["gpu_profile.region"] for one in (first, second, shared)]
+    assert told == ["GET /x", "second", "client"]
+    assert len(node.join._began) == 3
+
+
+def test_when_there_is_no_time_a_long_span_gets_what_its_region_is_told_by(node: Node) -> None:
+    node.run(Kind("a", "train", 300.0), 8.0)
+    _, _, made = node.sent.pop()
+    node.run(None, 2.0)
+    node.join.hurried = True
+    assert node.joined(made, service__name="a").get("gpu_profile.scope") != "span"
+    node.join.hurried = False
+    assert node.joined(made, service__name="a")["gpu_profile.scope"] == "span"
 
 
 def test_a_million_names_are_one_region_and_memory_stays(node: Node) -> None:

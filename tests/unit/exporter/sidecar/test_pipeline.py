@@ -32,7 +32,7 @@ class Join:
         self.counts: Counter[str] = Counter()
         self.waits_s = 0.0
         self.gives = ADDED
-        self.fails = False
+        self.fails = self.hurried = False
 
     def take(self, request: TraceRequest) -> JoinedRequest:
         return JoinedRequest(request, [], self.clock.now_ns() + int(self.waits_s * 1e9))
@@ -52,13 +52,14 @@ class NextReceiver:
     def __init__(self, *script: Taken | PushFailed) -> None:
         self.script = list(script)
         self.got: list[str] = []
-        self.requests = 0
+        self.requests = self.largest = 0
 
     def send(self, batch: Batch, timeout_s: float) -> Taken:
         outcome = self.script.pop(0) if self.script else Taken()
         if isinstance(outcome, PushFailed):
             raise outcome
         self.requests += 1
+        self.largest = max(self.largest, len(batch.unpacked()))
         self.got += [one.name for one in spans_of(batch.unpacked())]
         return outcome
 
@@ -67,12 +68,14 @@ class NextReceiver:
 
 
 class World:
-    def __init__(self, *script: Taken | PushFailed, gzip: bool = False, most_batches: int = 100) -> None:
+    def __init__(
+        self, *script: Taken | PushFailed, gzip: bool = False, most_batches: int = 100, together: int = 1_000
+    ) -> None:
         self.clock = FakeClock()
         self.join, self.next = Join(self.clock), NextReceiver(*script)
         self.sender = Sender(
             "traces", self.next, where="http://next", timeout_s=1.0, clock=self.clock, most_bytes=1 << 20,
-            most_batches=most_batches, most_together=1_000, rng=random.Random(1),  # noqa: S311 - a test's
+            most_batches=most_batches, most_together=together, rng=random.Random(1),  # noqa: S311 - a test's
         )  # fmt: skip
         self.pipeline = SpanPipeline(self.join, self.sender, self.clock, gzip=gzip)  # type: ignore[arg-type]
 
@@ -129,6 +132,37 @@ def test_a_request_waits_for_its_samples_and_no_longer_than_the_deadline() -> No
     assert world.next.got == ["a", "b"]
 
 
+def test_a_request_that_grows_too_large_goes_on_in_parts_and_no_two_are_joined_to_too_large_a_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pipeline, "_LARGEST", 400)
+    monkeypatch.setattr(pipeline, "MOST_SENT", 300)
+    world = World(together=300)
+    world.take(*"abcdefghij")
+    world.take("k")
+    while world.told("receive.waiting"):
+        world.pipeline.step()
+    while world.told("push.queue.items"):
+        world.sender.step()
+    assert world.next.got == list("abcdefghijk")
+    assert world.next.requests > 2
+    assert world.next.largest <= 500
+
+
+def test_what_is_held_when_it_stops_goes_on_and_what_cannot_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.join.waits_s = 2.0
+    world.take("a", "b")
+    world.pipeline.stop(1.0)
+    assert world.next.got == ["a", "b"]
+    assert world.join.hurried
+    other = World(*[AWAY] * 9)
+    other.take("c", "d")
+    other.pipeline.stop(1.0)
+    assert other.told("push.dropped.items", reason="stopped") == 2
+    assert "2 items are dropped" in caplog.text
+
+
 def test_nothing_waits_for_hours_where_the_clock_was_set_back() -> None:
     world = World()
     world.join.waits_s = 1.0
@@ -151,7 +185,7 @@ def test_a_defect_of_the_join_costs_attributes_and_no_spans() -> None:
 
 
 def test_what_is_held_and_what_waits_to_be_sent_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "MOST_HELD", 200)
+    monkeypatch.setattr(pipeline, "MOST_HELD", 6_000)
     world = World(most_batches=2)
     world.join.waits_s = 1.0
     taken = 0
@@ -187,6 +221,10 @@ def test_received_is_sent_and_rejected_and_dropped_and_waiting(
         else:
             world.join.waits_s = 1.0 if act == "wait" else 0.0
             world.clock.advance(5.0)
+        passed = world.told("receive.spans")
+        assert passed + world.told("receive.waiting") == received
+        ways = ("push.items", "push.rejected", "push.dropped.items", "push.queue.items")
+        assert passed == sum(map(world.told, ways))
     world.pipeline.stop(0.0)
     outcomes_told = world.told("receive.spans")
     assert outcomes_told + world.told("receive.waiting") == received

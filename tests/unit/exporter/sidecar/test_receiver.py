@@ -275,7 +275,11 @@ def test_whatever_json_comes_is_decoded_or_refused(found: Any) -> None:
     assert outcome(json.dumps(found).encode(), JSON) in {200, 400}
 
 
-def test_what_is_packed_twice_or_followed_by_more_is_its_first_part() -> None:
-    assert unpacked(gzip.compress(b"abc") + b"more", "gzip") == b"abc"
+def test_gzip_in_several_members_is_all_of_them() -> None:
+    assert unpacked(gzip.compress(b"abc") + gzip.compress(b"") + gzip.compress(b"de"), "gzip") == b"abcde"
+    with pytest.raises(Refused, match="not gzip"):
+        unpacked(gzip.compress(b"abc") + b"more", "gzip")
+    with pytest.raises(Refused, match="members"):
+        unpacked(gzip.compress(b"") * 1_000, "gzip")
     with pytest.raises(Refused, match="not gzip"):
         unpacked(zlib.compress(b"abc"), "gzip")

@@ -129,6 +129,29 @@ def test_a_long_span_of_many_gets_its_attributes_at_its_end() -> None:
     ]
 
 
+@given(requests, st.data())
+def test_a_request_in_parts_has_every_span_once_with_its_attributes_and_all_around_it(
+    sent: bytes, data: st.DataObject
+) -> None:
+    request = TraceRequest(sent)
+    chosen = [[ADDED if data.draw(st.booleans()) else b"" for _ in scope.places] for scope in request.scopes]
+    whole = request.with_attributes(chosen)
+    most = data.draw(st.integers(1, max(2, len(whole) + 10)))
+    parts = request.parts(chosen, most)
+    assert [one for part, _ in parts for one in spans_of(part)] == spans_of(whole)
+    assert [len(spans_of(part)) for part, _ in parts] == [n for _, n in parts]
+    for part, _ in parts:
+        again = ExportTraceServiceRequest.FromString(part)
+        assert [(r.resource, len(r.scope_spans)) for r in again.resource_spans] == [
+            (r.resource, len(r.scope_spans)) for r in request._request.resource_spans
+        ]
+    if len(whole) > most:
+        largest = max((place.end - place.key for place in places(TraceRequest(whole))), default=0)
+        around = len(whole) - sum(place.end - place.key for place in places(TraceRequest(whole)))
+        # Lengths of what stands around may take a few bytes more or less.
+        assert all(len(part) <= max(most, largest + around) + 40 for part, _ in parts)
+
+
 def test_spans_of_several_scopes_stay_with_their_resource() -> None:
     both = request_of([span("a", 1, 2)], scope="one", k8s__pod__uid="p") + request_of([span("b", 1, 2)], scope="two")
     request = TraceRequest(both)
