@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,6 @@ class Sidecar:
             [*command, f"--forward={forward}"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
         )  # fmt: skip
-        until(self.answers, "the sidecar answers")
 
     def answers(self) -> bool:
         assert self.process.poll() is None, self.process.communicate()
@@ -90,11 +89,28 @@ def exporter(tmp_path: Path) -> Iterator[Exporter]:
     made.stop()
 
 
-def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(exporter: Exporter, tmp_path: Path) -> None:
+@pytest.fixture
+def begin() -> Iterator[Callable[[Path, str], Sidecar]]:
+    """Starts sidecars, which end with the test."""
+    made: list[Sidecar] = []
+
+    def started(timeline: Path, forward: str) -> Sidecar:
+        made.append(Sidecar(timeline, forward))
+        until(made[-1].answers, "the sidecar answers")
+        return made[-1]
+
+    yield started
+    for sidecar in made:
+        sidecar.stop()
+
+
+def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(
+    exporter: Exporter, begin: Callable[[Path, str], Sidecar], tmp_path: Path
+) -> None:
     arrived: list[bytes] = []
     with otlp_collector.sink(arrived.append) as port, otlp_collector.collector(port, tmp_path) as urls:
-        sidecar = Sidecar(exporter.timeline, urls["http/protobuf"])
-        made = int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "15"))
+        sidecar = begin(exporter.timeline, urls["http/protobuf"])
+        made = int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "10"))
         until(lambda: sum(len(spans_of(one)) for one in arrived) >= made, "all spans come out")
         regions = re.findall(
             r'^gpu_profile_region_\w+{region="([^"]*)".*service_name="([^"]*)"', sidecar.scrape(), re.MULTILINE
@@ -104,7 +120,6 @@ def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(exporte
         assert sidecar.told("gpu_profile_receive_spans_total") == made
         assert sidecar.told("gpu_profile_push_items_total") == made
         assert not sidecar.told("gpu_profile_receive_left_out_total")
-        sidecar.stop()
     spans = [one for request in arrived for one in spans_of(request)]
     assert len(spans) == made
     assert set(regions) == {("POST /buy", "shop"), ("GET /idle", "shop")}
@@ -120,11 +135,13 @@ def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(exporte
     assert powers[0] > 1.3 * powers[1]
 
 
-def test_spans_wait_for_a_next_receiver_that_is_away_and_none_is_lost(exporter: Exporter, tmp_path: Path) -> None:
+def test_spans_wait_for_a_next_receiver_that_is_away_and_none_is_lost(
+    exporter: Exporter, begin: Callable[[Path, str], Sidecar]
+) -> None:
     arrived: list[bytes] = []
     with otlp_collector.sink(arrived.append) as port:
         pass  # nothing listens there any more
-    sidecar = Sidecar(exporter.timeline, f"http://127.0.0.1:{port}")
+    sidecar = begin(exporter.timeline, f"http://127.0.0.1:{port}")
     made = int(printed("-c", SERVICE, str(exporter.node), sidecar.url, "3"))
     until(lambda: sidecar.told("gpu_profile_push_failures_total") >= 1, "a try fails")
     assert not arrived
