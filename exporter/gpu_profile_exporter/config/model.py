@@ -357,6 +357,8 @@ class Config:
             yield f"with {self.interval_s:g} s between two readings, what happens in between is not seen"
         if self.dcgm.csv is not None and self.names == "semconv":
             yield f"{self.dcgm.csv} is not used: names = semconv has none of dcgm-exporter's names"
+        if self.forward.endpoint and not self.receive.any:
+            yield "forward changes nothing without receive_http or receive_grpc"
         if self.process_names and not self.processes:
             yield "process_names changes nothing without processes"
 

@@ -70,7 +70,7 @@ class SpanPipeline:
             with self._lock:
                 deadline_ns = self._clock.now_ns() + nanoseconds(DEADLINE_S)
                 self._held.append(_Held(joined, deadline_ns, reserved))
-                self._reserved = held
+                self._reserved += reserved  # some of it may have gone on meanwhile
                 self._spans += len(request)
         self._wake.set()
         return True
@@ -163,6 +163,8 @@ class SpanPipeline:
             thread.join(timeout_s / 2)
         while self._held and self._clock.now_ns() < end_ns:
             self.step(final=True)
+        if self._spans:
+            _log.warning("%d received spans are dropped: there was no time to send them on", self._spans)
         self.sender.ask_to_stop(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
         self.sender.wait_until_stopped(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
         self.join.stop()

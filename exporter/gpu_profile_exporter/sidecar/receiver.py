@@ -29,6 +29,8 @@ PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 #: What a request may have in bytes, packed and unpacked. The Collector takes 20 MiB by default.
 MOST_BYTES: Final = 20 << 20
+#: And in spans, each of which grows by its attributes: more would never find room.
+MOST_SPANS: Final = 100_000
 #: What all bodies that are on their way may have together.
 MOST_ARRIVING: Final = 64 << 20
 #: A body that is refused is still received, so that its sender gets to read why; beyond this the connection ends.
@@ -153,6 +155,8 @@ class _Body:
 def taken(data: bytes, kind: str, encoding: str, take: Take) -> None:
     """Have the spans of a body taken; Refused if they cannot be."""
     request = decoded(unpacked(data, encoding), kind)
+    if len(request) > MOST_SPANS:
+        raise Refused(413, "body", f"a request has at most {MOST_SPANS} spans")
     if len(request) and not take(request):
         raise Refused(503, "full", "the queue to the next receiver is full")
 

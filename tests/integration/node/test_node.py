@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,14 +46,6 @@ print(json.dumps({
     "implausible": sum(column.dropped["implausible"] for column in timeline.columns.values()),
 }))
 """
-
-
-@pytest.fixture
-def exporter(tmp_path: Path) -> Iterator[Exporter]:
-    made = Exporter(tmp_path, scenario='[[device]]\nmodel = "H100 SXM"\n')
-    made.wait()
-    yield made
-    made.stop()
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["node:DIR", "auto"])

@@ -82,14 +82,6 @@ class Sidecar:
 
 
 @pytest.fixture
-def exporter(tmp_path: Path) -> Iterator[Exporter]:
-    made = Exporter(tmp_path, scenario='[[device]]\nmodel = "H100 SXM"\n')
-    made.wait()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
 def begin() -> Iterator[Callable[[Path, str], Sidecar]]:
     """Starts sidecars, which end with the test."""
     made: list[Sidecar] = []

@@ -145,6 +145,8 @@ def test_what_may_not_be_as_it_was_meant_is_remarked() -> None:
     assert "30 s between two readings" in slow
     (unused,) = Config(dcgm=Dcgm(csv=Path("my.csv"))).remarks()
     assert "my.csv is not used" in unused
+    (nowhere,) = Config(forward=Forward(endpoint="http://c:1")).remarks()
+    assert "forward changes nothing without receive_http" in nowhere
     (nothing,) = Config(process_names=True).remarks()
     assert nothing.startswith("process_names")
 

@@ -149,6 +149,23 @@ def test_a_request_that_grows_too_large_goes_on_in_parts_and_no_two_are_joined_t
     assert world.next.largest <= 500
 
 
+def test_room_that_becomes_free_while_a_request_is_taken_stays_free() -> None:
+    world = World()
+    world.take("a")
+    genuine = world.join.take
+
+    def slowly(request: TraceRequest) -> JoinedRequest:
+        world.pipeline.step()
+        return genuine(request)
+
+    world.join.take = slowly  # type: ignore[method-assign]
+    for _ in range(3):
+        world.take("b")
+    world.join.take = genuine  # type: ignore[method-assign]
+    world.pipeline.step()
+    assert (world.pipeline._reserved, world.pipeline._spans) == (0, 0)
+
+
 def test_what_is_held_when_it_stops_goes_on_and_what_cannot_is_told(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.join.waits_s = 2.0

@@ -17,7 +17,7 @@ from support.servers import answer, connect
 from gpu_profile.protobuf import fields
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server import Limits, Server
-from gpu_profile_exporter.sidecar import receiver
+from gpu_profile_exporter.sidecar import pipeline, receiver
 from gpu_profile_exporter.sidecar.receiver import JSON, PATH, PROTOBUF, Receiver, Refused, decoded, unpacked
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
@@ -173,6 +173,15 @@ def test_what_cannot_be_taken_is_refused_with_the_reason_and_counted(
         text = json.loads(body)["message"].encode() if headers["content-type"] == JSON else body
     assert isinstance(text, bytes)
     assert len(text) > 10
+
+
+def test_a_request_that_would_never_find_room_is_too_large(
+    server: Server, taking: Taking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "MOST_SPANS", 1)
+    assert send(server, post(PROTOBUF, REQUEST))[0] == 413
+    assert not taking.requests
+    assert (receiver.MOST_BYTES + 100_000 * pipeline._MOST_ADDED) <= pipeline.MOST_HELD
 
 
 def test_while_there_is_no_room_senders_are_asked_to_come_back(server: Server, taking: Taking) -> None:
