@@ -150,7 +150,11 @@ class SpanPipeline:
             self._wake.clear()
             if self._stop.is_set():
                 break
-            delay_s = self.step()
+            try:
+                delay_s = self.step()
+            except Exception:  # noqa: BLE001 - a defect with one request must not keep all that follow
+                _log.exception("received spans were not sent on; the next ones are")
+                delay_s = 0.0
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Send on what is held, within this time; what the next receiver does not take by then is dropped."""

@@ -166,6 +166,21 @@ def test_room_that_becomes_free_while_a_request_is_taken_stays_free() -> None:
     assert (world.pipeline._reserved, world.pipeline._spans) == (0, 0)
 
 
+def test_the_thread_goes_on_after_a_defect_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, steps = World(), iter([MemoryError(), RuntimeError()])
+
+    def step(*, final: bool = False) -> float:
+        for error in steps:
+            raise error
+        world.pipeline._stop.set()
+        return float(final)
+
+    monkeypatch.setattr(world.pipeline, "step", step)
+    world.pipeline._wake.set()
+    world.pipeline._run()
+    assert world.pipeline._stop.is_set()
+
+
 def test_what_is_held_when_it_stops_goes_on_and_what_cannot_is_told(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.join.waits_s = 2.0
