@@ -1,6 +1,7 @@
 """Endpoints that behave as a test tells them to, and what they were sent, read with OpenTelemetry's own classes."""
 
 import gzip
+import os
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 
 from gpu_profile_exporter.push.batch import Batch, Envelope
+from gpu_profile_exporter.push.disk_queue import DiskQueue
 
 RESOURCE = (("service.name", "gpu-profile-exporter"), ("service.instance.id", "node-1"))
 ENVELOPE = Envelope(RESOURCE, "1.2.3")
@@ -133,3 +135,10 @@ def http_endpoint(context: ssl.SSLContext | None = None) -> Iterator[HttpEndpoin
         finally:
             server.shutdown()
             thread.join()
+
+
+def killed(queue: DiskQueue) -> None:
+    """What the kernel does with the queue of a process that ends without a word."""
+    for file in queue._files.values():
+        os.close(file.descriptor)
+    os.close(queue._own)

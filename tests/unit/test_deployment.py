@@ -185,7 +185,7 @@ def test_the_node_s_receiver_listens_where_the_node_s_port_leads_and_has_all_tha
     ports = {row["containerPort"]: row.get("hostPort") for row in made["ports"]}
     assert config.receive.http is not None
     assert ports[config.receive.http.port] == 4318
-    assert config.forward.target is not None
+    assert config.forward.target("traces") is not None
     assert (config.timeline, config.attribution.pods, config.attribution.containers) == (DIRECTORY, "on", True)
 
 

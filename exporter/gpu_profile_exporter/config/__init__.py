@@ -3,6 +3,7 @@
 Each setting is an option of click's. Read in this order:
 
 - `model`: the table of settings. A new one is a row there; flag, variable, key, help and documentation follow from it.
+  `receive` has those of one table.
 - `kinds` (with `address`, `groups`): the types of values, read from text and from TOML.
 - `setting`: the option, and other programs' words for it.
 - `options`, `toml`: the command line with its help page, and the file, which is click's `default_map`.
@@ -13,7 +14,8 @@ Each setting is an option of click's. Read in this order:
 from __future__ import annotations
 
 from gpu_profile_exporter.config.address import Address
-from gpu_profile_exporter.config.model import SETTINGS, Attribution, Config, Dcgm, Forward, Log, Otlp, Receive
+from gpu_profile_exporter.config.model import SETTINGS, Attribution, Config, Dcgm, Forward, Log, Otlp
+from gpu_profile_exporter.config.receive import Receive
 from gpu_profile_exporter.config.setting import ENVIRONMENT, Setting
 from gpu_profile_exporter.config.sources import Loaded, load
 

@@ -25,13 +25,13 @@ from gpu_profile_exporter.config.kinds import (
     FileMode,
     Headers,
     Listen,
-    ListenIfAny,
     Number,
     Switch,
     Text,
     Words,
     shown,
 )
+from gpu_profile_exporter.config.receive import Receive
 from gpu_profile_exporter.config.setting import Alias, Setting, check, milliseconds, places, setting, settings_of
 from gpu_profile_exporter.exposition.budget import SERIES_BUDGET
 
@@ -197,44 +197,11 @@ class Otlp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receive:
-    """Receive spans of any program over OTLP and join them with what GPUs did."""
-
-    http: Address | None = setting(
-        None,
-        ListenIfAny(),
-        "Address to receive traces on over HTTP, as in :4318; empty receives none. Needs forward and a timeline.",
-    )
-    grpc: Address | None = setting(
-        None, ListenIfAny(), "The same over gRPC, as in :4317; passwords are checked only over HTTP."
-    )
-    spans: str = setting(
-        "server,consumer",
-        Text("RULE"),
-        "Which spans get GPU attributes besides those of regions and of generative AI, as in GPU_PROFILE_SPANS.",
-        Alias((), ("GPU_PROFILE_SPANS",)),
-    )
-    late_s: float = setting(
-        10.0,
-        Number(0.1, 300, "seconds"),
-        "Seconds after its end until which a span is in its region's numbers; exporters of spans batch for 5 s.",
-    )
-
-    def __post_init__(self) -> None:
-        check(self, "receive")
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is received."""
-        return self.http is not None or self.grpc is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """Where received spans go on to."""
+    """Where what was received goes on to."""
 
     endpoint: str = setting(
-        "", Text("URL"), "The next receiver of traces over OTLP, as in http://collector:4318.", Alias(("--forward",))
+        "", Text("URL"), "The next receiver over OTLP, as in http://collector:4318.", Alias(("--forward",))
     )
     protocol: str = setting("http/protobuf", Choice("http/protobuf", "grpc"), "How to send them on.")
     headers: tuple[tuple[str, str], ...] = setting(
@@ -248,20 +215,23 @@ class Forward:
     ca_file: Path | None = setting(None, File(), "Certificates to trust, in place of the system's.")
     client_cert: Path | None = setting(None, File(), "This exporter's certificate, for a receiver that asks for one.")
     client_key: Path | None = setting(None, File(), "The key of that certificate.")
+    queue: Path | None = setting(
+        None, File("DIRECTORY"), "Keep what waits here too, so that the next start finds it if this one is killed."
+    )
+    queue_mib: int = setting(1024, Number(64, 1 << 20, "MiB", whole=True), "The most that may wait there, in MiB.")
 
     def __post_init__(self) -> None:
         check(self, "forward")
-        _ = self.target
+        _ = self.target("traces")
 
-    @property
-    def target(self) -> Endpoint | None:
-        """The next receiver; None without one. UsageError if it cannot be one."""
+    def target(self, signal: str) -> Endpoint | None:
+        """The next receiver of a signal; None without one. UsageError if it cannot be one."""
         if not self.endpoint:
             return None
         from gpu_profile_exporter.push.settings import endpoint
 
         return endpoint(
-            "traces", {row.field: (getattr(self, row.field), row.flag) for row in SETTINGS if row.topic == "forward"}
+            signal, {row.field: (getattr(self, row.field), row.flag) for row in SETTINGS if row.topic == "forward"}
         )
 
 

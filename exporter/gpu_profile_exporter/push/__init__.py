@@ -4,7 +4,8 @@ Read in this order:
 
 - `settings`: endpoints, headers and certificates, from the exporter's settings.
 - `metrics`, `logs`: readings and events as OTLP messages; `batch` is a request with what is around them.
-- `sender`: a bounded queue for each signal and the thread that sends it; `outcome`: what an answer means.
+- `queue`: the batches that wait, in memory; `disk_queue`: on disk too, where a killed process leaves them.
+- `sender`: the thread that sends those of one signal; `outcome`: what an answer means.
 - `http_client`, `grpc_client`: the two transports.
 - `pusher`: all of it, started and stopped by `node`.
 

@@ -13,7 +13,8 @@ from gpu_profile_exporter.push.settings import Endpoint
 if TYPE_CHECKING:
     import grpc
 
-_METHODS: Final = {
+#: OTLP's methods, by signal.
+METHODS: Final = {
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
@@ -24,7 +25,7 @@ _MOST_ANSWER: Final = 64 * 1024
 
 
 class GrpcClient:
-    """Pushes one signal (`metrics` or `logs`) over a channel that stays open.
+    """Pushes one signal over a channel that stays open.
 
     UsageError if grpcio is not installed, or a file of the TLS settings cannot be used.
     """
@@ -51,7 +52,7 @@ class GrpcClient:
             self._channel = grpc.secure_channel(target, credentials, options=options, compression=compression)
         else:
             self._channel = grpc.insecure_channel(target or endpoint.url, options=options, compression=compression)
-        self._export = self._channel.unary_unary(_METHODS[signal])
+        self._export = self._channel.unary_unary(METHODS[signal])
         self._metadata = endpoint.headers
         self._error = grpc.RpcError
 

@@ -16,6 +16,7 @@ from gpu_profile_exporter.push.batch import Batch, Envelope
 from gpu_profile_exporter.push.logs import log_batch
 from gpu_profile_exporter.push.metrics import MetricEncoder
 from gpu_profile_exporter.push.outcome import Client
+from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.push.settings import Endpoint
 from gpu_profile_exporter.readings.readings import Reading
@@ -70,8 +71,7 @@ class Pusher:
                     where=endpoint.url.partition("?")[0],
                     timeout_s=endpoint.timeout_s,
                     clock=clock,
-                    most_bytes=_MOST_BYTES,
-                    most_batches=_MOST_BATCHES,
+                    queue=BatchQueue(_MOST_BYTES, _MOST_BATCHES),
                     rng=self._rng,
                 )
         self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ from gpu_profile.clock import Clock
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.push.batch import Batch
 from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, REASONS, Client, PushFailed
+from gpu_profile_exporter.push.queue import BatchQueue, Waiting
 from gpu_profile_exporter.readings.readings import Reading
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -26,7 +27,7 @@ LONGEST_PAUSE_S: Final = 60.0
 _IDLE_S: Final = 3600.0
 
 #: Why batches are given up: the values of `reason`.
-GIVEN_UP: Final = ("queue full", "not taken", "stopped")
+GIVEN_UP: Final = ("queue full", "not taken", "stopped", "damaged")
 
 
 @dataclass(slots=True)
@@ -44,11 +45,10 @@ class SenderStats:
 
 
 class Sender:
-    """Pushes the batches of one signal through `client`, oldest first; plain ones together up to `most_together` bytes.
+    """Pushes the batches of one signal in `queue` through `client`, oldest first.
 
-    The queue holds at most `most_bytes` and `most_batches`; the oldest is dropped for a new one. A try takes at most
-    `timeout_s`. After a failure that may pass there is a pause, longer each time and drawn at random so that ten
-    thousand nodes do not come back in step; a server that says how long is obeyed.
+    A try takes at most `timeout_s`. After a failure that may pass there is a pause, longer each time and drawn at
+    random so that ten thousand nodes do not come back in step; a server that says how long is obeyed.
     """
 
     def __init__(
@@ -59,21 +59,14 @@ class Sender:
         where: str,
         timeout_s: float,
         clock: Clock,
-        most_bytes: int,
-        most_batches: int,
-        most_together: int = 0,
+        queue: BatchQueue,
         rng: random.Random,
     ) -> None:
         self.signal = signal
         self.stats = SenderStats()
         self._client, self._where, self._timeout_s = client, where, timeout_s
         self._clock, self._rng = clock, rng
-        self._most_bytes, self._most_batches = most_bytes, most_batches
-        self._most_together = most_together
-        self._queue: deque[Batch] = deque()
-        self._bytes = 0
-        #: The items of the queue and of the batch that is being sent.
-        self._items = 0
+        self._queue = queue
         self._lock = threading.Lock()
         self._tries = 0
         self._pause_until_ns = self._paused_at_ns = 0
@@ -89,44 +82,32 @@ class Sender:
     def put(self, batch: Batch) -> None:
         """Queue a batch; the oldest ones go if there is no room."""
         with self._lock:
-            last = self._queue[-1] if self._queue else None
-            self._bytes += len(batch.packed)
-            self._items += batch.items
-            if last and last.plain and batch.plain and len(last.packed) + len(batch.packed) <= self._most_together:
-                # Two requests in a row are one.
-                self._queue[-1] = Batch(last.packed + batch.packed, last.items + batch.items, plain=True)
-            else:
-                self._queue.append(batch)
-            over = self._trim()
-        if over and not self._told_full:
+            dropped = self._drop("queue full", self._queue.put(batch))
+        if dropped and not self._told_full:
             self._told_full = True
-            _log.warning(
-                "OTLP %s: the queue is full: the oldest batches are dropped until %s is back", self.signal, self._where
-            )
+            _log.warning("OTLP %s: the queue is full: batches are dropped until %s is back", self.signal, self._where)
         self._wake.set()
-
-    def _trim(self) -> int:
-        over = 0
-        while self._queue and (self._bytes > self._most_bytes or len(self._queue) > self._most_batches):
-            batch = self._queue.popleft()
-            self._bytes -= len(batch.packed)
-            self._drop("queue full", batch)
-            over += 1
-        return over
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more would drop nothing."""
-        return len(self._queue) < self._most_batches and self._bytes + size <= self._most_bytes
+        return self._queue.has_room(size)
 
-    def _drop(self, reason: str, batch: Batch) -> None:
-        self._items -= batch.items
-        self.stats.dropped[reason] += 1
-        self.stats.dropped_items[reason] += batch.items
+    def lose(self, items: int) -> None:
+        """So many items were to be put here, and what was kept of them is damaged."""
+        self.stats.dropped_items["damaged"] += items
+
+    def _drop(self, reason: str, batches: Iterable[Waiting]) -> int:
+        n = 0
+        for n, batch in enumerate(batches, start=1):  # noqa: B007 - counted
+            self._queue.finished(batch)
+            self.stats.dropped[reason] += 1
+            self.stats.dropped_items[reason] += batch.items
+        return n
 
     def waiting(self) -> tuple[int, int]:
         """How many batches wait, and their bytes."""
         with self._lock:
-            return len(self._queue), self._bytes
+            return len(self._queue), self._queue.bytes
 
     def readings(self, now_ns: int) -> Iterator[Reading]:
         """What it says about itself: counters from 0 on, so that the first failure is seen by increase()."""
@@ -138,7 +119,10 @@ class Sender:
         yield Reading(rows.REJECTED, of, stats.rejected)
         yield Reading(rows.QUEUE, of, length)
         yield Reading(rows.QUEUE_BYTES, of, size)
-        yield Reading(rows.QUEUE_ITEMS, of, self._items)
+        yield Reading(rows.QUEUE_ITEMS, of, self._queue.items)
+        if self._queue.disk_bytes is not None:
+            yield Reading(rows.DISK, of, self._queue.disk_bytes)
+            yield Reading(rows.RESTORED, of, self._queue.restored)
         if stats.last_success_ns is not None:
             yield Reading(rows.SUCCESS_AGE, of, max(0, now_ns - stats.last_success_ns) / NS_PER_S)
         for reason in REASONS:
@@ -156,19 +140,24 @@ class Sender:
         if pause_s > 0:
             return pause_s
         with self._lock:
-            if not self._queue:
-                return _IDLE_S
-            batch = self._queue.popleft()
-            self._bytes -= len(batch.packed)
+            waiting = self._queue.take()
+        if waiting is None:
+            return _IDLE_S
+        batch, damaged = self._queue.content(waiting)
+        if damaged == waiting.items:
+            with self._lock:
+                self._drop("damaged", [waiting])
+            return 0.0
         try:
             taken = self._client.send(batch, self._timeout_s if timeout_s is None else timeout_s)
         except PushFailed as failure:
-            self._fail(batch, failure)
+            self._fail(waiting, failure)
         except Exception as error:  # noqa: BLE001 - one batch that we cannot send must not stop the others
             _log.debug("it failed here", exc_info=True)
-            self._fail(batch, PushFailed("internal", f"was not asked: {type(error).__name__}: {error}", retry=False))
+            self._fail(waiting, PushFailed("internal", f"was not asked: {type(error).__name__}: {error}", retry=False))
         else:
-            self._succeed(batch, taken.rejected, taken.message)
+            self._succeed(waiting, batch, taken.rejected, taken.message)
+            self.stats.dropped_items["damaged"] += damaged
         return self._pause_s() if self.waiting()[0] else _IDLE_S
 
     def _pause_s(self) -> float:
@@ -177,13 +166,13 @@ class Sender:
             self._pause_until_ns = 0  # the clock was set back: the pause could last for hours
         return max(0, self._pause_until_ns - now_ns) / NS_PER_S
 
-    def _succeed(self, batch: Batch, rejected: int, message: str) -> None:
+    def _succeed(self, waiting: Waiting, batch: Batch, rejected: int, message: str) -> None:
         stats = self.stats
         rejected = min(rejected, batch.items)
         stats.sent += 1
         stats.sent_items += batch.items - rejected
         with self._lock:
-            self._items -= batch.items
+            self._queue.finished(waiting)
         stats.sent_bytes += len(batch.packed)
         stats.rejected += rejected
         stats.last_success_ns = self._clock.now_ns()
@@ -196,19 +185,17 @@ class Sender:
             self._told = ""
             _log.info("OTLP %s: %s takes batches again", self.signal, self._where)
 
-    def _fail(self, batch: Batch, failure: PushFailed) -> None:
+    def _fail(self, batch: Waiting, failure: PushFailed) -> None:
         self.stats.failures[failure.reason] += 1
         what = "tried again" if failure.retry else "dropped"
         self._tell(f"{failure.reason} {failure.retry}", f"{failure}; the batch is {what}")
         if not failure.retry:
             with self._lock:
-                self._drop("not taken", batch)
+                self._drop("not taken", [batch])
             self._tries = 0
             return
         with self._lock:
-            self._queue.appendleft(batch)
-            self._bytes += len(batch.packed)
-            self._trim()
+            self._drop("queue full", self._queue.put_back(batch))
         longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._tries, 16))
         self._tries += 1
         pause_s = longest_s * self._rng.uniform(0.5, 1.0)
@@ -264,18 +251,20 @@ class Sender:
                 break
             self.step(min(left_s, self._timeout_s))
         with self._lock:
-            left = sum(batch.items for batch in self._queue)
-            if left:
+            left = self._queue.clear()
+            items = sum(batch.items for batch in left)
+            if self._queue.kept:
+                if items:
+                    _log.info("OTLP %s: %d items stay on disk until the next start", self.signal, items)
+            elif items:
                 _log.warning(
                     "OTLP %s: %d items are dropped: the exporter stops, and %s did not take them in time",
                     self.signal,
-                    left,
+                    items,
                     self._where,
                 )
-            for batch in self._queue:
-                self._drop("stopped", batch)
-            self._queue.clear()
-            self._bytes = 0
+                self._drop("stopped", left)
+            self._queue.close()
 
     @property
     def _throttled(self) -> bool:

@@ -5,21 +5,22 @@ Specification: OpenTelemetry, "OTLP/gRPC Response" and "OTLP/gRPC Throttling".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address
+from gpu_profile_exporter.push.grpc_client import METHODS
 from gpu_profile_exporter.server import web_config
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.tls import Verify
-from gpu_profile_exporter.sidecar.receiver import MOST_BYTES, PROTOBUF, Refused, Take, taken
+from gpu_profile_exporter.sidecar.receiver import MOST_BYTES, PROTOBUF, Refused, Take
 
 if TYPE_CHECKING:
     import grpc
 
-_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 #: Requests of one connection at a time; others wait. One is received and worked on, so that one is held in bytes.
 _MOST_AT_ONCE: Final = 64
 #: gRPC's names of the codes that go with HTTP's: only UNAVAILABLE has senders try again.
@@ -33,16 +34,20 @@ class GrpcReceiver:
     without the package.
     """
 
-    def __init__(self, address: Address, take: Take, counts: Counts, *, web_config_file: Path | None) -> None:
+    def __init__(
+        self, address: Address, takes: Mapping[str, Take], counts: Counts, *, web_config_file: Path | None
+    ) -> None:
         try:
             import grpc
         except ImportError as error:
             raise UsageError("--receive-grpc: needs gRPC: pip install 'gpu-profile[grpc]'") from error
-        self._take = take
         self._counts = counts
         self._server = grpc.server(
             ThreadPoolExecutor(1, thread_name_prefix="gpu-profile-receive"),
-            handlers=(grpc.method_handlers_generic_handler(*self._service(grpc)),),
+            handlers=[
+                grpc.method_handlers_generic_handler(*self._service(grpc, METHODS[signal], take))
+                for signal, take in takes.items()
+            ],
             options=[
                 ("grpc.max_receive_message_length", MOST_BYTES),
                 ("grpc.max_concurrent_streams", _MOST_AT_ONCE),
@@ -60,24 +65,20 @@ class GrpcReceiver:
             raise UsageError(f"--receive-grpc: cannot listen on {address}") from error
         self.address = Address(address.host, port)
 
-    def _service(self, module: Any) -> tuple[str, dict[str, grpc.RpcMethodHandler]]:
-        service, method = _METHOD[1:].split("/")
-        return service, {method: module.unary_unary_rpc_method_handler(self._export)}
+    def _service(self, module: Any, name: str, take: Take) -> tuple[str, dict[str, grpc.RpcMethodHandler]]:
+        service, method = name[1:].split("/")
 
-    def _export(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        try:
-            taken(request, PROTOBUF, "", self._take)
-        except Refused as refused:
-            self._refuse(refused, context)
-        self._counts.requests[_METHOD, 200] += 1
-        return b""
+        def export(request: bytes, context: grpc.ServicerContext) -> bytes:
+            try:
+                take(request, PROTOBUF)
+            except Refused as refused:
+                self._counts.rejected[refused.reason] += 1
+                self._counts.requests[name, refused.status] += 1
+                context.abort(module.StatusCode[_CODES[refused.status]], str(refused))
+            self._counts.requests[name, 200] += 1
+            return b""
 
-    def _refuse(self, refused: Refused, context: grpc.ServicerContext) -> None:
-        import grpc
-
-        self._counts.rejected[refused.reason] += 1
-        self._counts.requests[_METHOD, refused.status] += 1
-        context.abort(grpc.StatusCode[_CODES[refused.status]], str(refused))
+        return service, {method: module.unary_unary_rpc_method_handler(export)}
 
     def start(self) -> None:
         """Answer requests."""

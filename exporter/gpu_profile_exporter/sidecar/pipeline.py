@@ -14,6 +14,7 @@ from gpu_profile.catalogue import receive as rows
 from gpu_profile.clock import Clock
 from gpu_profile.units import MIB, NS_PER_S, nanoseconds
 from gpu_profile_exporter.push.batch import Batch
+from gpu_profile_exporter.push.disk_queue import DiskQueue, Record
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.readings.readings import Reading
 from gpu_profile_exporter.sidecar.joining import JoinedRequest, SpanJoin
@@ -40,17 +41,26 @@ class _Held(NamedTuple):
     joined: JoinedRequest
     deadline_ns: int
     reserved: int
+    record: Record | None
 
 
 class SpanPipeline:
-    """What is received goes to `sender` with what GPUs did. `gzip`: whether the sender packs what it sends."""
+    """What is received goes to `sender` with what GPUs did. `gzip`: whether the sender packs what it sends.
 
-    def __init__(self, join: SpanJoin, sender: Sender, clock: Clock, *, gzip: bool) -> None:
+    With `disk`, what was taken in is there until it is in the sender's queue, and what an earlier process left there is
+    taken in anew.
+    """
+
+    def __init__(
+        self, join: SpanJoin, sender: Sender, clock: Clock, *, gzip: bool, disk: DiskQueue | None = None
+    ) -> None:
         self.join = join
         self.sender = sender
         self.outcomes: Counter[str] = Counter(dict.fromkeys(_OUTCOMES, 0))
         self._clock = clock
         self._gzip = gzip
+        self._disk = disk
+        self._left = deque(disk.left if disk is not None else ())
         self._held: deque[_Held] = deque()
         self._reserved = self._spans = 0
         self._taking, self._lock = threading.Lock(), threading.Lock()
@@ -61,34 +71,70 @@ class SpanPipeline:
 
     def take(self, request: TraceRequest) -> bool:
         """Take a request in; False if there is no room, here or on the way on. From any thread."""
-        reserved = len(request.data) + _MOST_ADDED * len(request)
         with self._taking:
-            held = self._reserved + reserved
-            if held > MOST_HELD or not self.sender.has_room(held):
+            reserved = self._room(request)
+            if not reserved:
                 return False
-            joined = self.join.take(request)
-            with self._lock:
-                deadline_ns = self._clock.now_ns() + nanoseconds(DEADLINE_S)
-                self._held.append(_Held(joined, deadline_ns, reserved))
-                self._reserved += reserved  # some of it may have gone on meanwhile
-                self._spans += len(request)
+            record = None
+            if self._disk is not None:
+                record = self._disk.append(request.data, len(request), plain=True)
+                if record is None:
+                    return False
+            self._hold(request, reserved, record)
         self._wake.set()
         return True
+
+    def _room(self, request: TraceRequest) -> int:
+        """The bytes to reserve for a request; 0 if there is no room."""
+        reserved = len(request.data) + _MOST_ADDED * len(request)
+        held = self._reserved + reserved
+        return reserved if held <= MOST_HELD and self.sender.has_room(held) else 0
+
+    def _hold(self, request: TraceRequest, reserved: int, record: Record | None) -> None:
+        joined = self.join.take(request)
+        with self._lock:
+            deadline_ns = self._clock.now_ns() + nanoseconds(DEADLINE_S)
+            self._held.append(_Held(joined, deadline_ns, reserved, record))
+            self._reserved += reserved  # some of it may have gone on meanwhile
+            self._spans += len(request)
+
+    def _restore(self) -> None:
+        """Take in what an earlier process left, as far as there is room."""
+        while self._left and self._disk is not None:
+            record = self._left[0]
+            content = self._disk.read(record)
+            try:
+                request = TraceRequest(content or b"")
+            except ValueError:
+                content = None
+            if content is None:
+                self.outcomes["passed"] += record.items
+                self.sender.lose(record.items)
+                self._disk.done(record)
+            else:
+                with self._taking:
+                    reserved = self._room(request)
+                    if not reserved:
+                        return
+                    self._hold(request, reserved, record)
+            self._left.popleft()
 
     # ------------------------------------------------------------------ out
 
     def step(self, *, final: bool = False) -> float:
         """Send on what need not wait any more, in the order in which it came; the seconds until there may be more."""
+        if self._left and not final:
+            self._restore()
         now_ns = self._clock.now_ns()
         ready: list[_Held] = []
-        size, wait_s = 0, _IDLE_S
+        size, wait_s = 0, 0.1 if self._left else _IDLE_S
         with self._lock:
             while self._held and size < MOST_SENT:
                 held = self._held[0]
                 until_ns = min(held.joined.covered_ns, held.deadline_ns)
                 # Where the clock was set back, a deadline may be hours away.
                 if not final and now_ns < until_ns <= now_ns + nanoseconds(DEADLINE_S):
-                    wait_s = (until_ns - now_ns) / NS_PER_S
+                    wait_s = min(wait_s, (until_ns - now_ns) / NS_PER_S)
                     break
                 ready.append(self._held.popleft())
                 size += len(held.joined.request.data)
@@ -104,6 +150,9 @@ class SpanPipeline:
             size += len(content)
             spans += n
         self._send(together, spans)
+        for held in ready:
+            if held.record is not None and self._disk is not None:
+                self._disk.done(held.record)
         with self._lock:
             # Only now: until it is in the sender's queue, its room there is taken.
             self._reserved -= sum(held.reserved for held in ready)
@@ -144,7 +193,7 @@ class SpanPipeline:
         self._thread.start()
 
     def _run(self) -> None:
-        delay_s = _IDLE_S
+        delay_s = 0.0 if self._left else _IDLE_S
         while not self._stop.is_set():
             self._clock.wait(self._wake, delay_s)
             self._wake.clear()
@@ -167,11 +216,15 @@ class SpanPipeline:
             thread.join(timeout_s / 2)
         while self._held and self._clock.now_ns() < end_ns:
             self.step(final=True)
-        if self._spans:
+        if self._spans and self._disk is None:
             _log.warning("%d received spans are dropped: there was no time to send them on", self._spans)
+        elif self._spans:
+            _log.info("%d received spans stay on disk until the next start", self._spans)
         self.sender.ask_to_stop(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
         self.sender.wait_until_stopped(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
         self.join.stop()
+        if self._disk is not None:
+            self._disk.close()
 
     # ------------------------------------------------------------------ what it says
 

@@ -1,4 +1,4 @@
-"""OTLP over HTTP: requests with spans come in, are decoded, and are taken or refused as the specification says.
+"""OTLP over HTTP: requests come in, are decoded, and are taken or refused as the specification says.
 
 Specification: OpenTelemetry, "OTLP/HTTP Request", "OTLP/HTTP Response" and "OTLP/HTTP Throttling".
 """
@@ -6,25 +6,23 @@ Specification: OpenTelemetry, "OTLP/HTTP Request", "OTLP/HTTP Response" and "OTL
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import zlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from gpu_profile.protobuf import number, string
+from gpu_profile_exporter.push.batch import Batch
+from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.server.answers import CLOSE, Asked, rejected
 from gpu_profile_exporter.server.connection import BrokenBody
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
 from gpu_profile_exporter.server.routes import Response
 from gpu_profile_exporter.server.worker import Worker
+from gpu_profile_exporter.sidecar.messages import from_json, items_of
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
-if TYPE_CHECKING:
-    pass
-
-PATH: Final = "/v1/traces"
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 #: What a request may have in bytes, packed and unpacked. The Collector takes 20 MiB by default.
@@ -39,6 +37,7 @@ _GZIP: Final = 31
 #: Gzip may have several members; each costs a copy of what follows.
 _MOST_MEMBERS: Final = 64
 _RETRY: Final = ("Retry-After", "1")
+_FULL: Final = "the queue to the next receiver is full"
 #: google.rpc.Code: the kinds of refusals.
 _INVALID, _EXHAUSTED, _UNAVAILABLE = 3, 8, 14
 _CODES: Final = {400: _INVALID, 413: _EXHAUSTED, 415: _INVALID, 503: _UNAVAILABLE}
@@ -46,8 +45,8 @@ _CODES: Final = {400: _INVALID, 413: _EXHAUSTED, 415: _INVALID, 503: _UNAVAILABL
 #: Why a request is refused, besides what any is refused for. Published from 0 on.
 REASONS: Final = ("content_encoding", "content_type", "full", "path", "undecodable")
 
-#: Takes a request's spans; False if there is no room for them now.
-Take = Callable[[TraceRequest], bool]
+#: Takes the content of a request, which is of this content type; Refused if it cannot be.
+Take = Callable[[bytes, str], None]
 
 
 class Refused(Exception):  # noqa: N818 - what happened, not a kind of error that a user meets
@@ -59,12 +58,11 @@ class Refused(Exception):  # noqa: N818 - what happened, not a kind of error tha
 
 
 class Receiver:
-    """Answers POSTs of traces. Decoding and `take` run in a thread of their own, one request at a time."""
+    """Answers POSTs of each signal that `takes` has. They run in a thread of their own, one request at a time."""
 
-    routes: Sequence[str] = (PATH,)
-
-    def __init__(self, take: Take, limits: Limits, counts: Counts, loop: asyncio.AbstractEventLoop) -> None:  # noqa: ARG002
-        self._take = take
+    def __init__(self, takes: Mapping[str, Take], _: Limits, counts: Counts, loop: asyncio.AbstractEventLoop) -> None:
+        self._takes = {f"/v1/{signal}": take for signal, take in takes.items()}
+        self.routes: Sequence[str] = tuple(self._takes)
         self._counts = counts
         self._arriving = 0
         self._worker: Worker[None] = Worker("gpu-profile-receive", loop)
@@ -75,8 +73,9 @@ class Receiver:
 
     async def answer(self, asked: Asked, ends_s: float) -> Response | None:  # noqa: ARG002 - a body has its own deadline
         """The answer, in the encoding of the request."""
-        if asked.path != PATH:
-            text = f"not found: this is an OTLP receiver of traces, at {PATH}"
+        take = self._takes.get(asked.path)
+        if take is None:
+            text = f"not found: this is an OTLP receiver at {', '.join(self.routes)}"
             return rejected(self._counts, "path", 404, text, CLOSE)
         if asked.method != "POST":
             text = f"{asked.method} is not possible here"
@@ -89,7 +88,7 @@ class Receiver:
             if kind not in (PROTOBUF, JSON):
                 raise Refused(415, "content_type", f"the content type is {kind or 'missing'}, not {PROTOBUF} or {JSON}")
             encoding = asked.headers.get("content-encoding", "identity").strip().lower()
-            await self._worker.do(lambda: taken(data, kind, encoding, self._take))
+            await self._worker.do(lambda: take(unpacked(data, encoding), kind))
         except BrokenBody as broken:
             return _refusal(kind, self._counted(Refused(400, "bad_request", str(broken))), CLOSE)
         except Refused as refused:
@@ -152,13 +151,34 @@ class _Body:
         self._parts.clear()
 
 
-def taken(data: bytes, kind: str, encoding: str, take: Take) -> None:
-    """Have the spans of a body taken; Refused if they cannot be."""
-    request = decoded(unpacked(data, encoding), kind)
-    if len(request) > MOST_SPANS:
-        raise Refused(413, "body", f"a request has at most {MOST_SPANS} spans")
-    if len(request) and not take(request):
-        raise Refused(503, "full", "the queue to the next receiver is full")
+def spans_to(take: Callable[[TraceRequest], bool]) -> Take:
+    """Decodes requests with spans for `take`, which says False if there is no room for them now."""
+
+    def taken(content: bytes, kind: str) -> None:
+        request = decoded(content, kind)
+        if len(request) > MOST_SPANS:
+            raise Refused(413, "body", f"a request has at most {MOST_SPANS} spans")
+        if len(request) and not take(request):
+            raise Refused(503, "full", _FULL)
+
+    return taken
+
+
+def passed_to(sender: Sender, signal: str, *, gzip: bool) -> Take:
+    """Has `sender` send the requests of another signal on as they are."""
+
+    def taken(content: bytes, kind: str) -> None:
+        try:
+            request = from_json(content, signal) if kind == JSON else content
+            items = items_of(request, signal)
+        except (ValueError, RecursionError) as error:
+            raise Refused(400, "undecodable", f"no request with {signal}: {error}") from error
+        if items and not sender.has_room(len(request)):
+            raise Refused(503, "full", _FULL)
+        if items:
+            sender.put(Batch.of(request, items) if gzip else Batch(request, items, plain=True))
+
+    return taken
 
 
 def unpacked(data: bytes, encoding: str) -> bytes:
@@ -187,35 +207,9 @@ def unpacked(data: bytes, encoding: str) -> bytes:
 def decoded(content: bytes, kind: str) -> TraceRequest:
     """The spans of a request; Refused if it has none that can be read."""
     try:
-        return TraceRequest(_from_json(content) if kind == JSON else content)
+        return TraceRequest(from_json(content, "traces") if kind == JSON else content)
     except (ValueError, RecursionError) as error:
         raise Refused(400, "undecodable", f"not an ExportTraceServiceRequest: {error}") from error
-
-
-def _from_json(content: bytes) -> bytes:
-    """The same request in protobuf. OTLP's JSON has ids in hexadecimal where protobuf's has them in base64."""
-    from google.protobuf.json_format import Parse, ParseError
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    try:
-        request = Parse(content, ExportTraceServiceRequest(), ignore_unknown_fields=True)
-    except ParseError as error:
-        raise ValueError(str(error)) from error
-    for resource_spans in request.resource_spans:
-        for scope_spans in resource_spans.scope_spans:
-            for span in scope_spans.spans:
-                _mend_ids(span, "trace_id", "span_id", "parent_span_id")
-                for link in span.links:
-                    _mend_ids(link, "trace_id", "span_id")
-    whole: bytes = request.SerializeToString()
-    return whole
-
-
-def _mend_ids(holder: Any, *fields: str) -> None:
-    for field in fields:
-        read_as_base64 = getattr(holder, field)
-        if read_as_base64:
-            setattr(holder, field, bytes.fromhex(base64.b64encode(read_as_base64).decode()))
 
 
 def _refusal(kind: str, refused: Refused, *headers: tuple[str, str]) -> Response:

@@ -15,32 +15,37 @@ from gpu_profile.driver.node.table import directory_of
 from gpu_profile.errors import UsageError
 from gpu_profile.regions.telemetry.server_spans import parse_rule
 from gpu_profile.units import MIB
-from gpu_profile_exporter.config import Config
+from gpu_profile_exporter.config import Config, Forward
+from gpu_profile_exporter.push.disk_queue import DiskQueue
 from gpu_profile_exporter.push.pusher import client
+from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.readings.readings import Reading
 from gpu_profile_exporter.server import Server
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.sidecar.grpc_receiver import GrpcReceiver
 from gpu_profile_exporter.sidecar.joining import SpanJoin
-from gpu_profile_exporter.sidecar.pipeline import MOST_SENT, SpanPipeline
-from gpu_profile_exporter.sidecar.receiver import REASONS, Receiver
+from gpu_profile_exporter.sidecar.pipeline import MOST_HELD, MOST_SENT, SpanPipeline
+from gpu_profile_exporter.sidecar.receiver import REASONS, Receiver, passed_to, spans_to
 
-#: What may wait for the next receiver.
+#: What of a signal may wait for the next receiver in memory.
 _MOST_BYTES: Final = 256 * MIB
 _MOST_BATCHES: Final = 4_096
+#: Files on disk of which a part is done already.
+_FILES: Final = 32 * MIB
 
 
 class Sidecar:
-    """Receives spans, joins them with the node's timeline, and sends them on, from `start` to `stop`.
+    """Receives spans, joins them with the node's timeline, and sends them on, from `start` to `stop`; other signals, if
+    they are asked for, as they are.
 
     UsageError if the settings do not say where from, with what, or where to; or without the packages.
     """
 
     def __init__(self, config: Config, *, version: str, clock: Clock, environ: dict[str, str]) -> None:
-        settings, target = config.receive, config.forward.target
+        settings = config.receive
         asked = "--receive-http" if settings.http is not None else "--receive-grpc"
-        if target is None:
+        if not config.forward.endpoint:
             raise UsageError(f"{asked}: needs --forward, where the spans go on to")
         try:
             import opentelemetry.proto.collector.trace.v1.trace_service_pb2  # noqa: F401
@@ -57,28 +62,30 @@ class Sidecar:
             retention_s=config.timeline_retention_s,
             clock=clock,
         )
-        sender = Sender(
-            "traces",
-            client(target, "traces", version),
-            where=target.url.partition("?")[0],
-            timeout_s=target.timeout_s,
-            clock=clock,
-            most_bytes=_MOST_BYTES,
-            most_batches=_MOST_BATCHES,
-            most_together=MOST_SENT,
-            rng=random.Random(),  # noqa: S311 - spreads load, keeps no secret
-        )
-        self.pipeline = SpanPipeline(join, sender, clock, gzip=target.compression == "gzip")
-        take, web = self.pipeline.take, config.web_config_file
+        self._gzip = config.forward.compression == "gzip"
+        received = _on_disk(config.forward, "received", MOST_HELD + _FILES)
+        self._senders = {
+            signal: _sender(config.forward, signal, version, clock) for signal in ("traces", *settings.also)
+        }
+        self.pipeline = SpanPipeline(join, self._senders["traces"], clock, gzip=self._gzip, disk=received)
+        takes = {"traces": spans_to(self.pipeline.take)} | {
+            signal: passed_to(self._senders[signal], signal, gzip=self._gzip) for signal in settings.also
+        }
+        web = config.web_config_file
         self.counts: list[Counts] = []
         self.server: Server | None = None
         if settings.http is not None:
-            self.server = Server(settings.http, partial(Receiver, take), web_config=web, flag="--receive-http")
+            self.server = Server(settings.http, partial(Receiver, takes), web_config=web, flag="--receive-http")
             self.counts.append(self.server.counts)
         self.grpc_server: GrpcReceiver | None = None
         if settings.grpc is not None:
             self.counts.append(Counts())
-            self.grpc_server = GrpcReceiver(settings.grpc, take, self.counts[-1], web_config_file=web)
+            self.grpc_server = GrpcReceiver(settings.grpc, takes, self.counts[-1], web_config_file=web)
+
+    @property
+    def _passing(self) -> list[Sender]:
+        """The senders of what goes on as it is."""
+        return [sender for signal, sender in self._senders.items() if signal != "traces"]
 
     @property
     def _servers(self) -> list[Server | GrpcReceiver]:
@@ -87,6 +94,8 @@ class Sidecar:
     def start(self) -> None:
         """Receive, join and send on."""
         self.pipeline.start()
+        for sender in self._passing:
+            sender.start()
         for server in self._servers:
             server.start()
 
@@ -94,7 +103,11 @@ class Sidecar:
         """Take no more, and send on what is held as far as the next receiver takes it within the time."""
         for server in self._servers:
             server.stop()
+        for sender in self._passing:
+            sender.ask_to_stop(timeout_s)
         self.pipeline.stop(timeout_s)
+        for sender in self._passing:
+            sender.wait_until_stopped(0.1)
 
     def reload(self) -> None:
         """Read the files of the listener again."""
@@ -114,7 +127,34 @@ class Sidecar:
         for reason, n in sorted(refused.items()):
             yield Reading(rows.REFUSED, {"reason": reason}, n)
         yield from self.pipeline.readings(now_ns)
+        for sender in self._passing:
+            yield from sender.readings(now_ns)
         yield from self.pipeline.join.readings(now_ns)
+
+
+def _sender(settings: Forward, signal: str, version: str, clock: Clock) -> Sender:
+    target = settings.target(signal)
+    if target is None:
+        raise UsageError("--forward: names no receiver")
+    disk = _on_disk(settings, signal, settings.queue_mib * MIB)
+    return Sender(
+        signal,
+        client(target, signal, version),
+        where=target.url.partition("?")[0],
+        timeout_s=target.timeout_s,
+        clock=clock,
+        queue=BatchQueue(_MOST_BYTES, _MOST_BATCHES, MOST_SENT, disk),
+        rng=random.Random(),  # noqa: S311 - spreads load, keeps no secret
+    )
+
+
+def _on_disk(settings: Forward, name: str, most_bytes: int) -> DiskQueue | None:
+    if settings.queue is None:
+        return None
+    try:
+        return DiskQueue(settings.queue / name, most_bytes)
+    except UsageError as error:
+        raise UsageError(f"--forward-queue: {error}") from error
 
 
 def _timeline(config: Config, asked: str, environ: dict[str, str]) -> Path:

@@ -17,7 +17,8 @@ FAILURES: Final = _PUSH.counter(
 DROPPED: Final = _PUSH.counter(
     "gpu_profile.push.dropped",
     "{batch}",
-    "Batches given up, by reason: the queue was full, the endpoint will not take them, or the exporter stopped",
+    "Batches given up, by reason: the queue was full, the endpoint will not take them, the exporter stopped, or what "
+    "was on disk is damaged",
     "reason",
 )
 DROPPED_ITEMS: Final = _PUSH.counter(
@@ -34,6 +35,12 @@ QUEUE_ITEMS: Final = _PUSH.gauge(
     "gpu_profile.push.queue.items",
     "{item}",
     "Data points, log records or spans that wait to be pushed, or are on their way",
+)
+DISK: Final = _PUSH.gauge("gpu_profile.push.queue.disk", "By", "Files of the queue on disk; absent without one")
+RESTORED: Final = _PUSH.counter(
+    "gpu_profile.push.restored",
+    "{item}",
+    "Data points, log records or spans that an earlier process left in the queue on disk; absent without one",
 )
 SUCCESS_AGE: Final = _PUSH.gauge(
     "gpu_profile.push.success.age", "s", "Time since the endpoint last took a batch; absent until it took one"

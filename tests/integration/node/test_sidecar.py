@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 from integration import collector as otlp_collector
 from integration.node.exporters import Exporter
-from support.otlp_traces import spans_of
+from support.otlp_traces import request_of, span, spans_of
 from support.programs import environment, free_port, printed, until
 from support.push import attributes
 
@@ -47,12 +49,12 @@ print(n)
 class Sidecar:
     """A second exporter, which reads the first one's timeline and never a driver."""
 
-    def __init__(self, timeline: Path, forward: str) -> None:
-        self.port, self.metrics_port = free_port(), free_port()
+    def __init__(self, timeline: Path, forward: str, *more: str, port: int | None = None) -> None:
+        self.port, self.metrics_port = port or free_port(), free_port()
         command = [sys.executable, "-m", "gpu_profile_exporter", f"--driver=node:{timeline}", "--receive-late=1"]
         command += [f"--listen=127.0.0.1:{self.metrics_port}", f"--receive-http=127.0.0.1:{self.port}"]
         self.process = subprocess.Popen(
-            [*command, f"--forward={forward}"],
+            [*command, f"--forward={forward}", *more],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
         )  # fmt: skip
 
@@ -75,6 +77,10 @@ class Sidecar:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1/traces"
 
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=20)
+
     def stop(self) -> tuple[str, str]:
         if self.process.poll() is None:
             self.process.terminate()
@@ -82,12 +88,12 @@ class Sidecar:
 
 
 @pytest.fixture
-def begin() -> Iterator[Callable[[Path, str], Sidecar]]:
+def begin() -> Iterator[Callable[..., Sidecar]]:
     """Starts sidecars, which end with the test."""
     made: list[Sidecar] = []
 
-    def started(timeline: Path, forward: str) -> Sidecar:
-        made.append(Sidecar(timeline, forward))
+    def started(timeline: Path, forward: str, *more: str, port: int | None = None) -> Sidecar:
+        made.append(Sidecar(timeline, forward, *more, port=port))
         until(made[-1].answers, "the sidecar answers")
         return made[-1]
 
@@ -97,7 +103,7 @@ def begin() -> Iterator[Callable[[Path, str], Sidecar]]:
 
 
 def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(
-    exporter: Exporter, begin: Callable[[Path, str], Sidecar], tmp_path: Path
+    exporter: Exporter, begin: Callable[..., Sidecar], tmp_path: Path
 ) -> None:
     arrived: list[bytes] = []
     with otlp_collector.sink(arrived.append) as port, otlp_collector.collector(port, tmp_path) as urls:
@@ -128,7 +134,7 @@ def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(
 
 
 def test_spans_wait_for_a_next_receiver_that_is_away_and_none_is_lost(
-    exporter: Exporter, begin: Callable[[Path, str], Sidecar]
+    exporter: Exporter, begin: Callable[..., Sidecar]
 ) -> None:
     arrived: list[bytes] = []
     with otlp_collector.sink(arrived.append) as port:
@@ -145,12 +151,72 @@ def test_spans_wait_for_a_next_receiver_that_is_away_and_none_is_lost(
     assert sidecar.process.returncode == 0, (out, err)
 
 
+class Client:
+    """Sends spans, one after the other, each until it is acknowledged."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.acknowledged: list[str] = []
+        self.tries = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            now_ns = time.time_ns()
+            name = f"span {len(self.acknowledged)}"
+            body = request_of([span(name, now_ns - 400_000_000 * (self.tries % 2), now_ns)])
+            self.tries += 1
+            request = urllib.request.Request(self.url, body, {"Content-Type": "application/x-protobuf"})
+            try:
+                urllib.request.urlopen(request, timeout=5).close()
+                self.acknowledged.append(name)
+            except OSError:
+                self._stop.wait(0.02)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def test_what_was_acknowledged_outlives_kill_9_with_a_queue_on_disk(
+    exporter: Exporter, begin: Callable[..., Sidecar], tmp_path: Path
+) -> None:
+    arrived: list[bytes] = []
+    queue = f"--forward-queue={tmp_path / 'queue'}"
+    with otlp_collector.sink(arrived.append) as port:
+        sidecar = begin(exporter.timeline, f"http://127.0.0.1:{port}", queue)
+        client = Client(sidecar.url)
+        try:
+            for more in (30, 100, 10):
+                before = len(client.acknowledged)
+                until(lambda: len(client.acknowledged) >= before + more, "spans are acknowledged")  # noqa: B023 - at once
+                sidecar.kill()
+                sidecar = begin(exporter.timeline, f"http://127.0.0.1:{port}", queue, port=sidecar.port)
+        finally:
+            client.stop()
+        wanted = set(client.acknowledged)
+
+        def names() -> list[str]:
+            return [one.name for request in arrived for one in spans_of(request)]
+
+        until(lambda: wanted <= set(names()), "every acknowledged span comes out", 30)
+        assert len(names()) <= client.tries + 3 * 100  # what was on its way at a kill may come twice
+        sidecar.stop()
+    assert not list((tmp_path / "queue").glob("*/*.queue"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["--receive-http=:0"], "--receive-http: needs --forward, where the spans go on to"),
         (["--receive-http=:0", "--forward=http://x:1"], "--receive-http: needs samples to join with: --timeline"),
         (["--receive-http=:0", "--forward=x"], "--forward"),
+        (
+            ["--receive-http=:0", "--forward=http://x:1", "--driver=node:/nonexistent", "--forward-queue=/dev/null/x"],
+            "--forward-queue: /dev/null/x/received: no queue can be kept there: Not a directory",
+        ),
         (
             ["--receive-http=:0", "--forward=http://x:1", "--driver=node:/nonexistent", "--receive-spans=serve"],
             "--receive-spans: 'serve' does not say",

@@ -105,7 +105,7 @@ def test_help_begins_as_it_always_does() -> None:
         "Who uses which GPU:",
         "Push by OpenTelemetry's protocol:",
         "Receive spans of any program over OTLP and join them with what GPUs did:",
-        "Where received spans go on to:",
+        "Where what was received goes on to:",
         "What is logged to standard error:",
         "The command:",
         "Commands:",

@@ -112,8 +112,8 @@ class Fit:
         self._diagonal = np.where(self._unseen, 1.0, np.diag(self._gram))
         self.solution, self.noise = np.zeros(size), np.inf
         self.covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
-        #: The covariance if some unknowns were known, by their places.
-        self._conditional: dict[tuple[int, ...], Floats] = {}
+        #: By the places of some unknowns: those that are known at all, and the inverse of their covariance.
+        self._precisions: dict[tuple[int, ...], tuple[Ints, Floats]] = {}
         self._offsets = np.zeros((0, 2, columns))
         #: By how much each simpler rate outside regions would change the rates, if it is not ruled out.
         self._simpler = np.zeros((0, columns))
@@ -336,12 +336,14 @@ class Fit:
     def _given(self, direction: Floats, places: Ints) -> float:
         """The variance in a direction if a group's unknowns were known."""
         key = tuple(places.tolist())
-        if key not in self._conditional:
+        if key not in self._precisions:
             used = places[self.covariance[places, places] > 0]
-            across = self.covariance[used]
-            told = across.T @ np.linalg.pinv(across[:, used], len(used) * _EPSILON, hermitian=True) @ across
-            self._conditional[key] = self.covariance - told
-        return max(0.0, float(direction @ self._conditional[key] @ direction))
+            own = self.covariance[np.ix_(used, used)]
+            inverse = np.linalg.pinv(own, len(used) * _EPSILON, hermitian=True)
+            self._precisions[key] = used, inverse.astype(np.float64, copy=False)
+        used, precision = self._precisions[key]
+        spread = self.covariance @ direction
+        return max(0.0, float(direction @ spread - spread[used] @ precision @ spread[used]))
 
     def _reason(self, weights: Floats, value: float, half_width: float, n: int) -> str:
         """Why a rate is not given; empty if it is."""

@@ -3,15 +3,18 @@
 import logging
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.push import batch
+from support.push import batch, killed
 
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.push.batch import Batch
+from gpu_profile_exporter.push.disk_queue import DiskQueue
 from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, PushFailed, Taken
+from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import FIRST_PAUSE_S, LONGEST_PAUSE_S, Sender
 
 AWAY = PushFailed("unreachable", "refuses the connection", retry=True)
@@ -46,7 +49,9 @@ class Endpoint:
 
 
 class World:
-    def __init__(self, *, most_bytes: int = 1 << 20, most_batches: int = 1_000, seed: int = 1) -> None:
+    def __init__(
+        self, *, most_bytes: int = 1 << 20, most_batches: int = 1_000, seed: int = 1, queue: BatchQueue | None = None
+    ) -> None:
         self.clock = FakeClock()
         self.endpoint = Endpoint(self.clock)
         self.sender = Sender(
@@ -55,8 +60,7 @@ class World:
             where="http://collector:4318",
             timeout_s=10.0,
             clock=self.clock,
-            most_bytes=most_bytes,
-            most_batches=most_batches,
+            queue=BatchQueue(most_bytes, most_batches) if queue is None else queue,
             rng=random.Random(seed),  # noqa: S311 - a test's
         )
 
@@ -272,3 +276,111 @@ def test_its_thread_pushes_what_is_put_and_ends(clock: FakeClock, world: World) 
     world.sender.ask_to_stop(5.0)
     world.sender.wait_until_stopped(5.0)
     assert world.endpoint.taken == [b"1", b"2"]
+
+
+# ---------------------------------------------------------------------- a queue on disk
+
+
+class Kept(World):
+    """Whose queue is on disk too."""
+
+    def __init__(self, directory: Path, *, most_bytes: int = 1 << 20, together: int = 0) -> None:
+        self.disk = DiskQueue(directory, 4 << 20)
+        super().__init__(queue=BatchQueue(most_bytes, 1_000, together, self.disk))
+
+
+def read_anew(directory: Path) -> list[bytes]:
+    world = Kept(directory)
+    world.run(1)
+    world.sender.wait_until_stopped(1.0)
+    return world.endpoint.taken
+
+
+def test_what_waits_is_pushed_by_the_next_process_and_what_was_taken_is_not(tmp_path: Path) -> None:
+    world = Kept(tmp_path)
+    world.endpoint.script = [Taken(), AWAY]
+    world.put(b"taken", b"first", b"second")
+    world.sender.step()
+    world.sender.step()
+    killed(world.disk)
+    after = Kept(tmp_path)
+    assert says(after, "restored") == says(after, "queue.items") == 2
+    after.run(1)
+    assert after.endpoint.taken == [b"first", b"second"]
+    assert says(after, "queue.disk") < 64 << 10
+    after.sender.wait_until_stopped(1.0)
+    assert read_anew(tmp_path) == []
+
+
+def test_what_memory_has_no_room_for_waits_on_disk_alone_and_is_pushed_in_order(tmp_path: Path) -> None:
+    world = Kept(tmp_path, most_bytes=100)
+    texts = [b"%d" % n * 40 for n in range(10)]
+    for text in texts:
+        world.sender.put(Batch(text, 1, plain=True))
+    assert says(world, "queue.size") <= 100
+    assert says(world, "queue.length") == says(world, "queue.items") == 10
+    world.run(1)
+    assert world.endpoint.taken == texts
+    world.sender.wait_until_stopped(1.0)
+
+
+def test_at_the_end_what_is_not_taken_stays_on_disk_and_is_not_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = Kept(tmp_path)
+    world.endpoint.script = [AWAY]
+    world.put(b"a", b"b")
+    with caplog.at_level("INFO", logger="gpu_profile_exporter"):
+        world.sender.ask_to_stop(1.0)
+        world.sender.wait_until_stopped(1.0)
+    assert "2 items stay on disk until the next start" in caplog.text
+    assert sum(world.sender.stats.dropped.values()) == 0
+    assert read_anew(tmp_path) == [b"a", b"b"]
+
+
+def test_a_full_disk_refuses_new_batches_and_keeps_old_ones(tmp_path: Path) -> None:
+    world = Kept(tmp_path)
+    world.endpoint.script = [AWAY]
+    for _ in range(6):
+        world.sender.put(Batch(bytes(1 << 20), 1, plain=True))
+    assert not world.sender.has_room(1 << 20)
+    assert world.sender.stats.dropped_items["queue full"] == 3
+    assert says(world, "queue.items") == 3
+    world.sender.wait_until_stopped(1.0)
+
+
+def test_requests_that_wait_on_disk_go_together_too(tmp_path: Path) -> None:
+    world = Kept(tmp_path, most_bytes=0, together=100)
+    for n in range(6):
+        world.sender.put(Batch(b"%d" % n * 30, 2, plain=True))
+    world.run(1)
+    assert [len(taken) for taken in world.endpoint.taken] == [90, 90]
+    assert world.sender.stats.sent_items == 12
+    world.sender.wait_until_stopped(1.0)
+
+
+def test_damage_on_disk_is_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
+    world = Kept(tmp_path, together=100)
+    for text, items in ((b"a" * 40, 1), (b"b" * 40, 2), (b"c" * 90, 4)):
+        world.sender.put(Batch(text, items, plain=True))
+    killed(world.disk)
+    (path,) = tmp_path.glob("*.queue")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"bb", b"bx").replace(b"cc", b"xc"))
+    after = Kept(tmp_path, together=100)
+    after.run(1)
+    assert after.endpoint.taken == [b"a" * 40]
+    assert after.sender.stats.dropped_items["damaged"] == 6
+    assert after.sender.stats.sent_items == 1
+    assert says(after, "queue.items") == 0
+    after.sender.wait_until_stopped(1.0)
+    assert read_anew(tmp_path) == []
+
+
+def says(world: World, name: str) -> float:
+    (found,) = [
+        reading.value
+        for reading in world.sender.readings(world.clock.now_ns())
+        if reading.metric.otel == f"gpu_profile.push.{name}"
+    ]
+    return found

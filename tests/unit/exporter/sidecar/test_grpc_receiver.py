@@ -13,7 +13,7 @@ from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.sidecar.grpc_receiver import GrpcReceiver
-from gpu_profile_exporter.sidecar.receiver import MOST_BYTES
+from gpu_profile_exporter.sidecar.receiver import MOST_BYTES, spans_to
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 REQUEST = request_of([span("a", 1, 2), span("b", 3, 4)])
@@ -25,7 +25,9 @@ class World:
     def __init__(self, web_config_file: Path | None = None) -> None:
         self.counts, self.room = Counts(), True
         self.requests: list[TraceRequest] = []
-        self.receiver = GrpcReceiver(HERE, self.take, self.counts, web_config_file=web_config_file)
+        self.receiver = GrpcReceiver(
+            HERE, {"traces": spans_to(self.take)}, self.counts, web_config_file=web_config_file
+        )
         self.receiver.start()
 
     def take(self, request: TraceRequest) -> bool:
@@ -81,7 +83,7 @@ def test_forty_clients_at_once_are_all_served(world: World) -> None:
 
 def test_a_port_that_is_taken_is_the_users_error(world: World) -> None:
     with pytest.raises(UsageError, match=r"--receive-grpc: cannot listen on 127\.0\.0\.1:\d+"):
-        GrpcReceiver(world.receiver.address, world.take, Counts(), web_config_file=None)
+        GrpcReceiver(world.receiver.address, {}, Counts(), web_config_file=None)
 
 
 @pytest.fixture(scope="module")

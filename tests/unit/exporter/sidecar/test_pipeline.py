@@ -2,16 +2,21 @@
 
 import random
 from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.otlp_traces import request_of, span, spans_of
+from support.push import killed
 
 from gpu_profile.protobuf import message, string
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.push.batch import Batch
+from gpu_profile_exporter.push.disk_queue import DiskQueue
 from gpu_profile_exporter.push.outcome import PushFailed, Taken
+from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.sidecar import pipeline
 from gpu_profile_exporter.sidecar.joining import JoinedRequest
@@ -69,15 +74,19 @@ class NextReceiver:
 
 class World:
     def __init__(
-        self, *script: Taken | PushFailed, gzip: bool = False, most_batches: int = 100, together: int = 1_000
-    ) -> None:
+        self, *script: Taken | PushFailed, gzip: bool = False, most_batches: int = 100, together: int = 1_000,
+        kept: Path | None = None,
+    ) -> None:  # fmt: skip
+        #: What was received, and what is to be sent on.
+        self.disks = [] if kept is None else [DiskQueue(kept / name, 1 << 20) for name in ("received", "traces")]
+        received, traces = self.disks or (None, None)
         self.clock = FakeClock()
         self.join, self.next = Join(self.clock), NextReceiver(*script)
         self.sender = Sender(
-            "traces", self.next, where="http://next", timeout_s=1.0, clock=self.clock, most_bytes=1 << 20,
-            most_batches=most_batches, most_together=together, rng=random.Random(1),  # noqa: S311 - a test's
+            "traces", self.next, where="http://next", timeout_s=1.0, clock=self.clock,
+            queue=BatchQueue(1 << 20, most_batches, together, traces), rng=random.Random(1),  # noqa: S311 - a test's
         )  # fmt: skip
-        self.pipeline = SpanPipeline(self.join, self.sender, self.clock, gzip=gzip)  # type: ignore[arg-type]
+        self.pipeline = SpanPipeline(self.join, self.sender, self.clock, gzip=gzip, disk=received)  # type: ignore[arg-type]
 
     def take(self, *names: str) -> bool:
         return self.pipeline.take(TraceRequest(request_of([span(name, 1, 2) for name in names])))
@@ -261,3 +270,122 @@ def test_received_is_sent_and_rejected_and_dropped_and_waiting(
     outcomes_told = world.told("receive.spans")
     assert outcomes_told + world.told("receive.waiting") == received
     assert outcomes_told == sum(map(world.told, ("push.items", "push.rejected", "push.dropped.items")))
+
+
+# ---------------------------------------------------------------------- on disk
+
+
+def test_what_a_killed_process_had_taken_in_is_joined_and_sent_on_by_the_next_one(tmp_path: Path) -> None:
+    world = World(kept=tmp_path)
+    world.take("sent")
+    world.pipeline.step()
+    world.sender.step()
+    world.take("joined")
+    world.pipeline.step()
+    world.join.waits_s = 1.0
+    world.take("held", "too")
+    world.pipeline.step()
+    for disk in world.disks:
+        killed(disk)
+    after = World(kept=tmp_path)
+    after.sender.step()
+    assert after.next.got == ["joined"]
+    after.pipeline.step()
+    after.sender.step()
+    assert after.next.got == ["joined", "held", "too"]
+    assert after.told("receive.spans", outcome="joined") == 2
+    assert after.told("push.restored") == 1
+    after.pipeline.stop()
+    last = World(kept=tmp_path)
+    last.pipeline.step()
+    assert last.sender.step() > 0
+    assert last.next.got == []
+
+
+def test_what_was_left_is_taken_in_as_there_is_room_and_no_new_request_is_lost_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(kept=tmp_path)
+    world.join.waits_s = 9.0
+    for n in range(8):
+        assert world.take(f"left {n}")
+    for disk in world.disks:
+        killed(disk)
+    monkeypatch.setattr(pipeline, "MOST_HELD", 3_500)  # of three requests with what they may grow by
+    after = World(kept=tmp_path)
+    new = []
+    for n in range(40):
+        after.pipeline.step()
+        after.sender.step()
+        if after.take(f"new {n}"):
+            new.append(f"new {n}")
+    assert len(new) > 5
+    assert [name for name in after.next.got if name.startswith("left")] == [f"left {n}" for n in range(8)]
+    after.pipeline.stop()
+    assert [name for name in after.next.got if name.startswith("new")] == new
+
+
+def test_a_full_disk_is_said_to_the_sender_of_spans(tmp_path: Path) -> None:
+    world = World(AWAY, kept=tmp_path)
+    world.join.waits_s = 1.0
+    taken = 0
+    while world.take("x" * 5_000):
+        taken += 1
+    assert 50 < taken < 250
+    assert world.told("receive.waiting") == taken
+
+
+def test_damaged_requests_are_counted_as_dropped(tmp_path: Path) -> None:
+    world = World(kept=tmp_path)
+    world.join.waits_s = 1.0
+    for name in ("damaged-a", "sound"):
+        world.take(name, "b")
+    for disk in world.disks:
+        killed(disk)
+    (path,) = (tmp_path / "received").glob("*.queue")
+    path.write_bytes(path.read_bytes().replace(b"damaged-a", b"damaged-b"))
+    after = World(kept=tmp_path)
+    after.pipeline.step()
+    after.sender.step()
+    assert after.next.got == ["sound", "b"]
+    assert after.told("push.dropped.items", reason="damaged") == 2
+    assert sum(after.told("receive.spans", outcome=name) for name in ("joined", "unjoined", "passed")) == 4
+
+
+STEPS = st.lists(st.sampled_from(["take", "step", "send", "kill", "later", "stop"]), max_size=50)
+
+
+@settings(deadline=None)
+@given(STEPS, st.integers(0, 3))
+def test_whenever_it_is_killed_what_was_acknowledged_arrives(steps: list[str], away: int) -> None:
+    with TemporaryDirectory() as directory:
+        got: list[str] = []
+        world, taken = World(kept=Path(directory)), list[str]()
+        for n, what in enumerate([*steps, "kill"]):
+            if what == "take" and world.take(f"{n}", f"{n}b"):
+                taken += [f"{n}", f"{n}b"]
+                world.join.waits_s = float(n % 3)
+            elif what == "step":
+                world.pipeline.step()
+            elif what == "send":
+                world.sender.step()
+            elif what == "later":
+                world.clock.advance(1.0)
+            elif what in ("kill", "stop"):
+                if what == "stop":
+                    world.pipeline.stop()
+                else:
+                    for disk in world.disks:
+                        killed(disk)
+                got += world.next.got
+                world = World(*[AWAY] * (n % (away + 1)), kept=Path(directory))
+        for _ in range(30):
+            world.pipeline.step()
+            world.sender.step()
+            world.clock.advance(60.0)
+        got += world.next.got
+        assert set(got) == set(taken)
+        # Only what was on its way at a kill may come twice: here a kill comes between two steps.
+        assert len(got) == len(taken)
+        world.pipeline.stop()
+        assert not list(Path(directory).glob("*/*.queue"))

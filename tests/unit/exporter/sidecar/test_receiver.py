@@ -18,9 +18,10 @@ from gpu_profile.protobuf import fields
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server import Limits, Server
 from gpu_profile_exporter.sidecar import pipeline, receiver
-from gpu_profile_exporter.sidecar.receiver import JSON, PATH, PROTOBUF, Receiver, Refused, decoded, unpacked
+from gpu_profile_exporter.sidecar.receiver import JSON, PROTOBUF, Receiver, Refused, decoded, spans_to, unpacked
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
+PATH = "/v1/traces"
 REQUEST = request_of([span("a", 1, 2), span("b", 3, 4)])
 IN_JSON: dict[str, Any] = {
     "resourceSpans": [
@@ -57,7 +58,7 @@ class Taking:
         self.receivers: list[Receiver] = []
 
     def receiver(self, *arguments: Any) -> Receiver:
-        self.receivers.append(Receiver(self, *arguments))
+        self.receivers.append(Receiver({"traces": spans_to(self)}, *arguments))
         return self.receivers[0]
 
     @property

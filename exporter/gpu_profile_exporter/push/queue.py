@@ -1,0 +1,152 @@
+"""The batches that wait for an endpoint: in memory, and on disk besides where there is such a queue."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpu_profile_exporter.push.batch import Batch
+
+if TYPE_CHECKING:
+    from gpu_profile_exporter.push.disk_queue import DiskQueue, Record
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A batch in the queue, with its records on disk; its `content` is None if it is only there."""
+
+    content: bytes | None
+    size: int
+    items: int
+    plain: bool
+    records: tuple[Record, ...] = ()
+
+
+class BatchQueue:
+    """At most `most_bytes` of batches in memory, and `most_batches`; plain ones in a row are one up to `most_together`.
+
+    With `disk`, what goes beyond the memory is there alone, and all that waits is there too, until it is `finished`.
+    Not thread-safe.
+    """
+
+    def __init__(
+        self, most_bytes: int, most_batches: int, most_together: int = 0, disk: DiskQueue | None = None
+    ) -> None:
+        self._most_bytes, self._most_batches, self._most_together = most_bytes, most_batches, most_together
+        self._disk = disk
+        self._queue: deque[Waiting] = deque()
+        #: Bytes in memory, and the items of all, of the batch that was taken too.
+        self.bytes = self.items = 0
+        #: The items that an earlier process left on disk.
+        self.restored = 0
+        for record in disk.left if disk else ():
+            self._add(Waiting(None, record.size, record.items, record.plain, (record,)))
+            self.restored += record.items
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def disk_bytes(self) -> int | None:
+        """Bytes of the files on disk; None without a queue there."""
+        return None if self._disk is None else self._disk.size
+
+    @property
+    def kept(self) -> bool:
+        """Whether what waits outlives this process."""
+        return self._disk is not None
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more would drop nothing."""
+        if self._disk is not None:
+            return self._disk.has_room(size)
+        return len(self._queue) < self._most_batches and self.bytes + size <= self._most_bytes
+
+    def put(self, batch: Batch) -> list[Waiting]:
+        """Add a batch; returns those that are dropped, as there is no room: the oldest, or on disk the new one."""
+        new = Waiting(batch.packed, len(batch.packed), batch.items, batch.plain)
+        if self._disk is not None:
+            record = self._disk.append(batch.packed, batch.items, plain=batch.plain)
+            if record is None:
+                self.items += new.items
+                return [new]
+            new.records = (record,)
+            if self.bytes + new.size > self._most_bytes:
+                new.content = None
+        self._add(new)
+        return self._trimmed()
+
+    def _add(self, new: Waiting) -> None:
+        last = self._queue[-1] if self._queue else None
+        self.items += new.items
+        self.bytes += _memory(new)
+        if (
+            last is not None and last.plain and new.plain and last.size + new.size <= self._most_together
+            and (last.content is None) == (new.content is None)
+        ):  # fmt: skip
+            # Two requests in a row are one.
+            if last.content is not None and new.content is not None:
+                last.content += new.content
+            last.size += new.size
+            last.items += new.items
+            last.records += new.records
+        else:
+            self._queue.append(new)
+
+    def _trimmed(self) -> list[Waiting]:
+        over = []
+        while (
+            self._disk is None
+            and self._queue
+            and (self.bytes > self._most_bytes or len(self._queue) > self._most_batches)
+        ):
+            over.append(self._queue.popleft())
+            self.bytes -= over[-1].size
+        return over
+
+    def take(self) -> Waiting | None:
+        """The oldest; it goes on to count among the items until it is `finished`."""
+        if not self._queue:
+            return None
+        taken = self._queue.popleft()
+        self.bytes -= _memory(taken)
+        return taken
+
+    def content(self, waiting: Waiting) -> tuple[Batch, int]:
+        """What to send of a batch that was taken, and how many of its items are damaged on the disk."""
+        if waiting.content is not None or self._disk is None:
+            return Batch(waiting.content or b"", waiting.items, waiting.plain), 0
+        parts = [(record.items, self._disk.read(record)) for record in waiting.records]
+        damaged = sum(items for items, part in parts if part is None)
+        content = b"".join(part for _, part in parts if part is not None)
+        return Batch(content, waiting.items - damaged, waiting.plain), damaged
+
+    def put_back(self, waiting: Waiting) -> list[Waiting]:
+        """It is the oldest again; returns those that are dropped for it."""
+        self._queue.appendleft(waiting)
+        self.bytes += _memory(waiting)
+        return self._trimmed()
+
+    def finished(self, waiting: Waiting) -> None:
+        """It was sent, or is given up."""
+        self.items -= waiting.items
+        for record in waiting.records:
+            if self._disk is not None:
+                self._disk.done(record)
+
+    def clear(self) -> list[Waiting]:
+        """Empty it; returns what waited."""
+        left = list(self._queue)
+        self._queue.clear()
+        self.bytes = 0
+        return left
+
+    def close(self) -> None:
+        """Let the next process have what is on disk."""
+        if self._disk is not None:
+            self._disk.close()
+
+
+def _memory(waiting: Waiting) -> int:
+    return 0 if waiting.content is None else waiting.size
