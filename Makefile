@@ -175,13 +175,14 @@ $(GPU_VENV)/made.stamp: pyproject.toml tests/gpu/needs.py
 	fi
 	touch $@
 
+# Compiling all of what is installed takes half of that time, and most of it is never imported.
 $(VENV)/frameworks.stamp: $(VENV)/dev.stamp
 	@echo "Installing $(FRAMEWORKS) into $(VENV)."
-	$(PIP) install --quiet $(TORCH)
-	$(PIP) install --quiet $(FRAMEWORKS)
+	$(PIP) install --quiet --no-compile $(TORCH)
+	$(PIP) install --quiet --no-compile $(FRAMEWORKS)
 	touch $@
 
 $(VENV)/dev.stamp: pyproject.toml $(VENV)/made.stamp
 	@echo "Installing gpu-profile and what its tests need into $(VENV)."
-	$(PIP) install --quiet --editable '.[dev]'
+	$(PIP) install --quiet --no-compile --editable '.[dev]'
 	touch $@ $(VENV)/demo.stamp
