@@ -6,7 +6,7 @@ Read in this order:
 
 - `trace_request`: a request as bytes, where its spans are in it, and the same bytes with attributes added.
 - `receiver`: OTLP over HTTP: what is decoded, what is refused and how. `grpc_receiver`: the same over gRPC.
-- `messages`: requests as the protobuf library reads them: from JSON, and how many items they have.
+- `encodings`: what bodies are packed in. `messages`: requests as the protobuf library reads them, from JSON too.
 - `placing`: on which devices a span ran. `ancestry`: which span was inside which.
 - `joining`: spans as executions of the library's join, and what it says of each. `attributes`: that as bytes.
 - `pipeline`: what was received waits for samples, and goes to a sender.

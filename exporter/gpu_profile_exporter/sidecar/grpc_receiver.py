@@ -16,7 +16,9 @@ from gpu_profile_exporter.push.grpc_client import METHODS
 from gpu_profile_exporter.server import web_config
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.tls import Verify
-from gpu_profile_exporter.sidecar.receiver import MOST_BYTES, PROTOBUF, Refused, Take
+from gpu_profile_exporter.sidecar.encodings import MOST_BYTES
+from gpu_profile_exporter.sidecar.messages import Refused
+from gpu_profile_exporter.sidecar.receiver import PROTOBUF, Take
 
 if TYPE_CHECKING:
     import grpc

@@ -1,4 +1,5 @@
-"""OTLP's requests of each signal as the protobuf library has them: read from JSON, and their items counted."""
+"""OTLP's requests of each signal as the protobuf library has them: read from JSON, and their items counted; and why one
+is refused."""
 
 from __future__ import annotations
 
@@ -15,6 +16,14 @@ _REQUESTS: Final = {
 _IDS: Final = frozenset({"trace_id", "span_id", "parent_span_id"})
 #: What has no ids in it, and may be large.
 _WITHOUT_IDS: Final = frozenset({"attributes", "body", "filtered_attributes", "resource", "scope"})
+
+
+class Refused(Exception):  # noqa: N818 - what happened, not a kind of error that a user meets
+    """A request is not taken: the HTTP status, the reason that is counted, and what its sender is told."""
+
+    def __init__(self, status: int, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.status, self.reason = status, reason
 
 
 def request_class(signal: str) -> Any:

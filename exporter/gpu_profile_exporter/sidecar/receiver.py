@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -20,22 +19,18 @@ from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
 from gpu_profile_exporter.server.routes import Response
 from gpu_profile_exporter.server.worker import Worker
-from gpu_profile_exporter.sidecar.messages import from_json, items_of
+from gpu_profile_exporter.sidecar.encodings import MOST_BYTES, unpacked
+from gpu_profile_exporter.sidecar.messages import Refused, from_json, items_of
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-#: What a request may have in bytes, packed and unpacked. The Collector takes 20 MiB by default.
-MOST_BYTES: Final = 20 << 20
-#: And in spans, each of which grows by its attributes: more would never find room.
+#: What a request may have in spans, each of which grows by its attributes: more would never find room.
 MOST_SPANS: Final = 100_000
 #: What all bodies that are on their way may have together.
 MOST_ARRIVING: Final = 64 << 20
 #: A body that is refused is still received, so that its sender gets to read why; beyond this the connection ends.
 _MOST_DISCARDED: Final = 4 * MOST_BYTES
-_GZIP: Final = 31
-#: Gzip may have several members; each costs a copy of what follows.
-_MOST_MEMBERS: Final = 64
 _RETRY: Final = ("Retry-After", "1")
 _FULL: Final = "the queue to the next receiver is full"
 #: google.rpc.Code: the kinds of refusals.
@@ -47,14 +42,6 @@ REASONS: Final = ("content_encoding", "content_type", "full", "path", "undecodab
 
 #: Takes the content of a request, which is of this content type; Refused if it cannot be.
 Take = Callable[[bytes, str], None]
-
-
-class Refused(Exception):  # noqa: N818 - what happened, not a kind of error that a user meets
-    """A request is not taken: the HTTP status, the reason that is counted, and what its sender is told."""
-
-    def __init__(self, status: int, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.status, self.reason = status, reason
 
 
 class Receiver:
@@ -179,29 +166,6 @@ def passed_to(sender: Sender, signal: str, *, gzip: bool) -> Take:
             sender.put(Batch.of(request, items) if gzip else Batch(request, items, plain=True))
 
     return taken
-
-
-def unpacked(data: bytes, encoding: str) -> bytes:
-    """The content of a body; Refused if it cannot be had."""
-    if encoding in ("", "identity"):
-        return data
-    if encoding != "gzip":
-        raise Refused(415, "content_encoding", f"the content encoding is {encoding}, not gzip")
-    content = b""
-    for _ in range(_MOST_MEMBERS):
-        unpacker = zlib.decompressobj(_GZIP)
-        try:
-            content += unpacker.decompress(data, MOST_BYTES + 1 - len(content))
-        except zlib.error as error:
-            raise Refused(400, "undecodable", f"not gzip: {error}") from error
-        if len(content) > MOST_BYTES:
-            raise Refused(413, "body", f"a request has at most {MOST_BYTES} bytes when it is unpacked")
-        if not unpacker.eof:
-            raise Refused(400, "undecodable", "not gzip: it is cut off")
-        data = unpacker.unused_data
-        if not data:
-            return content
-    raise Refused(400, "undecodable", f"gzip of more than {_MOST_MEMBERS} members")
 
 
 def decoded(content: bytes, kind: str) -> TraceRequest:

@@ -12,8 +12,9 @@ from support.otlp_traces import request_of, span
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server.counts import Counts
+from gpu_profile_exporter.sidecar.encodings import MOST_BYTES
 from gpu_profile_exporter.sidecar.grpc_receiver import GrpcReceiver
-from gpu_profile_exporter.sidecar.receiver import MOST_BYTES, spans_to
+from gpu_profile_exporter.sidecar.receiver import spans_to
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 REQUEST = request_of([span("a", 1, 2), span("b", 3, 4)])

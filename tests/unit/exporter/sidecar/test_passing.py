@@ -19,8 +19,8 @@ from gpu_profile_exporter.push.outcome import Taken
 from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.server import Server
-from gpu_profile_exporter.sidecar.messages import items_of
-from gpu_profile_exporter.sidecar.receiver import JSON, PROTOBUF, Receiver, Refused, Take, passed_to
+from gpu_profile_exporter.sidecar.messages import Refused, items_of
+from gpu_profile_exporter.sidecar.receiver import JSON, PROTOBUF, Receiver, Take, passed_to
 
 #: Three data points of two metrics, one metric without any, and a field of a later version.
 POINTS = (

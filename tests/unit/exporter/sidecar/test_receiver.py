@@ -3,12 +3,15 @@
 import gzip
 import json
 import socket
+import sys
 import threading
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from support.otlp_traces import request_of, span
@@ -17,8 +20,10 @@ from support.servers import answer, connect
 from gpu_profile.protobuf import fields
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server import Limits, Server
-from gpu_profile_exporter.sidecar import pipeline, receiver
-from gpu_profile_exporter.sidecar.receiver import JSON, PROTOBUF, Receiver, Refused, decoded, spans_to, unpacked
+from gpu_profile_exporter.sidecar import encodings, pipeline, receiver
+from gpu_profile_exporter.sidecar.encodings import unpacked
+from gpu_profile_exporter.sidecar.messages import Refused
+from gpu_profile_exporter.sidecar.receiver import JSON, PROTOBUF, Receiver, decoded, spans_to
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
 PATH = "/v1/traces"
@@ -182,7 +187,7 @@ def test_a_request_that_would_never_find_room_is_too_large(
     monkeypatch.setattr(receiver, "MOST_SPANS", 1)
     assert send(server, post(PROTOBUF, REQUEST))[0] == 413
     assert not taking.requests
-    assert (receiver.MOST_BYTES + 100_000 * pipeline._MOST_ADDED) <= pipeline.MOST_HELD
+    assert (encodings.MOST_BYTES + 100_000 * pipeline._MOST_ADDED) <= pipeline.MOST_HELD
 
 
 def test_while_there_is_no_room_senders_are_asked_to_come_back(server: Server, taking: Taking) -> None:
@@ -196,6 +201,7 @@ def test_while_there_is_no_room_senders_are_asked_to_come_back(server: Server, t
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(encodings, "MOST_BYTES", 1_000)
     monkeypatch.setattr(receiver, "MOST_ARRIVING", 1_500)
     monkeypatch.setattr(receiver, "_MOST_DISCARDED", 4_000)
 
@@ -293,3 +299,61 @@ def test_gzip_in_several_members_is_all_of_them() -> None:
         unpacked(gzip.compress(b"") * 1_000, "gzip")
     with pytest.raises(Refused, match="not gzip"):
         unpacked(zlib.compress(b"abc"), "gzip")
+
+
+def zstd(content: bytes, *, tells_size: bool = True) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=tells_size).compress(content)
+
+
+@pytest.mark.parametrize("tells_size", [True, False])
+def test_zstd_is_unpacked(server: Server, taking: Taking, tells_size: bool) -> None:
+    packed = zstd(REQUEST, tells_size=tells_size)
+    assert send(server, post(PROTOBUF, packed, "Content-Encoding: zstd"))[0] == 200
+    assert taking.requests[0].data == REQUEST
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("packed", "status"),
+    [
+        (zstd(bytes(1_001)), 413),
+        (zstd(bytes(1_001), tells_size=False), 400),
+        (zstd(bytes(10**8)), 413),
+        (zstd(bytes(10**8), tells_size=False), 400),
+        (zstd(REQUEST)[:-3], 400),
+        (zstd(REQUEST, tells_size=False)[:-3], 400),
+        (zstd(b"a") + zstd(b"b"), 400),
+        (b"not zstd", 400),
+        (b"", 400),
+    ],
+)
+def test_zstd_that_is_too_large_or_damaged_is_refused_in_little_memory(packed: bytes, status: int) -> None:
+    tracemalloc.start()
+    with pytest.raises(Refused) as refused:
+        unpacked(packed, "zstd")
+    assert refused.value.status == status
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+
+
+def test_without_its_package_zstd_is_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(Refused, match="needs the package zstandard here; send gzip") as refused:
+        unpacked(zstd(REQUEST), "zstd")
+    assert refused.value.status == 415
+
+
+@given(st.binary(max_size=200), st.integers(0), st.integers(0, 255), st.integers(0, 3))
+def test_zstd_with_an_error_in_it_is_refused_or_what_the_library_reads(
+    content: bytes, at: int, byte: int, cut: int
+) -> None:
+    packed = bytearray(zstd(content))
+    packed[at % len(packed)] = byte
+    damaged = bytes(packed[: len(packed) - cut])
+    try:
+        found = unpacked(damaged, "zstd")
+    except Refused:
+        with pytest.raises(zstandard.ZstdError):
+            zstandard.ZstdDecompressor().decompress(damaged, max_output_size=1_000, allow_extra_data=False)
+    else:
+        assert found == zstandard.ZstdDecompressor().decompress(damaged, max_output_size=1_000)

@@ -1,0 +1,59 @@
+"""What a body may be packed in: gzip, and zstd where its package is. None unpacks to more than a request may have."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from gpu_profile_exporter.sidecar.messages import Refused
+
+#: What a request may have in bytes, packed and unpacked. The Collector takes 20 MiB by default.
+MOST_BYTES: Final = 20 << 20
+_GZIP: Final = 31
+#: Gzip may have several members; each costs a copy of what follows.
+_MOST_MEMBERS: Final = 64
+_TOO_LARGE: Final = f"a request has at most {MOST_BYTES} bytes when it is unpacked"
+
+
+def unpacked(data: bytes, encoding: str) -> bytes:
+    """The content of a body; Refused if it cannot be had."""
+    if encoding in ("", "identity"):
+        return data
+    unpack = {"gzip": _from_gzip, "zstd": _from_zstd}.get(encoding)
+    if unpack is None:
+        raise Refused(415, "content_encoding", f"the content encoding is {encoding}, not gzip or zstd")
+    return unpack(data)
+
+
+def _from_gzip(data: bytes) -> bytes:
+    content = b""
+    for _ in range(_MOST_MEMBERS):
+        unpacker = zlib.decompressobj(_GZIP)
+        try:
+            content += unpacker.decompress(data, MOST_BYTES + 1 - len(content))
+        except zlib.error as error:
+            raise Refused(400, "undecodable", f"not gzip: {error}") from error
+        if len(content) > MOST_BYTES:
+            raise Refused(413, "body", _TOO_LARGE)
+        if not unpacker.eof:
+            raise Refused(400, "undecodable", "not gzip: it is cut off")
+        data = unpacker.unused_data
+        if not data:
+            return content
+    raise Refused(400, "undecodable", f"gzip of more than {_MOST_MEMBERS} members")
+
+
+def _from_zstd(data: bytes) -> bytes:
+    try:
+        import zstandard
+    except ImportError as error:
+        text = "the content encoding is zstd, which needs the package zstandard here; send gzip"
+        raise Refused(415, "content_encoding", text) from error
+    try:
+        if zstandard.frame_content_size(data) > MOST_BYTES:
+            raise Refused(413, "body", _TOO_LARGE)
+        unpacker = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES)
+        return unpacker.decompress(data, max_output_size=MOST_BYTES, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        # A frame that does not tell its size looks the same where it is cut off and where it is too large.
+        raise Refused(400, "undecodable", f"not one frame of zstd of at most {MOST_BYTES} bytes: {error}") from error
