@@ -125,7 +125,10 @@ def test_a_service_s_spans_come_out_of_a_collector_with_what_the_gpu_did(
     for one in spans:
         found.setdefault(one.name, []).append(attributes(one.attributes))
     assert not any(found["inside"])
-    last = {name: told[-1] for name, told in found.items()}
+    # Under load an answer may be refused now and then; what is told is right.
+    wanted = {"gpu_profile.busy.ratio", "gpu_profile.power.mean"}
+    last = {name: each for name, every in found.items() for each in every if wanted <= each.keys()}
+    assert set(last) == {"POST /buy", "GET /idle"}, {each.get("gpu_profile.unjoined") for each in found["POST /buy"]}
     assert last["POST /buy"]["gpu_profile.region"] == "POST /buy"
     assert last["POST /buy"]["gpu_profile.busy.ratio"] == pytest.approx(1.0, abs=0.1)
     assert last["GET /idle"]["gpu_profile.busy.ratio"] == pytest.approx(0.0, abs=0.1)
