@@ -123,10 +123,11 @@ they are told as down at the latest when it has been silent for 5 s.
 ## How
 
 The driver is called in processes of their own, the readers; the exporter itself never calls it. A reader leaves in
-shared memory which GPU it is talking to and since when. A call that takes longer than half a second costs the reader
-its life: another one reads the other GPUs at once, and the GPU that hangs gets a reader of its own, which tries for as
-long as it takes. A GPU that answers slowly gets one too, and so does a GPU in whose call a reader crashed. Once it has
-answered promptly for 10 s it is read with the others again. XID errors are heard by a process of its own, which is
+shared memory which GPU it is talking to and since when. When a call takes longer than a quarter of a second, the reader
+stays with that GPU alone, and another one reads the others at once; after half a second the GPU is told as down. A call
+that takes longer than 4 s costs the reader its life, and the GPU is tried again by another one, for as long as it takes.
+A GPU that answers slowly each time gets a reader of its own too, and so does one in whose call a reader crashed. Once it
+has answered promptly for 10 s it is read with the others again. XID errors are heard by a process of its own, which is
 restarted where the look for events hangs; the GPUs are read on meanwhile. One process, the launcher, forks all others,
 which live on if it is killed.
 
@@ -136,7 +137,7 @@ replaced every 3 s until one can.
 ## What it does not do
 
 - GPUs that hang in the same moment are found one after another: with two, the others' pause is up to 3 s, and with each
-  more about 1.5 s longer.
+  more about 1.5 s longer. At most half of the GPUs are read apart because they are slow.
 - A call to `nvmlInit` that never returns is given up after 30 s, for the GPUs of a node may take that long to be
   initialised. Here it returns when the fault ends.
 - What is *not permitted* or *not supported* is not asked for again before the GPU is opened anew: after a loss, a

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GPUS: Final = 4
 #: The others' samples go on: their readings live for 2 s, so a pause that is shorter shows nowhere.
-GAP_S: Final = 2.0
+GAP_S: Final = 1.0
 #: That a device is lost is told within this: its readings live for 2 s, and a call may take half a second.
 TOLD_S: Final = 2.5
 RECOVERY_S: Final = 5.0

@@ -12,7 +12,8 @@ kernel's list, cannot be seen.
 
 In the exporter: `process` is one such process; `launcher` asks for it; `processes` starts, ends and restarts them;
 `intake` takes in what they send, with a ledger for each device; `pace` and `presence` know which GPUs are slow, have
-come, or are lost; `readers` judges which process hangs and which GPU needs one of its own, and has what they read.
+come, or are lost, `registrations` whose events can be heard; `readers` judges which process hangs and which GPU needs
+one of its own, and has what they read.
 `usage` is what these processes use of the machine.
 
 Nothing is imported here: a reader process needs no numpy. Imports the library's sampling, drivers and `history.ledger`,

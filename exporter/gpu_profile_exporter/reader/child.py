@@ -9,7 +9,7 @@ import os
 import select
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,7 +90,7 @@ class Reading(Rounds[Tracked]):
         self._settings = settings
         self._options = _ring_options(settings) if settings.timeline else None
         self._where = where
-        self._leave: Collection[int] = settings.leave
+        self._leave: Collection[int | None] = settings.leave
         self._marked: Marked | None = None
         self._told: dict[str, tuple[Mapping[Signal, Capability], Device]] = {}
         self._told_state: dict[str, tuple[bool, str, int | None]] = {}
@@ -143,6 +143,11 @@ class Reading(Rounds[Tracked]):
         """Do what the keeper orders; what is not known is left."""
         if order[0] == "leave":
             self.leave(frozenset(order[1]))
+        elif order[0] == "only":
+            self._settings = replace(self._settings, only=order[1])
+            self.leave({state.device.index for state in self.states.values()} - {order[1]})
+            if self._marked is not None:
+                self._marked.be_alone()
         elif order[0] == "reopen":
             # The keeper has forgotten what was told, for GPUs may have other indices then.
             self._told_problem = None
@@ -151,7 +156,7 @@ class Reading(Rounds[Tracked]):
             self.close()
             self._where.leave()
 
-    def leave(self, indices: Collection[int]) -> None:
+    def leave(self, indices: Collection[int | None]) -> None:
         """Leave these GPUs to others from now on."""
         self._leave = indices
         for uuid, state in list(self.states.items()):

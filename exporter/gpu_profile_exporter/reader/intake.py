@@ -98,8 +98,7 @@ class Intake:
                 process.uuids.discard(rest[0])
                 state = self.states.get(rest[0])
                 # A GPU's own reader takes its MIG instances along.
-                apart = state is not None and state.device.index in process.leave
-                if state is not None and state.device.kind is DeviceKind.MIG and not apart:
+                if state is not None and state.device.kind is DeviceKind.MIG and process.reads(state.device.index):
                     self.gone(state, "")
             case "open":
                 process.stale_since = None

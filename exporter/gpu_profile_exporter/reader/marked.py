@@ -50,6 +50,10 @@ class Marked:
         took, self._took = self._took, {}
         return took
 
+    def be_alone(self) -> None:
+        """There is only one GPU from now on."""
+        self._alone = True
+
     def _call(self, device: Device, call: Callable[..., T], *arguments: object) -> T:
         opened = device.uuid in self._opened
         # A GPU that was away, or is met for the first time, is opened first.

@@ -1,4 +1,4 @@
-"""Which GPUs answer too slowly to be read with the others, and which promptly enough to be so again."""
+"""Which GPUs answer too slowly to be read with the others, and which promptly enough to be so again. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ SLOW_ROUNDS: Final = 3
 #: One that has answered faster than `PROMPT_S` for so long is read with the others again.
 PROMPT_S: Final = 0.05
 PROMPT_FOR_S: Final = 10.0
+#: After a GPU held the others up, the next is taken to do so after this long: where all calls take long, as on a
+#: machine that has too much to do, more processes would make it worse.
+HELD_UP_PAUSE_S: Final = 2.0
 
 
 class Pace:
@@ -19,6 +22,7 @@ class Pace:
     def __init__(self) -> None:
         self._slow: Counter[str] = Counter()
         self._prompt_since: dict[int, float] = {}
+        self._held_up = float("-inf")
 
     def slow(self, uuid: str, took_ns: int) -> bool:
         """Note the longest call to a GPU in a round; returns whether it has become too slow, once."""
@@ -34,6 +38,16 @@ class Pace:
             self._prompt_since.pop(index, None)
         else:
             self._prompt_since.setdefault(index, now)
+
+    def held_up(self, apart: int, gpus: int, now: float) -> bool:
+        """Whether GPUs are held up by one, which would then be the last of so many of `gpus` that are read apart.
+
+        At most half may be: else it is not they that are slow.
+        """
+        if 2 * apart > gpus or now - self._held_up < HELD_UP_PAUSE_S:
+            return False
+        self._held_up = now
+        return True
 
     def prompt(self, now: float) -> list[int]:
         """The GPUs that have answered promptly for long enough."""

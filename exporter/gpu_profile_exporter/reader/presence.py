@@ -1,4 +1,4 @@
-"""Which GPUs were added, and which are lost.
+"""Which GPUs were added, which are lost, and whether the library is the driver's.
 
 NVML lists only the GPUs that were present when it was started. It does not find one again that was removed meanwhile.
 """
@@ -22,6 +22,10 @@ UNREAD_S: Final = 5.0
 #: For a GPU that stays lost NVML is started anew after so long, then after twice as long each time, up to the longest.
 REVIVE_S: Final = 5.0
 LONGEST_REVIVE_S: Final = 300.0
+#: A library that is not the driver's version is looked up anew this often, and after a while more rarely.
+STALE_S: Final = 3.0
+STALE_LATER_S: Final = 30.0
+_STALE_FOR_S: Final = 600.0
 
 
 def listed(gpus: Path = _GPUS, files: Path = _FILES) -> frozenset[str] | None:
@@ -93,3 +97,18 @@ class Losses:
             pause = self._revive[uuid][1]
             self._revive[uuid] = now + pause, min(2 * pause, LONGEST_REVIVE_S)
         return bool(due)
+
+
+class Library:
+    """When to look up the driver's library anew that was of another version than the driver."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def due(self, told_at: float | None, now: float, *, well: bool) -> bool:
+        """Whether now is the time, for a process that may have told so; `well`: there is a driver all the same."""
+        if told_at is None:
+            return False
+        if self._since is None or well:
+            self._since = now
+        return now - told_at > (STALE_S if now - self._since < _STALE_FOR_S else STALE_LATER_S)

@@ -31,6 +31,8 @@ class Process:
         self.stale_since: float | None = None
         #: The GPUs that it was ordered to listen to, by NVML index.
         self.watches: Mapping[int, str] = {}
+        #: Whether it read others too when it was left with its GPU.
+        self.handed_over = False
         #: The UUIDs that it has told of, since NVML was started.
         self.uuids: set[str] = set()
         #: Whether it has closed its end of the pipe: it is about to end, if it has not.
@@ -78,6 +80,16 @@ class Process:
                 yield message
             if len(data) < _CHUNK:
                 return
+
+    def reads(self, index: int | None) -> bool:
+        """Whether the GPU of this NVML index is its to read."""
+        return index not in self.leave if self.only is None else index == self.only
+
+    def order_only(self, index: int) -> None:
+        """Have it go on with this GPU alone, by NVML index: it is in a call to it."""
+        self.key = self.only = index
+        self.handed_over = True
+        self._order("only", index)
 
     def order_leave(self, indices: Collection[int]) -> None:
         """Have it leave these GPUs, by NVML index, to others."""

@@ -156,6 +156,16 @@ class Processes:
         self._due[process.key] = time.monotonic() + pause
         self.remove(process, held)
 
+    def hand_over(self, process: Process, index: int) -> None:
+        """Let a process go on with the GPU that holds it up; another one reads the others, at once."""
+        key = process.key
+        process.order_only(index)
+        # First of all, so that there is no moment at which it is nowhere.
+        self._running[index] = process
+        del self._running[key]
+        self._due.pop(index, None)
+        self._due[key] = 0.0
+
     def remove(self, process: Process, held: int | None = None) -> None:
         """Kill a process for good."""
         self._selector.unregister(process.fd)

@@ -1,7 +1,7 @@
-"""The keeper of reader processes: it has what they read, sees which GPU holds one up, and gives that one another.
+"""The keeper of reader processes: it has what they read, sees which GPU holds one up, and has another read the others.
 
-Normally one process reads every GPU. When a call to a GPU hangs, the process is killed and started anew without that
-GPU, which gets a process of its own until it answers promptly; so does a GPU that is slow. No driver is called here.
+Normally one process reads every GPU. When a call to a GPU takes long, the process stays with that one until it answers
+promptly, and another reads the others; so it is with one that is slow each time. No driver is called here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile_exporter.reader.intake import Intake, Known
 from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
 from gpu_profile_exporter.reader.pace import Pace
-from gpu_profile_exporter.reader.presence import Losses, Presence
+from gpu_profile_exporter.reader.presence import Library, Losses, Presence
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.processes import Processes
+from gpu_profile_exporter.reader.registrations import Registrations
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, Settings
 from gpu_profile_exporter.reader.timeline import NodeTimeline
 from gpu_profile_exporter.reader.whereabouts import DRIVER
@@ -33,17 +34,11 @@ from gpu_profile_exporter.readings.readings import Reading
 _log = logging.getLogger("gpu_profile_exporter")
 
 #: How often readers are looked after, besides when they say something.
-TEND_S: Final = 0.25
+TEND_S: Final = 0.1
 #: A reader that hangs is killed and tried again after so long.
 PATIENCE_S: Final = 4.0
 #: A reader that says nothing for so long, and is not in the driver, has been stopped.
 SILENT_S: Final = 5.0
-#: A GPU whose registration for events hangs or crashes is registered again after this long.
-REGISTER_PAUSE_S: Final = 60.0
-#: A library that is not the driver's version is looked up anew this often, and after a while more rarely.
-STALE_S: Final = 3.0
-STALE_LATER_S: Final = 30.0
-_STALE_FOR_S: Final = 600.0
 #: The kernel's list of GPUs is looked at this often.
 LOOK_S: Final = 1.0
 #: An end of these kinds does not tell anything of the GPU that was being read.
@@ -74,11 +69,10 @@ class Readers(Intake):
         #: How often readers were started again, by reason.
         self.restarts = self._processes.restarts
         self._pace = Pace()
-        self._stale_since: float | None = None
+        self._library = Library()
         self._presence = Presence()
         self._losses = Losses()
-        #: Until when the events of these GPUs, by NVML index, are not registered for.
-        self._unregistered_until: dict[int, float] = {}
+        self._registrations = Registrations()
         self._look_due = self._released_until = 0.0
         #: Held while readers are started, so that none is after a release.
         self._starting = threading.Lock()
@@ -216,6 +210,8 @@ class Readers(Intake):
             self.no_driver(f"no process can be started to read the GPUs: {problem}", self.states)
         for process in self._processes:
             where = process.where
+            if where is not None and where.slow:
+                self._relieve(process, where.gpu, where.seconds, now)
             if process.exit_code is not None:
                 self._died(process)
             elif where is not None and where.late:
@@ -223,7 +219,7 @@ class Readers(Intake):
             elif where is None and self._silent(process, now):
                 _log.warning("a reader of the GPUs has said nothing for %.1f s", now - process.heard)
                 self._processes.end(process, "hung", at_once=True)
-            elif process.stale_since is not None and now - process.stale_since > self._stale_pause(now):
+            elif self._library.due(process.stale_since, now, well=self.driver is not None):
                 _log.warning("the driver's library is of another version than the driver: it is loaded anew")
                 self._processes.end(process, "stale_library")
         for index in self._pace.prompt(now):
@@ -233,6 +229,20 @@ class Readers(Intake):
             self._look_due = now + LOOK_S
             self._meet(self._presence.look())
             self._look_for_lost(now)
+
+    def _relieve(self, process: Process, index: int, seconds: float, now: float) -> None:
+        """Have another process read the GPUs that wait for a call to this one, if any do."""
+        mine = {state.device.uuid for state in self._meant(process, index)}
+        gpus = {state.device.index for state in self.states.values() if state.up}
+        others_wait = process.key == HOME and index >= 0 and not process.uuids <= mine
+        if others_wait and self._pace.held_up(len(self._processes.apart | {index}), len(gpus), now):
+            _log.warning("GPU %d has not answered for %.2f s: another process reads the others", index, seconds)
+            self._pace.forget(index)
+            process.uuids = mine
+            with self._starting:
+                self._processes.hand_over(process, index)
+                if now >= self._released_until:
+                    self._processes.start(now)
 
     def _wanted(self) -> Iterator[int]:
         yield HOME
@@ -265,10 +275,13 @@ class Readers(Intake):
     def _reconcile(self, process: Process) -> None:
         """Take the devices that a newly opened driver should list and does not for gone: they went unnoticed."""
         read = self._read()
-        for uuid, state in list(self.states.items()):
-            index = state.device.index
-            meant = index not in process.leave if process.only is None else index == process.only
-            if meant and uuid not in read:
+        unlisted = [state for uuid, state in self.states.items() if uuid not in read]
+        # Its NVML may count otherwise than those before: what has which index is known once they were started anew.
+        before = [other for other in self._processes if other.handed_over and process.key == HOME and unlisted]
+        for other in before:
+            self._processes.end(other, "hung", at_once=True)
+        for state in unlisted:
+            if process.reads(state.device.index) and not before:
                 self.gone(state, "the driver does not list it any more")
 
     def _read(self) -> frozenset[str]:
@@ -287,23 +300,10 @@ class Readers(Intake):
         return now - process.heard > limit and self._processes[process.key] is process
 
     def _listen(self, now: float) -> None:
-        """Name the GPUs that answer to the listener: to register one that hangs would block it."""
+        """Name the GPUs that answer to the listener."""
         listener = self._processes[LISTENER]
-        if listener is None:
-            return
-        gpus = {
-            state.device.index: uuid
-            for uuid, state in self.states.items()
-            if state.up and state.device.kind is DeviceKind.GPU and state.device.index is not None
-        }
-        gpus = {index: uuid for index, uuid in gpus.items() if now >= self._unregistered_until.get(index, 0.0)}
-        if gpus != listener.watches:
+        if listener is not None and (gpus := self._registrations.due(self.states.values(), now)) != listener.watches:
             listener.order_watch(gpus)
-
-    def _stale_pause(self, now: float) -> float:
-        if self._stale_since is None or self.driver is not None:
-            self._stale_since = now
-        return STALE_S if now - self._stale_since < _STALE_FOR_S else STALE_LATER_S
 
     def _settings_for(self, key: int) -> Settings:
         settings = self._settings
@@ -346,7 +346,7 @@ class Readers(Intake):
     def _hung(self, process: Process, index: int, seconds: float) -> None:
         if process.key < HOME:
             _log.warning("%s has been hanging for %.1f s; it is started again", _OTHERS[process.key], seconds)
-            self._unregistered_until[index] = time.monotonic() + REGISTER_PAUSE_S
+            self._registrations.put_off(index, time.monotonic())
             self._processes.end(process, "hung")
             return
         if index == DRIVER:
@@ -375,7 +375,7 @@ class Readers(Intake):
         if process.key < HOME:
             _log.warning("%s ended (%s); it is started again", _OTHERS[process.key], code)
             if where is not None and crashed:
-                self._unregistered_until[where.gpu] = time.monotonic() + REGISTER_PAUSE_S
+                self._registrations.put_off(where.gpu, time.monotonic())
             self._processes.end(process, "died")
             return
         _log.warning("a reader of the GPUs ended (%s); it is started again", code)

@@ -23,11 +23,15 @@ ELSEWHERE: Final = -2
 
 
 class Where(NamedTuple):
-    """What is being talked to: the NVML index of a GPU, or `DRIVER`; for how long, and whether that is too long."""
+    """What is being talked to: the NVML index of a GPU, or `DRIVER`; for how long, and whether that is too long.
+
+    `slow`: half as long as that, which is long enough for others not to wait any more.
+    """
 
     gpu: int
     seconds: float
     late: bool
+    slow: bool = False
 
 
 class Whereabouts:
@@ -64,7 +68,7 @@ class Whereabouts:
         if not since or words[_SINCE] != since:
             return None
         waited = time.monotonic_ns() - since
-        return Where(index, waited / 1e9, waited > limit)
+        return Where(index, waited / 1e9, waited > limit, 2 * waited > limit)
 
     def close(self) -> None:
         """Let go of the memory."""

@@ -64,6 +64,10 @@ class Settings:
     def open_driver(self) -> Driver:
         """Open the driver that these settings name."""
         with _opening:
+            # numpy imports these when one of their functions is first called, which would be in a thread of ours.
+            import numpy.fft
+            import numpy.ma  # noqa: F401
+
             node_s = inf if self.interval_s is None else self.interval_s
             driver = open_driver(self.spec, clock=self.clock, groups=LIBRARY_GROUPS, node_s=node_s)
         if self.interval_s is not None and self.interval_s < (its_own_s := getattr(driver, "interval_s", 0.0)):
@@ -84,7 +88,7 @@ disabled: bool = _disabled()
 
 _settings = Settings()
 _lock = threading.RLock()  # a signal's handler may run a region while one is being started
-#: Held while a driver's modules are imported: a child that is forked meanwhile could never import them.
+#: Held while modules are imported in a thread of ours: a child that is forked meanwhile could never import them.
 _opening = threading.RLock()
 #: A fork waits for that at most so long.
 _OPENING_S: Final = 1.0

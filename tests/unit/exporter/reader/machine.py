@@ -138,6 +138,10 @@ class Virtual(FakeProcess):
         super().order_leave(indices)
         self._follow("leave", sorted(indices))
 
+    def order_only(self, index: int) -> None:
+        super().order_only(index)
+        self._follow("only", index)
+
     def order_watch(self, gpus: Mapping[int, str]) -> None:
         super().order_watch(gpus)
         self._follow("watch", dict(gpus))

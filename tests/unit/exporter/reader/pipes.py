@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from gpu_profile.catalogue import SIGNALS, Signal
 from gpu_profile.catalogue.samples import Device
+from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.settings import Settings
 from gpu_profile_exporter.reader.whereabouts import Where
 from gpu_profile_exporter.reader.wire import Message
@@ -44,7 +45,7 @@ class FakeProcess:
         self.pid = id(self) % 100_000
         self.exit_code: int | None = None
         self.where: Where | None = None
-        self.hung_up = False
+        self.hung_up = self.handed_over = False
         self.reopened = 0
         self.killed = self.closed = False
         #: Whether a kill ends it: not while a call holds it in the kernel.
@@ -59,6 +60,13 @@ class FakeProcess:
         yield from waiting
         if self.error is not None:
             raise self.error
+
+    def reads(self, index: int | None) -> bool:
+        return Process.reads(self, index)  # type: ignore[arg-type]
+
+    def order_only(self, index: int) -> None:
+        self.key = self.only = index
+        self.handed_over = True
 
     def order_leave(self, indices: Collection[int]) -> None:
         self.leave = frozenset(indices)

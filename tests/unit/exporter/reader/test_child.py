@@ -292,3 +292,16 @@ def test_who_has_nothing_to_say_shows_that_it_lives(wires: Wires) -> None:
 def test_power_is_not_told_where_the_driver_has_none(made: Child) -> None:
     capabilities = made.turn()[0][2]
     assert (POWER.key, False, "not supported") in capabilities
+
+
+def test_it_stays_with_the_gpu_that_held_it_up_when_it_is_told_so(made: Child) -> None:
+    made.run(1)
+    made.reading.follow(("only", 1))
+    found = made.run(3)
+    assert ("gone", "GPU-a") in found
+    assert sum(values(found[1:], "GPU-a")) == 0
+    assert values(found[1:], "GPU-b")
+    assert {state.device.uuid for state in made.reading.states.values()} == {"GPU-b"}
+    made.reading.follow(("reopen",))
+    made.run(1)
+    assert {state.device.uuid for state in made.reading.states.values()} == {"GPU-b"}

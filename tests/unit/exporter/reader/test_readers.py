@@ -13,10 +13,11 @@ from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.reader import presence, processes, readers
 from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
-from gpu_profile_exporter.reader.pace import PROMPT_FOR_S, SLOW_ROUNDS
-from gpu_profile_exporter.reader.presence import REVIVE_S, UNREAD_S
+from gpu_profile_exporter.reader.pace import HELD_UP_PAUSE_S, PROMPT_FOR_S, SLOW_ROUNDS
+from gpu_profile_exporter.reader.presence import REVIVE_S, STALE_S, UNREAD_S
 from gpu_profile_exporter.reader.processes import LONGEST_PAUSE_S
-from gpu_profile_exporter.reader.readers import LOOK_S, PATIENCE_S, REGISTER_PAUSE_S, SILENT_S, STALE_S, Readers
+from gpu_profile_exporter.reader.readers import LOOK_S, PATIENCE_S, SILENT_S, Readers
+from gpu_profile_exporter.reader.registrations import REGISTER_PAUSE_S
 from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, Settings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Where
 from gpu_profile_exporter.reader.wire import WireError
@@ -614,3 +615,87 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_the_reason_is_told(
 def test_how_often_readers_were_started_again_is_told_from_0_on(keeper: Keeper) -> None:
     found = {reading.attributes["reason"]: reading.value for reading in keeper.readers.readings(0)}
     assert found == {"died": 0, "hung": 0, "released": 0, "stale_library": 0}
+
+
+# ---------------------------------------------------------------------- a GPU that holds the others up
+
+
+def held_up(keeper: Keeper, index: int, seconds: float = 0.3) -> FakeProcess:
+    """The process that reads all has been in a call to this GPU for half of what that may take."""
+    process = keeper.home
+    process.where = Where(index, seconds, late=False, slow=True)
+    keeper.turn()
+    return process
+
+
+def test_a_call_that_takes_long_keeps_its_process_and_another_one_reads_the_others(keeper: Keeper) -> None:
+    keeper.meet(0, 1, 2)
+    first = held_up(keeper, 1)
+    assert not first.killed
+    assert (first.key, first.only, first.uuids) == (1, 1, {"GPU-1"})
+    assert keeper.home is not first
+    assert keeper.home.settings.leave == (1,)
+    assert set(keeper.up().values()) == {True}
+    assert keeper.readers.restarts.total() == 0
+
+
+def test_a_call_that_never_returns_is_told_of_and_its_process_ended_while_the_others_are_read(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    first = held_up(keeper, 1)
+    keeper.meet(0)
+    first.where = Where(1, 0.6, late=True, slow=True)
+    keeper.turn()
+    assert keeper.up() == {"GPU-0": True, "GPU-1": False}
+    assert keeper.readers.states["GPU-1"].reason == "a call to it hangs in the driver"
+    home = keeper.home
+    first.where = Where(1, PATIENCE_S + 0.1, late=True, slow=True)
+    keeper.turn()
+    assert first.killed
+    assert keeper.home is home
+    assert keeper.readers.restarts["hung"] == 1
+
+
+def test_a_gpu_that_answered_late_once_is_read_with_the_others_again(keeper: Keeper) -> None:
+    keeper.meet(0, 1)
+    first = held_up(keeper, 1)
+    keeper.meet(0)
+    first.where = None
+    for _ in range(round(PROMPT_FOR_S) + 2):
+        keeper.hear(first, a_round(took={"GPU-1": PROMPT}))
+        keeper.turn(each_s=1.0)
+    assert first.killed
+    assert keeper.apart() == []
+    assert keeper.home.leave == frozenset()
+
+
+def test_one_after_another_and_at_most_half_of_the_gpus_are_read_apart(keeper: Keeper) -> None:
+    keeper.meet(0, 1, 2, 3, 4)
+    held_up(keeper, 1)
+    keeper.meet(0, 2, 3, 4)
+    held_up(keeper, 2)
+    assert keeper.apart() == [1]  # too soon
+    keeper.time.now += HELD_UP_PAUSE_S
+    held_up(keeper, 2)
+    keeper.meet(0, 3, 4)
+    keeper.time.now += HELD_UP_PAUSE_S
+    held_up(keeper, 3)
+    assert keeper.apart() == [1, 2]
+
+
+@pytest.mark.parametrize(("gpus", "index"), [((0,), 0), ((0, 1), DRIVER), ((0, 1), EVENTS)])
+def test_who_holds_nobody_up_stays(keeper: Keeper, gpus: Sequence[int], index: int) -> None:
+    keeper.meet(*gpus)
+    first = held_up(keeper, index)
+    assert keeper.home is first
+    assert keeper.apart() == []
+
+
+def test_where_the_next_process_counts_gpus_otherwise_the_one_that_was_left_is_started_anew(keeper: Keeper) -> None:
+    keeper.meet(0, 1, 2)
+    first = held_up(keeper, 1)
+    # GPU 0 is gone, and what was 2 is 1 now, which is the one to leave.
+    keeper.hear(keeper.home, ("open", "nvml", "570", "nvml", {}, False))
+    keeper.turn()
+    assert first.killed
+    assert keeper.apart() == [1]
+    assert keeper.up()["GPU-2"]

@@ -267,6 +267,41 @@ def test_forked_child_reads_the_same_gpus_as_its_parent(tmp_path: Path) -> None:
     assert python(FORK, str(node), "fork") == "done\n"
 
 
+IMPORTING = """
+import os, sys, threading, time
+
+importing = threading.Event()
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy.ma":
+            importing.set()
+            time.sleep(0.3)
+
+sys.meta_path.insert(0, Slow())
+from gpu_profile import configure, region
+from gpu_profile.driver.simulated import SimulatedQueue, Work
+
+queue = SimulatedQueue(sys.argv[1])
+configure(backend=f"simulated:{sys.argv[1]}", stream=queue)
+with region("parent"):
+    queue.launch(Work(seconds=0.1, flops=1e12))
+    queue.synchronize()
+assert importing.wait(20)
+pid = os.fork()
+if not pid:
+    thread = threading.Thread(target=__import__, args=("numpy.ma",), daemon=True)
+    thread.start()
+    thread.join(10)
+    os._exit(int(thread.is_alive()))
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_child_can_import_what_its_parents_sampler_was_importing_when_it_was_forked(tmp_path: Path) -> None:
+    assert python(IMPORTING, str(simulated.create(tmp_path / "node"))) == "0\n"
+
+
 # ------------------------------------------------------------------ the end of a process
 
 EXIT = """
