@@ -9,7 +9,7 @@ from rulefiles import Alert, Group
 
 from gpu_profile.catalogue.allocation import ATTRIBUTION_UP
 from gpu_profile.catalogue.http import CERTIFICATE_END
-from gpu_profile.catalogue.metrics import BUILD_INFO, DEVICE_UP, DRIVER_UP, OBSERVED, SAMPLE_AGE
+from gpu_profile.catalogue.metrics import BUILD_INFO, DEVICE_INFO, DEVICE_UP, DRIVER_UP, OBSERVED, SAMPLE_AGE
 from gpu_profile.catalogue.push import DROPPED, FAILURES, SENT
 from gpu_profile.catalogue.self_metrics import READER_RESTARTS, SERIES_DROPPED
 
@@ -62,8 +62,11 @@ GROUP: Final = Group(
             "GpuBusyTimeMissing",
             "warning",
             "5m",
-            # A GPU that never told its busy time, such as one that is cut into MIG instances, is not missing it.
-            f"{DEVICE_UP.prometheus} == 1\nand on (job, instance, hw_id)\nincrease({OBSERVED.prometheus}[1d]) > 0\n"
+            # A GPU that is cut into MIG instances has no busy time, nor have these without GPM: it is not missing.
+            f"{DEVICE_UP.prometheus} == 1\nand on (job, instance, hw_id) (\n"
+            f'  {DEVICE_INFO.prometheus}{{kind="gpu"}} or increase({OBSERVED.prometheus}[1d]) > 0\n'
+            f")\nunless on (job, instance, hw_id)\n"
+            f'label_replace({DEVICE_INFO.prometheus}{{kind="mig"}}, "hw_id", "$1", "hw_parent", "(.+)")\n'
             f"unless on (job, instance, hw_id)\nrate({OBSERVED.prometheus}[5m]) > 0.5",
             f"{GPU} is up, but does not tell how busy it is",
             "For five minutes the driver has told the busy time of less than half of the time, though the device "

@@ -9,6 +9,8 @@ from rulefiles import Group, Recording
 
 from gpu_profile.catalogue.metric import Metric
 from gpu_profile.catalogue.metrics import (
+    ACTIVITY,
+    ACTIVITY_OBSERVED,
     BUSY,
     REGION_BUSY,
     REGION_BUSY_UNCERTAIN,
@@ -18,6 +20,10 @@ from gpu_profile.catalogue.metrics import (
 )
 
 _CALLS = by("job, region", rate(series(REGION_DURATION, part="_count"), "5m"))
+
+
+def _units(metric: Metric) -> str:
+    return by("instance, hw_id, nvidia_gpu_unit", rate(series(metric), "5m"), "max")
 
 
 def _base(metric: Metric) -> str:
@@ -41,6 +47,12 @@ DEVICES: Final = Group(
             f"instance:{_base(BUSY)}:avg_rate5m",
             by("instance", physical(rate(series(BUSY), "5m")), "avg"),
             "Mean utilisation of a node's GPUs (MIG instances are parts of them) over the last five minutes.",
+        ),
+        Recording(
+            f"instance_hw_id_unit:{_base(ACTIVITY)}:ratio_rate5m",
+            f"{_units(ACTIVITY)}\n  /\n({_units(ACTIVITY_OBSERVED)} > 0)",
+            "Activity of each unit of a device (SMs, tensor cores, memory): mean of the last five minutes, as far as "
+            "it was measured.",
         ),
     ),
 )

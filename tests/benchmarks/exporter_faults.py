@@ -124,12 +124,12 @@ they are told as down at the latest when it has been silent for 5 s.
 
 The driver is called in processes of their own, the readers; the exporter itself never calls it. A reader leaves in
 shared memory which GPU it is talking to and since when. When a call takes longer than a quarter of a second, the reader
-stays with that GPU alone, and another one reads the others at once; after half a second the GPU is told as down. A call
-that takes longer than 4 s costs the reader its life, and the GPU is tried again by another one, for as long as it takes.
-A GPU that answers slowly each time gets a reader of its own too, and so does one in whose call a reader crashed. Once it
-has answered promptly for 10 s it is read with the others again. XID errors are heard by a process of its own, which is
-restarted where the look for events hangs; the GPUs are read on meanwhile. One process, the launcher, forks all others,
-which live on if it is killed.
+stays with that GPU alone, and another one reads the others at once; after half a second the GPU is told as down. A
+call that takes longer than 4 s costs the reader its life, and the GPU is tried again by another one, for as long as it
+takes. A GPU that answers slowly each time gets a reader of its own too, and so does one in whose call a reader crashed.
+Once it has answered promptly for 10 s it is read with the others again. XID errors are heard by a process of its own,
+which is restarted where the look for events hangs; the GPUs are read on meanwhile. One process, the launcher, forks all
+others, which live on if it is killed.
 
 A library of another version than the kernel's driver cannot be used by a process that has loaded it: its reader is
 replaced every 3 s until one can.
@@ -140,8 +140,9 @@ replaced every 3 s until one can.
   more about 1.5 s longer. At most half of the GPUs are read apart because they are slow.
 - A call to `nvmlInit` that never returns is given up after 30 s, for the GPUs of a node may take that long to be
   initialised. Here it returns when the fault ends.
-- What is *not permitted* or *not supported* is not asked for again before the GPU is opened anew: after a loss, a
-  change of its MIG instances, or a restart of its reader, such as `gpu-profile-exporter release --for 1s`.
+- What is *not permitted* or *not supported* from the start is not asked for again before the GPU is opened anew: after
+  a loss, a change of its MIG instances, or a restart of its reader, such as `gpu-profile-exporter release --for 1s`.
+  What had answered before is asked for again after 5 s, and ever more seldom, at least every five minutes.
 - A counter that the driver itself sets back (energy, throttling, NVLink) is told as it is; `rate()` and `increase()`
   know what to do. Busy time and PCIe bytes are summed up by the exporter and go on.
 - A reader that is stopped from outside is replaced after 5 s, in which nothing is read.

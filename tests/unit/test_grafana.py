@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from support.exporter import scrape, step_for
-from support.nodes import node_of
+from support.nodes import HALF, node_of
 
 from gpu_profile.catalogue import METRICS, Instrument, Metric
 from gpu_profile.catalogue.allocation import ALLOCATION_METRICS
@@ -183,12 +183,14 @@ def test_a_rule_uses_only_names_and_labels_of_the_catalogue(rule: dict[str, Any]
 
 @pytest.fixture(scope="module")
 def by_default(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """The labels of all series that two GPUs have under the default settings, once an error was reported."""
+    """The labels of all series under the default settings of two GPUs, one with an error, and of one that is cut."""
     directory, clock = tmp_path_factory.mktemp("default"), FakeClock()
     counters = [f"NVML_FI_DEV_{row.source.removeprefix('field ')}" for row in THROTTLES]
     lacking = f"unsupported = {json.dumps(counters)}\n"  # so they are integrated
     xid = '[[fault]]\nkind = "xid"\nxid = 79\nfrom_s = 3\n'
-    simulated.create(directory, node_of("H100 SXM") + node_of("A10G") + lacking + xid, clock=clock)
+    simulated.create(
+        directory, node_of("H100 SXM") + node_of("A10G") + lacking + node_of("H100 SXM") + HALF + xid, clock=clock
+    )
     sampler = Sampler(lambda: open_driver(f"simulated:{directory}", clock=clock), clock=clock)
     step_for(sampler, clock, 12)
     families = text_string_to_metric_families(scrape(sampler, clock))

@@ -233,6 +233,32 @@ def test_an_alert_fires_when_it_should_and_only_then(name: str, tmp_path: Path) 
 
 
 @pytest.mark.debian
+@pytest.mark.parametrize(
+    ("observed", "kind", "cut", "fires"),
+    [
+        (None, "gpu", False, 1),
+        ("0x1700", "gpu", False, 1),
+        ("0+60x30 1800x1670", "gpu", False, 1),
+        ("0+60x1550 93000x150", "mig", False, 1),
+        ("0+60x1700", "gpu", False, 0),
+        (None, "mig", False, 0),
+        (None, "gpu", True, 0),
+    ],
+)
+def test_busy_time_is_missed_from_the_start_and_for_longer_than_a_day(
+    observed: str | None, kind: str, cut: bool, fires: int, tmp_path: Path
+) -> None:
+    told = {f"gpu_profile_device_up{{{GPU}}}": "1x1700"}
+    parent = ', hw_parent="GPU-0"' if kind == "mig" else ""
+    told[f'gpu_profile_device_info{{{GPU}, kind="{kind}"{parent}}}'] = "1x1700"
+    if observed is not None:
+        told[f"gpu_profile_observed_seconds_total{{{GPU}}}"] = observed
+    if cut:
+        told[f'gpu_profile_device_info{{{NODE}, hw_id="MIG-1", kind="mig", hw_parent="GPU-1"}}'] = "1x1700"
+    promtool(tmp_path, 1650, told, [firing("GpuBusyTimeMissing", fires)])
+
+
+@pytest.mark.debian
 @pytest.mark.parametrize("code", [43, 79, 92, 777])
 def test_the_first_error_of_any_code_is_seen_and_ends_with_its_window(code: int, tmp_path: Path) -> None:
     name = {43: "GpuXidOfProgram", 79: "GpuXidCritical"}.get(code, "GpuXid")
@@ -252,6 +278,10 @@ def test_the_recording_rules_compute_utilisation_and_the_cost_of_a_call(tmp_path
     series = {
         f"gpu_profile_busy_seconds_total{{{GPU}}}": "0+15x20",
         'gpu_profile_busy_seconds_total{instance="n:9400", job="g", hw_id="GPU-2"}': "0+45x20",
+        f'gpu_profile_activity_seconds_total{{{GPU}, nvidia_gpu_unit="sm"}}': "0+12x20",
+        f'gpu_profile_activity_observed_seconds_total{{{GPU}, nvidia_gpu_unit="sm"}}': "0+30x20",
+        f'gpu_profile_activity_seconds_total{{{GPU}, nvidia_gpu_unit="dram"}}': "7x20",
+        f'gpu_profile_activity_observed_seconds_total{{{GPU}, nvidia_gpu_unit="dram"}}': "9x20",
         'gpu_profile_busy_seconds_total{instance="n:9400", job="g", hw_id="MIG-3"}': "0+60x20",
         'gpu_profile_device_info{kind="gpu", hw_id="GPU-1"}': "1x20",
         'gpu_profile_device_info{kind="gpu", hw_id="GPU-2"}': "1x20",
@@ -266,6 +296,11 @@ def test_the_recording_rules_compute_utilisation_and_the_cost_of_a_call(tmp_path
     expected = [
         ("instance_hw_id:gpu_profile_busy_seconds:rate5m", 'instance="n:9400", hw_id="GPU-1"', 0.25),
         ("instance:gpu_profile_busy_seconds:avg_rate5m", 'instance="n:9400"', 0.5),
+        (
+            "instance_hw_id_unit:gpu_profile_activity_seconds:ratio_rate5m",
+            'instance="n:9400", hw_id="GPU-1", nvidia_gpu_unit="sm"',
+            0.4,
+        ),
         ("job_region:gpu_profile_region_energy_joules:per_call_rate5m", 'job="s", region="train"', 15),
         ("job_region:gpu_profile_region_busy_seconds:per_call_rate5m", 'job="s", region="train"', 0.25),
     ]

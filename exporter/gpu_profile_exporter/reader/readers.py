@@ -263,13 +263,9 @@ class Readers(Intake):
         unread = [uuid for uuid, state in self.states.items() if state.up and uuid not in read]
         for uuid in self._losses.unread(unread, now):
             self.gone(self.states[uuid], "no process reads it")
-        lost = [
-            uuid
-            for uuid, state in self.states.items()
-            # Without a driver all are down; one that hangs has a reader of its own, which starts NVML each time.
-            if self.driver is not None and self._missing(state)
-        ]
-        if self._losses.revive(lost, now):
+        # Without a driver all are down; one that hangs has a reader of its own, which starts NVML each time.
+        states = self.states.items() if self.driver is not None else ()
+        if self._losses.revive([uuid for uuid, state in states if self._missing(state)], now):
             self._reopen()
 
     def _reconcile(self, process: Process) -> None:
@@ -279,6 +275,8 @@ class Readers(Intake):
         # Its NVML may count otherwise than those before: what has which index is known once they were started anew.
         before = [other for other in self._processes if other.handed_over and process.key == HOME and unlisted]
         for other in before:
+            if (where := other.where) is not None and where.slow and where.gpu == other.only:
+                self._hung(other, where.gpu, 0.0)
             self._processes.end(other, "hung", at_once=True)
         for state in unlisted:
             if process.reads(state.device.index) and not before:

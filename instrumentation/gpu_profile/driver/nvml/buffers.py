@@ -18,6 +18,8 @@ _LAYOUT: Final = struct.Struct("@QQ")
 _LONGEST_NS: Final = NS_PER_S
 #: A stamp further ahead of the clock than this is not one.
 _AHEAD_NS: Final = 5 * NS_PER_S
+#: What a fetch gives covers no more time than has passed since the one before, and what a driver may hold back.
+_HELD_BACK_NS: Final = 2 * NS_PER_S
 #: A buffer that gave nothing for this long, three of the longest periods, is taken for one that the GPU does not fill.
 _SILENCE_NS: Final = 3 * NS_PER_S
 
@@ -43,7 +45,7 @@ class Buffer:
         self._kind_reference, self._count_reference = ctypes.byref(self._kind), ctypes.byref(self._count)
         self._rows: Any = (self._row * 0)()
         self._bytes = memoryview(b"")
-        self._last_us = 0
+        self._last_us = self._fetched_ns = 0
         #: Whether it ever had a sample.
         self.told = False
         self._silent_since_ns: int | None = None
@@ -71,11 +73,14 @@ class Buffer:
         if code:
             raise self._failure(code)
 
-    def fetch(self, handle: Any, now_ns: int) -> list[Sample]:
-        """Samples since the last fetch, oldest first. Raises the binding's error; NOT_FOUND means none.
+    def fetch(self, handle: Any, now_ns: int, elapsed_ns: int) -> list[Sample]:
+        """Samples since the last fetch, oldest first; `elapsed_ns` is monotonic. Raises the binding's error; NOT_FOUND
+        means none.
 
         The first fetch gives the newest alone: a driver keeps many seconds (an H200's 14) that no other signal covers.
+        After the clock was set, what it keeps may have stamps that look new.
         """
+        passed_ns, self._fetched_ns = elapsed_ns - self._fetched_ns, elapsed_ns
         if self._last_us * 1000 > now_ns + _AHEAD_NS:
             self._last_us = 0  # the clock was set back, and nothing new would be later than that
         signal, last_us = self.reader.signal, self._last_us
@@ -97,7 +102,7 @@ class Buffer:
                 self._errors.implausible(self.reader.buffer, self._uuid, value)
         self._last_us = last_us
         self.told = self.told or bool(samples)
-        return samples[-1:] if first else samples
+        return samples[-1:] if first else _newest(samples, passed_ns + _HELD_BACK_NS)
 
     def silent(self, now_ns: int) -> bool:
         """Whether the buffer has been asked in vain for so long that it must be taken for unused."""
@@ -106,3 +111,15 @@ class Buffer:
         if self._silent_since_ns is None:
             self._silent_since_ns = now_ns
         return now_ns - self._silent_since_ns >= _SILENCE_NS
+
+
+def _newest(samples: list[Sample], most_ns: int) -> list[Sample]:
+    """The newest samples that cover no more time than that."""
+    if not samples or samples[-1].t_end_ns - samples[0].t_start_ns <= most_ns:
+        return samples
+    covered_ns = 0
+    for i, sample in enumerate(reversed(samples)):
+        covered_ns += sample.t_end_ns - sample.t_start_ns
+        if covered_ns > most_ns:
+            return samples[len(samples) - i :]
+    return samples

@@ -102,11 +102,11 @@ class OpenDevice:
     def drain(self) -> list[Sample]:
         """What the driver buffered since the last drain."""
         samples: list[Sample] = []
-        now = self._clock.now_ns()
+        now, elapsed = self._clock.now_ns(), self._clock.elapsed_ns()
         errors = self._library.errors
         for buffer in list(self._buffers):
             try:
-                samples += buffer.fetch(self.found.handle, now)
+                samples += buffer.fetch(self.found.handle, now, elapsed)
             except errors.failures as failure:
                 rule = errors.met(failure, buffer.reader.buffer, self._uuid)
                 if rule.action in NEVER:

@@ -64,6 +64,8 @@ class NvmlDriver:
         self._users: dict[str, Processes] = {}
         #: How long a device that loses a source again waits to be opened anew.
         self._pauses: dict[str, int] = {}
+        #: What could be read of a device before it lost a source: it is opened anew until that can be read again.
+        self._had: dict[str, frozenset[Signal]] = {}
         self._throttled: dict[str, dict[Signal, int]] = {}
         self._events = XidEvents(self._library, clock)
         self._listens = events
@@ -210,6 +212,7 @@ class NvmlDriver:
         for uuid in list(self._open):
             # What a GPU can do changes with its MIG instances, and a slice that is gone has nothing to free.
             if _shape(found, uuid) != _shape(self._found, uuid):
+                self._had.pop(uuid, None)
                 self._close_device(uuid)
         self._found = found
         for one in found.values():
@@ -244,6 +247,11 @@ class NvmlDriver:
                 self._throttled.setdefault(device.uuid, {}),
                 self._counters_ns,
             )
+            has = frozenset(signal for signal, can in opened.capabilities().items() if can.available)
+            if self._had.setdefault(device.uuid, has) <= has:
+                self._had[device.uuid] = has
+            else:
+                opened.lost_ns = opened.opened_ns
         return opened
 
     def _due_anew(self, opened: OpenDevice, uuid: str) -> bool:

@@ -68,6 +68,36 @@ def test_a_clock_that_is_set_back_does_not_silence_a_buffer(stub: Any, clock: Fa
     assert [(one.t_end_ns, one.value) for one in again] == [(earlier * 1000, 40)]
 
 
+@pytest.mark.parametrize("step_s", [20, 3600])
+def test_a_clock_that_is_set_forward_makes_no_time_that_has_not_passed(
+    stub: Any, clock: FakeClock, driver: NvmlDriver, step_s: int
+) -> None:
+    """Whatever stamps the driver gives what it kept: here those of the new clock."""
+    _buffered(stub, *((T0 - k * STEP, 50) for k in range(100, -1, -1)))
+    device = driver.devices()[0]
+    driver.drain(device)
+    clock.advance(0.5)
+    clock.set_forward(step_s)
+    now_us = clock.now_ns() // 1000
+    _buffered(stub, *((now_us - k * STEP, 50) for k in range(100, -1, -1)))
+    found = [one for one in driver.drain(device) if one.signal is signal("utilization")]
+    assert sum(one.t_end_ns - one.t_start_ns for one in found) <= 2.5e9
+    assert found[-1].t_end_ns == now_us * 1000
+    assert all(a.t_end_ns <= b.t_start_ns for a, b in pairwise(found))
+
+
+def test_what_a_driver_held_back_for_as_long_as_nobody_asked_counts(
+    stub: Any, clock: FakeClock, driver: NvmlDriver
+) -> None:
+    _buffered(stub, (T0, 50))
+    device = driver.devices()[0]
+    driver.drain(device)
+    clock.advance(10.0)
+    _add(stub, *((T0 + k * STEP, 50) for k in range(1, 61)))
+    found = [one for one in driver.drain(device) if one.signal is signal("utilization")]
+    assert len(found) == 60
+
+
 def test_a_drained_signal_is_never_polled(stub: Any, driver: NvmlDriver) -> None:
     _buffered(stub, (T0, 30))
     stub.gpus[0].buffers[MEM] = pynvml.NVML_ERROR_NOT_SUPPORTED

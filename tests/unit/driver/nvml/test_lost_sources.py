@@ -169,3 +169,26 @@ def test_memory_is_told_by_the_older_call_where_there_is_no_newer_one(stub: Any,
     values = {one.signal.key: one.value for one in driver.read(device, Tier.SLOW)}
     assert values["memory_used"] == 5600
     assert "memory_reserved" not in values
+
+
+@pytest.mark.parametrize("code", CODES[:3])
+@pytest.mark.parametrize("lasts_s", [9, 60])
+def test_a_source_that_is_away_while_its_device_is_opened_anew_comes_back_all_the_same(
+    stub: Any, clock: FakeClock, told: Callable[[], set[str]], code: int, lasts_s: int
+) -> None:
+    stub.code |= dict.fromkeys(("nvmlGpmSampleGet", "nvmlGpmMetricsGet", "nvmlGpmQueryDeviceSupport"), code)
+    for _ in range(lasts_s * 10):
+        told()
+    stub.code.clear()
+    assert _until(told, clock, "sm", 3 * lasts_s) <= 2 * lasts_s
+
+
+def test_what_was_never_there_is_not_looked_for_again(stub: Any, clock: FakeClock, driver: NvmlDriver) -> None:
+    stub.code["nvmlGpmQueryDeviceSupport"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    device = driver.devices()[0]
+    driver.read(device, Tier.FAST)
+    asked = stub.count["nvmlGpmQueryDeviceSupport"]
+    for _ in range(600):
+        clock.advance(1.0)
+        driver.read(device, Tier.FAST)
+    assert stub.count["nvmlGpmQueryDeviceSupport"] == asked

@@ -699,3 +699,13 @@ def test_where_the_next_process_counts_gpus_otherwise_the_one_that_was_left_is_s
     assert first.killed
     assert keeper.apart() == [1]
     assert keeper.up()["GPU-2"]
+
+
+def test_a_gpu_that_hangs_while_another_is_gone_is_told_of_before_its_process_is_started_anew(keeper: Keeper) -> None:
+    keeper.meet(0, 1, 2)
+    keeper.hear(keeper.home, state("GPU-0", up=False, reason="lost"))
+    first = held_up(keeper, 1)
+    keeper.meet(2)
+    assert first.killed
+    assert keeper.up() == {"GPU-0": False, "GPU-1": False, "GPU-2": True}
+    assert keeper.readers.states["GPU-1"].reason == "a call to it hangs in the driver"
