@@ -357,3 +357,12 @@ def test_a_place_that_cannot_be_recorded_into_is_found_before_the_command_starts
         assert done.returncode == 2
         assert str(tmp_path / place) in done.stderr
         assert not (tmp_path / "ran").exists()
+
+
+def test_what_a_killed_run_left_goes_with_the_next_one(kept: Path) -> None:
+    script = "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"
+    killed = profile("--backend", "none", "--", sys.executable, "-c", script)
+    assert killed.returncode == -9
+    assert len(list(kept.iterdir())) == 1
+    profile("--backend", "none", "--", "true")
+    assert list(kept.iterdir()) == []

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -189,12 +188,14 @@ def _directory(stack: ExitStack, record: Path | None) -> tuple[Path | None, list
             reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise UsageError(f"{record}: cannot be recorded into: {reason}") from error
         return record.absolute(), []
+    from gpu_profile.driver.simulated.temporary import TemporaryFolder
+
     try:
-        made = tempfile.mkdtemp(prefix="gpu-profile-")
+        made = TemporaryFolder("gpu-profile-run-")
     except OSError as error:
         return None, [f"regions are not shown: no temporary directory: {error.strerror}"]
-    stack.callback(shutil.rmtree, made, ignore_errors=True)
-    return Path(made), []
+    stack.callback(made.remove)
+    return made.path, []
 
 
 def _with_hint(error: CommandNotFoundError, name: str, context: click.Context) -> CommandNotFoundError:

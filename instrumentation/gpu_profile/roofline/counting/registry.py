@@ -29,7 +29,7 @@ _operations: Final[dict[str, Registered]] = {}
 #: By the callable itself: what is profiled as a whole.
 _callables: Final[dict[Any, Registered]] = {}
 #: Formulas that failed, told once each.
-_failed: Final[set[str]] = set()
+_failed: Final[set[tuple[str, int]]] = set()
 _registrations = 0
 
 
@@ -41,8 +41,8 @@ def register_formula(operation: Any, *, flops: Count | None = None, bytes: Count
     is profiled. Both formulas take what the operation takes and return an int, at least 0. For an operation of PyTorch,
     tensors come without data: `shape`, `strides`, `ndim`, `dtype` (a name, such as `float32`), `itemsize`, `numel()`;
     a formula whose parameters have the names of the operation's is called by these, any other by place, with as many
-    arguments as it takes. A formula that raises, or returns something else, leaves that call unknown and never fails
-    it; a warning tells so once.
+    arguments as it takes, which is at least one. A formula that raises, or returns something else, leaves that call
+    unknown and never fails it; a warning tells so once.
 
     Raises TypeError for what cannot be called, ValueError if neither formula is given.
     """
@@ -73,8 +73,8 @@ def asked(count: Count, values: Mapping[str, Any], operation: str) -> int | None
     try:
         return checked(_applied(count, values))
     except Exception as error:  # noqa: BLE001 - a user's formula must not fail the user's call
-        if operation not in _failed:
-            _failed.add(operation)
+        if (operation, _registrations) not in _failed:
+            _failed.add((operation, _registrations))
             _log.warning(
                 "gpu-profile: a formula registered for %s failed, and its calls are unknown: %r", operation, error
             )
@@ -87,13 +87,17 @@ def _applied(count: Count, values: Mapping[str, Any]) -> Any:
     except (TypeError, ValueError):  # what is built in may not tell
         return count(**values)
     named = {each.name for each in parameters if each.kind not in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL)}
-    if named >= values.keys() or any(each.kind is each.VAR_KEYWORD for each in parameters):
+    places = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
+    rest = {each.name for each in parameters if each.kind is each.VAR_KEYWORD}
+    if named >= values.keys() or (rest and named - rest <= values.keys()):
         return count(**values)
+    if rest:
+        by_place, by_name = list(values.values())[:places], list(values.items())[places:]
+        return count(*by_place, **dict(by_name))
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return count(*values.values())
     if named and named <= values.keys() and len(named) == len(parameters):  # by name, what it asks for
         return count(**{name: values[name] for name in named})
-    places = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
     # One that takes nothing is no formula of what it is asked about: the call says so.
     return count(*list(values.values())[: max(1, places)])
 

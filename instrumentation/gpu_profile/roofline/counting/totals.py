@@ -36,6 +36,8 @@ class Totals:
         self._bytes = 0
         self._by_precision: Counter[Precision] = Counter()
         self._unknown: Counter[str] = Counter()
+        #: Of these, the ones with a formula of the user's that failed.
+        self._failing: set[str] = set()
         self._opaque: Counter[str] = Counter()
         self._operations = 0
         self._largest = 0
@@ -49,6 +51,8 @@ class Totals:
         flops = _checked(lambda: _flops(call)) if own is None else asked(own, call.values, call.name)
         if flops is None:
             self._unknown[call.name] += count
+            if own is not None:
+                self._failing.add(call.name)
         elif flops:
             self._flops += flops * count
             if (precision := self._precision(call)) is not None:
@@ -75,7 +79,11 @@ class Totals:
             why = dict.fromkeys(("flops", "bytes"), NOTHING_SEEN)
         if self._unknown:
             known = f"; at least {si(self._flops, 'FLOP')} without it" if self._flops else ""
-            why.setdefault("flops", f"no formula for {_names(self._unknown)}{known}")
+            without = Counter({name: n for name, n in self._unknown.items() if name not in self._failing})
+            failed = Counter({name: n for name, n in self._unknown.items() if name in self._failing})
+            parts = [f"no formula for {_names(without)}"] if without else []
+            parts += [f"the formula registered for {_names(failed)} failed"] if failed else []
+            why.setdefault("flops", f"{' and '.join(parts)}{known}")
         if self._opaque:
             why.setdefault("bytes", f"tensors without plain memory (sparse, nested, …) in {_names(self._opaque)}")
         return Work(

@@ -180,8 +180,9 @@ def test_a_users_formula_replaces_the_projects_own() -> None:
         lambda mat2, **_: 2 * mat2.shape[1],
         lambda mat2: 2 * mat2.shape[1],
         lambda left, right=None: left.shape[0] * right.shape[1],
+        lambda left, **others: left.shape[0] * others["mat2"].shape[1],
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_a_formula_may_name_what_it_takes_as_it_likes(formula: Any) -> None:
     register_formula(torch.ops.aten.mm, flops=formula)
@@ -209,6 +210,12 @@ def test_a_formula_that_fails_is_told_once(caplog: pytest.LogCaptureFixture) -> 
     (line,) = [record.getMessage() for record in caplog.records]
     assert "registered for aten.tanh failed" in line
     assert "no_such_thing" in line
+    caplog.clear()
+    register_formula(torch.ops.aten.tanh, flops=lambda x: 1 // 0)
+    work = counted(lambda: torch.linalg.inv(torch.tanh(torch.eye(4))))
+    assert "ZeroDivisionError" in caplog.text  # it is another one
+    why = "no formula for aten.linalg_inv_ex and the formula registered for aten.tanh failed"
+    assert work.reasons["flops"] == why
 
 
 @pytest.mark.parametrize(
