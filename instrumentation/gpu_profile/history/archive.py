@@ -271,11 +271,16 @@ class History:
             return Extent(0, 0, None, 0, 0)
         starts, ends = self._edges.starts, self._edges.ends
         first, last = blocks[0], blocks[-1]
+        if first == last and int(starts[first]) < a_ns:  # mostly: the newest block, from somewhere in it on
+            return self.table(first).extent(a_ns, b_ns)
         parts = [k for k in {first, last} if int(starts[k]) < a_ns or int(ends[k]) > b_ns]
         inner = slice(first + (first in parts), last + 1 - (last in parts))
-        held = self._edges.readings[inner] > 0
-        peak = self._edges.peaks[inner][held].max().item() if held.any() else None
-        found = Extent(0, 0, peak, int(self._edges.readings[inner].sum()), 0)
+        found = Extent(0, 0, None, 0, 0)
+        if inner.start < inner.stop:
+            readings = self._edges.readings[inner]
+            held = readings > 0
+            peak = self._edges.peaks[inner][held].max().item() if held.any() else None
+            found = Extent(0, 0, peak, int(readings.sum()), 0)
         for k in parts:
             found = found.with_part(self.table(k).extent(a_ns, b_ns))
         return found
