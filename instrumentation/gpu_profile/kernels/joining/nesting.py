@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import heappop, heappush
+from typing import Final
 
 import numpy as np
 
 from gpu_profile.kernels.joining.columns import Numbers
 
+#: Where starts and durations are whole µs, what is inside may end so much later than what is around it.
+_ROUNDED_NS: Final = 2_000
+
 
 class Nesting:
     """Intervals `[starts, ends)` on `threads`, numbered by their places in these arrays.
 
-    `parents` are the innermost that were open around each when it began, -1: none. `crossing` counts those that end
-    after one that they began in: then the one that began last is taken for the innermost.
+    `parents` are the innermost that were open around each from its beginning to its end, -1: none. `crossing` counts
+    those that end after one that they began in, as those of coroutines do: neither is inside the other, and while both
+    are open, the one that began last is taken for the innermost.
     """
 
     def __init__(self, threads: Numbers, starts: Numbers, ends: Numbers) -> None:
@@ -31,8 +36,8 @@ class Nesting:
     def _sweep(self, order: Numbers) -> tuple[Numbers, Numbers]:
         moments: list[int] = []
         innermost: list[int] = []
-        #: In the order in which they began.
-        opened: dict[int, None] = {}
+        #: In the order in which they began, with their ends.
+        opened: dict[int, int] = {}
         closing: list[tuple[int, int, int]] = []
         parents = self.parents
         for place, (number, start, end) in enumerate(
@@ -40,9 +45,8 @@ class Nesting:
         ):
             while closing and closing[0][0] <= start:
                 self._close(closing, opened, moments, innermost)
-            around = next(reversed(opened), -1)
-            parents[number] = around
-            opened[number] = None
+            parents[number] = next((n for n, until in reversed(opened.items()) if end <= until + _ROUNDED_NS), -1)
+            opened[number] = end
             # Of those that end together, the innermost first.
             heappush(closing, (end, -place, number))
             moments.append(start)
@@ -52,7 +56,7 @@ class Nesting:
         return np.array(moments, np.int64), np.array(innermost, np.int64)
 
     def _close(
-        self, closing: list[tuple[int, int, int]], opened: dict[int, None], moments: list[int], innermost: list[int]
+        self, closing: list[tuple[int, int, int]], opened: dict[int, int], moments: list[int], innermost: list[int]
     ) -> None:
         end, _, number = heappop(closing)
         self.crossing += number != next(reversed(opened))

@@ -112,6 +112,25 @@ def test_regions_that_cross_on_a_thread_are_counted_and_the_last_begun_is_taken(
     assert dict(found.notes) == {"regions that end after one that they began in, on the same thread": 1}
 
 
+def test_of_regions_that_cross_as_coroutines_do_neither_has_what_the_other_launched() -> None:
+    us = 1_000
+    found = report(
+        Range("step", MAIN, 0, 900 * us),
+        Range("a", MAIN, 10 * us, 50 * us),
+        Range("b", MAIN, 20 * us, 100 * us),
+        *(launch(n, at * us, at * us + 5, at * us + 9) for n, at in enumerate((15, 30, 60, 70), start=1)),
+    )
+    assert {r.name: (r.operations, r.own) for r in found.regions} == {"step": (4, 0), "a": (1, 1), "b": (3, 3)}
+
+
+def test_a_region_that_ends_later_than_what_is_around_it_by_rounding_alone_is_inside() -> None:
+    us = 1_000
+    found = report(
+        Range("outer", MAIN, 0, 50 * us), Range("inner", MAIN, 20 * us, 51 * us), launch(1, 30 * us, 40 * us, 45 * us)
+    )
+    assert found.region("outer").operations == 1
+
+
 def test_operations_without_a_call_or_with_an_unclear_one_are_counted_and_belong_to_nobody() -> None:
     found = report(
         Range("a", MAIN, 0, 100),
