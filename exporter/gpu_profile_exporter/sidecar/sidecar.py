@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from gpu_profile.catalogue import receive as rows
 from gpu_profile.clock import Clock
@@ -15,7 +17,7 @@ from gpu_profile.driver.node.table import directory_of
 from gpu_profile.errors import UsageError
 from gpu_profile.regions.telemetry.server_spans import parse_rule
 from gpu_profile.units import MIB
-from gpu_profile_exporter.config import Config, Forward
+from gpu_profile_exporter.config import Address, Config, Forward
 from gpu_profile_exporter.push.disk_queue import DiskQueue
 from gpu_profile_exporter.push.pusher import client
 from gpu_profile_exporter.push.queue import BatchQueue
@@ -31,6 +33,8 @@ from gpu_profile_exporter.sidecar.receiver import REASONS, Receiver, passed_to, 
 #: What of a signal may wait for the next receiver in memory.
 _MOST_BYTES: Final = 256 * MIB
 _MOST_BATCHES: Final = 4_096
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - to be recognised
+_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 #: Files on disk of which a part is done already.
 _FILES: Final = 32 * MIB
 
@@ -81,6 +85,7 @@ class Sidecar:
         if settings.grpc is not None:
             self.counts.append(Counts())
             self.grpc_server = GrpcReceiver(settings.grpc, takes, self.counts[-1], web_config_file=web)
+        _refuse_own(config.forward.endpoint, [server.address for server in self._servers])
 
     @property
     def _passing(self) -> list[Sender]:
@@ -130,6 +135,16 @@ class Sidecar:
         for sender in self._passing:
             yield from sender.readings(now_ns)
         yield from self.pipeline.join.readings(now_ns)
+
+
+def _refuse_own(endpoint: str, addresses: Iterable[Address]) -> None:
+    """What a receiver sent to itself would go round for ever."""
+    parts = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
+    for address in addresses:
+        names = {address.host} if address.host not in _EVERYWHERE else {*_HERE, socket.gethostname()}
+        names |= _HERE if address.host in _HERE else set()
+        if parts.port == address.port and parts.hostname in names:
+            raise UsageError(f"--forward: {endpoint} is this receiver itself")
 
 
 def _sender(settings: Forward, signal: str, version: str, clock: Clock) -> Sender:

@@ -217,6 +217,19 @@ def test_what_was_acknowledged_outlives_kill_9_with_a_queue_on_disk(
         (["--receive-http=:0", "--forward=http://x:1"], "--receive-http: needs samples to join with: --timeline"),
         (["--receive-http=:0", "--forward=x"], "--forward"),
         (
+            ["--receive-http=:28431", "--forward=http://localhost:28431", "--driver=node:/nonexistent"],
+            "--forward: http://localhost:28431 is this receiver itself",
+        ),
+        (
+            [
+                "--receive-http=127.0.0.1:28431",
+                "--forward=127.0.0.1:28431",
+                "--forward-protocol=grpc",
+                "--driver=node:/nonexistent",
+            ],
+            "--forward: 127.0.0.1:28431 is this receiver itself",
+        ),
+        (
             ["--receive-http=:0", "--forward=http://x:1", "--driver=node:/nonexistent", "--forward-queue=/dev/null/x"],
             "--forward-queue: /dev/null/x/received: no queue can be kept there: Not a directory",
         ),
