@@ -53,7 +53,11 @@ class _File:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if new else 0), 0o600)
         self.end, self.counted, self.waiting = len(MAGIC), 0, 0
         if new:
-            os.pwrite(self.descriptor, MAGIC, 0)
+            try:
+                os.pwrite(self.descriptor, MAGIC, 0)
+            except OSError:
+                self.close(remove=True)
+                raise
 
     def close(self, *, remove: bool) -> None:
         os.close(self.descriptor)
@@ -107,16 +111,19 @@ class DiskQueue:
             _log.warning("%s cannot be read, and stays: %s", self._path(number), error.strerror)
             return
         length = os.fstat(file.descriptor).st_size
+        if length < len(MAGIC):  # it was begun on a full disk
+            file.close(remove=True)
+            return
         if os.pread(file.descriptor, len(MAGIC), 0) != MAGIC:
             _log.warning("%s is no queue of this version, and stays", file.path)
             file.close(remove=False)
             return
-        self._files[number] = file
+        self._files[number], damaged = file, False
         while file.end + _HEADER.size <= length:
             size, check, items, last = _HEADER.unpack(os.pread(file.descriptor, _HEADER.size, file.end))
             flags = last & 0xFF
             if _header(size, check, items, flags) != _HEADER.pack(size, check, items, last):
-                _log.warning("%s is damaged at %d: what follows there is lost", file.path, file.end)
+                damaged = True
                 break
             if file.end + _HEADER.size + size > length:
                 break
@@ -124,13 +131,21 @@ class DiskQueue:
                 file.waiting += 1
                 yield Record((number, file.end), items, size, bool(flags & _PLAIN))
             self._grow(file, size)
+        if damaged:
+            # How much is lost cannot be told: it is there to be looked at.
+            kept = file.path.with_suffix(".damaged")
+            file.path.rename(kept)
+            file.path = kept
+            _log.error(
+                "%s is damaged at byte %d: what follows there is not sent on, and the file stays", kept, file.end
+            )
         if not file.waiting:
-            self._remove(number)
+            self._remove(number, keep=damaged)
 
     # ------------------------------------------------------------------ in
 
     def has_room(self, size: int) -> bool:
-        """Whether a record of so many bytes would be taken."""
+        """Whether a record of so many bytes would be taken, as far as is known without writing it."""
         return self.size + max(size + _HEADER.size, _LEAST_RECORD) <= self._most_bytes
 
     def append(self, content: bytes, items: int, *, plain: bool) -> Record | None:
@@ -204,17 +219,17 @@ class DiskQueue:
                 self._current = None
                 self._remove(number)
 
-    def _remove(self, number: int) -> None:
+    def _remove(self, number: int, *, keep: bool = False) -> None:
         file = self._files.pop(number)
         self.size -= file.counted
-        file.close(remove=True)
+        file.close(remove=not keep and file.path.suffix == _SUFFIX)
 
     def close(self) -> None:
         """Let the next process have it, with all that waits. Nothing is taken in any more."""
         with self._lock:
             self._most_bytes = 0
             for file in self._files.values():
-                file.close(remove=not file.waiting)
+                file.close(remove=not file.waiting and file.path.suffix == _SUFFIX)
             self._files.clear()
             os.close(self._own)
 

@@ -65,17 +65,23 @@ class BatchQueue:
 
     def put(self, batch: Batch) -> list[Waiting]:
         """Add a batch; returns those that are dropped, as there is no room: the oldest, or on disk the new one."""
+        if self.offer(batch):
+            return self._trimmed()
+        self.items += batch.items
+        return [Waiting(batch.packed, len(batch.packed), batch.items, batch.plain)]
+
+    def offer(self, batch: Batch) -> bool:
+        """Add a batch, and drop nothing for it; False if the disk does not take it."""
         new = Waiting(batch.packed, len(batch.packed), batch.items, batch.plain)
         if self._disk is not None:
             record = self._disk.append(batch.packed, batch.items, plain=batch.plain)
             if record is None:
-                self.items += new.items
-                return [new]
+                return False
             new.records = (record,)
             if self.bytes + new.size > self._most_bytes:
                 new.content = None
         self._add(new)
-        return self._trimmed()
+        return True
 
     def _add(self, new: Waiting) -> None:
         last = self._queue[-1] if self._queue else None

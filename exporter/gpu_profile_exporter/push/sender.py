@@ -79,6 +79,14 @@ class Sender:
 
     # ------------------------------------------------------------------ the queue
 
+    def offer(self, batch: Batch) -> bool:
+        """Queue a batch if there is room, here and on the disk; False if not, and then it is not counted either."""
+        with self._lock:
+            if not self._queue.has_room(len(batch.packed)) or not self._queue.offer(batch):
+                return False
+        self._wake.set()
+        return True
+
     def put(self, batch: Batch) -> None:
         """Queue a batch; the oldest ones go if there is no room."""
         with self._lock:
@@ -144,7 +152,7 @@ class Sender:
         if waiting is None:
             return _IDLE_S
         batch, damaged = self._queue.content(waiting)
-        if damaged == waiting.items:
+        if damaged and damaged == waiting.items:
             with self._lock:
                 self._drop("damaged", [waiting])
             return 0.0

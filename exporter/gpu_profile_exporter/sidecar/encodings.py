@@ -10,6 +10,9 @@ from gpu_profile_exporter.sidecar.messages import Refused
 #: What a request may have in bytes, packed and unpacked. The Collector takes 20 MiB by default.
 MOST_BYTES: Final = 20 << 20
 _GZIP: Final = 31
+#: Telemetry packs to a tenth or so. What unpacks to so many times its size, and to more than this, is made to harm.
+_MOST_TIMES: Final = 300
+_HARMLESS: Final = 1 << 20
 #: Gzip may have several members; each costs a copy of what follows.
 _MOST_MEMBERS: Final = 64
 _TOO_LARGE: Final = f"a request has at most {MOST_BYTES} bytes when it is unpacked"
@@ -22,7 +25,10 @@ def unpacked(data: bytes, encoding: str) -> bytes:
     unpack = {"gzip": _from_gzip, "zstd": _from_zstd}.get(encoding)
     if unpack is None:
         raise Refused(415, "content_encoding", f"the content encoding is {encoding}, not gzip or zstd")
-    return unpack(data)
+    content = unpack(data)
+    if len(content) > max(_HARMLESS, _MOST_TIMES * len(data)):
+        raise Refused(413, "body", f"it unpacks to more than {_MOST_TIMES} times its size")
+    return content
 
 
 def _from_gzip(data: bytes) -> bytes:

@@ -7,12 +7,14 @@ import base64
 from importlib import import_module
 from typing import Any, Final
 
-#: By signal: the module's and the request's part of a name, and the fields that lead to its items.
-_REQUESTS: Final = {
-    "traces": ("trace", "Trace", ("resource_spans", "scope_spans", "spans")),
-    "metrics": ("metrics", "Metrics", ("resource_metrics", "scope_metrics", "metrics")),
-    "logs": ("logs", "Logs", ("resource_logs", "scope_logs", "log_records")),
-}
+from gpu_profile_exporter.sidecar.trace_request import MOST_MESSAGES, Place, TooManyError, places
+
+#: By signal: the module's and the request's part of a name.
+_REQUESTS: Final = {"traces": ("trace", "Trace"), "metrics": ("metrics", "Metrics"), "logs": ("logs", "Logs")}
+#: Objects of a request in JSON, each of which takes hundreds of bytes while it is read.
+_MOST_OBJECTS: Final = 1_000_000
+#: The fields of a metric that are its data points' kinds: gauge, sum, histogram, exponential histogram and summary.
+_POINTS_OF: Final = (5, 7, 9, 10, 11)
 _IDS: Final = frozenset({"trace_id", "span_id", "parent_span_id"})
 #: What has no ids in it, and may be large.
 _WITHOUT_IDS: Final = frozenset({"attributes", "body", "filtered_attributes", "resource", "scope"})
@@ -28,7 +30,7 @@ class Refused(Exception):  # noqa: N818 - what happened, not a kind of error tha
 
 def request_class(signal: str) -> Any:
     """The class of a signal's requests."""
-    module, name, _ = _REQUESTS[signal]
+    module, name = _REQUESTS[signal]
     found = import_module(f"opentelemetry.proto.collector.{module}.v1.{module}_service_pb2")
     return getattr(found, f"Export{name}ServiceRequest")
 
@@ -38,6 +40,8 @@ def from_json(content: bytes, signal: str) -> bytes:
     them in base64."""
     from google.protobuf.json_format import Parse, ParseError
 
+    if content.count(b"{") > _MOST_OBJECTS:
+        raise TooManyError(f"more than {_MOST_OBJECTS} objects")
     try:
         request = Parse(content, request_class(signal)(), ignore_unknown_fields=True)
     except ParseError as error:
@@ -57,18 +61,21 @@ def _mend_ids(holder: Any) -> None:
 
 
 def items_of(content: bytes, signal: str) -> int:
-    """The data points of a request with metrics, or the records of one with logs; ValueError if it is none."""
-    from google.protobuf.message import DecodeError
+    """The data points of a request with metrics, or the records of one with logs; ValueError if it is none.
 
-    try:
-        found = [request_class(signal).FromString(content)]
-    except DecodeError as error:
-        raise ValueError(str(error)) from error
-    for field in _REQUESTS[signal][2]:
-        found = [each for one in found for each in getattr(one, field)]
-    return sum(map(_points, found)) if signal == "metrics" else len(found)
+    What is inside the items is not looked at: it goes on as it is, and reading it could take much memory.
+    """
+    found = [Place(0, 0, len(content))]
+    for field in (1, 2, 2):
+        found = _inside(content, found, field)
+    if signal != "metrics":
+        return len(found)
+    kinds = [kind for field in _POINTS_OF for kind in _inside(content, found, field)]
+    return len(_inside(content, kinds, 1))
 
 
-def _points(metric: Any) -> int:
-    kind = metric.WhichOneof("data")
-    return 0 if kind is None else len(getattr(metric, kind).data_points)
+def _inside(content: bytes, around: list[Place], field: int) -> list[Place]:
+    found = list[Place]()
+    for place in around:
+        found += places(content, place.content, place.end, field, MOST_MESSAGES - len(found))
+    return found

@@ -21,7 +21,7 @@ from gpu_profile_exporter.server.routes import Response
 from gpu_profile_exporter.server.worker import Worker
 from gpu_profile_exporter.sidecar.encodings import MOST_BYTES, unpacked
 from gpu_profile_exporter.sidecar.messages import Refused, from_json, items_of
-from gpu_profile_exporter.sidecar.trace_request import TraceRequest
+from gpu_profile_exporter.sidecar.trace_request import TooManyError, TraceRequest
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
@@ -158,12 +158,13 @@ def passed_to(sender: Sender, signal: str, *, gzip: bool) -> Take:
         try:
             request = from_json(content, signal) if kind == JSON else content
             items = items_of(request, signal)
+        except TooManyError as error:
+            raise Refused(413, "body", str(error)) from error
         except (ValueError, RecursionError) as error:
             raise Refused(400, "undecodable", f"no request with {signal}: {error}") from error
-        if items and not sender.has_room(len(request)):
+        batch = Batch.of(request, items) if gzip else Batch(request, items, plain=True)
+        if request and not sender.offer(batch):
             raise Refused(503, "full", _FULL)
-        if items:
-            sender.put(Batch.of(request, items) if gzip else Batch(request, items, plain=True))
 
     return taken
 
@@ -172,6 +173,8 @@ def decoded(content: bytes, kind: str) -> TraceRequest:
     """The spans of a request; Refused if it has none that can be read."""
     try:
         return TraceRequest(from_json(content, "traces") if kind == JSON else content)
+    except TooManyError as error:
+        raise Refused(413, "body", str(error)) from error
     except (ValueError, RecursionError) as error:
         raise Refused(400, "undecodable", f"not an ExportTraceServiceRequest: {error}") from error
 

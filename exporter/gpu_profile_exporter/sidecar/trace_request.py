@@ -23,6 +23,14 @@ _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _head: Final = cache(head)
 
 
+#: ResourceSpans, ScopeSpans and spans of one request together: read, each takes some 500 bytes, however short it is.
+MOST_MESSAGES: Final = 200_000
+
+
+class TooManyError(ValueError):
+    """A request has more messages than may be read."""
+
+
 class Place(NamedTuple):
     """Where a message inside another is: its key, its content, and the end of both, as offsets."""
 
@@ -48,22 +56,27 @@ class TraceRequest:
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
         self.data = data
+        room = MOST_MESSAGES
+
+        def inside(place: Place, field: int) -> list[Place]:
+            nonlocal room
+            found = places(data, place.content, place.end, field, room)
+            room -= len(found)
+            return found
+
+        resources = inside(Place(0, 0, len(data)), _OF_RESOURCE)
+        #: The places of the ResourceSpans, each with those of its ScopeSpans.
+        self._places = [(place, inside(place, _NESTED)) for place in resources]
+        spans = [inside(scope, _NESTED) for _, scopes in self._places for scope in scopes]
         try:
             self._request: Any = ExportTraceServiceRequest.FromString(data)
         except DecodeError as error:
             raise ValueError(str(error)) from error
-        #: The places of the ResourceSpans, each with those of its ScopeSpans.
-        self._places: list[tuple[Place, list[Place]]] = []
+        read = ((one.resource, each) for one in self._request.resource_spans for each in one.scope_spans)
         #: All scopes, in order.
-        self.scopes: list[Scope] = []
-        for resource_spans, place in zip(
-            self._request.resource_spans, _places(data, 0, len(data), _OF_RESOURCE), strict=True
-        ):
-            inside = _places(data, place.content, place.end, _NESTED)
-            self._places.append((place, inside))
-            for scope_spans, around in zip(resource_spans.scope_spans, inside, strict=True):
-                spans = _places(data, around.content, around.end, _NESTED)
-                self.scopes.append(Scope(resource_spans.resource, scope_spans.scope.name, scope_spans.spans, spans))
+        self.scopes = [
+            Scope(resource, each.scope.name, each.spans, at) for (resource, each), at in zip(read, spans, strict=True)
+        ]
 
     def __len__(self) -> int:
         """How many spans there are."""
@@ -165,9 +178,17 @@ def _spliced(
     return parts
 
 
-def _places(data: bytes, at: int, end: int, field: int) -> list[Place]:
-    """The messages of this field in data that is known to be whole."""
-    wanted, found = field << 3 | _BYTES, []
+def places(data: bytes, at: int, end: int, field: int, most: int) -> list[Place]:
+    """The messages of this field from `at` to `end`. ValueError where that is no message, TooManyError with more."""
+    try:
+        found = _places(data, at, end, field, most)
+    except IndexError as error:
+        raise ValueError("it is cut off") from error
+    return found
+
+
+def _places(data: bytes, at: int, end: int, field: int, most: int) -> list[Place]:
+    wanted, found = field << 3 | _BYTES, list[Place]()
     while at < end:
         start = at
         key = data[at]
@@ -180,10 +201,14 @@ def _places(data: bytes, at: int, end: int, field: int) -> list[Place]:
             if size > 0x7F:
                 size, at = _varint(data, at - 1)
             if key == wanted:
+                if len(found) >= most:
+                    raise TooManyError(f"more than {MOST_MESSAGES} resources, scopes and items")
                 found.append(Place(start, at, at + size))
             at += size
         else:
             at = _after(data, at, key)
+    if at > end:
+        raise ValueError("it is cut off")
     return found
 
 
@@ -216,3 +241,5 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return result, at
         shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 10 bytes")

@@ -136,6 +136,45 @@ print(queue.append(b"again", 2, plain=True) is not None)
     after.close()
 
 
+def test_a_file_that_cannot_be_begun_leaves_nothing_open_and_nothing_behind(tmp_path: Path) -> None:
+    script = f"""
+import os, resource, signal
+from pathlib import Path
+from gpu_profile_exporter.push.disk_queue import DiskQueue
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+queue = DiskQueue(Path({str(tmp_path)!r}), 1 << 20)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+opened = len(os.listdir("/proc/self/fd"))
+print(*{{queue.append(b"refused", 1, plain=True) for _ in range(50)}}, len(os.listdir("/proc/self/fd")) - opened)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(queue.append(b"taken", 2, plain=True) is not None)
+"""
+    assert printed("-c", script).split() == ["None", "0", "True"]
+    assert len(files(tmp_path)) == 1
+    (tmp_path / "000000000000.queue").write_bytes(b"")  # of a version that left such
+    after = DiskQueue(tmp_path, MIB)
+    assert [after.read(record) for record in after.left] == [b"taken"]
+    assert len(files(tmp_path)) == 1
+    after.close()
+
+
+def test_a_file_whose_end_cannot_be_read_is_kept_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    queue = DiskQueue(tmp_path, MIB)
+    for content in (b"first", b"second", b"third"):
+        appended(queue, content)
+    killed(queue)
+    path = tmp_path / files(tmp_path)[0]
+    data = bytearray(path.read_bytes())
+    data[len(MAGIC) + 16 + len(b"first") + 9] ^= 1
+    path.write_bytes(data)
+    after = DiskQueue(tmp_path, MIB)
+    assert [after.read(record) for record in after.left] == [b"first"]
+    assert f"{path.stem}.damaged is damaged at byte 29" in caplog.text
+    after.done(after.left[0])
+    after.close()
+    assert (tmp_path / f"{path.stem}.damaged").read_bytes()[29:] == bytes(data)[29:]
+
+
 def damage_content(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(MAGIC) + 16] ^= 1

@@ -2,9 +2,15 @@
 
 import json
 import random
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
@@ -15,6 +21,7 @@ from gpu_profile.protobuf import number
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.push.batch import Batch
+from gpu_profile_exporter.push.disk_queue import DiskQueue
 from gpu_profile_exporter.push.outcome import Taken
 from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
@@ -30,6 +37,7 @@ POINTS = (
 )
 METRICS = ENVELOPE.around([number(2, 0)[:0] + b"\x12" + bytes([len(p := m.SerializeToString())]) + p for m in POINTS])
 METRICS += number(1_000, 7)
+LOGS = ENVELOPE.around([b"\x12\x00", b"\x12\x00"])
 LOGS_IN_JSON: dict[str, Any] = {
     "resourceLogs": [
         {
@@ -95,11 +103,13 @@ class NextReceiver:
 
 
 class World:
-    def __init__(self, signal: str, *, gzip: bool = False, most_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self, signal: str, *, gzip: bool = False, most_bytes: int = 1 << 20, queue: BatchQueue | None = None
+    ) -> None:
         self.next = NextReceiver()
         self.sender = Sender(
             signal, self.next, where="http://next", timeout_s=1.0, clock=FakeClock(),
-            queue=BatchQueue(most_bytes, 100), rng=random.Random(1),  # noqa: S311 - a test's
+            queue=BatchQueue(most_bytes, 100) if queue is None else queue, rng=random.Random(1),  # noqa: S311 - a test's
         )  # fmt: skip
         self.take: Take = passed_to(self.sender, signal, gzip=gzip)
 
@@ -159,6 +169,47 @@ def test_without_room_the_client_is_asked_to_come_again() -> None:
         world.take(METRICS, PROTOBUF)
     assert (refused.value.status, refused.value.reason) == (503, "full")
     assert sum(world.sender.stats.dropped.values()) == 0
+
+
+def test_what_the_disk_does_not_take_is_left_with_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = DiskQueue(tmp_path, 1 << 20)
+    world = World("logs", queue=BatchQueue(1 << 20, 100, 0, disk))
+    monkeypatch.setattr(disk, "append", lambda *_, **__: None)
+    with pytest.raises(Refused) as refused:
+        world.take(LOGS, PROTOBUF)
+    assert refused.value.status == 503
+    assert sum(world.sender.stats.dropped.values()) == 0
+    disk.close()
+
+
+def test_a_metric_without_points_goes_on_too() -> None:
+    world = World("metrics")
+    content = ENVELOPE.around([b"\x12\x09" + Metric(name="nothing").SerializeToString()])
+    world.take(content, PROTOBUF)
+    assert world.sent() == content
+
+
+@pytest.mark.parametrize("signal", ["metrics", "logs"])
+@pytest.mark.parametrize("content", [b"\x0a\x00" * 300_000, b"\x0a\x83\x80\x10" + b"\x12\x00" * 131_073 + b"\x12"])
+def test_more_messages_than_may_be_read_are_refused_in_little_memory(signal: str, content: bytes) -> None:
+    tracemalloc.start()
+    with pytest.raises(Refused) as refused:
+        World(signal).take(content, PROTOBUF)
+    assert refused.value.status in (400, 413)
+    assert tracemalloc.get_traced_memory()[1] < 60 << 20
+    tracemalloc.stop()
+
+
+@given(st.binary(max_size=60))
+def test_items_are_those_that_the_library_reads(content: bytes) -> None:
+    try:
+        request = ExportLogsServiceRequest.FromString(content)
+    except DecodeError:
+        with suppress(ValueError):
+            items_of(content, "logs")  # what is inside is not looked at
+        return
+    read = [each for one in request.resource_logs for scope in one.scope_logs for each in scope.log_records]
+    assert items_of(content, "logs") == len(read)
 
 
 def test_an_empty_request_is_taken_and_sends_nothing() -> None:

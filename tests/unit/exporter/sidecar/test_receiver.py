@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.otlp_traces import request_of, span
 from support.servers import answer, connect
 
-from gpu_profile.protobuf import fields
+from gpu_profile.protobuf import fields, message
 from gpu_profile_exporter.config import Address
 from gpu_profile_exporter.server import Limits, Server
 from gpu_profile_exporter.sidecar import encodings, pipeline, receiver
@@ -357,3 +357,35 @@ def test_zstd_with_an_error_in_it_is_refused_or_what_the_library_reads(
             zstandard.ZstdDecompressor().decompress(damaged, max_output_size=1_000, allow_extra_data=False)
     else:
         assert found == zstandard.ZstdDecompressor().decompress(damaged, max_output_size=1_000)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x0a\x00" * 1_000_000,  # ResourceSpans
+        message(1, b"\x12\x00" * 1_000_000),  # ScopeSpans
+        message(1, message(2, b"\x12\x00" * 1_000_000)),  # spans
+    ],
+)
+def test_messages_without_end_are_refused_before_they_are_read(content: bytes) -> None:
+    tracemalloc.start()
+    with pytest.raises(Refused) as refused:
+        decoded(content, PROTOBUF)
+    assert refused.value.status == 413
+    assert tracemalloc.get_traced_memory()[1] < 60 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_what_unpacks_to_hundreds_of_times_its_size_is_refused(encoding: str) -> None:
+    content = bytes(10 << 20)
+    with pytest.raises(Refused, match="more than 300 times its size") as refused:
+        unpacked(gzip.compress(content) if encoding == "gzip" else zstd(content), encoding)
+    assert refused.value.status == 413
+    usual = b"".join(b"span %d of a service " % n for n in range(100_000))
+    assert unpacked(gzip.compress(usual), "gzip") == usual
+
+
+def test_numbers_without_end_are_refused_at_once() -> None:
+    with pytest.raises(Refused, match="more than 10 bytes"):
+        decoded(b"\x08" + b"\xff" * (1 << 20), PROTOBUF)
