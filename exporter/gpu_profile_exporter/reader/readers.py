@@ -233,13 +233,9 @@ class Readers(Intake):
     def _relieve(self, process: Process, index: int, seconds: float, now: float) -> None:
         """Have another process read the GPUs that wait for a call to this one, if any do."""
         mine = {state.device.uuid for state in self._meant(process, index)}
-        gpus = {state.device.index for state in self.states.values() if state.up}
+        gpus = len({state.device.index for state in self.states.values() if state.up})
         alone = index < 0 or self._processes[index] is not None or process.uuids <= mine
-        if (
-            process.key == HOME
-            and not alone
-            and self._pace.held_up(len(self._processes.apart | {index}), len(gpus), now)
-        ):
+        if process.key == HOME and not alone and self._pace.held_up(len(self._processes.apart) + 1, gpus, now):
             _log.warning("GPU %d has not answered for %.2f s: another process reads the others", index, seconds)
             self._pace.forget(index)
             process.uuids = mine
