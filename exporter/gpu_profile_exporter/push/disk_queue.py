@@ -8,6 +8,7 @@ outlives the process, not a machine that loses power.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -33,7 +34,7 @@ _FILE_BYTES: Final = 8 * MIB
 _FEWEST_FILES, _MOST_FILES = 8, 128
 #: A record counts for at least so many bytes: each is remembered in memory too.
 _LEAST_RECORD: Final = 4_096
-_SUFFIX: Final = ".queue"
+_SUFFIX, _DAMAGED = ".queue", ".damaged"
 
 
 class Record(NamedTuple):
@@ -52,17 +53,24 @@ class _File:
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if new else 0), 0o600)
         self.end, self.counted, self.waiting = len(MAGIC), 0, 0
+        #: Whether what follows its end cannot be read: it is kept then, under another name, to be looked at.
+        self.damaged = False
         if new:
             try:
                 os.pwrite(self.descriptor, MAGIC, 0)
             except OSError:
-                self.close(remove=True)
+                self.close()
                 raise
 
-    def close(self, *, remove: bool) -> None:
+    def close(self) -> None:
+        """Let go of it. Nobody finds it again if nothing in it waits."""
         os.close(self.descriptor)
-        if remove:
-            with suppress(OSError):
+        if self.waiting:
+            return
+        with suppress(OSError):
+            if self.damaged:
+                self.path.rename(self.path.with_suffix(_DAMAGED))
+            else:
                 self.path.unlink()
 
 
@@ -112,18 +120,18 @@ class DiskQueue:
             return
         length = os.fstat(file.descriptor).st_size
         if length < len(MAGIC):  # it was begun on a full disk
-            file.close(remove=True)
+            file.close()
             return
         if os.pread(file.descriptor, len(MAGIC), 0) != MAGIC:
             _log.warning("%s is no queue of this version, and stays", file.path)
-            file.close(remove=False)
+            os.close(file.descriptor)
             return
-        self._files[number], damaged = file, False
+        self._files[number] = file
         while file.end + _HEADER.size <= length:
             size, check, items, last = _HEADER.unpack(os.pread(file.descriptor, _HEADER.size, file.end))
             flags = last & 0xFF
             if _header(size, check, items, flags) != _HEADER.pack(size, check, items, last):
-                damaged = True
+                file.damaged = True
                 break
             if file.end + _HEADER.size + size > length:
                 break
@@ -131,16 +139,11 @@ class DiskQueue:
                 file.waiting += 1
                 yield Record((number, file.end), items, size, bool(flags & _PLAIN))
             self._grow(file, size)
-        if damaged:
-            # How much is lost cannot be told: it is there to be looked at.
-            kept = file.path.with_suffix(".damaged")
-            file.path.rename(kept)
-            file.path = kept
-            _log.error(
-                "%s is damaged at byte %d: what follows there is not sent on, and the file stays", kept, file.end
-            )
+        if file.damaged:  # how many items are lost cannot be told
+            text = "%s is damaged at byte %d: what follows there is not sent on, and stays in a file that ends in %s"
+            _log.error(text, file.path, file.end, _DAMAGED)
         if not file.waiting:
-            self._remove(number, keep=damaged)
+            self._remove(number)
 
     # ------------------------------------------------------------------ in
 
@@ -169,7 +172,7 @@ class DiskQueue:
         header = _header(size, zlib.crc32(content), items, _PLAIN if plain else 0)
         if os.pwritev(file.descriptor, (header, content), file.end) < len(header) + size:
             os.ftruncate(file.descriptor, file.end)
-            raise OSError(28, "no space left on the device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         record = Record((number, file.end), items, size, plain)
         file.waiting += 1
         self._grow(file, size)
@@ -207,7 +210,9 @@ class DiskQueue:
         """A record waits no more: the next process will not find it."""
         number, at = record.key
         with self._lock:
-            file = self._files[number]
+            file = self._files.get(number)
+            if file is None:  # the queue was closed meanwhile: the next process finds the record once more
+                return
             with suppress(OSError):
                 os.pwrite(file.descriptor, bytes([_DONE | _PLAIN * record.plain]), at + _FLAGS_AT)
             file.waiting -= 1
@@ -219,17 +224,17 @@ class DiskQueue:
                 self._current = None
                 self._remove(number)
 
-    def _remove(self, number: int, *, keep: bool = False) -> None:
+    def _remove(self, number: int) -> None:
         file = self._files.pop(number)
         self.size -= file.counted
-        file.close(remove=not keep and file.path.suffix == _SUFFIX)
+        file.close()
 
     def close(self) -> None:
         """Let the next process have it, with all that waits. Nothing is taken in any more."""
         with self._lock:
             self._most_bytes = 0
             for file in self._files.values():
-                file.close(remove=not file.waiting and file.path.suffix == _SUFFIX)
+                file.close()
             self._files.clear()
             os.close(self._own)
 

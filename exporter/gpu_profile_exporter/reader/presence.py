@@ -99,7 +99,7 @@ class Losses:
         return bool(due)
 
 
-class Library:
+class StaleLibrary:
     """When to look up the driver's library anew that was of another version than the driver."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile_exporter.reader.intake import Intake, Known
 from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
 from gpu_profile_exporter.reader.pace import Pace
-from gpu_profile_exporter.reader.presence import Library, Losses, Presence
+from gpu_profile_exporter.reader.presence import Losses, Presence, StaleLibrary
 from gpu_profile_exporter.reader.process import Process
 from gpu_profile_exporter.reader.processes import Processes
 from gpu_profile_exporter.reader.registrations import Registrations
@@ -69,7 +69,7 @@ class Readers(Intake):
         #: How often readers were started again, by reason.
         self.restarts = self._processes.restarts
         self._pace = Pace()
-        self._library = Library()
+        self._library = StaleLibrary()
         self._presence = Presence()
         self._losses = Losses()
         self._registrations = Registrations()

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator
-from itertools import chain
 from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import attributes as names
@@ -33,6 +32,8 @@ _LARGEST: Final = 4 * MIB - (1 << 16)
 #: The attributes of a span have no more bytes than this: room for them is kept before they are known.
 _MOST_ADDED: Final = 1_024
 _IDLE_S: Final = 3600.0
+#: How long nothing is taken in after the sender's disk took no more.
+_FULL_S: Final = 1.0
 _UNJOINED: Final = names.UNJOINED.name.encode()
 _OUTCOMES: Final = ("joined", "unjoined", "passed")
 
@@ -42,6 +43,18 @@ class _Held(NamedTuple):
     deadline_ns: int
     reserved: int
     record: Record | None
+
+
+class _Ready(NamedTuple):
+    """A request that need not wait any more: what to send on of it, and what became of its spans."""
+
+    held: _Held
+    parts: list[tuple[bytes, int]]
+    outcomes: Counter[str]
+
+    @property
+    def size(self) -> int:
+        return sum(len(content) for content, _ in self.parts)
 
 
 class SpanPipeline:
@@ -63,6 +76,8 @@ class SpanPipeline:
         self._left = deque(disk.left if disk is not None else ())
         self._held: deque[_Held] = deque()
         self._reserved = self._spans = 0
+        #: Until when nothing is taken in, as the sender's disk did not take what was there.
+        self._full_until_ns = 0
         self._taking, self._lock = threading.Lock(), threading.Lock()
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,6 +101,8 @@ class SpanPipeline:
 
     def _room(self, request: TraceRequest) -> int:
         """The bytes to reserve for a request; 0 if there is no room."""
+        if 0 < self._full_until_ns - self._clock.now_ns() <= nanoseconds(_FULL_S):
+            return 0
         reserved = len(request.data) + _MOST_ADDED * len(request)
         held = self._reserved + reserved
         return reserved if held <= MOST_HELD and self.sender.has_room(held) else 0
@@ -140,32 +157,48 @@ class SpanPipeline:
                 size += len(held.joined.request.data)
         if not ready:
             return wait_s
-        together: list[bytes] = []
-        size = spans = 0
-        for content, n in chain.from_iterable(self._with_attributes(held.joined) for held in ready):
-            if together and size + len(content) > MOST_SENT:
-                self._send(together, spans)
-                together, size, spans = [], 0, 0
-            together.append(content)
-            size += len(content)
-            spans += n
-        self._send(together, spans)
-        for held in ready:
-            if held.record is not None and self._disk is not None:
-                self._disk.done(held.record)
+        together: list[_Ready] = []
+        for one in (_Ready(held, *self._with_attributes(held.joined)) for held in ready):
+            # What comes in parts goes alone: it has gone on once all of them have.
+            if together and (len(one.parts) > 1 or sum(each.size for each in (*together, one)) > MOST_SENT):
+                self._send(together)
+                together = []
+            together.append(one)
+            if len(one.parts) > 1:
+                self._send(together)
+                together = []
+        self._send(together)
         with self._lock:
             # Only now: until it is in the sender's queue, its room there is taken.
             self._reserved -= sum(held.reserved for held in ready)
             self._spans -= sum(len(held.joined.request) for held in ready)
         return 0.0 if self._held else wait_s
 
-    def _send(self, requests: list[bytes], spans: int) -> None:
-        # A request is a list of ResourceSpans: two after one another are one.
-        content = b"".join(requests)
-        self.sender.put(Batch.of(content, spans) if self._gzip else Batch(content, spans, plain=True))
+    def _send(self, together: list[_Ready]) -> None:
+        """Hand requests to the sender. What its disk does not take stays in our files, and is taken in again later."""
+        parts = together[0].parts if len(together) == 1 else [part for one in together for part in one.parts]
+        if len(together) > 1:
+            # A request is a list of ResourceSpans: two after one another are one.
+            parts = [(b"".join(content for content, _ in parts), sum(spans for _, spans in parts))]
+        if all(self._handed_over(content, spans) for content, spans in parts):
+            for one in together:
+                self.outcomes.update(one.outcomes)
+                if one.held.record is not None and self._disk is not None:
+                    self._disk.done(one.held.record)
+        else:
+            self._full_until_ns = self._clock.now_ns() + nanoseconds(_FULL_S)
+            self._left.extendleft(one.held.record for one in reversed(together) if one.held.record is not None)
 
-    def _with_attributes(self, joined: JoinedRequest) -> list[tuple[bytes, int]]:
-        """The request with attributes, in parts if it is too large for one; each with its number of spans."""
+    def _handed_over(self, content: bytes, spans: int) -> bool:
+        batch = Batch.of(content, spans) if self._gzip else Batch(content, spans, plain=True)
+        if self._disk is not None:
+            return self.sender.offer(batch)
+        self.sender.put(batch)
+        return True
+
+    def _with_attributes(self, joined: JoinedRequest) -> tuple[list[tuple[bytes, int]], Counter[str]]:
+        """The request with attributes, in parts if it is too large for one, each with its number of spans; and what
+        became of the spans."""
         request = joined.request
         try:
             added = self.join.added(joined)
@@ -174,14 +207,11 @@ class SpanPipeline:
             if not self.join.counts["join errors"]:
                 _log.exception("received spans could not be joined: %s", error)
             self.join.counts["join errors"] += 1
-            self.outcomes["passed"] += len(request)
-            return [(request.data, len(request))]
+            return [(request.data, len(request))], Counter(passed=len(request))
         given = [one for group in added for one in group if one]
         unjoined = sum(_UNJOINED in one for one in given)
-        self.outcomes["joined"] += len(given) - unjoined
-        self.outcomes["unjoined"] += unjoined
-        self.outcomes["passed"] += len(request) - len(given)
-        return parts
+        passed = len(request) - len(given)
+        return parts, Counter(joined=len(given) - unjoined, unjoined=unjoined, passed=passed)
 
     # ------------------------------------------------------------------ the thread
 
@@ -216,10 +246,10 @@ class SpanPipeline:
             thread.join(timeout_s / 2)
         while self._held and self._clock.now_ns() < end_ns:
             self.step(final=True)
-        if self._spans and self._disk is None:
-            _log.warning("%d received spans are dropped: there was no time to send them on", self._spans)
-        elif self._spans:
-            _log.info("%d received spans stay on disk until the next start", self._spans)
+        if (waiting := self._waiting) and self._disk is None:
+            _log.warning("%d received spans are dropped: there was no time to send them on", waiting)
+        elif waiting:
+            _log.info("%d received spans stay on disk until the next start", waiting)
         self.sender.ask_to_stop(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
         self.sender.wait_until_stopped(max(0.0, end_ns - self._clock.now_ns()) / NS_PER_S)
         self.join.stop()
@@ -228,11 +258,16 @@ class SpanPipeline:
 
     # ------------------------------------------------------------------ what it says
 
+    @property
+    def _waiting(self) -> int:
+        """Spans that are not in the sender's queue yet: those that are held, and those that are on disk alone."""
+        return self._spans + sum(record.items for record in list(self._left))
+
     def readings(self, now_ns: int) -> Iterator[Reading]:
         """What came in, what waits, and what went on."""
         for outcome in _OUTCOMES:
             yield Reading(rows.RECEIVED, {"outcome": outcome}, self.outcomes[outcome])
         for reason, counted in (("late", "late"), ("too_many", "executions left out")):
             yield Reading(rows.LEFT_OUT, {"reason": reason}, self.join.counts[counted])
-        yield Reading(rows.WAITING, {}, self._spans)
+        yield Reading(rows.WAITING, {}, self._waiting)
         yield from self.sender.readings(now_ns)

@@ -339,10 +339,8 @@ class Fit:
         if key not in self._precisions:
             used = places[self.covariance[places, places] > 0]
             own = self.covariance[np.ix_(used, used)]
-            inverse = np.linalg.pinv(own, len(used) * _EPSILON, hermitian=True)
-            self._precisions[key] = used, inverse.astype(np.float64, copy=False)
-        used, precision = self._precisions[key]
-        spread = self.covariance @ direction
+            self._precisions[key] = used, np.linalg.pinv(own, len(used) * _EPSILON, hermitian=True).astype(np.float64)
+        (used, precision), spread = self._precisions[key], self.covariance @ direction
         return max(0.0, float(direction @ spread - spread[used] @ precision @ spread[used]))
 
     def _reason(self, weights: Floats, value: float, half_width: float, n: int) -> str:

@@ -335,6 +335,29 @@ def test_a_full_disk_is_said_to_the_sender_of_spans(tmp_path: Path) -> None:
     assert world.told("receive.waiting") == taken
 
 
+def test_what_the_senders_disk_does_not_take_is_not_lost_and_senders_are_asked_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(kept=tmp_path)
+    for name in "abc":
+        assert world.take(name)
+    with monkeypatch.context() as full:
+        full.setattr(world.disks[1], "append", lambda *_, **__: None)
+        world.pipeline.step()
+        assert world.told("receive.waiting") == 3
+        assert not world.take("not now")
+    assert sum(world.sender.stats.dropped.values()) == 0
+    world.clock.advance(1.1)
+    assert world.take("d")
+    for _ in range(3):
+        world.pipeline.step()
+        world.sender.step()
+    assert sorted(world.next.got) == ["a", "b", "c", "d"]
+    assert world.told("receive.spans", outcome="joined") == world.told("push.items") == 4
+    world.pipeline.stop()
+    assert not list(tmp_path.glob("*/*.queue"))
+
+
 def test_damaged_requests_are_counted_as_dropped(tmp_path: Path) -> None:
     world = World(kept=tmp_path)
     world.join.waits_s = 1.0
