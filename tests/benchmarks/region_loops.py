@@ -218,22 +218,22 @@ def launching() -> dict[str, float]:
     return found
 
 
-#: Spans a second, and the seconds of one turn.
-RATE, TURN_S = 4_000, 2.0
+#: Spans a second, and the seconds of one turn: at its end all is flushed, for which all rates are fitted anew.
+RATE, TURN_S = 4_000, 4.0
 #: Timings of sensors are searched for no more after 1,000 windows, which takes minutes: here they stay as they are
 #: known after so long.
 WARM_S = 30.0
 _chance = random.Random(1)  # noqa: S311 - no secret
 
 
-def paced(function: Callable[[], object], seconds: float) -> int:
+def paced(function: Callable[[], object], seconds: float, chance: random.Random = _chance) -> int:
     """Call `RATE` times a second on average, in stretches by chance: work that never pauses cannot be told from what
     the device does anyhow. How often it was."""
     end = due = time.monotonic()
     end += seconds
     calls = 0
     while due < end:
-        works = _chance.random() < 0.5 or not calls
+        works = chance.random() < 0.5 or not calls
         for _ in range(25):
             for _ in range(2 * RATE // 100 if works else 0):
                 function()
@@ -243,10 +243,11 @@ def paced(function: Callable[[], object], seconds: float) -> int:
     return calls
 
 
-def _cpu(function: Callable[[], object], provider: TracerProvider) -> float:
-    """Microseconds of CPU of the whole process for one call, with all that it leaves to do for other threads."""
+def _cpu(function: Callable[[], object], provider: TracerProvider, turn: int) -> float:
+    """Microseconds of CPU of the whole process for one call, with all that it leaves to do for other threads. Functions
+    have the same calls at the same moments of one turn: what the sampler takes all the time is shared by as many."""
     started = time.process_time_ns()
-    calls = paced(function, TURN_S)
+    calls = paced(function, TURN_S, random.Random(turn))  # noqa: S311 - no secret
     provider.force_flush()
     return (time.process_time_ns() - started) / calls / 1e3
 
@@ -281,13 +282,16 @@ def joined() -> dict[str, float]:
 
     before = _unjoined(own)
     turns = []
-    for _ in range(5):
+    for turn in range(5):
         _stay()  # one that was not looked for long enough can be refuted, and is then looked for again
-        turns.append((_cpu(ours, own), _cpu(theirs, plain), _cpu(without, plain)))
-    region_, span, bare_ = (median(column) for column in zip(*turns, strict=True))
+        turns.append((_cpu(ours, own, turn), _cpu(theirs, plain, turn)))
+    bare_ = _cpu(without, plain, 0)
+    region_, span = (median(column) for column in zip(*turns, strict=True))
+    # Within a turn the machine is as fast for both.
+    ratio = median(ours_us / theirs_us for ours_us, theirs_us in turns)
     unjoined = _unjoined(own) - before
     process.stop()
-    found = {"span": span, "region": region_, "bare": bare_, "attributes": len(attributes)}
+    found = {"span": span, "region": region_, "bare": bare_, "ratio": ratio, "attributes": len(attributes)}
     return found | {"warm_s": warm_s, "unjoined": unjoined, "joined": float("gpu_profile.scope" in attributes)}
 
 
@@ -303,7 +307,8 @@ def _mixtures() -> list[Mixture]:
 def _stay() -> None:
     """Look for no timings any more."""
     for mixture in _mixtures():
-        mixture.lock()
+        if not mixture.locked:
+            mixture.lock()
 
 
 def _settled() -> bool:

@@ -8,7 +8,7 @@ A group that the data do not call for ends with a variance of next to nothing, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,8 @@ _FARTHEST: Final = 20.0
 #: A direction with less than this share of the strongest one's strength is rounding.
 _ROUNDING: Final = 1e-11
 _TINY: Final = 1e-300
+#: Eigenvalues below this share of the largest, for each unknown, are rounding: as `numpy.linalg.lstsq` takes them.
+_EPSILON: Final = float(np.finfo(np.float64).eps)
 #: What is held at 0, as a multiple of what the windows say of it.
 _HELD: Final = 1e12
 
@@ -49,6 +51,21 @@ class Posterior:
     noise: float
     variances: Mapping[Group, float]
     evidence: float
+    #: By the places of some unknowns: those that are known at all, and the root of the inverse of their covariance.
+    _roots: dict[tuple[int, ...], tuple[Ints, Floats]] = field(default_factory=dict, init=False, repr=False)
+
+    def due_to(self, places: Ints, along: Floats) -> float:
+        """The part of the variance in a direction that would be gone if the unknowns at `places` were known; `along` is
+        the covariance of all unknowns with that direction."""
+        key = tuple(places.tolist())
+        if key not in self._roots:
+            used = places[self.covariance[places, places] > 0]
+            strengths, axes = np.linalg.eigh(self.covariance[used[:, None], used])
+            strong = strengths > len(used) * _EPSILON * strengths.max(initial=0.0)
+            self._roots[key] = used, axes[:, strong] / np.sqrt(strengths[strong])
+        used, root = self._roots[key]
+        part = along[used] @ root
+        return float(part @ part)
 
 
 def shrink(

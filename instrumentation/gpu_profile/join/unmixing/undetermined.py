@@ -108,4 +108,4 @@ class _Axes(NamedTuple):
     @classmethod
     def of(cls, axes: Floats, scale: Floats) -> _Axes:
         """Axes of equations whose columns were scaled by `scale`."""
-        return cls(axes, np.linalg.qr(axes * scale[:, None])[0])
+        return cls(axes, np.linalg.qr(axes * scale[:, None])[0] if axes.size else axes)

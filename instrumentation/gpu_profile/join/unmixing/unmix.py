@@ -63,8 +63,6 @@ _EVEN: Final = 0.15
 #: That nothing works outside regions holds for most programs. It is ruled out if it leaves this share more of the
 #: variance besides: the equations are an approximation, whose error no number of windows evens out.
 _MISFIT: Final = 0.05
-#: Eigenvalues below this share of the largest, for each unknown, are rounding: as `numpy.linalg.lstsq` takes them.
-_EPSILON: Final = float(np.finfo(np.float64).eps)
 #: The simplest rate outside regions that is considered.
 Idle = Literal["varies", "steady", "none"]
 
@@ -110,10 +108,11 @@ class Fit:
         self._moment = equations.moment[p:, output].copy() if self.n else np.zeros(columns)
         self._unseen = np.diag(self._gram) <= 0
         self._diagonal = np.where(self._unseen, 1.0, np.diag(self._gram))
-        self.solution, self.noise = np.zeros(size), np.inf
-        self.covariance, self._scores = np.zeros((size, size)), np.zeros((0, size))
-        #: By the places of some unknowns: those that are known at all, and the inverse of their covariance.
-        self._precisions: dict[tuple[int, ...], tuple[Ints, Floats]] = {}
+        self.solution, self.noise, self._scores = np.zeros(size), np.inf, np.zeros((0, size))
+        #: The rates, but for what errors of stamps do to them, and the covariance of their errors.
+        self.found = Posterior(self.solution, np.zeros((size, size)), np.inf, {}, 0.0)
+        #: By column: the rate while it alone is active.
+        self._alone: dict[int, Rate] = {}
         self._offsets = np.zeros((0, 2, columns))
         #: By how much each simpler rate outside regions would change the rates, if it is not ruled out.
         self._simpler = np.zeros((0, columns))
@@ -123,7 +122,6 @@ class Fit:
         self._step, self._shares = step, equations.total[p:] / max(1, self.n)
         #: The rates by column if they do not vary, and by how much they change if things go on after regions' ends.
         self.steady, self._followed = np.zeros(columns), np.zeros(columns)
-        self.variances: Mapping[Group, float] = {}
         #: How well each unknown was known beforehand, in windows' variances, and the least variance of a window.
         self._known_before, self._least = np.zeros(size), 0.0
         if self.n:
@@ -163,8 +161,8 @@ class Fit:
             self._know(prior, sums, start)
             known = np.diag(self._known_before)
             sums, called_for, gram = (sums[0] + known, *sums[1:]), called_for + effect * known, gram + effect * known
-        found = shrink(*sums, self._groups, self.mean, start, self._least)
-        self.solution, self.covariance, self.variances = found.solution, found.covariance, found.variances
+        self.found = found = shrink(*sums, self._groups, self.mean, start, self._least)
+        self.solution = found.solution
         if idle != "varies" and len(self._after):
             self._followed = self._change_if_followed(found, called_for / effect, sums)
         self._simpler = self._changes(idle, found, sums)
@@ -208,7 +206,7 @@ class Fit:
             return
         # The blocks' sums are taken at the equations' reference; here they are wanted at this solution.
         change = np.where(equations.covered, self.solution - equations.reference[:, output], 0.0)
-        scores = (sums - gram @ change / len(sums)) @ self.covariance / self.noise
+        scores = (sums - gram @ change / len(sums)) @ self.found.covariance / self.noise
         self._scores = (scores - scores.mean(axis=0)) * math.sqrt(len(sums) / (len(sums) - 1))
 
     @property
@@ -223,8 +221,8 @@ class Fit:
         result = self._known_before[: self._first].copy()
         result[self._after] = _SURELY
         for group, places in self._groups.items():
-            if self.variances.get(group) and np.isfinite(self.noise):
-                result[places] = self.noise / self.variances[group]
+            if self.found.variances.get(group) and np.isfinite(self.noise):
+                result[places] = self.noise / self.found.variances[group]
         return result
 
     @property
@@ -245,7 +243,7 @@ class Fit:
     def uncertainty(self, kind: Kind) -> float:
         """The standard deviation of that, in ms."""
         places = [i for i, probe in enumerate(self._probes) if probe.kind is kind]
-        return math.sqrt(max(0.0, float(self.covariance[places[0], places[0]]))) if places else math.inf
+        return math.sqrt(max(0.0, float(self.found.covariance[places[0], places[0]]))) if places else math.inf
 
     # ------------------------------------------------------------------ answers
 
@@ -254,7 +252,7 @@ class Fit:
         is to the mean."""
         units = self._means
         known = ~self._unseen & np.isfinite(self.noise)
-        doubt = (units @ self.covariance @ units.T)[np.ix_(known, known)]
+        doubt = (units @ self.found.covariance @ units.T)[np.ix_(known, known)]
         result = np.full(len(units), mean)
         result[known] += spread**2 * np.linalg.solve(doubt + spread**2 * np.eye(len(doubt)), self.rates[known] - mean)
         drawn: Floats = np.clip(result, 0.0, self.most)
@@ -264,6 +262,16 @@ class Fit:
         """The rate of a mixture of columns in proportion to `weights`, which add up to 1: a region and those inside."""
         if self.n == 0:
             return Rate(0.0, np.inf, 0, "no samples yet")
+        used = np.flatnonzero(weights)
+        if len(used) > 1:
+            return self._narrowest(weights)
+        # One column's is asked for again and again until more windows come.
+        if (column := int(used[0])) not in self._alone:
+            self._alone[column] = self._narrowest(weights)
+        return self._alone[column]
+
+    def _narrowest(self, weights: Floats) -> Rate:
+        """The rate with or without the columns that are hardly there, whichever is known better."""
         found, bulk = self._rate(weights), np.where(weights < _LEAST_SHARE, 0.0, weights)
         left = float((weights - bulk).sum()) * min(self.most, _HIGHEST * self.mean)
         without = self._rate(bulk, left) if left else found
@@ -285,19 +293,20 @@ class Fit:
         if not np.isfinite(opened):
             return {LOCK_STEP: math.inf}
         direction = (self._open.determined(weights) if opened else weights) @ self._means
-        variance = float(direction @ self.covariance @ direction)
-        known = {group: min(variance, self._given(direction, places)) for group, places in self._groups.items()}
+        along = self.found.covariance @ direction
+        variance = float(direction @ along)
+        own = {group: min(variance, self.found.due_to(places, along)) for group, places in self._groups.items()}
         # How large a group's unknowns may be is known from those unknowns, and from what physics leaves: Student's t.
-        beyond = {group: (_t95(len(self._groups[group]) + _BOUND) / Z95) ** 2 - 1 for group in known}
-        spread = variance + sum((variance - without) * beyond[group] for group, without in known.items())
+        beyond = {group: (_t95(len(self._groups[group]) + _BOUND) / Z95) ** 2 - 1 for group in own}
+        spread = variance + sum(part * beyond[group] for group, part in own.items())
         # No sensor is steadier than this, and no program.
         widths = {"": max(Z95 * math.sqrt(max(0.0, spread)), _LEAST_WIDTH * abs(float(direction @ self.solution)))}
-        for group, without in known.items():
-            if without < variance:
-                widths[f"not identifiable: {group}"] = widths[""] * (variance - without) * (1 + beyond[group]) / spread
+        for group, part in own.items():
+            if part > 0:
+                widths[f"not identifiable: {group}"] = widths[""] * part * (1 + beyond[group]) / spread
         free = np.array([i for i, probe in enumerate(self._probes) if probe.kind in (Kind.LAG, Kind.WINDOW)], np.int64)
         if len(free) and variance > 0:
-            widths[TIMING] = widths[""] * (1 - self._given(direction, free) / variance)
+            widths[TIMING] = widths[""] * min(1.0, self.found.due_to(free, along) / variance)
         widths[""] -= sum(width for cause, width in widths.items() if cause)
         together = float(np.linalg.norm(self._scores @ direction))
         if together > 0:
@@ -332,16 +341,6 @@ class Fit:
     def _apart(self, weights: Floats, steady: Literal[0, 1]) -> float:
         """How far the rate, or the steady one, may be from what it is under another timing."""
         return float(np.abs(self._offsets[:, steady] @ weights).max(initial=0.0))
-
-    def _given(self, direction: Floats, places: Ints) -> float:
-        """The variance in a direction if a group's unknowns were known."""
-        key = tuple(places.tolist())
-        if key not in self._precisions:
-            used = places[self.covariance[places, places] > 0]
-            own = self.covariance[np.ix_(used, used)]
-            self._precisions[key] = used, np.linalg.pinv(own, len(used) * _EPSILON, hermitian=True).astype(np.float64)
-        (used, precision), spread = self._precisions[key], self.covariance @ direction
-        return max(0.0, float(direction @ spread - spread[used] @ precision @ spread[used]))
 
     def _reason(self, weights: Floats, value: float, half_width: float, n: int) -> str:
         """Why a rate is not given; empty if it is."""

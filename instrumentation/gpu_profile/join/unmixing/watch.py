@@ -64,9 +64,9 @@ class Watch:
 
     def expect(self, fit: Fit) -> bool:
         """Hold windows against a solution from now on; whether the timing under which it was found is beyond doubt."""
-        self._n, self.variances = fit.n, fit.variances
+        self._n, self.variances = fit.n, fit.found.variances
         self._solution, self._noise, self._known = fit.solution, fit.noise, fit.known
-        self._covariance = packed(np.clip(fit.covariance, -_UNKNOWN, _UNKNOWN)).astype(np.float32)
+        self._covariance = packed(np.clip(fit.found.covariance, -_UNKNOWN, _UNKNOWN)).astype(np.float32)
         # Most windows must have told of the timing, not only of regions that are hardly known.
         sound = self._recent < _SOUND * self._usual and 2 * self._told > fit.n - self._since_n
         if sound:

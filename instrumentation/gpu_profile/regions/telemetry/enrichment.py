@@ -52,16 +52,11 @@ class RegionValues(NamedTuple):
     #: Intervals shorter than this have no readings of their own.
     resolved_ns: float
 
-    def energy(self, length_s: float) -> dict[str, AttributeValues]:
-        """An execution's energy by the region's pooled power, which is of the time while the region is active."""
-        if self.power_w is None:
-            return {}
-        half_width_j = self.power_half_width * length_s
-        told = {key: self.fixed[key] for key in _POWER}
-        return told | {
-            _ENERGY: round(self.power_w * length_s, _DIGITS),
-            _ENERGY_HALF_WIDTH: round(half_width_j, _DIGITS),
-        }
+    def add_energy(self, result: dict[str, AttributeValues], length_s: float) -> None:
+        """Add an execution's energy by the region's pooled power, which is of the time while the region is active."""
+        if self.power_w is not None:
+            result[_ENERGY] = round(self.power_w * length_s, _DIGITS)
+            result[_ENERGY_HALF_WIDTH] = round(self.power_half_width * length_s, _DIGITS)
 
 
 class Enricher:
@@ -115,12 +110,14 @@ class Enricher:
                 result = {key: region.fixed[key] for key in _SHARED if key in region.fixed}
                 result |= {_SOURCE: source, _LENGTH: length_s}
                 _add_own(result, self.joiner, own)
-                if _ENERGY not in result:
-                    result |= region.energy(length_s)
+                if _ENERGY not in result and region.power_w is not None:
+                    result |= {key: region.fixed[key] for key in _POWER}
+                    region.add_energy(result, length_s)
                 if names.REGIME.name not in result:
                     result |= {key: region.fixed[key] for key in _VERDICT if key in region.fixed}
                 return result
-        result = {**region.fixed, _SOURCE: source, _LENGTH: length_s, **region.energy(length_s)}
+        result = {**region.fixed, _SOURCE: source, _LENGTH: length_s}
+        region.add_energy(result, length_s)
         if not region.known:
             result[names.UNJOINED.name] = self.why_unjoined(execution)
         return result
@@ -161,6 +158,7 @@ class Enricher:
 
     def _look_up(self, execution: Execution) -> RegionValues:
         joiner = self.joiner
+        joiner.judge_first(execution)
         devices = joiner.devices_of(execution)
         timelines = tuple(t for device in devices if (t := joiner.sampler.timeline(device.uuid)) is not None)
         fixed: dict[str, AttributeValues] = {

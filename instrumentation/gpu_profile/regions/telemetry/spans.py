@@ -181,7 +181,6 @@ class GpuSpanProcessor(SpanProcessor):
             enricher = self._enricher
             if enricher is None or enricher.joiner is not held.session.joiner:
                 enricher = Enricher(held.session.joiner)  # of a session that ended while its spans waited
-            enricher.joiner.judge_first(held.execution)
             added = enricher.attributes(held.execution)
         except Exception as error:  # noqa: BLE001 - a span must not be lost to our defect
             if not held.session.counts["join errors"]:
