@@ -266,21 +266,23 @@ class History:
 
     def extent(self, a_ns: int, b_ns: int) -> Extent:
         """Peak, readings and edges of `(a, b]`; its sums are left at 0, `cumulative` knows them."""
+        starts, ends = self._edges.starts, self._edges.ends
+        newest = len(ends) - 1
+        if newest >= 0 and starts[newest] < a_ns < ends[newest]:  # mostly: from somewhere in the newest block on
+            return self.table(newest).extent(a_ns, b_ns)
         blocks = self.overlapping(a_ns, b_ns)
         if not blocks:
             return Extent(0, 0, None, 0, 0)
-        starts, ends = self._edges.starts, self._edges.ends
         first, last = blocks[0], blocks[-1]
-        if first == last and int(starts[first]) < a_ns:  # mostly: the newest block, from somewhere in it on
-            return self.table(first).extent(a_ns, b_ns)
-        parts = [k for k in {first, last} if int(starts[k]) < a_ns or int(ends[k]) > b_ns]
-        inner = slice(first + (first in parts), last + 1 - (last in parts))
+        parts = [k for k in {first, last} if starts.item(k) < a_ns or ends.item(k) > b_ns]
+        lo, hi = first + (first in parts), last + 1 - (last in parts)
         found = Extent(0, 0, None, 0, 0)
-        if inner.start < inner.stop:
-            readings = self._edges.readings[inner]
-            held = readings > 0
-            peak = self._edges.peaks[inner][held].max().item() if held.any() else None
-            found = Extent(0, 0, peak, int(readings.sum()), 0)
+        if lo < hi:
+            readings, peaks = self._edges.readings[lo:hi], self._edges.peaks[lo:hi]
+            if np.count_nonzero(readings) < hi - lo:
+                peaks = peaks[readings > 0]
+            peak = peaks.item(peaks.argmax()) if len(peaks) else None
+            found = Extent(0, 0, peak, int(np.add.reduce(readings)), 0)
         for k in parts:
             found = found.with_part(self.table(k).extent(a_ns, b_ns))
         return found

@@ -86,15 +86,15 @@ class Table(NamedTuple):
         """Sums up to `t_ns`; moments outside the rows take the nearest edge's."""
         i = int(self.ends.searchsorted(t_ns))
         if i == len(self.ends):
-            return Cumulative(int(self.masses[i - 1]), int(self.covered[i - 1]))
-        start, end, mass = int(self.starts[i]), int(self.ends[i]), int(self.masses[i])
-        row_mass = wrap(mass - (int(self.masses[i - 1]) if i else self.before))
+            return Cumulative(self.masses.item(i - 1), self.covered.item(i - 1))
+        start, end, mass = self.starts.item(i), self.ends.item(i), self.masses.item(i)
+        row_mass = wrap(mass - (self.masses.item(i - 1) if i else self.before))
         inside = t_ns - start if t_ns > start else 0
         if self.counter:
             part = row_mass * inside // (end - start) if end > start else 0
         else:
-            part = int(self.values[i]) * inside
-        return Cumulative(wrap(mass - row_mass + part), wrap(int(self.covered[i]) - (end - start) + inside))
+            part = self.values.item(i) * inside
+        return Cumulative(wrap(mass - row_mass + part), wrap(self.covered.item(i) - (end - start) + inside))
 
     def overlapping(self, a_ns: int, b_ns: int) -> slice:
         """The rows that overlap `(a, b]`."""
@@ -126,19 +126,22 @@ class Table(NamedTuple):
 
     def peaks(self, part: slice) -> npt.NDArray[Any]:
         """What single rows count for in `Extent.peak`; of rows without a length it means nothing."""
+        return self._peaks(part)[0]
+
+    def _peaks(self, part: slice) -> tuple[npt.NDArray[Any], Ints]:
+        lengths = self.ends[part] - self.starts[part]
         if self.counter:
-            rates: Floats = np.divide(self.growths(part), np.maximum(self.ends[part] - self.starts[part], 1))
-            return rates
-        return self.values[part]
+            return np.divide(self.growths(part), np.maximum(lengths, 1)), lengths
+        return self.values[part], lengths
 
     def peak(self, part: slice) -> tuple[float | None, int]:
         """The highest value of the rows, and how many of them have a length."""
-        found = self.peaks(part)
-        held = self.ends[part] > self.starts[part]
-        n = int(np.count_nonzero(held))
+        found, lengths = self._peaks(part)
+        n = int(np.count_nonzero(lengths))
         if not n:
             return None, 0
-        return (found if n == len(found) else found[held]).max().item(), n
+        found = found if n == len(found) else found[lengths > 0]
+        return found.item(found.argmax()), n
 
     def extent(self, a_ns: int, b_ns: int, mass: int = 0, covered_ns: int = 0) -> Extent:
         """Peak, readings and edges of `(a, b]`, beside sums that are known."""
@@ -151,7 +154,7 @@ class Table(NamedTuple):
         widest = 0
         if part.stop > part.start:
             for i in (part.start, part.stop - 1):
-                start, end = int(self.starts[i]), int(self.ends[i])
+                start, end = self.starts.item(i), self.ends.item(i)
                 if start < a_ns or end > b_ns:
                     widest = max(widest, end - start)
         return widest
