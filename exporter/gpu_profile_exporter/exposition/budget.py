@@ -1,10 +1,12 @@
 """How many series a scrape may have, and which go first when there are more.
 
 The rule knows nothing but names, so that the same series are left out at every scrape. Processes go first, then single
-links, allocations, signals of groups that were asked for, and last those of the groups that are there by default.
+links, allocations, regions, signals of groups that were asked for, and last those of the groups that are there by
+default.
 Within one of these ranks the series that come first in the catalogue, and then by their text, stay. Series of the core
 always stay, even if they alone are more than the budget: what comes of no single signal, such as what devices there
-are, how they are and whether they answer, busy time, XID errors, and what the exporter says of itself.
+are, how they are and whether they answer, busy time, XID errors, and what the exporter says of itself. So do durations
+of regions, which are few: a histogram that lacks some of its buckets would say something else.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from gpu_profile.catalogue.group import DEFAULT_GROUPS
 #: Series of one scrape, unless the settings say otherwise.
 SERIES_BUDGET: Final = 10_000
 
+_REGION: Final = "gpu_profile.region."
 _LINK: Final = (".link", ".port")
 _ALLOCATION: Final = ("k8s.", "container.", "slurm.")
 
@@ -29,9 +32,10 @@ class Rank(IntEnum):
     CORE = 0
     DEVICE = 1
     GROUP = 2
-    ALLOCATION = 3
-    LINK = 4
-    PROCESS = 5
+    REGION = 3
+    ALLOCATION = 4
+    LINK = 5
+    PROCESS = 6
 
 
 class Candidate(NamedTuple):
@@ -50,6 +54,8 @@ def rank(metric: Metric) -> Rank:
         return Rank.LINK
     if "allocation" in metric.otel or any(label.startswith(_ALLOCATION) for label in metric.labels):
         return Rank.ALLOCATION
+    if metric.otel.startswith(_REGION) and not metric.part:
+        return Rank.REGION
     if not metric.signals:
         return Rank.CORE
     return Rank.DEVICE if any(row.group in DEFAULT_GROUPS for row in metric.signals) else Rank.GROUP

@@ -61,19 +61,21 @@ class Exposition:
             return self._render(style), style.value
 
     def _render(self, style: Format) -> bytes:
-        metrics, attributes, values = self._readable(list(self._read()))
+        metrics, attributes, values, given = self._readable(list(self._read()))
         process = process_values() if self._process else ()
         layout = self._layout_of(
             [*metrics, *(metric for metric, _ in _OWN)], [*attributes, *(about for _, about in _OWN)], len(process)
         )
         self.left_out.update(layout.left_out)
         values += [len(layout), *(self.left_out[reason] for reason in REASONS)]
-        return layout.fill([*values, *process], style)
+        return layout.fill([*values, *process], style, given)
 
-    def _readable(self, readings: list[Reading]) -> tuple[Sequence[Metric], Sequence[Attributes], list[float]]:
-        """Metrics, attributes and values of the readings that have a number for a value."""
+    def _readable(
+        self, readings: list[Reading]
+    ) -> tuple[Sequence[Metric], Sequence[Attributes], list[float], Sequence[float]]:
+        """Metrics, attributes and values of the readings that have a number for a value, and the values as given."""
         if not readings:
-            return (), (), []
+            return (), (), [], ()
         metrics, attributes, values = zip(*readings, strict=True)
         try:
             numbers = list(map(float, values))
@@ -84,7 +86,7 @@ class Exposition:
             kept = [reading for reading, value in zip(readings, numbers, strict=True) if not isnan(value)]
             self.left_out["not_a_number"] += len(readings) - len(kept)
             return self._readable(kept)
-        return metrics, attributes, numbers
+        return metrics, attributes, numbers, values
 
     def _layout_of(self, metrics: Sequence[Metric], attributes: Sequence[Attributes], fixed: int) -> Layout:
         key = (metrics, attributes, fixed)

@@ -83,7 +83,7 @@ def family_lines(family: Family, style: Format) -> str:
 
 def series_text(series: Series) -> str:
     """A series up to its value. Whatever its labels hold, this is one line of valid UTF-8."""
-    name = _metric_name(series.family.name)
+    name = _metric_name(series.family.name) + series.suffix
     pairs: dict[str, str] = {}
     for label, value in series.labels:
         pairs.setdefault(_label_name(label), _label_value(value))

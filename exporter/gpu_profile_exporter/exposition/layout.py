@@ -18,7 +18,7 @@ from gpu_profile.catalogue import METRICS, Metric
 from gpu_profile.catalogue import metrics as m
 from gpu_profile_exporter.exposition.budget import Candidate, Rank, left_out, rank
 from gpu_profile_exporter.exposition.format import Format, family_lines, number, series_text
-from gpu_profile_exporter.naming.series import Family, Naming, Series
+from gpu_profile_exporter.naming.series import BUCKET, Family, Naming, Series
 
 Attributes = Mapping[str, str]
 #: Pieces of text that are joined at once.
@@ -27,18 +27,21 @@ _PLACES: Final = {metric.otel: place for place, metric in enumerate(METRICS)}
 
 
 class Line(NamedTuple):
-    """A series: its text up to the value, the place of its metric in the catalogue, and its rank in the budget."""
+    """A series: its text up to the value, the place of its metric in the catalogue, its rank in the budget, and whether
+    it is a histogram's bucket, whose values may have exemplars."""
 
     family: Family
     text: bytes
     scale: float
     place: int
     rank: Rank
+    bucket: bool = False
 
     @classmethod
     def of(cls, series: Series, place: int = 0, rank: Rank = Rank.CORE) -> Line:
         """The line of a series."""
-        return cls(series.family, series_text(series).encode(), float(series.scale), place, rank)
+        bucket = series.suffix == BUCKET
+        return cls(series.family, series_text(series).encode(), float(series.scale), place, rank, bucket)
 
 
 class Lines:
@@ -100,6 +103,8 @@ class Layout:
         self._lines = [line for line, _ in rows]
         self._sources = [source for _, source in rows]
         self._scales = [line.scale for line in self._lines]
+        #: The rows, and their sources, whose values may have exemplars.
+        self._buckets = [(row, rows[row][1]) for row, line in enumerate(self._lines) if line.bucket]
         self._starts: dict[Format, list[bytes]] = {}
         #: The values that were published last, and how they were written.
         self._values = [nan] * len(rows)
@@ -115,8 +120,11 @@ class Layout:
         self.left_out["over_budget"] += len(wanted) - len(kept)
         return kept
 
-    def fill(self, values: Sequence[float], style: Format) -> bytes:
-        """The exposition with a value for each reading and each fixed series. One thread at a time."""
+    def fill(self, values: Sequence[float], style: Format, given: Sequence[float] = ()) -> bytes:
+        """The exposition with a value for each reading and each fixed series. One thread at a time.
+
+        `given` are the readings' values with their exemplars.
+        """
         found = [values[source] for source in self._sources]
         changed = list(compress(range(len(found)), map(ne, found, self._values)))
         texts, scales = self._texts, self._scales
@@ -129,6 +137,10 @@ class Layout:
         pieces = [b"# EOF\n" if style is Format.OPENMETRICS else b""] * (2 * len(texts) + 1)
         pieces[:-1:2] = starts
         pieces[1::2] = texts
+        if style is Format.OPENMETRICS:
+            for row, source in self._buckets:
+                if exemplar := getattr(given[source], "exemplar", ""):
+                    pieces[2 * row + 1] = texts[row][:-1] + f" # {exemplar}\n".encode()
         return _joined(pieces)
 
     def _line_starts(self, style: Format) -> list[bytes]:

@@ -39,7 +39,7 @@ class Semconv:
             return ()  # there was no error: the code 0 is dcgm-exporter's way to say so
         order = (*metric.labels, *(name for name in attributes if name not in metric.labels))
         labels = tuple((label(name), attributes[name]) for name in order if attributes.get(name))
-        return (Series(family(metric), labels, 1.0),)
+        return (Series(family(metric), labels, 1.0, f"_{metric.part}" if metric.part else ""),)
 
     def about(self, devices: Mapping[str, Mapping[str, str]]) -> None:
         """Nothing: a device's identity is in a series of its own, to be joined on `hw_id`."""

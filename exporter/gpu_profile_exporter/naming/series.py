@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from gpu_profile.catalogue import Metric
 
+#: What stands behind the family's name in that of a histogram's bucket.
+BUCKET: Final = "_bucket"
+
 
 class Family(NamedTuple):
-    """A metric as it stands in the text format; `kind` is counter, gauge, info or untyped."""
+    """A metric as it stands in the text format; `kind` is counter, gauge, histogram, info or untyped."""
 
     name: str
     kind: str
@@ -18,11 +21,15 @@ class Family(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One series: its labels in the order in which they are written. The published value is `value * scale`."""
+    """One series: its labels in the order in which they are written. The published value is `value * scale`.
+
+    Its name is the family's, for a part of a histogram with `suffix`.
+    """
 
     family: Family
     labels: tuple[tuple[str, str], ...]
     scale: float
+    suffix: str = ""
 
 
 class Naming(Protocol):

@@ -53,6 +53,20 @@ class Reading(NamedTuple):
     value: float
 
 
+class Exemplified(float):
+    """A value with an `exemplar`, which stands behind it in OpenMetrics' format: labels, value and time."""
+
+    __slots__ = ("exemplar",)
+    exemplar: str
+
+    @classmethod
+    def of(cls, value: float, exemplar: str) -> Exemplified:
+        """The value with this exemplar."""
+        made = cls(value)
+        made.exemplar = exemplar
+        return made
+
+
 class DriverFacts(NamedTuple):
     """A driver: its name and version, the name of the one whose recording it replays (else its own), and `versions` by
     the attributes of `gpu_profile.driver.info`.

@@ -9,6 +9,7 @@ Read in this order:
 - `encodings`: what bodies are packed in. `messages`: requests as the protobuf library reads them, from JSON too.
 - `placing`: on which devices a span ran. `ancestry`: which span was inside which.
 - `joining`: spans as executions of the library's join, and what it says of each. `attributes`: that as bytes.
+- `region_metrics`: the regions of received spans on /metrics.
 - `pipeline`: what was received waits for samples, and goes to a sender.
 - `sidecar`: all of it, put together from the settings.
 

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,7 +20,6 @@ from gpu_profile.driver.node.table import TableFile
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.joiner import Joiner
-from gpu_profile.regions.telemetry.counters import COUNTERS
 from gpu_profile.regions.telemetry.enrichment import SHORTEST_S, Enricher
 from gpu_profile.regions.telemetry.server_spans import Choice, ForeignRule
 from gpu_profile.sampling.sampler import Sampler
@@ -29,18 +28,16 @@ from gpu_profile_exporter.readings.readings import Reading
 from gpu_profile_exporter.sidecar.ancestry import Ancestry
 from gpu_profile_exporter.sidecar.attributes import Encoder
 from gpu_profile_exporter.sidecar.placing import HW_ID, Holders, NodePlacement, named_devices
+from gpu_profile_exporter.sidecar.region_metrics import LONGEST, RegionMetrics, service_and_region, service_prefix
 from gpu_profile_exporter.sidecar.trace_request import Scope, TraceRequest
 
 if TYPE_CHECKING:
-    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 _log = logging.getLogger("gpu_profile_exporter")
 
 #: How often executions are joined.
 STEP_S: Final = 0.1
-#: What stands between a service and a region in the name that both are joined by: no text of an attribute has it.
-_BETWEEN: Final = "\x1f"
 #: Spans that our library has joined already: they go on as they are.
 _OURS: Final = b"gpu_profile."
 _HW_ID: Final = HW_ID.encode()
@@ -52,8 +49,6 @@ _SAMPLED: Final = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:(?!0*(?:[;,]|$))")
 #: A span that ends later than this from now was stamped by another clock.
 _AHEAD_NS: Final = NS_PER_S
 _FAILED: Final = 2
-#: Letters of a region's or a service's name.
-_LONGEST: Final = 200
 
 
 class JoinedRequest(NamedTuple):
@@ -88,10 +83,11 @@ class SpanJoin:
             lambda: NodeDriver(directory, clock=clock), retention_s=retention_s, choose=self._choose, clock=clock
         )
         self._joiner = Joiner(self._sampler, self._placement, clock, DEFAULT_THRESHOLDS, self.counts, late_s=late_s)
-        self._encoder = Encoder(Enricher(self._joiner), lambda execution: _region(execution.name)[1])
+        self._encoder = Encoder(Enricher(self._joiner), lambda execution: service_and_region(execution.name)[1])
         self._ancestry = Ancestry(keep_ns=2 * self._late_ns)
         self._began: deque[Execution] = deque()
-        #: The readings of regions, made by the joining thread: a scrape waits for none of its locks.
+        self._regions = RegionMetrics(self._joiner)
+        #: Their readings, made by the joining thread: a scrape waits for none of its locks.
         self._told: list[Reading] = []
         self._told_ns = 0
         self._stop = threading.Event()
@@ -127,7 +123,7 @@ class SpanJoin:
             self._holders.renew()
             self._joiner.join(self._began, final=False)
             if self._joiner.judged_ns != self._told_ns:
-                self._told_ns, self._told = self._joiner.judged_ns, list(self._regions())
+                self._told_ns, self._told = self._joiner.judged_ns, list(self._regions.readings())
         except Exception:  # noqa: BLE001 - a defect of ours must not end the joining of all spans
             if not self.counts["internal errors"]:
                 _log.exception("the join of received spans failed; it goes on")
@@ -154,9 +150,11 @@ class SpanJoin:
         # What none of the spans has need not be looked for in each.
         gen_ai, ours, names_device = (data.find(text, start, end) >= 0 for text in (_GEN_AI, _OURS, _HW_ID))
         earliest_ns, latest_ns, frontier_ns = now_ns - self._oldest_ns, now_ns + _AHEAD_NS, self._joiner.frontier_ns
-        service, devices = _service(scope.resource.attributes), self._holders.devices_of(scope.resource.attributes)
+        resource = scope.resource.attributes
+        service, devices = service_prefix(resource), self._holders.devices_of(resource)
         fits, ancestry, began = self._choice.fits, self._ancestry, self._began
         found: list[Execution | None] = []
+        newest: dict[str, tuple[Execution, Span]] = {}
         for span in scope.spans:
             name, trace_id = span.name, span.trace_id
             span_id, parent_id = trace_id + span.span_id, span.parent_span_id and trace_id + span.parent_span_id
@@ -173,7 +171,7 @@ class SpanJoin:
             execution = ancestry.find(span_id)
             # Else it was sent again. Some tracers have a client and its server share an id.
             if execution is None or (execution.start_ns, execution.end_ns) != (start_ns, end_ns):
-                execution = Execution(service + (name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"))
+                execution = Execution(service + (name if len(name) <= LONGEST else f"{name[:LONGEST]}…"))
                 execution.device = devices
                 execution.start_ns, execution.end_ns = start_ns, end_ns
                 if names_device:
@@ -190,7 +188,9 @@ class SpanJoin:
                     self.counts["late"] += 1
                 ancestry.take(span_id, parent_id, execution)
                 began.append(execution)
+                newest[execution.name] = execution, span
             found.append(None if joined else execution)
+        self._regions.remember(newest)
         return found
 
     def added(self, joined: JoinedRequest) -> list[list[bytes]]:
@@ -203,39 +203,20 @@ class SpanJoin:
 
     # ------------------------------------------------------------------ what it says
 
-    def _regions(self) -> Iterator[Reading]:
-        for metric, read in COUNTERS:
-            for key, value in sorted(read(self._joiner).items()):
-                attributes = zip(("service.name", *metric.labels), (*_region(key[0]), *key[1:]), strict=True)
-                yield Reading(metric, {name: told for name, told in attributes if told}, value)
-
     def readings(self, now_ns: int) -> Iterator[Reading]:  # noqa: ARG002 - as every room's
-        """The counters of every region, by service, as of the last second."""
+        """The metrics of every region, by service, as of the last second."""
         yield from self._told
 
 
 def _be_nowhen(execution: Execution, now_ns: int) -> None:
-    """Its times are none that samples can be there for."""
+    """Its times are none that samples can be there for: it is taken to end now."""
     if 0 < execution.start_ns <= execution.end_ns <= now_ns:
-        execution.device = "it ended before what the timeline keeps"
+        execution.device, length_ns = "it ended before what the timeline keeps", execution.end_ns - execution.start_ns
     else:
-        execution.device = "its times cannot be: it ends before it begins, or in the future"
-    execution.start_ns = execution.end_ns = now_ns
+        execution.device, length_ns = "its times cannot be: it ends before it begins, or in the future", 0
+    execution.start_ns, execution.end_ns = now_ns - length_ns, now_ns
 
 
 def _has(span: Span, prefix: str) -> bool:
     """Whether an attribute's name begins so."""
     return any(pair.key.startswith(prefix) for pair in span.attributes)
-
-
-def _service(resource: Iterable[KeyValue]) -> str:
-    """What a region's name begins with: the service that it is of."""
-    told = {pair.key: pair.value.string_value for pair in resource if pair.key in ("service.namespace", "service.name")}
-    named = "/".join(told[key] for key in ("service.namespace", "service.name") if told.get(key))
-    return named[:_LONGEST].replace(_BETWEEN, " ") + _BETWEEN
-
-
-def _region(name: str) -> tuple[str, str]:
-    """Service and region of the name that they are joined by. What was one name too many is of no service."""
-    service, between, region = name.partition(_BETWEEN)
-    return (service, region) if between else ("", service)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpu_profile.catalogue.signal import Signal
@@ -20,7 +20,10 @@ class Instrument(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One published metric. `labels` are the OpenTelemetry attributes that vary between its series."""
+    """One published metric. `labels` are the OpenTelemetry attributes that vary between its series.
+
+    `part` is empty but for what a histogram consists of on /metrics: `bucket`, `sum` or `count`.
+    """
 
     otel: str
     unit: str
@@ -28,6 +31,12 @@ class Metric:
     brief: str
     labels: tuple[str, ...] = ("hw.id",)
     signals: tuple[Signal, ...] = ()
+    part: str = ""
+
+    def parts(self) -> tuple[Metric, Metric, Metric]:
+        """The buckets of a histogram, which have the label `le`, its sum and its count."""
+        bucket, total, count = (replace(self, part=part) for part in ("bucket", "sum", "count"))
+        return replace(bucket, labels=(*self.labels, "le")), total, count
 
     @property
     def prometheus(self) -> str:

@@ -144,6 +144,8 @@ REGION_CALLS: Final = _REGIONS.counter(
     "gpu_profile.region.calls", "{call}", "Executions of a region", "regime", "hw.id"
 )
 REGION_DURATION: Final = _REGIONS.histogram("gpu_profile.region.duration", "s", "How long a region's executions took")
+#: The same as series of a scrape.
+REGION_DURATION_PARTS: Final = REGION_DURATION.parts()
 REGION_BUSY: Final = _REGIONS.counter(
     "gpu_profile.region.busy", "s", "GPU busy time that a region caused: its exclusive share", "hw.id"
 )

@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.otlp_traces import INTERNAL, request_of, span, spans_of
 from support.push import attributes
 from unit.driver.node.rings import GPU, OTHER, listed, put, table, writer
 
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
+from gpu_profile.join.durations import BUCKETS_S
 from gpu_profile.regions.telemetry.server_spans import parse_rule
 from gpu_profile.testing import FakeClock
+from gpu_profile_exporter.exposition.exposition import Exposition
+from gpu_profile_exporter.sidecar import region_metrics
 from gpu_profile_exporter.sidecar.joining import SpanJoin
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
@@ -288,3 +293,52 @@ def test_a_million_names_are_one_region_and_memory_stays(node: Node) -> None:
     verdicts = node.join._joiner.verdicts
     assert len(verdicts.durations) <= 1_001
     assert sum(d.calls for d in verdicts.durations.values()) == 6_000
+
+
+def families_of(node: Node, accept: str = "application/openmetrics-text") -> dict[str, Metric]:
+    text = Exposition(lambda: node.join.readings(0), process=False).render(accept)[0].decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
+
+
+def test_durations_are_a_histogram_by_service_whose_buckets_lead_to_their_newest_spans(node: Node) -> None:
+    node.mixture(20.0)
+    node.run(None, BATCHED_S + 1)
+    made = node.newest()
+    node.join.take(TraceRequest(request_of([made], service__name="a")))
+    node.run(None, LATE_S + 2)
+    duration = families_of(node)["gpu_profile_region_duration_seconds"]
+    assert duration.type == "histogram"
+    of_a = [s for s in duration.samples if s.labels["service_name"] == "a"]
+    counts = {s.labels["le"]: s.value for s in of_a if s.name.endswith("_bucket")}
+    assert len(counts) == len(BUCKETS_S) + 1
+    assert list(counts.values()) == sorted(counts.values())
+    whole = {s.name.rpartition("_")[2]: s.value for s in of_a if "le" not in s.labels}
+    assert whole["count"] == counts["+Inf"] > 10
+    assert whole["sum"] == pytest.approx(node.join._joiner.verdicts.durations["a\x1fGET /x"].total_ns / 1e9)
+    exemplar = next(s.exemplar for s in of_a if s.labels.get("le") == "0.1")
+    assert exemplar is not None
+    assert exemplar.labels == {"trace_id": made.trace_id.hex(), "span_id": made.span_id.hex()}
+    assert exemplar.value == pytest.approx(0.1)
+    assert float(str(exemplar.timestamp)) == pytest.approx(made.end_time_unix_nano / 1e9, abs=1e-4)
+
+
+def test_regions_beyond_the_first_have_no_durations_and_too_many_series_leave_no_histogram_in_part(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(region_metrics, "MOST_DURATIONS", 3)
+    made = [span(f"GET /{i}", node.clock.now_ns() - 1_000, node.clock.now_ns() - 500) for i in range(20)]
+    node.join.take(TraceRequest(request_of(made)))
+    node.run(None, LATE_S + 2)
+    readings = list(node.join.readings(0))
+    text = Exposition(lambda: readings, process=False, budget=80).render()[0].decode()
+    assert text.count("gpu_profile_region_duration_seconds_bucket{") == 3 * (len(BUCKETS_S) + 1)
+    assert 0 < text.count("gpu_profile_region_calls_total{") < 20
+
+
+def test_an_exemplar_is_only_in_the_format_that_has_them(node: Node) -> None:
+    node.mixture(20.0)
+    node.join.take(TraceRequest(request_of([node.newest()], service__name="a")))
+    node.run(None, LATE_S + 2)
+    exposition = Exposition(lambda: node.join.readings(0), process=False)
+    assert " # {" in exposition.render("application/openmetrics-text")[0].decode()
+    assert " # {" not in exposition.render("text/plain")[0].decode()
