@@ -16,6 +16,7 @@ from gpu_profile.catalogue.signals import ENERGY, POWER, TEMPERATURE, TEMPERATUR
 
 _REASON = "nvidia.gpu.throttle.reason"
 _SENSOR = "hw.sensor_location"
+_REGION: Final = "Region {{ $labels.region }} ({{ $labels.job }}{{ with $labels.service_name }}, {{ . }}{{ end }})"
 _CORE_CELSIUS: Final = 85
 _MEMORY_CELSIUS: Final = 95
 
@@ -33,7 +34,7 @@ def _hotter(sensor: dict[str, str], celsius: int) -> str:
 
 def _mostly(regime: str) -> str:
     """Share of a region's calls with this verdict, where it is above half and the region is active at all."""
-    keys = "job, region"
+    keys = "job, service_name, region"
     verdict = by(f"{keys}, regime", rate(series(REGION_CALLS, {"regime": regime}), "30m"))
     calls = by(keys, rate(series(REGION_CALLS), "30m"))
     active = by(keys, rate(series(REGION_DURATION, part="_sum"), "30m"))
@@ -114,7 +115,7 @@ REGIONS: Final = Group(
             "info",
             "30m",
             _mostly("OVERHEAD_BOUND"),
-            "Region {{ $labels.region }} ({{ $labels.job }}) is bound by overhead",
+            f"{_REGION} is bound by overhead",
             "{{ $value | humanizePercentage }} of its calls spend their time on launching work that is too small for "
             "the GPU, not on the work.",
             "Larger batches, fused kernels, compilation or CUDA graphs help. The region's panels show what a call "
@@ -125,7 +126,7 @@ REGIONS: Final = Group(
             "info",
             "30m",
             _mostly("HOST_BOUND"),
-            "Region {{ $labels.region }} ({{ $labels.job }}) waits for the host",
+            f"{_REGION} waits for the host",
             "In {{ $value | humanizePercentage }} of its calls the GPU waits for input data or for the program's own "
             "code.",
             "Look at input loading first (workers, prefetching, decoding), then for synchronising calls such as "

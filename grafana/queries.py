@@ -53,9 +53,9 @@ def of_regions(metric: Metric, *, part: str = "") -> str:
     """The series of the regions that the dashboard's variables choose.
 
     A program is scraped as another instance than its node's exporter, so regions are chosen by the GPUs that they ran
-    on; one that ran on no known GPU has no `hw_id` and always shows.
+    on; one that ran on no known GPU has no `hw_id` and always shows. Only regions of received spans have a service.
     """
-    scope = 'region=~"$region"'
+    scope = 'service_name=~"$service", region=~"$region"'
     if "hw.id" in metric.labels:
         scope += ', hw_id=~"$gpu|"'
     return series(metric, scope=scope, part=part)

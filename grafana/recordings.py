@@ -19,7 +19,9 @@ from gpu_profile.catalogue.metrics import (
     REGION_ENERGY_UNCERTAIN,
 )
 
-_CALLS = by("job, region", rate(series(REGION_DURATION, part="_count"), "5m"))
+#: Regions of received spans have a service; those that a program counts itself do not.
+_KEYS = "job, service_name, region"
+_CALLS = by(_KEYS, rate(series(REGION_DURATION, part="_count"), "5m"))
 
 
 def _units(metric: Metric) -> str:
@@ -31,7 +33,7 @@ def _base(metric: Metric) -> str:
 
 
 def _for_each_call(certain: Metric, uncertain: Metric) -> str:
-    share, rest = (by("job, region", rate(series(metric), "5m")) for metric in (certain, uncertain))
+    share, rest = (by(_KEYS, rate(series(metric), "5m")) for metric in (certain, uncertain))
     return known(f"{share}\n  /\n({_CALLS} > 0)", share, rest)
 
 

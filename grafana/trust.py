@@ -11,7 +11,12 @@ from gpu_profile.catalogue.allocation import ATTRIBUTION_UP
 from gpu_profile.catalogue.http import REJECTED, REQUEST_TIME, REQUESTS
 from gpu_profile.catalogue.metrics import DEVICE_UP, DROPPED, OBSERVED, READ_TIME, SAMPLE_AGE
 from gpu_profile.catalogue.push import DROPPED as PUSH_DROPPED
+from gpu_profile.catalogue.push import DROPPED_ITEMS as PUSH_DROPPED_ITEMS
 from gpu_profile.catalogue.push import FAILURES as PUSH_FAILURES
+from gpu_profile.catalogue.push import ITEMS as PUSH_ITEMS
+from gpu_profile.catalogue.push import QUEUE_ITEMS
+from gpu_profile.catalogue.push import REJECTED as PUSH_REJECTED
+from gpu_profile.catalogue.receive import LEFT_OUT, RECEIVED, REFUSED, WAITING
 from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER_RESTARTS, SERIES, SERIES_DROPPED
 
 _SCRAPES: Final = {"http.route": "/metrics"}
@@ -147,4 +152,52 @@ EXPORTER: Final = Section(
     ),
 )
 
-SECTIONS: Final = (TRUST, EXPORTER)
+RECEIVING: Final = Section(
+    "Receiving spans of any program",
+    (
+        panel(
+            "Spans received",
+            "Spans a second that programs sent here, by what came of them. “unjoined” ones count as regions, but "
+            "nothing is known of them yet; “passed” ones are no regions. Empty where nothing is received.",
+            "cps",
+            Query(by("instance, outcome", rate(of_gpus(RECEIVED))), "{{outcome}} on {{instance}}"),
+            **SMALL,
+        ),
+        panel(
+            "Spans that wait",
+            "Spans that wait for the samples of their time, and (dashed) data that waits for the next receiver. What "
+            "waits grows while that one is away.",
+            "none",
+            Query(by("instance", of_gpus(WAITING)), "samples on {{instance}}"),
+            Query(by("instance, signal", of_gpus(QUEUE_ITEMS)), "{{signal}} on {{instance}}", thin=True),
+            **SMALL,
+        ),
+        panel(
+            "Sent on and lost",
+            "Spans, data points and log records a second that the next receiver took, and (dashed) those that were "
+            "given up or that it refused.",
+            "cps",
+            Query(by("instance, signal", rate(of_gpus(PUSH_ITEMS))), "{{signal}} on {{instance}}"),
+            Query(
+                by("instance, signal, reason", rate(of_gpus(PUSH_DROPPED_ITEMS))),
+                "{{signal}} on {{instance}}: given up, {{reason}}",
+                thin=True,
+            ),
+            Query(
+                by("instance, signal", rate(of_gpus(PUSH_REJECTED))), "{{signal}} on {{instance}}: refused", thin=True
+            ),
+            **SMALL,
+        ),
+        panel(
+            "Refused, and not in the numbers",
+            "Requests a second that were turned away, by reason, and (dashed) spans that came too late, or were too "
+            "many, to be in their region's numbers.",
+            "cps",
+            Query(by("instance, reason", rate(of_gpus(REFUSED))), "{{reason}} on {{instance}}"),
+            Query(by("instance, reason", rate(of_gpus(LEFT_OUT))), "left out: {{reason}} on {{instance}}", thin=True),
+            **SMALL,
+        ),
+    ),
+)
+
+SECTIONS: Final = (TRUST, EXPORTER, RECEIVING)

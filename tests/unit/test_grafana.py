@@ -21,6 +21,7 @@ from gpu_profile.catalogue.http import HTTP_METRICS
 from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.catalogue.push import PUSH_METRICS
+from gpu_profile.catalogue.receive import RECEIVE_METRICS
 from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER_RESTARTS
 from gpu_profile.catalogue.signals import THROTTLES
 from gpu_profile.driver import simulated
@@ -58,6 +59,11 @@ def by_series_name() -> dict[str, Metric]:
 
 
 PUBLISHED = by_series_name()
+
+
+def labels_of(metric: Metric) -> set[str]:
+    """The labels of a metric's series; those of received regions have their service's name too."""
+    return {label(name) for name in metric.labels} | ({"service_name"} if metric in REGION_METRICS else set())
 
 
 def grows(name: str) -> bool:
@@ -156,7 +162,7 @@ def test_a_query_uses_only_names_and_labels_of_the_catalogue(expr: str) -> None:
     assert found
     for selector, _ in found:
         metric = PUBLISHED[selector.name]
-        allowed = {label(name) for name in metric.labels} | TARGET_LABELS
+        allowed = labels_of(metric) | TARGET_LABELS
         assert {matcher.name for matcher in selector.matchers.matchers} <= allowed
 
 
@@ -174,7 +180,7 @@ def test_a_rule_uses_only_names_and_labels_of_the_catalogue(rule: dict[str, Any]
         if selector.name == "up":
             continue
         metric = PUBLISHED[selector.name]
-        labels = {label(name) for name in metric.labels}
+        labels = labels_of(metric)
         assert {matcher.name for matcher in selector.matchers.matchers} <= labels
         assert is_growth(under) == grows(selector.name)
         known |= labels
@@ -204,6 +210,7 @@ ELSEWHERE = {
     *REGION_METRICS,
     *ALLOCATION_METRICS,
     *PUSH_METRICS,
+    *RECEIVE_METRICS,
     *HTTP_METRICS,
     READER_CPU,
     READER_MEMORY,

@@ -310,3 +310,18 @@ def test_the_recording_rules_compute_utilisation_and_the_cost_of_a_call(tmp_path
         for name, labels, value in expected
     ]
     promtool(tmp_path, 15, series, checks)
+
+
+@pytest.mark.debian
+def test_two_services_with_a_region_of_the_same_name_are_two_regions(tmp_path: Path) -> None:
+    series = {}
+    for service, joules in (("a", 600), ("b", 3000)):
+        about = f'job="gpu", service_name="{service}", region="GET /x"'
+        series[f"gpu_profile_region_duration_seconds_count{{{about}}}"] = "0+120x20"
+        series[f'gpu_profile_region_energy_joules_total{{{about}, hw_id="GPU-1"}}'] = f"0+{joules}x20"
+    name = "job_region:gpu_profile_region_energy_joules:per_call_rate5m"
+    found = [
+        {"labels": f'{name}{{job="gpu", service_name="{service}", region="GET /x"}}', "value": value}
+        for service, value in (("a", 5), ("b", 25))
+    ]
+    promtool(tmp_path, 15, series, [{"expr": name, "exp_samples": found}])
