@@ -62,6 +62,11 @@ class _File:
                 self.close()
                 raise
 
+    @property
+    def gone(self) -> bool:
+        """Whether somebody removed it: the next process would not find what is written to it."""
+        return not os.fstat(self.descriptor).st_nlink
+
     def close(self) -> None:
         """Let go of it. Nobody finds it again if nothing in it waits."""
         os.close(self.descriptor)
@@ -166,7 +171,7 @@ class DiskQueue:
 
     def _append(self, content: bytes, items: int, *, plain: bool) -> Record:
         number = self._current
-        if number is None or self._files[number].end > self._file_bytes:
+        if number is None or self._files[number].end > self._file_bytes or self._files[number].gone:
             number = self._next_file()
         file, size = self._files[number], len(content)
         header = _header(size, zlib.crc32(content), items, _PLAIN if plain else 0)

@@ -1,6 +1,7 @@
 """The queue on disk: what a killed process left is found, in order; what was done is not."""
 
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -231,6 +232,24 @@ def test_files_of_another_version_stay_as_they_are(tmp_path: Path) -> None:
     assert files(tmp_path) == ["000000000007.queue", "000000000008.queue"]
     queue.close()
     assert (tmp_path / "000000000007.queue").read_bytes() == b"gpqueue9 in another way"
+
+
+def test_files_that_are_taken_away_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    queue = DiskQueue(tmp_path / "queue", MIB)
+    first = appended(queue, b"in memory alone")
+    (tmp_path / "queue" / files(tmp_path / "queue")[0]).unlink()
+    appended(queue, b"in a new file")
+    assert queue.read(first) == b"in memory alone"
+    shutil.rmtree(tmp_path / "queue")
+    assert [queue.append(b"nowhere", 1, plain=True) for _ in range(2)] == [None, None]
+    (told,) = caplog.messages
+    assert "nothing can be written to the queue: No such file or directory" in told
+    (tmp_path / "queue").mkdir()
+    appended(queue, b"there again")
+    killed(queue)
+    after = DiskQueue(tmp_path / "queue", MIB)
+    assert [after.read(each) for each in after.left] == [b"there again"]
+    after.close()
 
 
 def test_once_it_is_closed_nothing_is_taken_and_what_ends_then_is_found_once_more(tmp_path: Path) -> None:
