@@ -17,10 +17,12 @@ from support.programs import printed
 from unit.exporter.settings import served
 
 from gpu_profile.driver.node.table import DIRECTORY
+from gpu_profile.units import MIB
 from gpu_profile_exporter.cli import exporter
 from gpu_profile_exporter.config.toml import DEFAULT_FILE
 from gpu_profile_exporter.operating import runtime
 from gpu_profile_exporter.operating.healthcheck import candidates
+from gpu_profile_exporter.sidecar import sidecar
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -344,6 +346,33 @@ def test_the_gpu_override_only_changes_services_that_exist() -> None:
     assert "--driver" not in override["exporter"]["command"]
     (device,) = override["exporter"]["deploy"]["resources"]["reservations"]["devices"]
     assert device["driver"] == "nvidia"
+
+
+def test_the_override_for_spans_has_the_exporter_receive_what_the_collector_gets() -> None:
+    override = load(DOCKER / "compose.spans.yaml")["services"]
+    assert override.keys() - services().keys() == {"collector"}
+    config = served(override["exporter"]["command"])
+    assert config.receive.http is not None
+    (port,) = override["exporter"]["ports"]
+    assert port == f"127.0.0.1:{config.receive.http.port}:{config.receive.http.port}"
+    assert any(mount.startswith(f"{config.timeline}:") for mount in override["exporter"]["tmpfs"])
+    collector = override["collector"]
+    assert (collector["read_only"], collector["cap_drop"]) == (True, ["ALL"])
+    (mounted, path, _) = collector["volumes"][0].split(":")
+    assert f"--config={path}" in collector["command"]
+    http = load(DOCKER / mounted)["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
+    assert config.forward.endpoint == f"http://collector:{http.rpartition(':')[2]}"
+
+
+def test_the_service_as_a_receiver_has_settings_that_there_are_and_room_for_its_queues() -> None:
+    lines = (DOCKER / "systemd" / "receive.conf").read_text().splitlines()
+    given = dict(line.removeprefix("Environment=").split("=", 1) for line in lines if line.startswith("Environment="))
+    config = served([], given)
+    assert config.receive.http is not None
+    assert config.forward.queue == Path("/var/lib/gpu-profile-exporter/queue")
+    assert "StateDirectory=gpu-profile-exporter" in lines
+    (memory,) = (line for line in lines if line.startswith("MemoryMax="))
+    assert int(memory.removeprefix("MemoryMax=").removesuffix("M")) * MIB > 2 * sidecar._MOST_BYTES
 
 
 def test_prometheus_scrapes_the_ports_that_compose_serves() -> None:
