@@ -56,11 +56,14 @@ class Bench:
 
     @contextmanager
     def python(
-        self, *arguments: str, errors: IO[str] | None = None, **settings: str
+        self, *arguments: str, errors: IO[str] | None = None, packages: str = "", **settings: str
     ) -> Iterator[subprocess.Popen[str]]:
-        """Another Python process on the stub; its standard output is read by the caller."""
+        """Another Python process on the stub; its standard output is read by the caller.
+
+        `packages` is a directory of packages that come before the installed ones.
+        """
         variables = environment(**self.environment, **settings)
-        variables["PYTHONPATH"] += f"{os.pathsep}{ROOT / 'tests'}"
+        variables["PYTHONPATH"] = f"{packages}{os.pathsep}{variables['PYTHONPATH']}{os.pathsep}{ROOT / 'tests'}"
         process = subprocess.Popen(
             [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=errors, text=True, env=variables
         )

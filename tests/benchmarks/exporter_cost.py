@@ -4,10 +4,10 @@ All run at once, each a process of its own with its children, and so does a bare
 same rate: what else the machine does meets them alike, and since it only ever adds, the least of some windows counts.
 """
 
-import importlib.util
 import json
 import re
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +32,8 @@ SCRAPE_S, WINDOWS = 15.0, 4
 REACH: Final = 0.01
 SCRAPES, SCRAPE_MS = 200, 10.0
 _FIELDS: Final = "nvmlDeviceGetFieldValues"
+#: What is measured beside ours, as pip knows it.
+_NVITOP: Final = "nvitop-exporter>=1.5,<2"
 
 
 class Watched(NamedTuple):
@@ -84,8 +86,7 @@ def rows(bed: Bench) -> Iterator[Row]:
         yield from _cpu(costs, fields)
         yield from _latency({"semconv": ours.url, "both": both.url})
         yield from _like_an_h100(bed)
-        mine = Watched("ours", idle.process.pid, idle.url)
-        yield from _beside(costs["idle"], mine, costs.get("nvitop"), theirs, reason)
+        yield from _beside(costs["gpm"], watched[1], costs.get("nvitop"), theirs, reason)
 
 
 # ---------------------------------------------------------------------- CPU
@@ -221,15 +222,19 @@ def _latency(urls: Mapping[str, str]) -> Iterator[Row]:
 @contextmanager
 def _nvitop(bed: Bench) -> Iterator[tuple[Watched | None, str]]:
     """nvitop-exporter on the stub; or None, and why."""
-    if importlib.util.find_spec("nvitop_exporter") is None:
-        yield None, "nvitop-exporter is not installed"
-        return
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        bed.python("-m", "nvitop_exporter", "--port", str(port), errors=errors) as process,
-    ):
+    with tempfile.TemporaryDirectory() as packages, tempfile.TemporaryFile("w+") as errors, ExitStack() as stack:
+        # Beside what is installed: it asks for other versions of what both use.
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        done = subprocess.run(
+            [*command, "--target", packages, _NVITOP], capture_output=True, text=True, check=False, timeout=300
+        )
+        if done.returncode:
+            yield None, f"nvitop-exporter could not be installed: {(done.stderr.strip() or '-').splitlines()[-1]}"
+            return
+        arguments = "-m", "nvitop_exporter", "--port", str(port)
+        process = stack.enter_context(bed.python(*arguments, errors=errors, packages=packages))
         url = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + 15
         while time.monotonic() < deadline and process.poll() is None:
@@ -244,34 +249,61 @@ def _nvitop(bed: Bench) -> Iterator[tuple[Watched | None, str]]:
 
 
 def _beside(cost: Cost, mine: Watched, their_cost: Cost | None, theirs: Watched | None, reason: str) -> Iterator[Row]:
-    name = "beside nvitop-exporter: background CPU, NVML calls/s, CPU of a scrape, lines, memory"
+    """Background, scrapes and memory against theirs."""
+    names = [f"beside nvitop-exporter, 8 GPUs: {what}" for what in ("CPU in the background", "a scrape", "memory")]
     if theirs is None or their_cost is None:
-        yield Row(name, f"not measured: {reason}")
+        yield from (Row(name, f"not measured: {reason}") for name in names)
         return
-    (ours, our_s), (others, other_s) = _told(cost, mine), _told(their_cost, theirs)
+    ours, others = _scraped(cost, mine), _scraped(their_cost, theirs)
+    background = cost.cpu / their_cost.cpu
     yield Row(
-        name,
-        ours,
-        others,
-        f"a scrape {other_s / our_s:.1f}x, a background {their_cost.cpu / cost.cpu:.1f}x ours",
-        cost=our_s / other_s,
+        names[0],
+        f"{cost.cpu * 100:.2f} % at {HZ:g} Hz with activity counters, {cost.nvml:.0f} NVML calls/s",
+        f"{their_cost.cpu * 100:.2f} % at 1 Hz without, {their_cost.nvml:.0f}/s",
+        f"{background:.2f}x",
+        "<=1.0x",
+        background <= 1.0,
+        background,
+    )
+    each = (ours.seconds / ours.series) / (others.seconds / others.series)
+    yield Row(
+        names[1],
+        f"{ours.seconds * 1e3:.1f} ms of CPU for {ours.series} series",
+        f"{others.seconds * 1e3:.1f} ms for {others.series}",
+        f"{each:.2f}x for each series",
+        "<=0.5x",
+        each <= 0.5,
+        each,
+    )
+    room = ours.mib / others.mib
+    yield Row(
+        names[2],
+        f"{ours.mib:.1f} MiB in {len(tree(mine.pid))} processes",
+        f"{others.mib:.1f} MiB",
+        f"{room:.2f}x",
+        "<=1.25x",
+        room <= 1.25,
+        room,
     )
 
 
-def _told(cost: Cost, one: Watched, scrapes: int = 100) -> tuple[str, float]:
-    """In words, and CPU seconds of a scrape."""
+class _Scraped(NamedTuple):
+    """CPU seconds of one scrape, its series, and the memory of all processes."""
+
+    seconds: float
+    series: int
+    mib: float
+
+
+def _scraped(cost: Cost, one: Watched, scrapes: int = 100) -> _Scraped:
     scraper = Scraper(one.url, gzip=False)
-    lines = len(re.findall(rb"^[^#]", scraper.scrape(), re.MULTILINE))
+    series = len(re.findall(rb"^[^#]", scraper.scrape(), re.MULTILINE))
     before, started = sum(_cpu_of(one.pid)), time.monotonic()
     for _ in range(scrapes):
         scraper.scrape()
         time.sleep(0.05)
     spent, took = sum(_cpu_of(one.pid)) - before, time.monotonic() - started
-    each = max(0.0, spent - cost.cpu * took) / scrapes
-    resident = memory(tree(one.pid)).resident
-    what = "10 Hz" if one.name == "ours" else "nvitop-exporter, 1 Hz"
-    words = f"{what}: {cost.cpu * 100:.2f} %, {cost.nvml:.0f}/s, {each * 1e3:.1f} ms for {lines} series "
-    return f"{words}({each / lines * 1e6:.1f} us each), {resident:.1f} MiB", each
+    return _Scraped(max(0.0, spent - cost.cpu * took) / scrapes, series, memory(tree(one.pid)).resident)
 
 
 # ---------------------------------------------------------------------- in the child
