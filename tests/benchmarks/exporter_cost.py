@@ -65,7 +65,7 @@ def rows(bed: Bench) -> Iterator[Row]:
     """What is measured here takes about two minutes."""
     with ExitStack() as stack:
         ours = stack.enter_context(bed.exporter())
-        idle = stack.enter_context(bed.exporter())
+        idle = stack.enter_context(bed.exporter(gpm=1))
         gpm = stack.enter_context(bed.exporter(gpm=1))
         both = stack.enter_context(bed.exporter("--names", "both"))
         seconds = SCRAPE_S * (WINDOWS + 1)
@@ -86,7 +86,7 @@ def rows(bed: Bench) -> Iterator[Row]:
         yield from _cpu(costs, fields)
         yield from _latency({"semconv": ours.url, "both": both.url})
         yield from _like_an_h100(bed)
-        yield from _beside(costs["gpm"], watched[1], costs.get("nvitop"), theirs, reason)
+        yield from _beside(costs["idle"], watched[2], costs.get("nvitop"), theirs, reason)
 
 
 # ---------------------------------------------------------------------- CPU
