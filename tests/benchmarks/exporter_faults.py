@@ -120,7 +120,7 @@ _NOTES: Final = """\
 A dash: there are no others, nothing is lost, or it is over too soon to be told. Where a driver takes all GPUs with it,
 they are told as down at the latest when it has been silent for 5 s.
 
-## How
+## Method
 
 The driver is called in processes of their own, the readers; the exporter itself never calls it. A reader leaves in
 shared memory which GPU it is talking to and since when. When a call takes longer than a quarter of a second, the reader
@@ -134,7 +134,7 @@ others, which live on if it is killed.
 A library of another version than the kernel's driver cannot be used by a process that has loaded it: its reader is
 replaced every 3 s until one can.
 
-## What it does not do
+## Limits
 
 - GPUs that hang in the same moment are found one after another: with two, the others' pause is up to 3 s, and with each
   more about 1.5 s longer. At most half of the GPUs are read apart because they are slow.

@@ -53,7 +53,7 @@ def known_labels() -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dcgm:
-    """Names as dcgm-exporter has them."""
+    """dcgm-exporter compatibility."""
 
     csv: Path | None = setting(
         None,
@@ -86,7 +86,7 @@ class Dcgm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """Who uses which GPU."""
+    """Attribution of GPUs to workloads."""
 
     pods: str = setting(
         "auto",
@@ -137,7 +137,7 @@ def _otlp(name: str, read: Callable[[str], str] = str.strip) -> Alias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Otlp:
-    """Push by OpenTelemetry's protocol.
+    """OTLP push.
 
     The environment's OTEL_EXPORTER_OTLP_METRICS_… and …_LOGS_… say something of one signal alone, so what is pushed
     where is in `endpoints`.
@@ -198,7 +198,7 @@ class Otlp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """Where what was received goes on to."""
+    """Forwarding of what was received."""
 
     endpoint: str = setting(
         "", Text("URL"), "The next receiver over OTLP, as in http://collector:4318.", Alias(("--forward",))
@@ -237,7 +237,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """What is logged to standard error."""
+    """Logging."""
 
     level: str = setting(
         "info",
@@ -359,7 +359,7 @@ TOPICS: Final[Mapping[str, Any]] = {
 }
 #: What each part of the settings is about.
 TITLES: Final[Mapping[str, str]] = {
-    "": "What is read and served",
+    "": "Sampling and endpoint",
     **{topic: (owner.__doc__ or topic).partition(".")[0] for topic, owner in TOPICS.items()},
 }
 BY_NAME: Final = {row.dotted: row for row in SETTINGS}

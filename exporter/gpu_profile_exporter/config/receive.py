@@ -18,7 +18,7 @@ def passed_on() -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receive:
-    """Receive spans of any program over OTLP and join them with what GPUs did."""
+    """Receiving spans over OTLP."""
 
     http: Address | None = setting(
         None,

@@ -100,13 +100,13 @@ def test_help_begins_as_it_always_does() -> None:
     lines = result.output.splitlines()
     assert lines[0] == "Usage: gpu-profile-exporter [OPTIONS] [COMMAND] [ARGS]..."
     assert [line for line in lines[1:] if line and not line.startswith(" ")] == [
-        "What is read and served:",
-        "Names as dcgm-exporter has them:",
-        "Who uses which GPU:",
-        "Push by OpenTelemetry's protocol:",
-        "Receive spans of any program over OTLP and join them with what GPUs did:",
-        "Where what was received goes on to:",
-        "What is logged to standard error:",
+        "Sampling and endpoint:",
+        "dcgm-exporter compatibility:",
+        "Attribution of GPUs to workloads:",
+        "OTLP push:",
+        "Receiving spans over OTLP:",
+        "Forwarding of what was received:",
+        "Logging:",
         "The command:",
         "Commands:",
     ]

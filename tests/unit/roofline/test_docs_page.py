@@ -45,7 +45,7 @@ def test_every_key_of_a_profile_is_in_its_table() -> None:
     from gpu_profile.roofline import GPUProfiler
 
     found = GPUProfiler("cpu", quiet=True, ceilings=CEILINGS, regions=False).profile_operation(len, "a", flops=1)
-    table = PAGE[PAGE.index("## What it says") : PAGE.index("The regime is the shared engine")]
+    table = PAGE[PAGE.index("## Results") : PAGE.index("The regime is the shared engine")]
     told = set(re.findall(r"`(\w+)`", table))
     assert set(found) <= told
     assert set(found["runs"]) <= told
