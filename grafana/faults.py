@@ -1,4 +1,4 @@
-"""The part of the dashboard that tells what goes wrong: errors, worn memory, narrow links, clocks held down."""
+"""The part of the dashboard that tells what goes wrong: errors, worn memory, narrow links, throttling."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ FAULTS: Final = Section(
             thresholds=((None, "green"), (0.5, "red")),
         ),
         panel(
-            "Time for which clocks were held down",
+            "Throttle time",
             "Seconds in this time range, added up over the chosen GPUs, by reason. sw_power_cap is normal "
             "under full load; heat and power brakes are not. Reasons overlap.",
             "s",

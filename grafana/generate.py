@@ -50,7 +50,8 @@ def variables() -> list[Json]:
     devices = by("hw_id, hw_name, index, instance", series(DEVICE_INFO, scope='instance=~"$instance"'), "max")
     # Grafana takes a variable's text and value out of the answer's text: one label must hold all that is to be read.
     readable = f'label_join({with_slice(devices)}, "title", " ", "index", "hw_name", "instance", "slice")'
-    calls = of_regions(REGION_CALLS).replace('service_name=~"$service", region=~"$region", ', "")
+    named = of_regions(REGION_CALLS).replace('region=~"$region", ', "")
+    calls = named.replace('service_name=~"$service", ', "")
     return [
         {
             "name": "datasource",
@@ -64,7 +65,7 @@ def variables() -> list[Json]:
         _choice("gpu", "GPU", f"query_result({readable})", '/hw_id="(?<value>[^"]+)".*title="(?<text>[^"]+)"/'),
         # Regions that a program counts itself have no service: all are chosen by what also matches none.
         _choice("service", "Service", f"label_values({calls}, service_name)") | {"allValue": ".*"},
-        _choice("region", "Region", f"label_values({calls}, region)"),
+        _choice("region", "Region", f"label_values({named}, region)"),
     ]
 
 

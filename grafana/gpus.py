@@ -188,7 +188,7 @@ WORK: Final = Section(
         panel(
             "Clocks",
             "Current clocks of the multiprocessors and of the memory. Low ones are normal on an idle GPU; "
-            "on a busy one, see “Clocks held down”.",
+            "on a busy one, see “Throttling”.",
             "hertz",
             Query(named(of_gpus(metric_of(CLOCK_SM))), f"{GPU_NAME}, {{{{{label('nvidia.gpu.clock.domain')}}}}}"),
             legend="right",
@@ -227,8 +227,8 @@ COST: Final = Section(
             legend="right",
         ),
         panel(
-            "Clocks held down",
-            "Share of time for which the driver held the clocks down, by reason. Reasons overlap, so they "
+            "Throttling",
+            "Share of time for which the driver lowered the clocks, by reason. Reasons overlap, so they "
             "do not add up. A power cap is normal under full load; heat and power brakes are not.",
             "percentunit",
             Query(named(throttled(rate)), f"{GPU_NAME}, {{{{{label('nvidia.gpu.throttle.reason')}}}}}"),

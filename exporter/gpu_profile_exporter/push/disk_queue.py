@@ -34,7 +34,7 @@ _FILE_BYTES: Final = 8 * MIB
 _FEWEST_FILES, _MOST_FILES = 8, 128
 #: A record counts for at least so many bytes: each is remembered in memory too.
 _LEAST_RECORD: Final = 4_096
-_SUFFIX, _DAMAGED = ".queue", ".damaged"
+_SUFFIX, _DAMAGED, _LOCK = ".queue", ".damaged", "lock"
 
 
 class Record(NamedTuple):
@@ -64,19 +64,29 @@ class _File:
 
     @property
     def gone(self) -> bool:
-        """Whether somebody removed it: the next process would not find what is written to it."""
-        return not os.fstat(self.descriptor).st_nlink
+        """Whether somebody took it away or cut it off: the next process would not find what it has."""
+        return not _is_at(self.descriptor, self.path) or os.fstat(self.descriptor).st_size < self.end
 
     def close(self) -> None:
         """Let go of it. Nobody finds it again if nothing in it waits."""
+        own = _is_at(self.descriptor, self.path)
         os.close(self.descriptor)
-        if self.waiting:
+        if self.waiting or not own:
             return
         with suppress(OSError):
             if self.damaged:
                 self.path.rename(self.path.with_suffix(_DAMAGED))
             else:
                 self.path.unlink()
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file is the one of this path."""
+    try:
+        there = path.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(there, os.fstat(descriptor))
 
 
 class DiskQueue:
@@ -97,7 +107,7 @@ class DiskQueue:
         self.size = 0
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._own = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._own = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UsageError(f"{directory}: no queue can be kept there: {error.strerror}") from error
         try:
@@ -170,6 +180,9 @@ class DiskQueue:
                 return None
 
     def _append(self, content: bytes, items: int, *, plain: bool) -> Record:
+        # Without its lock, another process may have the directory by now.
+        if not _is_at(self._own, self._directory / _LOCK):
+            raise OSError(errno.ENOENT, "its files were taken away")
         number = self._current
         if number is None or self._files[number].end > self._file_bytes or self._files[number].gone:
             number = self._next_file()
@@ -238,6 +251,9 @@ class DiskQueue:
         """Let the next process have it, with all that waits. Nothing is taken in any more."""
         with self._lock:
             self._most_bytes = 0
+            if lost := sum(file.waiting for file in self._files.values() if file.gone):
+                text = "%s: %d of the records that wait were in files that were taken away: they are lost"
+                _log.error(text, self._directory, lost)
             for file in self._files.values():
                 file.close()
             self._files.clear()

@@ -28,7 +28,7 @@ from gpu_profile_exporter.readings.readings import Reading
 from gpu_profile_exporter.sidecar.ancestry import Ancestry
 from gpu_profile_exporter.sidecar.attributes import Encoder
 from gpu_profile_exporter.sidecar.placing import HW_ID, Holders, NodePlacement, named_devices
-from gpu_profile_exporter.sidecar.region_metrics import LONGEST, RegionMetrics, service_and_region, service_prefix
+from gpu_profile_exporter.sidecar.region_metrics import RegionMetrics, region_name, service_and_region, service_prefix
 from gpu_profile_exporter.sidecar.trace_request import Scope, TraceRequest
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 _SAMPLED: Final = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:(?!0*(?:[;,]|$))")
 #: A span that ends later than this from now was stamped by another clock.
 _AHEAD_NS: Final = NS_PER_S
+#: A span that took longer was stamped wrongly.
+_LONGEST_NS: Final = 30 * 86_400 * NS_PER_S
 _FAILED: Final = 2
 
 
@@ -171,7 +173,7 @@ class SpanJoin:
             execution = ancestry.find(span_id)
             # Else it was sent again. Some tracers have a client and its server share an id.
             if execution is None or (execution.start_ns, execution.end_ns) != (start_ns, end_ns):
-                execution = Execution(service + (name if len(name) <= LONGEST else f"{name[:LONGEST]}…"))
+                execution = Execution(service + region_name(name))
                 execution.device = devices
                 execution.start_ns, execution.end_ns = start_ns, end_ns
                 if names_device:
@@ -180,7 +182,7 @@ class SpanJoin:
                 if span.status.code == _FAILED:
                     execution.failed = True
                 state = span.trace_state
-                if not earliest_ns <= end_ns <= latest_ns or not 0 < start_ns <= end_ns:
+                if not earliest_ns <= start_ns <= end_ns <= latest_ns:
                     _be_nowhen(execution, now_ns)
                 elif state and _SAMPLED.search(state):
                     execution.device = "not identifiable: its traces were sampled, so that other spans are missing"
@@ -210,10 +212,12 @@ class SpanJoin:
 
 def _be_nowhen(execution: Execution, now_ns: int) -> None:
     """Its times are none that samples can be there for: it is taken to end now."""
-    if 0 < execution.start_ns <= execution.end_ns <= now_ns:
-        execution.device, length_ns = "it ended before what the timeline keeps", execution.end_ns - execution.start_ns
+    length_ns = execution.end_ns - execution.start_ns
+    if execution.start_ns > 0 and execution.end_ns <= now_ns + _AHEAD_NS and 0 <= length_ns <= _LONGEST_NS:
+        execution.device = "it began before what the timeline keeps"
     else:
-        execution.device, length_ns = "its times cannot be: it ends before it begins, or in the future", 0
+        execution.device = "its times cannot be: it ends before it begins, in the future, or more than 30 days later"
+        length_ns = 0
     execution.start_ns, execution.end_ns = now_ns - length_ns, now_ns
 
 

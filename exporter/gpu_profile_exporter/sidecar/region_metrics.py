@@ -27,15 +27,27 @@ LONGEST: Final = 200
 #: Regions whose durations are published: each has a series for every bucket.
 MOST_DURATIONS: Final = 200
 _EDGES: Final = (*map(repr, BUCKETS_S), "+Inf")
-_NO_ID: Final = re.compile(b"\x00*")
+#: What a label's value cannot hold: two names that differ in it alone would be one series.
+_NOT_TEXT: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _BUCKET, _SUM, _COUNT = REGION_DURATION_PARTS
+
+
+def _is_id(text: bytes, length: int) -> bool:
+    return len(text) == length and any(text)
+
+
+def region_name(name: str) -> str:
+    """The region that spans of this name are executions of."""
+    if not name.isprintable():
+        name = _NOT_TEXT.sub("\ufffd", name)
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
 
 
 def service_prefix(resource: Iterable[KeyValue]) -> str:
     """What a region's name begins with: the service that it is of."""
     told = {pair.key: pair.value.string_value for pair in resource if pair.key in ("service.namespace", "service.name")}
     named = "/".join(told[key] for key in ("service.namespace", "service.name") if told.get(key))
-    return named[:LONGEST].replace(_BETWEEN, " ") + _BETWEEN
+    return _NOT_TEXT.sub("\ufffd", named[:LONGEST]) + _BETWEEN
 
 
 def service_and_region(name: str) -> tuple[str, str]:
@@ -58,8 +70,8 @@ class RegionMetrics:
         """The newest executions of some regions, with their spans."""
         known = self._joiner.verdicts.durations
         for name, (execution, span) in newest.items():
-            # One of a name too many is counted as others are, and one without ids leads nowhere.
-            if name in known and not _NO_ID.fullmatch(span.trace_id):
+            # One of a name too many is counted as others are, and one whose ids are none leads nowhere.
+            if name in known and _is_id(span.trace_id, 16) and _is_id(span.span_id, 8):
                 seconds = max(0, execution.end_ns - execution.start_ns) / NS_PER_S
                 ids = f'trace_id="{span.trace_id.hex()}",span_id="{span.span_id.hex()}"'
                 text = f"{{{ids}}} {seconds!r} {execution.end_ns / NS_PER_S!r}"

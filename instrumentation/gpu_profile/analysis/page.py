@@ -51,7 +51,7 @@ _EVIDENCE: Final = {
     "clock": "clock of the highest",
     "pcie": "PCIe",
     "nvlink": "NVLink",
-    "throttled": "clocks held down",
+    "throttled": "throttled",
     "compute": "compute ceiling",
     "memory": "memory ceiling",
     "growth": "longer at twice the size",
@@ -291,7 +291,7 @@ def _within(half_width: float | None) -> str:
 def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     verdict, evidence = use.verdict, use.evidence
     unknown = verdict.regime is Regime.UNKNOWN
-    sure = "" if unknown else f" {percent(verdict.confidence, 0)} sure, by {escape(verdict.basis)}"
+    confidence = "" if unknown else f" confidence {percent(verdict.confidence, 0)}, basis: {escape(verdict.basis)}"
     shares = {key: value for key, value in evidence.values.items() if key != "kernel_s"}
     widths = _half_widths(use.summary) if evidence.basis == use.summary.evidence.basis else {}
     named = [(_EVIDENCE.get(key, key), value, widths.get(key), key == "busy") for key, value in shares.items()]
@@ -320,7 +320,7 @@ def _card(use: RegionUse, where: str, number: Mapping[str, int]) -> str:
     next_step = f'<p class="next">{escape(verdict.advice)}</p>' if verdict.advice else ""
     return (
         f'<article class="card" style="{_style(use, number)}"><h3>{escape(use.summary.region)}{escape(where)}</h3>'
-        f'<p><span class="regime">{verdict.regime}</span>{sure}</p>{next_step}'
+        f'<p><span class="regime">{verdict.regime}</span>{confidence}</p>{next_step}'
         f"<p>{escape(verdict.rule)}</p>"
         + (f'<div class="evidence">{rows}</div>' if rows else "")
         + f"<p>{escape(rest)}</p>"

@@ -185,7 +185,7 @@ def events(analysis: Analysis) -> list[str]:
 
 
 def happened(analysis: Analysis) -> list[str]:
-    """What happened to devices, and the regions during which their clocks were held down: a line each."""
+    """What happened to devices, and the regions during which they were throttled: a line each."""
     names = labels(analysis)
     several = len(analysis.devices) > 1
     lines = events(analysis)
@@ -195,7 +195,7 @@ def happened(analysis: Analysis) -> list[str]:
             where = f" on device {names[use.summary.device.uuid]}" if several else ""
             largest_first = sorted(shares, key=lambda reason: -shares[reason])
             why = ", ".join(f"for {percent(shares[reason], 0)} of its time by {reason}" for reason in largest_first)
-            lines.append(f"{use.summary.region}{where}: the driver held the clocks down {why}")
+            lines.append(f"{use.summary.region}{where}: throttled {why}")
     return lines
 
 

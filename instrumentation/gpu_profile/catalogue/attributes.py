@@ -54,7 +54,7 @@ def _share(name: str, what: str) -> Attribute:
 REGION: Final = _span("gpu_profile.region", "string", "Name of the region")
 ITEMS: Final = _span("gpu_profile.items", "double", "Units of work that this execution did")
 REGIME: Final = _span("gpu_profile.regime", "string", "What bounds the region")
-CONFIDENCE: Final = _span("gpu_profile.confidence", "double", "How sure the verdict is, 0-1")
+CONFIDENCE: Final = _span("gpu_profile.confidence", "double", "Confidence of the verdict, 0-1")
 BASIS: Final = _span(
     "gpu_profile.basis", "string", "Evidence that the verdict rests on: kernels, operation, counters, coarse"
 )

@@ -303,7 +303,7 @@ THROTTLES_SEEN: Final = tuple(
         f"throttle_seen_{reason}",
         "gpu_profile.throttle.time",
         "nvmlDeviceGetCurrentClocksEventReasons, integrated where the driver has no counter",
-        "Time in which readings showed the clocks held down",
+        "Time in which readings showed throttling",
         attributes=(("nvidia.gpu.throttle.reason", reason),),
         tier=Tier.FAST,
         group=_group(reason),

@@ -26,13 +26,13 @@ _NOTABLE: Final = 0.2
 def profile_text(profile: Mapping[str, Any], about: Mapping[str, Any], ceilings: Ceilings) -> str:
     """A profile for people: a line for each thing, with the reason where it is not known."""
     regime = profile["regime"]
-    sure = "" if profile["confidence"] is None else f", {percent(profile['confidence'], 0)} sure"
+    confidence = "" if profile["confidence"] is None else f", confidence {percent(profile['confidence'], 0)}"
     runner_up = f"; else {profile['runner_up']}" if profile["runner_up"] else ""
     lines = [
         title_text(about),
         "",
         _line("time", _ms(profile["runtime_ms"]) + _runs(profile["runs"])),
-        _line("regime", f"{regime}{sure}{runner_up}"),
+        _line("regime", f"{regime}{confidence}{runner_up}"),
         _line("  why", profile["reason"]),
         _line("arithmetic", _reached(profile, ceilings, "achieved_flops", "flops_utilization")),
         _line("memory", _reached(profile, ceilings, "achieved_bandwidth", "bandwidth_utilization")),

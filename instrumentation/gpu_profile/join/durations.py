@@ -63,7 +63,8 @@ class DurationStats:
             return
         lengths = np.maximum(np.array(durations_ns, np.int64), 0)
         self.calls += len(lengths)
-        self.total_ns += int(lengths.sum())
+        # Millions of days together are more than 64 bits hold.
+        self.total_ns += (int((lengths >> 32).sum()) << 32) + int((lengths & 0xFFFFFFFF).sum())
         self.max_ns = max(self.max_ns, int(lengths.max(initial=0)))
         for bucket, count in _counted(np.searchsorted(_EDGES_S, lengths / NS_PER_S)):
             self.counts[bucket] += count

@@ -110,9 +110,7 @@ def _confidence(evidence: Evidence, margin: float, enough: float, limits: Thresh
 def _modifiers(scores: Scores, limits: Thresholds) -> str:
     share = scores.throttled
     return (
-        ""
-        if share is None or share < limits.idle_busy
-        else f"; its clocks were held down {percent(share, 0)} of the time"
+        "" if share is None or share < limits.idle_busy else f"; it was throttled for {percent(share, 0)} of the time"
     )
 
 

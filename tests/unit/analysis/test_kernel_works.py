@@ -136,7 +136,7 @@ def test_every_key_of_the_kernels_is_explained() -> None:
 def test_the_page_shows_what_the_verdict_rests_on() -> None:
     text = render_page(analyse(UNSAMPLED), title="a", recording=UNSAMPLED)
     assert parsed(text).loads == []
-    assert "sure, by kernels" in text
+    assert "basis: kernels" in text
     assert "<span>waiting for the host</span>" in text
     assert "8 GPU operations, 100 % covered" in text
     assert "1.00 ms per kernel" in text

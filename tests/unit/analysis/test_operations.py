@@ -153,7 +153,7 @@ def test_every_key_of_the_operations_is_explained() -> None:
 def test_the_page_shows_what_the_verdict_rests_on() -> None:
     text = render_page(analyse(HOST_ONLY), title="a", recording=HOST_ONLY)
     assert parsed(text).loads == []
-    assert "sure, by operation" in text
+    assert "basis: operation" in text
     assert "<span>compute ceiling</span>" in text
     assert "2 timed runs, 100 % covered" in text
     assert ">FLOP/s</th>" in text

@@ -40,7 +40,7 @@ def test_throttling_is_told_by_region_with_the_reason() -> None:
     assert float(found["forward"]["throttled_ratio"]) == pytest.approx(0.6, abs=0.02)
     assert found["forward"]["throttled_by"] == "sw_power_cap"
     assert float(found["load"]["throttled_ratio"]) == pytest.approx(0.0, abs=0.02)
-    assert "forward: the driver held the clocks down for 60 % of its time by sw_power_cap" in render(analysis)
+    assert "forward: throttled for 60 % of its time by sw_power_cap" in render(analysis)
     assert of_region(one(analysis, "forward"))["throttled"] == one(analysis, "forward").summary.throttled
     free = {row["region"]: row for row in rows(regions_csv(analyse(throttled(Run(), "forward", 0.0))))}["forward"]
     assert (float(free["throttled_ratio"]), free["throttled_by"]) == (0.0, "")

@@ -172,7 +172,7 @@ def test_a_profile_is_some_aligned_lines() -> None:
     assert text.splitlines()[0] == "matmul of 1000×1000 and 1000×1000, float32, on cpu: A CPU"
     assert fields(text) == {
         "time": "17.2 ms   median of 20 runs, warm caches; 95 % interval 16.9 ms – 18.1 ms",
-        "regime": "COMPUTE_BOUND, 82 % sure; else BALANCED",
+        "regime": "COMPUTE_BOUND, confidence 82 %; else BALANCED",
         "why": "FLOPs per second are nearer to their ceiling than bytes",
         "arithmetic": "116 GFLOP/s   92 % of 126 GFLOP/s (fp32, measured)",
         "memory": "700 MB/s   5.2 % of 13.4 GB/s (memory, by formula)",

@@ -85,3 +85,9 @@ def test_items_are_absent_until_an_execution_tells_them() -> None:
 def test_the_sketch_is_bounded_whatever_it_is_fed(durations: list[int]) -> None:
     kept = stats(durations)
     assert len(kept._sketch) <= min(len(durations), math.ceil(math.log(10**14) / math.log(1.02)) + 1)
+
+
+def test_a_sum_is_right_beyond_64_bits() -> None:
+    stats = DurationStats()
+    stats.add_many([(1 << 63) - 1] * 50)
+    assert stats.total_ns == 50 * ((1 << 63) - 1)

@@ -55,7 +55,7 @@ def test_the_table_names_what_each_share_is_of(capsys: Capture) -> None:
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "busy 158 ms 23.8 % the span" in lines
     assert "beside other kernels 7.32 ms 15.6 % communication" in lines
-    assert "regime: HOST_BOUND, sure 95 %" in lines
+    assert "regime: HOST_BOUND, confidence 95 %" in lines
     assert "next: COMMUNICATION_BOUND" in lines
 
 

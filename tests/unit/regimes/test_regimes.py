@@ -340,7 +340,7 @@ def test_throttling_is_told_with_the_advice_and_changes_no_verdict() -> None:
     values = {"busy": 1.0, "sm": 0.98, "dram": 0.3, "tensor": 0.85}
     held, free = judge(**values, throttled=0.4), judge(**values, throttled=0.0)
     assert (held.regime, held.confidence) == (free.regime, free.confidence)
-    assert held.advice == free.advice + "; its clocks were held down 40 % of the time"
+    assert held.advice == free.advice + "; it was throttled for 40 % of the time"
 
 
 # ---------------------------------------------------------------------- what is no measurement, and what is near

@@ -263,7 +263,7 @@ class Fit:
         if self.n == 0:
             return Rate(0.0, np.inf, 0, "no samples yet")
         used = np.flatnonzero(weights)
-        if len(used) > 1:
+        if len(used) != 1:
             return self._narrowest(weights)
         # One column's is asked for again and again until more windows come.
         if (column := int(used[0])) not in self._alone:

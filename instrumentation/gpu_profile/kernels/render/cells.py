@@ -125,9 +125,9 @@ def without_region(table: list[tuple[str, ...]], *, one: bool) -> list[tuple[str
 # ---------------------------------------------------------------------- values
 
 
-def sure(verdict: Verdict) -> str:
-    """How sure a verdict is, to stand behind its regime; nothing where that is not known."""
-    return "" if verdict.regime is Regime.UNKNOWN else f", sure {percent(verdict.confidence, 0)}"
+def confidence(verdict: Verdict) -> str:
+    """The confidence of a verdict, to stand behind its regime; nothing for UNKNOWN."""
+    return "" if verdict.regime is Regime.UNKNOWN else f", confidence {percent(verdict.confidence, 0)}"
 
 
 def many(count: int, what: str) -> str:

@@ -129,14 +129,14 @@ def _whole(a: Activity | None, *, causes: bool) -> Iterator[str]:
     of = "the span" if len(a.devices) == 1 else f"the span times {len(a.devices)} devices"
     verdict = classify(evidence(a))
     yield f"<section><h2>Where the time went</h2>{_bar(a, a.device_ns, causes=causes)}"
-    yield f"<p>Shares of {of}, {cells.time(a.device_ns)}. {escape(_sure(verdict))}</p></section>"
+    yield f"<p>Shares of {of}, {cells.time(a.device_ns)}. {escape(_verdict(verdict))}</p></section>"
 
 
-def _sure(verdict: Verdict) -> str:
+def _verdict(verdict: Verdict) -> str:
     if verdict.regime is Regime.UNKNOWN:
         return f"UNKNOWN: {verdict.rule}."
     next_one = "" if verdict.runner_up is None else f"; next nearest: {verdict.runner_up}"
-    return f"{verdict.regime}, sure {percent(verdict.confidence, 0)}: {verdict.rule}{next_one}."
+    return f"{verdict.regime}, confidence {percent(verdict.confidence, 0)}: {verdict.rule}{next_one}."
 
 
 def _parts(of: Activity | RegionKernels, *, causes: bool) -> Iterator[tuple[str, str, int]]:
@@ -229,7 +229,7 @@ def _card(region: RegionKernels, place: int | None, *, causes: bool) -> str:
     facts = text.facts(region)
     return (
         f'<article class="card" style="{_colours(place, region)}"><h3>{escape(_called(region))}</h3>'
-        f'<p><span class="regime">{verdict.regime}</span>{cells.sure(verdict)}</p>'
+        f'<p><span class="regime">{verdict.regime}</span>{cells.confidence(verdict)}</p>'
         f"{following}<p>{escape(verdict.rule)}</p>"
         + (_bar(region, region.span_ns, causes=causes) if region.span_ns else "")
         + "".join(f"<p>{escape(fact)}</p>" for fact in facts)

@@ -12,13 +12,13 @@ from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.cells import (
     MOST_REGIONS,
     chosen,
+    confidence,
     copies_table,
     kernel_table,
     many,
     memory_table,
     region_table,
     share,
-    sure,
     time,
 )
 from gpu_profile.kernels.render.counters import counter_table
@@ -154,7 +154,7 @@ def _row(name: str, ns: int | None, whole: int, of: str) -> tuple[str, str, str,
 
 def verdict_lines(verdict: Verdict) -> Iterator[str]:
     """The regime, why or what to do, and the next nearest."""
-    yield f"regime: {verdict.regime}{sure(verdict)}"
+    yield f"regime: {verdict.regime}{confidence(verdict)}"
     yield f"  {verdict.advice or verdict.rule}"
     if verdict.runner_up is not None:
         yield f"  next: {verdict.runner_up}"

@@ -107,7 +107,7 @@ class ModuleRow:
 
     @property
     def confidence(self) -> float | None:
-        """How sure that is, 0-1."""
+        """The confidence of the verdict, 0-1."""
         return None if self.verdict.regime is Regime.UNKNOWN else self.verdict.confidence
 
     @property
@@ -247,8 +247,8 @@ class ModelProfile:
         whole, times = self.whole, self.whole.times
         runs = "" if times.n == 1 else f", median of {times.n} ({si(times.low_s, 's')} to {si(times.high_s, 's')})"
         yield f"{self.model} on {self.machine}: {si(times.median_s, 's')}{runs}"
-        sure = "" if whole.confidence is None else f", {percent(whole.confidence, 0)} sure"
-        yield f"  as a whole      {whole.regime}{sure}: {whole.advice or whole.verdict.rule}"
+        confidence = "" if whole.confidence is None else f", confidence {percent(whole.confidence, 0)}"
+        yield f"  as a whole      {whole.regime}{confidence}: {whole.advice or whole.verdict.rule}"
         shares = ", ".join(f"{regime} {percent(share, 0)}" for regime, share in self.regimes.items() if share >= _LEAST)
         yield f"  time by regime  {shares}"
         yield f"  counted         {self._counted()}"

@@ -234,21 +234,55 @@ def test_files_of_another_version_stay_as_they_are(tmp_path: Path) -> None:
     assert (tmp_path / "000000000007.queue").read_bytes() == b"gpqueue9 in another way"
 
 
-def test_files_that_are_taken_away_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    queue = DiskQueue(tmp_path / "queue", MIB)
+@pytest.mark.parametrize("how", ["removed", "replaced", "cut off", "moved with a link left"])
+def test_a_file_that_is_taken_away_takes_no_more_and_what_it_held_is_told_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    directory = tmp_path / "queue"
+    queue = DiskQueue(directory, MIB)
     first = appended(queue, b"in memory alone")
-    (tmp_path / "queue" / files(tmp_path / "queue")[0]).unlink()
+    path = directory / files(directory)[0]
+    if how == "moved with a link left":
+        (tmp_path / "backup").hardlink_to(path)
+    if how == "cut off":
+        os.truncate(path, 0)
+    elif how == "replaced":
+        path.rename(tmp_path / "away")
+        path.write_bytes(b"another's")
+    else:
+        path.unlink()
     appended(queue, b"in a new file")
-    assert queue.read(first) == b"in memory alone"
-    shutil.rmtree(tmp_path / "queue")
-    assert [queue.append(b"nowhere", 1, plain=True) for _ in range(2)] == [None, None]
+    if how != "cut off":
+        assert queue.read(first) == b"in memory alone"
+    queue.close()
     (told,) = caplog.messages
-    assert "nothing can be written to the queue: No such file or directory" in told
-    (tmp_path / "queue").mkdir()
-    appended(queue, b"there again")
-    killed(queue)
+    assert "1 of the records that wait were in files that were taken away" in told
+    if how == "replaced":
+        assert path.read_bytes() == b"another's"
+        path.unlink()
+    after = DiskQueue(directory, MIB)
+    assert [after.read(each) for each in after.left] == [b"in a new file"]
+    after.close()
+
+
+def test_without_its_directory_nothing_is_taken_even_where_there_is_a_new_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = DiskQueue(tmp_path / "queue", MIB)
+    appended(queue, b"in memory alone")
+    shutil.rmtree(tmp_path / "queue")
+    assert queue.append(b"nowhere", 1, plain=True) is None
+    other = DiskQueue(tmp_path / "queue", MIB)
+    appended(other, b"another's")
+    assert queue.append(b"nowhere", 1, plain=True) is None
+    queue.close()
+    assert [text.partition(": ")[2] for text in caplog.messages] == [
+        "nothing can be written to the queue: its files were taken away",
+        "1 of the records that wait were in files that were taken away: they are lost",
+    ]
+    other.close()
     after = DiskQueue(tmp_path / "queue", MIB)
-    assert [after.read(each) for each in after.left] == [b"there again"]
+    assert [after.read(each) for each in after.left] == [b"another's"]
     after.close()
 
 

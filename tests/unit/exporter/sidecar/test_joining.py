@@ -342,3 +342,35 @@ def test_an_exemplar_is_only_in_the_format_that_has_them(node: Node) -> None:
     exposition = Exposition(lambda: node.join.readings(0), process=False)
     assert " # {" in exposition.render("application/openmetrics-text")[0].decode()
     assert " # {" not in exposition.render("text/plain")[0].decode()
+
+
+@pytest.mark.parametrize(("trace_id", "span_id"), [(16, 9), (4_000_000, 8), (0, 8), (16, 0)])
+def test_ids_that_are_none_are_in_no_exemplar(node: Node, trace_id: int, span_id: int) -> None:
+    node.mixture(20.0)
+    known = dict(node.join._regions._newest)
+    assert known
+    made = node.newest()
+    made.trace_id, made.span_id = b"\x01" * trace_id, b"\x01" * span_id
+    node.join.take(TraceRequest(request_of([made], service__name="a")))
+    assert node.join._regions._newest == known
+
+
+def test_names_that_differ_in_what_no_label_can_hold_are_one_region(node: Node) -> None:
+    now_ns = node.clock.now_ns()
+    made = [span(name, now_ns - 1_000, now_ns - 500) for name in ("\x00n", "\x01n", "\x01n", "n\x1fm", "üß \u2028")]
+    node.join.take(TraceRequest(request_of(made)))
+    node.run(None, LATE_S + 2)
+    calls = {d: stats.calls for d, stats in node.join._joiner.verdicts.durations.items()}
+    assert calls == {"svc\x1f\ufffdn": 3, "svc\x1fn\ufffdm": 1, "svc\x1füß \u2028": 1}
+
+
+def test_spans_of_decades_break_no_sum_and_no_other_region(node: Node) -> None:
+    made = [node.newest() for _ in range(60)]
+    for one in made:
+        one.start_time_unix_nano = 1
+    node.join.take(TraceRequest(request_of(made, service__name="wrong")))
+    node.mixture(60.0)
+    found = node.joined(node.newest(), service__name="a")
+    assert found["gpu_profile.power.mean"] == pytest.approx(LOW.watts, rel=0.05)
+    samples = families_of(node)["gpu_profile_region_duration_seconds"].samples
+    assert [s.value for s in samples if s.name.endswith("_sum") and s.labels["service_name"] == "wrong"] == [0.0]

@@ -18,7 +18,7 @@ def test_the_whole_comes_first_then_a_row_for_each_region_then_kernels() -> None
     names = [line.split()[0] for line in found if line.startswith(("step ", "load ", "forward ", "in no region "))]
     assert names == ["step", "load", "forward", "in"]
     assert "ncclDevKernel_AllReduce_Sum_f32_RING_LL 2 20.0 ms 40.0 % 10.0 ms 10.0 ms" in found
-    assert "regime: HOST_BOUND, sure 58 %" in found
+    assert "regime: HOST_BOUND, confidence 58 %" in found
 
 
 def test_every_share_of_a_region_stands_beneath_a_word_that_says_what_it_is_of() -> None:
