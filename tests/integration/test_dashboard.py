@@ -48,6 +48,24 @@ while True:
     process.current.joiner.take_kernels("matmul", work)
 """
 
+#: A program of another kind, which sends a span a tenth of a second to the port that it is given.
+SENT = """
+import json, secrets, sys, time
+from urllib.request import Request, urlopen
+while True:
+    time.sleep(0.1)
+    end = time.time_ns()
+    span = {"traceId": secrets.token_hex(16), "spanId": secrets.token_hex(8), "name": "GET /x", "kind": 2,
+            "startTimeUnixNano": str(end - 50_000_000), "endTimeUnixNano": str(end)}
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]}
+    body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}
+    url = f"http://127.0.0.1:{sys.argv[1]}/v1/traces"
+    try:
+        urlopen(Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"}), timeout=5).close()
+    except OSError:
+        pass
+"""
+
 pytestmark = pytest.mark.debian
 
 
@@ -56,7 +74,7 @@ def substituted(expr: str) -> str:
     if "_uncertain_" in expr:
         # Whether anything is uncertain is not for this test to say: the series are there, often at 0.
         expr = re.sub(r" > 0(?![.])", "", expr)
-    replaced = expr.replace("$__rate_interval", "10s").replace("$__range", "1m")
+    replaced = expr.replace("$__rate_interval", "10s").replace("$__range", "1m").replace("$service", ".*")
     return re.sub(r"\$[a-z]\w*", ".+", replaced)
 
 
@@ -106,10 +124,11 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Prometheus, scraping an exporter on a simulated node, the demo's service on the same node, and COUNTED."""
+    """Prometheus, scraping an exporter on a simulated node, which receives what SENT sends, the demo's service on the
+    same node, and COUNTED."""
     here = tmp_path_factory.mktemp("dashboard")
     node = create(here / "node", f'{DEFAULT}[[fault]]\nkind = "xid"\nxid = 63\nfrom_s = 10\n')
-    exporter, service, counted, web = (free_port() for _ in range(4))
+    exporter, service, counted, web, received = (free_port() for _ in range(5))
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(path) for kind in ("alerts", "rules") for path in (GRAFANA / kind).glob("*.yaml")],
@@ -124,7 +143,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     demo = ("gpu_profile_exporter.demo.service", "--directory", node, "--metrics", str(service))
     own = ("gpu_profile_exporter", "--driver", f"simulated:{node}", "--listen", f"127.0.0.1:{exporter}")
     # Nobody listens there: the panel of failed pushes has something to show.
-    push = ("--otlp-endpoint", f"http://127.0.0.1:{free_port()}", "--otlp-interval", "1")
+    nobody = f"http://127.0.0.1:{free_port()}"
+    push = ("--otlp-endpoint", nobody, "--otlp-interval", "1")
+    receive = ("--timeline", here / "timeline", "--receive-http", f"127.0.0.1:{received}", "--forward", nobody)
     server = (
         "prometheus",
         f"--config.file={here / 'prometheus.json'}",
@@ -137,7 +158,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             here / "counted.log": stack.enter_context(
                 running(here / "counted.log", sys.executable, "-c", COUNTED, str(counted))
             ),
-            here / "exporter.log": stack.enter_context(running(here / "exporter.log", *python, *own, *push)),
+            here / "exporter.log": stack.enter_context(running(here / "exporter.log", *python, *own, *push, *receive)),
+            here / "sent.log": stack.enter_context(
+                running(here / "sent.log", sys.executable, "-c", SENT, str(received))
+            ),
             here / "prometheus.log": stack.enter_context(running(here / "prometheus.log", *server)),
         }
         asked = Prometheus(f"http://127.0.0.1:{web}", behind)
@@ -150,7 +174,7 @@ def test_every_query_of_every_panel_has_data(prometheus: Prometheus, expr: str) 
     prometheus.eventually(expr, lambda: prometheus.query(substituted(expr)))
 
 
-@pytest.mark.parametrize("name", ["instance", "region"])
+@pytest.mark.parametrize("name", ["instance", "service", "region"])
 def test_a_variable_offers_something_to_choose(prometheus: Prometheus, name: str) -> None:
     query = VARIABLES[name]["query"]["query"]
     found = re.fullmatch(r"label_values\((.+), (\w+)\)", substituted(query))
