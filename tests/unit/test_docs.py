@@ -346,3 +346,11 @@ def test_every_setting_of_configure_is_explained_with_its_default() -> None:
         (row,) = re.findall(rf"^\| `{parameter.name}` \| (.*?) \|", text, re.MULTILINE)
         if isinstance(parameter.default, float):
             assert float(row) == parameter.default
+
+
+def test_the_glossary_has_at_most_60_terms_each_once_and_in_order() -> None:
+    tables = (DOCS / "glossary.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    terms = [re.findall(r"^\| (?!term \|)([^|]+) \|", table, re.MULTILINE) for table in tables]
+    assert all(each == sorted(each, key=str.lower) for each in terms)
+    found = [term for each in terms for term in each]
+    assert len(found) == len(set(found)) <= 60
