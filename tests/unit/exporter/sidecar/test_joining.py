@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,8 +109,10 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path, clock: FakeClock) -> Node:
-    return Node(tmp_path, clock)
+def node(tmp_path: Path, clock: FakeClock) -> Iterator[Node]:
+    made = Node(tmp_path, clock)
+    yield made
+    made.join.stop()
 
 
 def test_two_services_with_one_region_each_of_the_same_name_get_what_each_of_them_draws(node: Node) -> None:
