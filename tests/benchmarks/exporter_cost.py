@@ -255,36 +255,33 @@ def _beside(cost: Cost, mine: Watched, their_cost: Cost | None, theirs: Watched 
         yield from (Row(name, f"not measured: {reason}") for name in names)
         return
     ours, others = _scraped(cost, mine), _scraped(their_cost, theirs)
-    background = cost.cpu / their_cost.cpu
-    yield Row(
-        names[0],
-        f"{cost.cpu * 100:.2f} % at {HZ:g} Hz with activity counters, {cost.nvml:.0f} NVML calls/s",
-        f"{their_cost.cpu * 100:.2f} % at 1 Hz without, {their_cost.nvml:.0f}/s",
-        f"{background:.2f}x",
-        "<=1.0x",
-        background <= 1.0,
-        background,
-    )
-    each = (ours.seconds / ours.series) / (others.seconds / others.series)
-    yield Row(
-        names[1],
-        f"{ours.seconds * 1e3:.1f} ms of CPU for {ours.series} series",
-        f"{others.seconds * 1e3:.1f} ms for {others.series}",
-        f"{each:.2f}x for each series",
-        "<=0.5x",
-        each <= 0.5,
-        each,
-    )
-    room = ours.mib / others.mib
-    yield Row(
-        names[2],
-        f"{ours.mib:.1f} MiB in {len(tree(mine.pid))} processes",
-        f"{others.mib:.1f} MiB",
-        f"{room:.2f}x",
-        "<=1.25x",
-        room <= 1.25,
-        room,
-    )
+    for name, mine_told, their_told, ratio, unit, most in (
+        (
+            names[0],
+            f"{cost.cpu * 100:.2f} % at {HZ:g} Hz with activity counters, {cost.nvml:.0f} NVML calls/s",
+            f"{their_cost.cpu * 100:.2f} % at 1 Hz without, {their_cost.nvml:.0f}/s",
+            cost.cpu / their_cost.cpu,
+            "",
+            1.0,
+        ),
+        (
+            names[1],
+            f"{ours.seconds * 1e3:.1f} ms of CPU for {ours.series} series",
+            f"{others.seconds * 1e3:.1f} ms for {others.series}",
+            (ours.seconds / ours.series) / (others.seconds / others.series),
+            " for each series",
+            0.5,
+        ),
+        (
+            names[2],
+            f"{ours.mib:.1f} MiB in {len(tree(mine.pid))} processes",
+            f"{others.mib:.1f} MiB",
+            ours.mib / others.mib,
+            "",
+            1.25,
+        ),
+    ):
+        yield Row(name, mine_told, their_told, f"{ratio:.2f}x{unit}", f"<={most}x", ratio <= most, ratio)
 
 
 class _Scraped(NamedTuple):

@@ -2,11 +2,10 @@
 
 The rule knows nothing but names, so that the same series are left out at every scrape. Processes go first, then single
 links, allocations, regions, signals of groups that were asked for, and last those of the groups that are there by
-default.
-Within one of these ranks the series that come first in the catalogue, and then by their text, stay. Series of the core
-always stay, even if they alone are more than the budget: what comes of no single signal, such as what devices there
-are, how they are and whether they answer, busy time, XID errors, and what the exporter says of itself. So do durations
-of regions, which are few: a histogram that lacks some of its buckets would say something else.
+default. Within one of these ranks the series that come first in the catalogue, and then by their text, stay. Series of
+the core always stay, even if they alone are more than the budget: what comes of no single signal, such as what devices
+there are, how they are and whether they answer, busy time, XID errors, and what the exporter says of itself. So do
+durations of regions, which are few: a histogram that lacks some of its buckets would say something else.
 """
 
 from __future__ import annotations

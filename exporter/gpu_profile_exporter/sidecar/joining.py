@@ -67,8 +67,9 @@ class JoinedRequest(NamedTuple):
 class SpanJoin:
     """Takes in requests, joins their spans with the node's timeline in `directory`, and gives attributes.
 
-    `rule` says which spans count. Spans come up to `late_s` after their end; what comes later is counted in
-    `counts["late"]` and left out of its region's numbers. `take` and `added` are called by one thread at a time each.
+    `rule` says which spans count. Spans come up to `late_s` after their end. Later ones and those with impossible times
+    are left out of their region's numbers, and counted in `counts["late"]` and `counts["impossible"]`. `take` and `added`
+    are called by one thread at a time each.
     """
 
     def __init__(self, directory: Path, rule: ForeignRule, *, late_s: float, retention_s: float, clock: Clock) -> None:
@@ -181,16 +182,18 @@ class SpanJoin:
                     execution.device = told or devices
                 if span.status.code == _FAILED:
                     execution.failed = True
-                state = span.trace_state
+                state, possible = span.trace_state, True
                 if not earliest_ns <= start_ns <= end_ns <= latest_ns:
-                    _be_nowhen(execution, now_ns)
+                    possible = _be_nowhen(execution, now_ns)
+                    self.counts["impossible"] += not possible
                 elif state and _SAMPLED.search(state):
                     execution.device = "not identifiable: its traces were sampled, so that other spans are missing"
                 elif end_ns <= frontier_ns:
                     self.counts["late"] += 1
                 ancestry.take(span_id, parent_id, execution)
-                began.append(execution)
-                newest[execution.name] = execution, span
+                if possible:
+                    began.append(execution)
+                    newest[execution.name] = execution, span
             found.append(None if joined else execution)
         self._regions.remember(newest)
         return found
@@ -210,15 +213,17 @@ class SpanJoin:
         yield from self._told
 
 
-def _be_nowhen(execution: Execution, now_ns: int) -> None:
-    """Its times are none that samples can be there for: it is taken to end now."""
+def _be_nowhen(execution: Execution, now_ns: int) -> bool:
+    """There are no samples for its times: it is taken to end now. Whether its length is possible."""
     length_ns = execution.end_ns - execution.start_ns
-    if execution.start_ns > 0 and execution.end_ns <= now_ns + _AHEAD_NS and 0 <= length_ns <= _LONGEST_NS:
+    possible = execution.start_ns > 0 and execution.end_ns <= now_ns + _AHEAD_NS and 0 <= length_ns <= _LONGEST_NS
+    if possible:
         execution.device = "it began before what the timeline keeps"
     else:
         execution.device = "its times cannot be: it ends before it begins, in the future, or more than 30 days later"
         length_ns = 0
     execution.start_ns, execution.end_ns = now_ns - length_ns, now_ns
+    return possible
 
 
 def _has(span: Span, prefix: str) -> bool:

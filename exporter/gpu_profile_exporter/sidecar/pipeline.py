@@ -267,7 +267,8 @@ class SpanPipeline:
         """What came in, what waits, and what went on."""
         for outcome in _OUTCOMES:
             yield Reading(rows.RECEIVED, {"outcome": outcome}, self.outcomes[outcome])
-        for reason, counted in (("late", "late"), ("too_many", "executions left out")):
+        for reason in ("late", "impossible", "too_many"):
+            counted = "executions left out" if reason == "too_many" else reason
             yield Reading(rows.LEFT_OUT, {"reason": reason}, self.join.counts[counted])
         yield Reading(rows.WAITING, {}, self._waiting)
         yield from self.sender.readings(now_ns)

@@ -25,7 +25,7 @@ REFUSED: Final = _RECEIVE.counter(
 LEFT_OUT: Final = _RECEIVE.counter(
     "gpu_profile.receive.left_out",
     "{span}",
-    "Spans that are not in their region's numbers, by reason: they came late, or too many wait; they get its values",
+    "Spans that are not in their region's numbers, by reason: late, impossible times, or too many that wait",
     "reason",
 )
 WAITING: Final = _RECEIVE.gauge(

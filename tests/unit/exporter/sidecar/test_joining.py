@@ -375,5 +375,18 @@ def test_spans_of_decades_break_no_sum_and_no_other_region(node: Node) -> None:
     node.mixture(60.0)
     found = node.joined(node.newest(), service__name="a")
     assert found["gpu_profile.power.mean"] == pytest.approx(LOW.watts, rel=0.05)
+    assert node.join.counts["impossible"] == 60
     samples = families_of(node)["gpu_profile_region_duration_seconds"].samples
-    assert [s.value for s in samples if s.name.endswith("_sum") and s.labels["service_name"] == "wrong"] == [0.0]
+    assert samples
+    assert not [s for s in samples if s.labels["service_name"] == "wrong"]
+
+
+def test_a_span_of_hours_ago_counts_with_its_length(node: Node) -> None:
+    made = node.newest()
+    made.start_time_unix_nano -= 7_200 * 10**9
+    made.end_time_unix_nano -= 7_200 * 10**9
+    assert "before what the timeline keeps" in node.joined(made, service__name="old")["gpu_profile.unjoined"]
+    node.run(None, LATE_S + 2)
+    samples = families_of(node)["gpu_profile_region_duration_seconds"].samples
+    assert [s.value for s in samples if s.name.endswith("_sum")] == [pytest.approx(0.1)]
+    assert not node.join.counts["impossible"]

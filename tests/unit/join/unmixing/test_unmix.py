@@ -168,6 +168,14 @@ def test_a_region_that_appears_later_joins_the_equations(equations: Equations) -
     assert [rate.n for rate in solve(equations)] == [100, 100, 50]
 
 
+def test_a_rate_is_the_same_when_asked_for_again_and_a_mixture_of_nothing_has_none(equations: Equations) -> None:
+    shares = np.random.default_rng(0).dirichlet([1, 1], 100)
+    equations.add(shares, shares @ [100, 300])
+    fit = Fit(equations)
+    assert fit.rate(np.array([0.0, 1.0])) == fit.rate(np.array([0.0, 1.0])) == Fit(equations).rate(np.array([0.0, 1.0]))
+    assert fit.rate(np.zeros(2)).reason
+
+
 def test_signals_that_share_their_windows_are_solved_side_by_side(equations: Equations) -> None:
     rng = np.random.default_rng(0)
     shares = rng.dirichlet([1, 1], 100)
