@@ -68,8 +68,8 @@ class SpanJoin:
     """Takes in requests, joins their spans with the node's timeline in `directory`, and gives attributes.
 
     `rule` says which spans count. Spans come up to `late_s` after their end. Later ones and those with impossible times
-    are left out of their region's numbers, and counted in `counts["late"]` and `counts["impossible"]`. `take` and `added`
-    are called by one thread at a time each.
+    are left out of their region's numbers, and counted in `counts["late"]` and `counts["impossible"]`. `take` and
+    `added` are called by one thread at a time each.
     """
 
     def __init__(self, directory: Path, rule: ForeignRule, *, late_s: float, retention_s: float, clock: Clock) -> None:
