@@ -12,18 +12,18 @@ from gpu_profile.catalogue import metric_of
 from gpu_profile.catalogue.metric import label
 from gpu_profile.catalogue.self_metrics import XID_ANY, XID_ERRORS
 from gpu_profile.catalogue.signals import ECC_UNCORRECTED, RECOVERY_ACTION, REMAP_FAILURE, REMAP_PENDING
-from gpu_profile.catalogue.xids import XIDS, Tier
+from gpu_profile.catalogue.xids import XIDS, XidTier
 
 _XID: Final = label("nvidia.gpu.xid")
 _WHICH: Final = f"XID {{{{ $labels.{_XID} }}}}"
 _WINDOW: Final = "15m"
 
 
-def _codes(tiers: Iterable[Tier]) -> tuple[str, ...]:
+def _codes(tiers: Iterable[XidTier]) -> tuple[str, ...]:
     return tuple(str(xid.code) for xid in XIDS if xid.tier in tiers)
 
 
-def _came(*tiers: Tier, other: bool = False) -> str:
+def _came(*tiers: XidTier, other: bool = False) -> str:
     """Errors of these tiers (`other`: of none of them) that came within the window.
 
     A code's counter begins with its first error, which `increase` alone would miss. A counter that was merely not
@@ -41,10 +41,10 @@ ALERTS: Final = (
         "GpuXidCritical",
         "critical",
         "0m",
-        _came(Tier.CRITICAL),
+        _came(XidTier.CRITICAL),
         f"{GPU}: {_WHICH}",
         "The driver reported an error after which the work on the GPU is lost, and often the GPU too until it is "
-        f"reset: {', '.join(f'{xid.code} ({xid.meaning})' for xid in XIDS if xid.tier is Tier.CRITICAL)}.",
+        f"reset: {', '.join(f'{xid.code} ({xid.meaning})' for xid in XIDS if xid.tier is XidTier.CRITICAL)}.",
         "Do not trust the results of what ran there. Read the kernel log around the error for what it belongs to. "
         "Drain the GPU, then reset it (`gpu-profile-exporter release` lets go of it) or reboot the node. If it comes "
         "again, have the GPU replaced.",
@@ -53,7 +53,7 @@ ALERTS: Final = (
         "GpuXid",
         "warning",
         "0m",
-        _came(Tier.CRITICAL, Tier.APPLICATION, other=True),
+        _came(XidTier.CRITICAL, XidTier.APPLICATION, other=True),
         f"{GPU}: {_WHICH}",
         "The driver reported an error that the GPU survived: something of it is worn or was retired, or the code is "
         "none of those that are known here.",
@@ -64,7 +64,7 @@ ALERTS: Final = (
         "GpuXidOfProgram",
         "info",
         "0m",
-        _came(Tier.APPLICATION),
+        _came(XidTier.APPLICATION),
         f"{GPU}: {_WHICH}",
         "The driver stopped a program for something that most often is its own defect, such as an address that is "
         "not its own.",

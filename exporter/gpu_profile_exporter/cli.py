@@ -23,7 +23,7 @@ from gpu_profile_exporter.operating import systemd
 from gpu_profile_exporter.operating.control import Action, signals
 
 if TYPE_CHECKING:
-    from gpu_profile_exporter.node import Node
+    from gpu_profile_exporter.node import ExporterNode
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -100,9 +100,9 @@ click.version_option(version(), prog_name=_NAME)(exporter)
 
 def serve(config: Config, reread: Action) -> None:
     """Run an exporter until SIGTERM or SIGINT. SIGHUP has it read its files again, SIGUSR1 let go of the GPUs."""
-    from gpu_profile_exporter.node import Node
+    from gpu_profile_exporter.node import ExporterNode
 
-    with signals() as control, Node(config) as node:
+    with signals() as control, ExporterNode(config) as node:
         systemd.notify(systemd.READY)
         say(node.headline())
         # What is there by now stays: collections during a scrape need not look at it.
@@ -119,7 +119,7 @@ def serve(config: Config, reread: Action) -> None:
             systemd.notify(systemd.STOPPING)
 
 
-def _actions(node: Node, reread: Action) -> dict[int, Action]:
+def _actions(node: ExporterNode, reread: Action) -> dict[int, Action]:
     """What each signal does."""
 
     def read_again() -> None:

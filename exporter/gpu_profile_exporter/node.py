@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpu_profile.driver.simulated.temporary import TemporaryFolder
     from gpu_profile_exporter.attribution import Attribution
     from gpu_profile_exporter.push import Pusher
-    from gpu_profile_exporter.readings.readings import Reading
+    from gpu_profile_exporter.readings.readings import MetricReading
     from gpu_profile_exporter.sidecar import Sidecar
 
 _log = logging.getLogger("gpu_profile_exporter")
@@ -49,7 +49,7 @@ _OPENED_S: Final = 10.0
 RELEASE_S: Final = 60.0
 
 
-class Node:
+class ExporterNode:
     """An exporter. Between `start()` and `stop()` it reads and serves; this process never calls the driver."""
 
     def __init__(self, config: Config, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -72,7 +72,7 @@ class Node:
         attribution = self._attribution = self._attribute()
         if timeline is not None and attribution is not None:
             timeline.holders = attribution.holders
-        label: Callable[[Iterator[Reading]], Iterator[Reading]] | None = None
+        label: Callable[[Iterator[MetricReading]], Iterator[MetricReading]] | None = None
         if attribution is not None and config.attribution.labels:
             label = partial(labelled, labels_for=attribution.labels_for)
         if config.receive.any and config.driver.strip().partition(":")[0] == "node":

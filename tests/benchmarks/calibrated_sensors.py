@@ -10,7 +10,7 @@ from laboratory.sensors import Kind, Sensor
 
 from benchmarks.rows import Row
 from gpu_profile.calibration.renewals import Estimate
-from gpu_profile.calibration.response import Response
+from gpu_profile.calibration.response import SensorResponse
 
 SENSORS: Final = 24
 #: What the laboratory's grid of 0.1 ms leaves open, in ms; the same of powers, as a share.
@@ -62,7 +62,7 @@ def drawn(seed: int) -> Sensor:
     )
 
 
-def judged(sensor: Sensor, told: Response) -> Iterator[bool]:
+def judged(sensor: Sensor, told: SensorResponse) -> Iterator[bool]:
     """Whether each of what was found is true."""
     shape = {"counter": "mean" if sensor.window_ms else "interval", "mean": "mean", "rc": "exponential"}[sensor.kind]
     yield told.shape == shape

@@ -13,7 +13,7 @@ from support.traces import flop, flop_of, nobodys, twin
 
 from benchmarks.rows import Row
 from gpu_profile.kernels.counters.sums import Counters
-from gpu_profile.kernels.records import Counted
+from gpu_profile.kernels.records import RangeCounters
 from gpu_profile.kernels.trace import Trace
 
 _COUNTERS: Final = Path(__file__).parents[1] / "data" / "traces" / "hta" / "alexnet_a100_cupti_counters.json.gz"
@@ -24,7 +24,7 @@ _FLOP: Final = 80_231_038_456
 def twin_rows() -> Iterator[Row]:
     """Pairs, the operations that they bring to regions, and what is left, beside a join by order."""
     known = twin()
-    counters = Counters(record for record in Trace(_COUNTERS) if isinstance(record, Counted))
+    counters = Counters(record for record in Trace(_COUNTERS) if isinstance(record, RangeCounters))
     matched = counters.matched(known.whole)
     names = Counter(record.name for record in known.records)
     kernels = Counter({name: kernel.count for name, kernel in known.whole.items()})

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 from benchmarks.rows import Row, best
 from gpu_profile import configure, region
 from gpu_profile.clock import SYSTEM_CLOCK
-from gpu_profile.regions.frameworks.events import EventStream, Mark
+from gpu_profile.regions.frameworks.events import EventMark, EventStream
 from gpu_profile.regions.frameworks.libcuda import Cuda
 from gpu_profile.regions.session import process
 from gpu_profile.regions.streams import resolving
@@ -69,7 +69,7 @@ def mark() -> Row:
                 library.cuStreamIsCapturing(0, ctypes.byref(status))
                 library.cuEventRecord(event, 0)
 
-        assert isinstance(stream.record(), Mark)
+        assert isinstance(stream.record(), EventMark)
         own, calls = each(marks, _TIMES, bare)
     extra = own - calls
     return Row(

@@ -9,7 +9,7 @@ from support.traces import COUNTERS, DDP, IDLE, SUMS, US, activity_of, as_hta, f
 from benchmarks.rows import Row
 from gpu_profile.kernels import Kind, Operation
 from gpu_profile.kernels.joining.intervals import Cover
-from gpu_profile.kernels.records import Counted, Record
+from gpu_profile.kernels.records import RangeCounters, Record
 
 #: What HTA 0.5.0 says of the trace with NCCL: idle and computing shares of the span, overlap of the communication.
 _HTA: Final = (77.78, 17.26, 14.31)
@@ -45,7 +45,7 @@ def golden_rows() -> Iterator[Row]:
         reach="by its definition, HTA's " + "/".join(map(str, _HTA)),
         ok=theirs == _HTA,
     )
-    flops = sum(flop_of(record.values) for record in recorded(COUNTERS) if isinstance(record, Counted))
+    flops = sum(flop_of(record.values) for record in recorded(COUNTERS) if isinstance(record, RangeCounters))
     yield Row(
         "FLOPs that the counters of a run add up to, a fused multiply-add counting 2",
         f"{flops:,.0f}",

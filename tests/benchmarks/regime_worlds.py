@@ -19,15 +19,14 @@ import numpy as np
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample
-from gpu_profile.driver.simulated.activity import Activity as Work
-from gpu_profile.driver.simulated.activity import Chain, Cycle, Shifted, Totals
+from gpu_profile.driver.simulated.activity import Chain, Cycle, RunningTotals, Shifted, SimulatedActivity
 from gpu_profile.driver.simulated.models import MODELS, PRECISIONS, DeviceModel
-from gpu_profile.driver.simulated.physics import WIDTH, Column, limited, rates
+from gpu_profile.driver.simulated.physics import WIDTH, SimulatedQuantity, limited, rates
 from gpu_profile.driver.simulated.sensors import Sensors
 from gpu_profile.driver.simulated.worklog import RECORD, RecordKind
 from gpu_profile.history.timeline import Floats, Timeline
 from gpu_profile.join.summary import Durations, summarise
-from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.activities import DeviceExecution
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.regimes.evidence import Evidence
@@ -50,13 +49,13 @@ HELD_OUT: Final = 2_026
 #: A grid with less work than this takes a GPU in all leaves multiprocessors empty: a block lasts a few µs.
 _BLOCK_S: Final = 5e-6
 _GPM: Final = {
-    rows.GRAPHICS: Column.BUSY,
-    rows.SM: Column.SM,
-    rows.OCCUPANCY: Column.OCCUPANCY,
-    rows.TENSOR: Column.TENSOR,
-    rows.DRAM: Column.DRAM,
-    rows.FP64: Column.FP64,
-    rows.FP32: Column.FP32,
+    rows.GRAPHICS: SimulatedQuantity.BUSY,
+    rows.SM: SimulatedQuantity.SM,
+    rows.OCCUPANCY: SimulatedQuantity.OCCUPANCY,
+    rows.TENSOR: SimulatedQuantity.TENSOR,
+    rows.DRAM: SimulatedQuantity.DRAM,
+    rows.FP64: SimulatedQuantity.FP64,
+    rows.FP32: SimulatedQuantity.FP32,
 }
 #: More than the simulator's own models: one newer and larger, two without NVLink, by data sheet.
 DEVICES: Final[Mapping[str, DeviceModel]] = {
@@ -276,11 +275,11 @@ class Instrument:
         """Rates with the power and the controller's time of this device."""
         out = rates.copy()
         sm, pipe, dram = self.weights
-        busiest = max(out[Column.TENSOR], out[Column.FP64], out[Column.FP32])
-        dynamic = sm * out[Column.SM] + pipe * busiest + dram * out[Column.DRAM]
-        out[Column.ENERGY] = min(1.0, dynamic) * (model.tdp_w - model.idle_w)
-        if out[Column.MEMORY_BUSY]:
-            out[Column.MEMORY_BUSY] = max(out[Column.DRAM], 1e-6) ** (1 - self.counts_time)
+        busiest = max(out[SimulatedQuantity.TENSOR], out[SimulatedQuantity.FP64], out[SimulatedQuantity.FP32])
+        dynamic = sm * out[SimulatedQuantity.SM] + pipe * busiest + dram * out[SimulatedQuantity.DRAM]
+        out[SimulatedQuantity.ENERGY] = min(1.0, dynamic) * (model.tdp_w - model.idle_w)
+        if out[SimulatedQuantity.MEMORY_BUSY]:
+            out[SimulatedQuantity.MEMORY_BUSY] = max(out[SimulatedQuantity.DRAM], 1e-6) ** (1 - self.counts_time)
         return out
 
     def read(self, rng: np.random.Generator, mean: Floats) -> Floats:
@@ -341,22 +340,24 @@ def activity(rng: np.random.Generator, work: Workload, device: Instrument, steps
         np.vstack([device.seen(model, each) for _ in range(steps) for _, each in parts])
         * (np.diff(edges) / NS_PER_S)[:, None]
     )
-    return Cycle(Totals(edges, np.cumsum(np.vstack([np.zeros(WIDTH), growth]), axis=0)), int(edges[-1]))
+    return Cycle(RunningTotals(edges, np.cumsum(np.vstack([np.zeros(WIDTH), growth]), axis=0)), int(edges[-1]))
 
 
 def run(work: Workload, rng: np.random.Generator) -> tuple[Pool, int]:
     """Half a minute of executions with pauses between them, read ten times a second; and how many there were."""
     device = Instrument.draw(rng)
     doing = activity(rng, work, device)
-    beside: Work = (
-        activity(rng, work.beside, device) if work.beside else Totals(np.array([0, NS_PER_S]), np.zeros((2, WIDTH)))
+    beside: SimulatedActivity = (
+        activity(rng, work.beside, device)
+        if work.beside
+        else RunningTotals(np.array([0, NS_PER_S]), np.zeros((2, WIDTH)))
     )
-    parts: list[tuple[Work, int]] = []
-    active: list[Activity] = []
+    parts: list[tuple[SimulatedActivity, int]] = []
+    active: list[DeviceExecution] = []
     t = 0
     while t < SECONDS * NS_PER_S:
         length, pause = (round(log_uniform(rng, 0.15, 1.5) * NS_PER_S) for _ in range(2))
-        active.append(Activity(len(active), None, "work", T0 + t, T0 + t + length))
+        active.append(DeviceExecution(len(active), None, "work", T0 + t, T0 + t + length))
         parts += [(doing, length), (beside, pause)]
         t += length + pause
     sensors = Sensors(work.model, Shifted(Chain(parts), T0), T0)
@@ -370,11 +371,11 @@ def run(work: Workload, rng: np.random.Generator) -> tuple[Pool, int]:
         samples = [
             Sample(rows.ENERGY, now, now, int(energy)),
             Sample(rows.THROTTLES[0], now, now, sensors.throttled_ns(now)),
-            Sample(rows.PCIE_RX, now, now, sensors.counted(Column.PCIE_RX, now)),
-            Sample(rows.PCIE_TX, now, now, sensors.counted(Column.PCIE_TX, now)),
+            Sample(rows.PCIE_RX, now, now, sensors.counted(SimulatedQuantity.PCIE_RX, now)),
+            Sample(rows.PCIE_TX, now, now, sensors.counted(SimulatedQuantity.PCIE_TX, now)),
         ]
         if work.model.nvlink_bytes_per_s:
-            total = sensors.counted(Column.NVLINK, now) // 1024
+            total = sensors.counted(SimulatedQuantity.NVLINK, now) // 1024
             samples += [Sample(signal, now, now, total) for signal in (rows.NVLINK_RX, rows.NVLINK_TX)]
         if number % 9 == 0:
             samples += _slow(work, sensors, now)
@@ -422,7 +423,7 @@ def _timeline(work: Workload) -> Timeline:
 
 
 def _slow(work: Workload, sensors: Sensors, now: int) -> list[Sample]:
-    busy = sensors.mean(Column.BUSY, sensors.refreshed(now, 100 * MS), 100 * MS) > 0
+    busy = sensors.mean(SimulatedQuantity.BUSY, sensors.refreshed(now, 100 * MS), 100 * MS) > 0
     clock = work.model.sm_clock_mhz * work.clock if busy else work.model.idle_clock_mhz
     return [
         Sample(rows.CLOCK_SM, now, now, round(clock)),

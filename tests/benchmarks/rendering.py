@@ -26,7 +26,7 @@ from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.schemes import NAMES, choose
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.server.routes import GZIP_LEVEL
 
 LINES: Final = 4_080
@@ -43,7 +43,7 @@ def _metrics(n: int) -> list[Metric]:
     ]
 
 
-def _crowd() -> list[list[Reading]]:
+def _crowd() -> list[list[MetricReading]]:
     """4,080 readings at each of some moments: 51 metrics in 10 parts on 8 devices, values as a node has them.
 
     Between two moments two fifths of them change, as they do between two scrapes of busy GPUs.
@@ -58,14 +58,14 @@ def _crowd() -> list[list[Reading]]:
     ]
     return [
         [
-            Reading(metric, attributes, values[i % 8] * (1 + (moment if i % 5 < 2 else 0)))
+            MetricReading(metric, attributes, values[i % 8] * (1 + (moment if i % 5 < 2 else 0)))
             for i, (metric, attributes) in enumerate(series)
         ]
         for moment in range(60)
     ]
 
 
-def _all_new(moments: list[list[Reading]]) -> list[list[Reading]]:
+def _all_new(moments: list[list[MetricReading]]) -> list[list[MetricReading]]:
     """The same series with another value each at every moment, in whole thousandths."""
     return [
         [reading._replace(value=(reading.value * 1000 + 100_003 * (k + 1)) / 1000) for reading in readings]
@@ -76,7 +76,7 @@ def _all_new(moments: list[list[Reading]]) -> list[list[Reading]]:
 class _Client(Collector):
     """The same families as `prometheus_client` has them, ready to be rendered."""
 
-    def __init__(self, readings: list[Reading]) -> None:
+    def __init__(self, readings: list[MetricReading]) -> None:
         naming = choose("semconv")
         found: dict[str, ClientFamily] = {}
         for metric, attributes, value in readings:
@@ -145,7 +145,10 @@ def against_client() -> Iterator[Row]:
 
 
 def _equal(
-    readings: list[Reading], accept: str, generate: Callable[[CollectorRegistry], bytes], parse: Callable[[str], object]
+    readings: list[MetricReading],
+    accept: str,
+    generate: Callable[[CollectorRegistry], bytes],
+    parse: Callable[[str], object],
 ) -> bool:
     client = CollectorRegistry(auto_describe=False)
     client.register(_Client(readings))

@@ -22,7 +22,7 @@ from benchmarks.rows import Row
 from gpu_profile.driver import simulated
 from gpu_profile_exporter import node
 from gpu_profile_exporter.config import Address, Config
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.server import Rendering
 from gpu_profile_exporter.server.routes import Request
 
@@ -241,7 +241,7 @@ class _StandardServer:
     def stop(self) -> None:
         self._server.shutdown()
 
-    def readings(self, now_ns: int) -> Iterator[Reading]:
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:
         return iter(())
 
 
@@ -250,7 +250,7 @@ def _serve(kind: str, made: str) -> None:
         vars(node)["Server"] = _StandardServer
     ended = Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    running = node.Node(Config(listen=Address("127.0.0.1", 0), driver=f"simulated:{made}"))
+    running = node.ExporterNode(Config(listen=Address("127.0.0.1", 0), driver=f"simulated:{made}"))
     with running:
         sys.stdout.write(f"{running.url.rpartition(':')[2]}\n")
         sys.stdout.flush()

@@ -16,7 +16,7 @@ from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER_AVERAGE, POWER_LIMIT
 from gpu_profile.history.timeline import Floats, Ints, Timeline
-from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.activities import DeviceExecution
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.unmix import WIDEST_HALF_WIDTH, Z95
 from gpu_profile.units import NS_PER_S
@@ -272,7 +272,7 @@ def activities(first: int, names: list[str], starts: list[int], ends: list[int |
     An end of None: it still runs.
     """
     return [
-        Activity(first + i, None, name, start, end)
+        DeviceExecution(first + i, None, name, start, end)
         for i, (name, start, end) in enumerate(zip(names, starts, ends, strict=True))
     ]
 

@@ -10,7 +10,7 @@ from support.servers import answering
 
 from gpu_profile.catalogue import Instrument, Metric
 from gpu_profile_exporter.exposition.exposition import Exposition
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 pytestmark = pytest.mark.debian
 
@@ -29,15 +29,15 @@ scrape_configs:
 """
 
 
-def readings() -> list[Reading]:
+def readings() -> list[MetricReading]:
     return [
-        Reading(metric, {"hw.id": str(i), "pod": pod}, 1 if metric is INFO else value)
+        MetricReading(metric, {"hw.id": str(i), "pod": pod}, 1 if metric is INFO else value)
         for metric in (COUNTER, GAUGE, INFO)
         for i, (pod, value) in enumerate(zip(HOSTILE, [0, 0.1, 1e-9, 1e22, *range(8)], strict=True))
     ]
 
 
-def published(found: Sequence[Reading], accept: str, tmp_path: Path) -> dict[tuple[str, str], tuple[str, float]]:
+def published(found: Sequence[MetricReading], accept: str, tmp_path: Path) -> dict[tuple[str, str], tuple[str, float]]:
     """What Prometheus stored: label and value by name and hw_id."""
     exposition = Exposition(lambda: found)
 

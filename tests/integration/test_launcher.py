@@ -15,8 +15,8 @@ from support.programs import Exporter, exporter, until
 
 from gpu_profile_exporter.reader.forking import LAUNCHER_NAME
 from gpu_profile_exporter.reader.launcher import Launcher
-from gpu_profile_exporter.reader.process import Process
-from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, Settings
+from gpu_profile_exporter.reader.process import ReaderProcess
+from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, ReaderSettings
 
 NAMES = {LAUNCHER_NAME, "gpu-reader", "gpu-listener"}
 
@@ -111,13 +111,13 @@ def test_the_launcher_has_no_driver_loaded_and_no_gpu_open(running: Exporter) ->
 def test_three_processes_take_little_more_memory_than_one(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", os.fspath(library.parent))
     launcher = Launcher()
-    processes: list[Process] = []
+    processes: list[ReaderProcess] = []
     try:
 
         def anonymous(*others: int | None) -> float:
             for other in others:
-                settings = Settings("nvml", 0.1, ("core",), False, -1, -1, -1, other=other)
-                processes.append(process := Process(settings, launcher))
+                settings = ReaderSettings("nvml", 0.1, ("core",), False, -1, -1, -1, other=other)
+                processes.append(process := ReaderProcess(settings, launcher))
                 until(lambda process=process: any(process.messages()) and process.exit_code is None, "it reads")
             pids = [launcher.pid, *(process.pid for process in processes)]
             return memory(pid for pid in pids if pid is not None).anonymous

@@ -22,7 +22,7 @@ from gpu_profile.catalogue.metrics import REGION_METRICS
 from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.join.durations import BUCKETS_S
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions import running
 from gpu_profile.regions.session import process
 from gpu_profile.regions.telemetry import instruments
@@ -70,7 +70,7 @@ def test_region_metrics_arrive_with_every_execution_at_1_per_cent_of_traces(
                 with region("step", items=8) as execution:
                     queue.launch(Work(flops=4e13, bytes=1e9), tag="step")
                     queue.synchronize()
-                    execution.operation = Operation(flops=10**18, bytes=10**9)
+                    execution.operation = RegionOperation(flops=10**18, bytes=10**9)
             session = process.session()
 
             def certain() -> bool:

@@ -36,7 +36,7 @@ from gpu_profile.clock import SYSTEM_CLOCK
 from gpu_profile.sampling.tracked import Tracked
 from gpu_profile_exporter.attribution import Attribution
 from gpu_profile_exporter.attribution import kubelet as client
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 GPU = "nvidia.com/gpu"
 BOTH_DOWN = ("kubelet", "dra")
@@ -48,22 +48,22 @@ def attribution(path: Path, **settings: object) -> Attribution:
     return Attribution(lambda: states, kubelet_socket=path, **chosen)  # type: ignore[arg-type]
 
 
-def asked(path: Path, **settings: object) -> list[Reading]:
+def asked(path: Path, **settings: object) -> list[MetricReading]:
     return refreshed(attribution(path, **settings))
 
 
-def told(directory: Path, answer: bytes | Answer, **settings: object) -> list[Reading]:
+def told(directory: Path, answer: bytes | Answer, **settings: object) -> list[MetricReading]:
     """What is read of a kubelet that answers so."""
     with kubelet(directory / "k.sock", answer if callable(answer) else lambda _: answer):
         return asked(directory / "k.sock", **settings)
 
 
-def refreshed(running: Attribution) -> list[Reading]:
+def refreshed(running: Attribution) -> list[MetricReading]:
     running.refresh()
     return list(running.readings(SYSTEM_CLOCK.now_ns()))
 
 
-def held_by(found: list[Reading]) -> dict[str, list[str]]:
+def held_by(found: list[MetricReading]) -> dict[str, list[str]]:
     """The pods that hold each device."""
     out: dict[str, list[str]] = {}
     for row in allocations(found):

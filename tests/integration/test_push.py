@@ -20,7 +20,7 @@ from gpu_profile.sampling.sampler import Sampler
 from gpu_profile_exporter.config import Otlp
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.push import Endpoint, Pusher, resource_attributes
-from gpu_profile_exporter.readings.readings import Reading, readings
+from gpu_profile_exporter.readings.readings import MetricReading, readings
 
 #: The series that the exposition adds about itself.
 OF_THE_SCRAPE = "gpu_profile_series"
@@ -68,7 +68,7 @@ def test_the_series_of_a_scrape_come_out_of_a_collector(
         sampler.step(force=True)
     endpoints = Otlp(endpoint=collector[protocol], protocol=protocol).endpoints
     assert endpoints is not None
-    own: list[Reading] = []
+    own: list[MetricReading] = []
     pusher = Pusher(
         lambda: [*readings(sampler, IDENTITY, now_ns), *own],
         metrics=endpoints.metrics,
@@ -102,7 +102,7 @@ def test_a_collector_that_comes_up_late_gets_what_waited(
 
     away = Endpoint(url=f"http://127.0.0.1:{free_port()}/v1/metrics")
     there = Endpoint(url=f"{collector['http/protobuf']}/v1/metrics")
-    pusher = Pusher(lambda: [Reading(m.BUSY, {"hw.id": "GPU-a"}, 4.0)], metrics=away, interval_s=0.001)
+    pusher = Pusher(lambda: [MetricReading(m.BUSY, {"hw.id": "GPU-a"}, 4.0)], metrics=away, interval_s=0.001)
     sender = pusher.senders["metrics"]
     until(lambda: pusher.step() is not None and sender.waiting()[0] >= 3, "three batches wait")
     sender.step()

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.calibration.playing import CHIPS_S
-from gpu_profile.calibration.response import Load, Response, find, find_stamped, find_windows
+from gpu_profile.calibration.response import Load, SensorResponse, find, find_stamped, find_windows
 from laboratory.curves import Quantity
 from laboratory.programs import LEAD_S, PER_S, Floats
 from laboratory.sensors import Sensor
@@ -50,7 +50,7 @@ def chips(seed: int, seconds: int = 40, drift: float = 0.0) -> Chips:
     return Chips(seconds, Load(starts, ends, levels), power, busy)
 
 
-def response(sensor: Sensor, world: Chips, seed: int = 0) -> Response | None:
+def response(sensor: Sensor, world: Chips, seed: int = 0) -> SensorResponse | None:
     """What calibration makes of the sensor's readings, by the way in which a driver gives them."""
     rng = np.random.default_rng(seed)
     signal, _, read = sensor.read(world, rng)[0]  # type: ignore[arg-type]

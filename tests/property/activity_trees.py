@@ -4,14 +4,14 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.activities import DeviceExecution
 
 #: Ticks that are looked at; activities begin and end before, in and after them.
 SPAN = 40
 
 
 @st.composite
-def forests(draw: st.DrawFn, *, most: int = 8, regions: int = 3, circles: bool = False) -> list[Activity]:
+def forests(draw: st.DrawFn, *, most: int = 8, regions: int = 3, circles: bool = False) -> list[DeviceExecution]:
     """Activities whose children may outlive them, begin before them, run beside each other or never end."""
     count = draw(st.integers(0, most))
     result = []
@@ -20,7 +20,7 @@ def forests(draw: st.DrawFn, *, most: int = 8, regions: int = 3, circles: bool =
         parent = draw(st.none() | st.sampled_from(parents)) if len(parents) else None
         start = draw(st.integers(-5, SPAN + 5))
         end = draw(st.none() | st.integers(start - 3, SPAN + 10))
-        result.append(Activity(key, parent, f"r{draw(st.integers(0, regions - 1))}", start, end))
+        result.append(DeviceExecution(key, parent, f"r{draw(st.integers(0, regions - 1))}", start, end))
     return result
 
 
@@ -30,11 +30,11 @@ def cuts(draw: st.DrawFn) -> list[int]:
     return sorted({0, SPAN, *draw(st.lists(st.integers(1, SPAN - 1), max_size=6))})
 
 
-def runs_at(activity: Activity, t: int) -> bool:
+def runs_at(activity: DeviceExecution, t: int) -> bool:
     return activity.start_ns <= t and (activity.end_ns is None or t < activity.end_ns)
 
 
-def ancestors(activity: Activity, by_key: dict[Hashable, Activity]) -> Iterator[Activity]:
+def ancestors(activity: DeviceExecution, by_key: dict[Hashable, DeviceExecution]) -> Iterator[DeviceExecution]:
     """From the parent outwards, each once; the activity itself comes last if it is in a circle."""
     met: set[Hashable] = set()
     parent = activity.parent
@@ -44,7 +44,7 @@ def ancestors(activity: Activity, by_key: dict[Hashable, Activity]) -> Iterator[
         parent = by_key[parent].parent
 
 
-def innermost_at(activities: Iterable[Activity], t: int) -> set[Hashable]:
+def innermost_at(activities: Iterable[DeviceExecution], t: int) -> set[Hashable]:
     """The keys of what runs at `t` with none of its descendants running."""
     by_key = {a.key: a for a in activities}
     running = [a for a in by_key.values() if runs_at(a, t)]
@@ -52,7 +52,7 @@ def innermost_at(activities: Iterable[Activity], t: int) -> set[Hashable]:
     return {a.key for a in running} - around
 
 
-def shared_at(activities: Sequence[Activity], t: int) -> list[tuple[Activity, float]]:
+def shared_at(activities: Sequence[DeviceExecution], t: int) -> list[tuple[DeviceExecution, float]]:
     """Who has the tick from `t` on, and how much of it."""
     by_key = {a.key: a for a in activities}
     found = innermost_at(activities, t)

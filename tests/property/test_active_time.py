@@ -9,7 +9,7 @@ from property.activity_trees import SPAN, cuts, forests, shared_at
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.active_time import ActiveTime, concurrency
-from gpu_profile.join.unmixing.activities import Activities, Activity, Pieces, pieces
+from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, Pieces, pieces
 
 #: Three columns of time alone, and as many of shared time.
 COLUMNS = 7
@@ -123,7 +123,7 @@ def test_concurrency_is_the_number_of_pieces_from_each_change_on(pieces: list[tu
 
 
 @given(forests(), cuts())
-def test_the_slices_of_a_forest_add_up_to_its_ticks(activities: list[Activity], edges: list[int]) -> None:
+def test_the_slices_of_a_forest_add_up_to_its_ticks(activities: list[DeviceExecution], edges: list[int]) -> None:
     every = Activities.of(activities, lambda region: 1 + int(region[1:]), SPAN)
     total = np.zeros(COLUMNS)
     for a, b in pairwise(edges):

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property.activity_trees import SPAN, ancestors, cuts, forests, innermost_at
 
-from gpu_profile.join.unmixing.activities import Activities, Activity, pieces, segments
+from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, pieces, segments
 
 
-def numbered(activities: list[Activity]) -> Activities:
+def numbered(activities: list[DeviceExecution]) -> Activities:
     """Each activity's key as its column."""
     every = Activities.of(activities, lambda _: 0, SPAN)
     keys = list(dict.fromkeys(a.key for a in activities))
@@ -22,21 +22,23 @@ def owners_at(activities: Activities, t: int) -> list[int]:
 
 @given(forests())
 def test_at_every_tick_the_pieces_are_those_of_the_activities_with_no_descendant_running(
-    activities: list[Activity],
+    activities: list[DeviceExecution],
 ) -> None:
     for t in range(-6, SPAN):
         assert owners_at(numbered(activities), t) == sorted(innermost_at(activities, t), key=str)
 
 
 @given(forests(circles=True))
-def test_what_is_in_a_circle_of_parents_is_its_own_descendant_and_has_no_pieces(activities: list[Activity]) -> None:
+def test_what_is_in_a_circle_of_parents_is_its_own_descendant_and_has_no_pieces(
+    activities: list[DeviceExecution],
+) -> None:
     for t in range(0, SPAN, 3):
         assert owners_at(numbered(activities), t) == sorted(innermost_at(activities, t), key=str)
 
 
 @given(forests(most=12))
 def test_pieces_have_a_length_and_come_by_start_and_those_of_one_activity_neither_meet_nor_leave_it(
-    activities: list[Activity],
+    activities: list[DeviceExecution],
 ) -> None:
     every = numbered(activities)
     found = pieces(every)
@@ -51,7 +53,7 @@ def test_pieces_have_a_length_and_come_by_start_and_those_of_one_activity_neithe
 
 @given(forests(circles=True), cuts())
 def test_slices_have_the_pieces_of_the_whole_whatever_is_absent_between_child_and_ancestor(
-    activities: list[Activity], edges: list[int]
+    activities: list[DeviceExecution], edges: list[int]
 ) -> None:
     whole = numbered(activities)
     for a, b in pairwise(edges):
@@ -63,7 +65,7 @@ def test_slices_have_the_pieces_of_the_whole_whatever_is_absent_between_child_an
 
 
 @given(forests(circles=True), cuts())
-def test_all_slices_at_once_are_the_slices_one_by_one(activities: list[Activity], edges: list[int]) -> None:
+def test_all_slices_at_once_are_the_slices_one_by_one(activities: list[DeviceExecution], edges: list[int]) -> None:
     whole = numbered(activities)
     found = list(whole.slices(edges))
     assert len(found) == len(edges) - 1
@@ -72,7 +74,9 @@ def test_all_slices_at_once_are_the_slices_one_by_one(activities: list[Activity]
 
 
 @given(forests(circles=True), st.integers(0, SPAN), st.integers(0, SPAN), st.integers(0, SPAN), st.integers(0, SPAN))
-def test_a_slice_of_a_slice_is_the_slice_of_both(activities: list[Activity], a: int, b: int, c: int, d: int) -> None:
+def test_a_slice_of_a_slice_is_the_slice_of_both(
+    activities: list[DeviceExecution], a: int, b: int, c: int, d: int
+) -> None:
     whole = numbered(activities)
     twice, once = whole.during(a, b).during(c, d), whole.during(max(a, c), min(b, d))
     for one, other in zip(twice, once, strict=True):
@@ -81,7 +85,7 @@ def test_a_slice_of_a_slice_is_the_slice_of_both(activities: list[Activity], a: 
 
 @given(forests())
 def test_ancestors_are_those_that_a_walk_from_parent_to_parent_meets_one_generation_after_the_other(
-    activities: list[Activity],
+    activities: list[DeviceExecution],
 ) -> None:
     every, by_key = numbered(activities), {a.key: a for a in activities}
     found: dict[int, list[int]] = {int(key): [] for key in every.columns}
@@ -92,8 +96,8 @@ def test_ancestors_are_those_that_a_walk_from_parent_to_parent_meets_one_generat
 
 
 @given(forests(), st.lists(st.integers(0, 7), max_size=4))
-def test_of_several_with_one_key_the_last_counts(activities: list[Activity], again: list[int]) -> None:
-    early = [Activity(key, None, "early", -3, 20) for key in again]
+def test_of_several_with_one_key_the_last_counts(activities: list[DeviceExecution], again: list[int]) -> None:
+    early = [DeviceExecution(key, None, "early", -3, 20) for key in again]
     last = {a.key: a for a in (*early, *activities)}
     twice, once = (Activities.of(each, len, SPAN) for each in ([*early, *activities], last.values()))
     assert [part.tolist() for part in twice] == [part.tolist() for part in once]
@@ -103,7 +107,7 @@ def test_of_several_with_one_key_the_last_counts(activities: list[Activity], aga
 
 
 @given(forests(circles=True))
-def test_segments_partition_the_stretch(activities: list[Activity]) -> None:
+def test_segments_partition_the_stretch(activities: list[DeviceExecution]) -> None:
     found = segments(activities, 0, SPAN)
     assert (found[0].start_ns, found[-1].end_ns) == (0, SPAN)
     assert all(cut.start_ns < cut.end_ns for cut in found)
@@ -111,7 +115,9 @@ def test_segments_partition_the_stretch(activities: list[Activity]) -> None:
 
 
 @given(forests())
-def test_at_every_tick_a_segment_holds_the_activities_with_no_descendant_running(activities: list[Activity]) -> None:
+def test_at_every_tick_a_segment_holds_the_activities_with_no_descendant_running(
+    activities: list[DeviceExecution],
+) -> None:
     for cut in segments(activities, 0, SPAN):
         assert len({a.key for a in cut.innermost}) == len(cut.innermost)
         for t in range(cut.start_ns, cut.end_ns):
@@ -119,6 +125,6 @@ def test_at_every_tick_a_segment_holds_the_activities_with_no_descendant_running
 
 
 @given(forests())
-def test_segments_hand_out_the_very_activities_that_they_were_given(activities: list[Activity]) -> None:
+def test_segments_hand_out_the_very_activities_that_they_were_given(activities: list[DeviceExecution]) -> None:
     given = {id(a) for a in activities}
     assert all(id(a) in given for cut in segments(activities, 0, SPAN) for a in cut.innermost)

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from property.activity_trees import SPAN, ancestors, cuts, forests, runs_at, shared_at
 
 from gpu_profile.join.unmixing import region_columns as module
-from gpu_profile.join.unmixing.activities import Activities, Activity, Named
-from gpu_profile.join.unmixing.region_columns import OTHER, Attribution
+from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, Named
+from gpu_profile.join.unmixing.region_columns import OTHER, RegionColumns
 from gpu_profile.units import NS_PER_S
 
 ALL = 1_000_000
 
 
-def taken(activities: Sequence[Activity], edges: Sequence[int], *, names: Sequence[str] = ()) -> Attribution:
-    known = Attribution()
+def taken(activities: Sequence[DeviceExecution], edges: Sequence[int], *, names: Sequence[str] = ()) -> RegionColumns:
+    known = RegionColumns()
     for name in names:
         known.column(name)
     for a, b in pairwise(edges):
@@ -25,7 +25,7 @@ def taken(activities: Sequence[Activity], edges: Sequence[int], *, names: Sequen
     return known
 
 
-def by_tick(activities: Sequence[Activity], ticks: range) -> tuple[Counter[tuple[str, bool]], dict[str, float]]:
+def by_tick(activities: Sequence[DeviceExecution], ticks: range) -> tuple[Counter[tuple[str, bool]], dict[str, float]]:
     """Time of each region alone or shared, and of each region with what is inside it, by looking at every tick."""
     by_key = {a.key: a for a in activities}
     own: Counter[tuple[str, bool]] = Counter()
@@ -39,7 +39,7 @@ def by_tick(activities: Sequence[Activity], ticks: range) -> tuple[Counter[tuple
     return own, inside
 
 
-def told(known: Attribution, region: str) -> tuple[float, float]:
+def told(known: RegionColumns, region: str) -> tuple[float, float]:
     """Ticks of a region alone and shared."""
     active = known.active(0) * NS_PER_S
     own = known.own(region)
@@ -48,7 +48,7 @@ def told(known: Attribution, region: str) -> tuple[float, float]:
 
 
 @given(forests(most=7), cuts())
-def test_columns_share_time_as_their_ticks_do(activities: list[Activity], edges: list[int]) -> None:
+def test_columns_share_time_as_their_ticks_do(activities: list[DeviceExecution], edges: list[int]) -> None:
     known = taken(activities, edges)
     expected = np.zeros((known.columns, known.columns))
     for t in range(SPAN):
@@ -68,7 +68,7 @@ def test_columns_share_time_as_their_ticks_do(activities: list[Activity], edges:
 
 @given(forests(most=7), cuts())
 def test_in_any_slices_every_regions_time_is_what_its_ticks_add_up_to(
-    activities: list[Activity], edges: list[int]
+    activities: list[DeviceExecution], edges: list[int]
 ) -> None:
     known = taken(activities, edges)
     own, _ = by_tick(activities, range(SPAN))
@@ -79,7 +79,7 @@ def test_in_any_slices_every_regions_time_is_what_its_ticks_add_up_to(
 
 @given(forests(), cuts())
 def test_time_of_regions_and_nobodys_add_up_to_the_time_that_passed(
-    activities: list[Activity], edges: list[int]
+    activities: list[DeviceExecution], edges: list[int]
 ) -> None:
     active = taken(activities, edges).active(SPAN)
     assert (active >= 0).all()
@@ -90,7 +90,7 @@ def test_time_of_regions_and_nobodys_add_up_to_the_time_that_passed(
 
 @given(forests(most=7, circles=True), cuts())
 def test_what_runs_inside_a_region_is_counted_once_while_both_run_in_any_slices(
-    activities: list[Activity], edges: list[int]
+    activities: list[DeviceExecution], edges: list[int]
 ) -> None:
     known = taken(activities, edges)
     _, inside = by_tick(activities, range(SPAN))
@@ -100,7 +100,7 @@ def test_what_runs_inside_a_region_is_counted_once_while_both_run_in_any_slices(
 
 @given(forests(), cuts())
 def test_no_column_is_longer_inside_a_region_than_it_was_active_and_a_regions_own_are_wholly_inside(
-    activities: list[Activity], edges: list[int]
+    activities: list[DeviceExecution], edges: list[int]
 ) -> None:
     known = taken(activities, edges)
     active = known.active(0) * NS_PER_S
@@ -112,9 +112,9 @@ def test_no_column_is_longer_inside_a_region_than_it_was_active_and_a_regions_ow
 
 @given(forests(), cuts(), st.sets(st.integers(1, 6)), st.integers(0, SPAN), st.integers(1, 12) | st.just(ALL))
 def test_the_recent_past_is_complete_from_the_moment_that_is_promised_on(
-    activities: list[Activity], edges: list[int], looks: set[int], before: int, most: int
+    activities: list[DeviceExecution], edges: list[int], looks: set[int], before: int, most: int
 ) -> None:
-    known = Attribution()
+    known = RegionColumns()
     for i, (a, b) in enumerate(pairwise(edges), start=1):
         known.take(Activities.of(activities, known.column, b).during(a, b))
         if i in looks:
@@ -139,18 +139,18 @@ def test_the_recent_past_is_complete_from_the_moment_that_is_promised_on(
 
 
 @st.composite
-def crowds(draw: st.DrawFn) -> tuple[list[Activity], list[int]]:
+def crowds(draw: st.DrawFn) -> tuple[list[DeviceExecution], list[int]]:
     """More regions than have room, some much busier than others, and slices."""
     result = []
     for key in range(draw(st.integers(3, 12))):
         parent = draw(st.none() | st.integers(0, key - 1)) if key else None
         start = draw(st.integers(0, SPAN - 1))
         end = start + draw(st.sampled_from([0, 1, 2, 20]))
-        result.append(Activity(key, parent, f"r{draw(st.integers(0, 6))}", start, end))
+        result.append(DeviceExecution(key, parent, f"r{draw(st.integers(0, 6))}", start, end))
     return result, draw(cuts())
 
 
-def overlapping(activities: Sequence[Activity], a: int, b: int) -> list[Activity]:
+def overlapping(activities: Sequence[DeviceExecution], a: int, b: int) -> list[DeviceExecution]:
     """What a caller passes on for a slice: each with the nearest ancestor that overlaps it too."""
     by_key = {x.key: x for x in activities}
     here = {x.key: x for x in activities if max(x.start_ns, a) < min(x.end_ns or 0, b)}
@@ -161,12 +161,12 @@ def overlapping(activities: Sequence[Activity], a: int, b: int) -> list[Activity
 
 @given(crowds(), st.sets(st.integers(1, 7)))
 def test_whoever_takes_anothers_place_no_time_is_lost_or_counted_twice(
-    crowd: tuple[list[Activity], list[int]], looks: set[int]
+    crowd: tuple[list[DeviceExecution], list[int]], looks: set[int]
 ) -> None:
     activities, edges = crowd
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MOST_REGIONS", 3)
-        known = Attribution()
+        known = RegionColumns()
         every = {a.region for a in activities}
         for i, (a, b) in enumerate(pairwise(edges), start=1):
             here = overlapping(activities, a, b)
@@ -202,11 +202,11 @@ def test_what_is_watched_never_counts_for_more_than_it_ran_and_little_less(runs:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MOST_REGIONS", 1)
         patch.setattr(module, "_MOST_WATCHED", 4)
-        known = Attribution()
+        known = RegionColumns()
         known.column("first")
         truth: Counter[str] = Counter()
         for key, (region, length) in enumerate(runs):
-            known.watch(Named.of([Activity(key, None, region, 0, length)], 100), 0, 100)
+            known.watch(Named.of([DeviceExecution(key, None, region, 0, length)], 100), 0, 100)
             truth[region] += length
             assert len(known._watched) <= 4
     for region, length in truth.items():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.traces import TIME, nobodys
 
 from gpu_profile.kernels.counters.sums import Counters, CounterSums
-from gpu_profile.kernels.records import Counted
+from gpu_profile.kernels.records import RangeCounters
 from gpu_profile.kernels.sums import KernelSum
 
 COUNT = "smsp__inst_executed.sum"
@@ -31,8 +31,8 @@ kernels = st.lists(
 )
 
 
-def records_of(program: list[Kernel]) -> list[Counted]:
-    return [Counted(name, 0, {COUNT: count, RATIO: ratio, TIME: ns}) for name, _, ns, count, ratio in program]
+def records_of(program: list[Kernel]) -> list[RangeCounters]:
+    return [RangeCounters(name, 0, {COUNT: count, RATIO: ratio, TIME: ns}) for name, _, ns, count, ratio in program]
 
 
 def timed(program: list[Kernel], region: str | None = None) -> dict[str, KernelSum]:
@@ -43,7 +43,7 @@ def timed(program: list[Kernel], region: str | None = None) -> dict[str, KernelS
     return {name: KernelSum(len(all_ns), sum(all_ns), max(all_ns)) for name, all_ns in found.items()}
 
 
-def regions_of(program: list[Kernel], records: list[Counted]) -> dict[str, CounterSums]:
+def regions_of(program: list[Kernel], records: list[RangeCounters]) -> dict[str, CounterSums]:
     whole = timed(program)
     found = {region: Counters(records).of(whole, timed(program, region), region) for region in REGIONS}
     return {region: each for region, each in found.items() if each is not None}

@@ -9,7 +9,7 @@ from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import ENERGY, POWER, UTILIZATION
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.monitor.gpu_summary import HEIGHTS, TRACE, GpuSummary, samples_of, summarise_run
-from gpu_profile.monitor.trace import MOST_STEPS, Trace
+from gpu_profile.monitor.trace import MOST_STEPS, UtilisationTrace
 from gpu_profile.units import NS_PER_S, nanoseconds
 
 T0 = 1_767_225_600 * NS_PER_S
@@ -97,7 +97,7 @@ def test_samples_are_in_order_and_each_is_a_value_of_the_driver(percents: list[i
 )
 @settings(max_examples=100)
 def test_trace_that_was_kept_aside_shows_what_the_rows_show(stretches: list[tuple[int, int, int]], cut: int) -> None:
-    timeline, trace, at = Timeline(Device("GPU-A")), Trace(T0), T0 - 50 * MS
+    timeline, trace, at = Timeline(Device("GPU-A")), UtilisationTrace(T0), T0 - 50 * MS
     for gap, length, percent in stretches:
         start, end = at + gap * 10 * MS, at + (gap + length) * 10 * MS
         timeline.append([Sample(UTILIZATION, start - cut * MS, end, percent)])

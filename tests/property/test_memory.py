@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.kernels import Torch
 
-from gpu_profile.kernels.joining.columns import Columns
+from gpu_profile.kernels.joining.columns import RecordArrays
 from gpu_profile.kernels.memory.allocator import AllocatorInterval, AllocatorMeter, AllocatorUse
 from gpu_profile.kernels.memory.region import RegionMemory, levels_of, merge, region_memory
 from gpu_profile.kernels.memory.timeline import memory_timeline
@@ -42,7 +42,7 @@ def test_a_regions_memory_is_what_a_loop_over_each_window_finds(
     records: list[Allocation], spans: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     members = data.draw(st.lists(st.sampled_from(range(len(records))), unique=True) if records else st.just([]))
-    columns = Columns(records)
+    columns = RecordArrays(records)
     starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
     found = region_memory(columns, np.array(members, np.int64), starts, ends, levels_of(columns))
 
@@ -71,7 +71,7 @@ def test_a_regions_memory_is_what_a_loop_over_each_window_finds(
 def test_a_thinned_timeline_keeps_to_its_size_its_extremes_and_the_truth(
     records: list[Allocation], points: int
 ) -> None:
-    levels = levels_of(Columns(records))
+    levels = levels_of(RecordArrays(records))
     every, few = memory_timeline(levels), memory_timeline(levels, points=points)
     for whole, thin in zip(every, few, strict=True):
         assert len(thin.times) <= points

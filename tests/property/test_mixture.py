@@ -11,9 +11,9 @@ from support.worlds import DEVICE, MS, T0, known
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, PCIE_RX
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.activities import DeviceExecution
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.shares import Counted, Shares
+from gpu_profile.join.unmixing.shares import CountedShare, Shares
 
 few = settings(max_examples=25)
 ALL = np.ones(3, bool)
@@ -72,12 +72,12 @@ def test_what_was_given_once_is_not_taken_back_but_made_up_for(first: float, sec
 # ---------------------------------------------------------------------- a pool's
 
 
-def total(share: Counted | None) -> float:
+def total(share: CountedShare | None) -> float:
     return 0.0 if share is None else share.total
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[Activity], list[tuple[int, int, int]], list[int]]:
+def histories(draw: st.DrawFn) -> tuple[list[DeviceExecution], list[tuple[int, int, int]], list[int]]:
     """A few seconds in tenths: what ran, what was read per window, and where slices end."""
     tenths = draw(st.integers(10, 40))
     cut = st.integers(0, tenths * 100)
@@ -85,7 +85,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Activity], list[tuple[int, int, int
     for i in range(draw(st.integers(0, 12))):
         a, b = sorted((draw(cut), draw(cut)))
         parent = draw(st.none() | st.integers(0, 12))
-        activities.append(Activity(i, parent, draw(st.sampled_from("abcd")), T0 + a * MS, T0 + b * MS))
+        activities.append(DeviceExecution(i, parent, draw(st.sampled_from("abcd")), T0 + a * MS, T0 + b * MS))
     windows = [
         (i, draw(st.integers(0, 10_000)), draw(st.integers(0, 60_000))) for i in range(tenths) if draw(st.booleans())
     ]
@@ -96,7 +96,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Activity], list[tuple[int, int, int
 @few
 @given(histories())
 def test_counters_of_all_regions_and_the_rest_are_what_was_measured_and_only_grow(
-    history: tuple[list[Activity], list[tuple[int, int, int]], list[int]],
+    history: tuple[list[DeviceExecution], list[tuple[int, int, int]], list[int]],
 ) -> None:
     activities, windows, slices = history
     timeline = Timeline(DEVICE, [GRAPHICS, ENERGY], capacity=200)
@@ -144,7 +144,8 @@ def test_a_counter_that_is_read_at_the_call_gives_each_region_what_grew_while_it
         total += bytes_while[owner]
         timeline.append([Sample(PCIE_RX, T0 + (i + 1) * 100 * MS, T0 + (i + 1) * 100 * MS, total)])
     active = [
-        Activity(i, None, f"r{owner}", T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS) for i, owner in enumerate(owners)
+        DeviceExecution(i, None, f"r{owner}", T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS)
+        for i, owner in enumerate(owners)
     ]
     for cut in [*sorted(cut for cut in cuts if cut < len(owners)), len(owners)]:
         pool.advance(active, T0 + cut * 100 * MS, final=cut == len(owners))

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from gpu_profile.catalogue.attributes import ATTRIBUTES
 from gpu_profile.regimes import classify
-from gpu_profile.regimes.operation import Operation, Operations
+from gpu_profile.regimes.operation import RegionOperation, RegionOperations
 
 counts = st.none() | st.integers(0, 2**63 - 1)
 shares = st.none() | st.floats(0, 1.2)
 operations = st.builds(
-    Operation,
+    RegionOperation,
     flops=counts,
     bytes=counts,
     precision=st.sampled_from(["", "fp64", "fp32", "tf32", "bf16"]),
@@ -25,11 +25,11 @@ operations = st.builds(
 
 
 @given(operations)
-def test_an_operation_comes_back_from_its_attributes_and_from_their_json(operation: Operation) -> None:
+def test_an_operation_comes_back_from_its_attributes_and_from_their_json(operation: RegionOperation) -> None:
     attributes = operation.attributes()
     assert None not in attributes.values()
     for found in (attributes, json.loads(json.dumps(attributes))):
-        assert Operation.of_attributes(found) == operation
+        assert RegionOperation.of_attributes(found) == operation
 
 
 @given(
@@ -39,7 +39,7 @@ def test_an_operation_comes_back_from_its_attributes_and_from_their_json(operati
     )
 )
 def test_any_attributes_are_an_operation_or_none_and_it_can_be_judged(found: dict[str, Any]) -> None:
-    operation = Operation.of_attributes(found)
+    operation = RegionOperation.of_attributes(found)
     if operation is not None:
         assert 0 <= classify(operation.evidence()).confidence <= 1
         assert operation.attributes().keys() <= {row.name for row in ATTRIBUTES}
@@ -47,9 +47,9 @@ def test_any_attributes_are_an_operation_or_none_and_it_can_be_judged(found: dic
 
 @given(st.lists(st.tuples(operations, st.integers(0, 10**12)), min_size=1, max_size=8), st.integers(0, 10**13))
 def test_totals_are_exact_and_means_lie_between_the_least_and_the_most(
-    told: list[tuple[Operation, int]], whole_ns: int
+    told: list[tuple[RegionOperation, int]], whole_ns: int
 ) -> None:
-    totals = Operations()
+    totals = RegionOperations()
     for operation, ns in told:
         totals.add(operation, ns)
     totals.whole_ns = whole_ns

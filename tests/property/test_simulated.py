@@ -15,7 +15,7 @@ from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work, create, in
 from gpu_profile.driver.simulated.activity import LoggedActivity, Shifted
 from gpu_profile.driver.simulated.models import MODELS
 from gpu_profile.driver.simulated.node import PUBLISHED_NS, Node
-from gpu_profile.driver.simulated.physics import WIDTH, Column, limited, rates
+from gpu_profile.driver.simulated.physics import WIDTH, SimulatedQuantity, limited, rates
 from gpu_profile.driver.simulated.script import Phase, script, step
 from gpu_profile.driver.simulated.sensors import GPM_REFRESH_NS, Sensors
 from gpu_profile.driver.simulated.worklog import RECORD, LogReader, LogWriter, Records
@@ -109,7 +109,9 @@ def test_script_is_the_sum_of_the_work_of_its_steps(phases: list[Phase], loop: b
             ran = np.clip(until - begin - one.records["start"], 0, one.records["end"] - one.records["start"])
             flops += float((one.records["flops"] * ran / (one.records["end"] - one.records["start"])).sum())
         t, number = t + round(phase.duration_s * S), number + 1
-    assert script(phases, H200, loop=loop).totals(end_ns)[Column.FLOPS] == pytest.approx(flops, rel=1e-9, abs=1e-3)
+    assert script(phases, H200, loop=loop).totals(end_ns)[SimulatedQuantity.FLOPS] == pytest.approx(
+        flops, rel=1e-9, abs=1e-3
+    )
 
 
 @given(phases=phases, steps=st.lists(st.integers(1, 400_000_000), min_size=2, max_size=30))
@@ -120,7 +122,7 @@ def test_counters_never_decrease(phases: list[Phase], steps: list[int]) -> None:
     for read in (
         lambda t: sensors.energy_mj(t, START_NS),
         sensors.throttled_ns,
-        lambda t: sensors.counted(Column.PCIE_RX, t),
+        lambda t: sensors.counted(SimulatedQuantity.PCIE_RX, t),
     ):
         seen = [read(t) for t in moments]
         assert seen == sorted(seen)
@@ -178,8 +180,8 @@ def test_readers_agree_with_each_other_and_with_the_truth(launches: list[tuple[i
             seen = [reader.sensors[0].totals(t) for reader in (often, late)]
             assert seen[0] == pytest.approx(seen[1], rel=1e-9, abs=1e-3)
             exact = truth.device(0, START_NS, t)
-            assert float(seen[0][Column.BUSY]) == pytest.approx(exact.busy_s, abs=1e-9)
-            assert float(seen[0][Column.FLOPS]) == pytest.approx(exact.flops, rel=1e-9, abs=1e-3)
+            assert float(seen[0][SimulatedQuantity.BUSY]) == pytest.approx(exact.busy_s, abs=1e-9)
+            assert float(seen[0][SimulatedQuantity.FLOPS]) == pytest.approx(exact.flops, rel=1e-9, abs=1e-3)
         for queue in queues:
             queue.close()
         often.close()

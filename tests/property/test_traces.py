@@ -12,8 +12,8 @@ from support.traces import US, Program, write
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels import stream
 from gpu_profile.kernels.activity import evidence, measure
-from gpu_profile.kernels.joining.columns import Columns
-from gpu_profile.kernels.records import Allocation, Call, Counted, Kind, Operation, Operator, Range, Record
+from gpu_profile.kernels.joining.columns import RecordArrays
+from gpu_profile.kernels.records import Allocation, Call, Kind, Operation, Operator, Range, RangeCounters, Record
 from gpu_profile.kernels.stream import JsonStream
 from gpu_profile.kernels.trace import Trace
 from gpu_profile.kernels.trace_events import MAKERS
@@ -32,7 +32,7 @@ HOST_SIDE: list[Record] = [
     Operator("aten::mm", 1, 5 * US, 9 * US, 7),
     Operator("MmBackward0", 2, 50 * US, 60 * US, 7, True),
     Allocation(6 * US, 1, 0, 512, 1024, 4096),
-    Counted("gemm", 0, {"dram__bytes.sum": 5.0}),
+    RangeCounters("gemm", 0, {"dram__bytes.sum": 5.0}),
 ]
 
 
@@ -45,7 +45,7 @@ def readable(path: Path) -> int:
         assert str(error).startswith(f"{path}: ")  # noqa: PT017 - what was read before is looked at as well
     for record in found:
         assert not isinstance(record, Operation | Call | Range | Operator) or record.end_ns >= record.start_ns
-    Columns(found)
+    RecordArrays(found)
     return len(found)
 
 
@@ -150,7 +150,7 @@ def test_every_event_is_a_record_or_counted_as_left_out(
     found = list(source)
     assert len(found) + source.skipped.total() == len(events) + len(others)
     assert source.skipped["not an object"] == len(others)
-    json.dumps(Columns(found).names, ensure_ascii=False).encode()
+    json.dumps(RecordArrays(found).names, ensure_ascii=False).encode()
 
 
 @given(value=loose, inner=arguments)
@@ -176,7 +176,7 @@ def written(draw: st.DrawFn) -> Record:
     start = draw(st.integers(0, 10**9))
     end = start + draw(st.integers(0, 10**6))
     name, count, number = draw(names), draw(counts), draw(st.integers(1, 2**40))
-    what: type = draw(st.sampled_from([Operation, Call, Range, Operator, Allocation, Counted]))
+    what: type = draw(st.sampled_from([Operation, Call, Range, Operator, Allocation, RangeCounters]))
     if what is Operation:
         kind = draw(st.sampled_from(Kind))
         share = draw(st.none() | st.integers(0, 100).map(lambda n: n / 100))
@@ -191,7 +191,7 @@ def written(draw: st.DrawFn) -> Record:
         return Operator(name, 5, start, end, count, count is not None and draw(st.booleans()))
     if what is Allocation:
         return Allocation(start, 5, draw(st.integers(-1, 3)), draw(st.sampled_from([number, -number])), count, 64)
-    return Counted(name, 2, {"dram__bytes.sum": draw(st.floats(0, 1e18))})
+    return RangeCounters(name, 2, {"dram__bytes.sum": draw(st.floats(0, 1e18))})
 
 
 @given(found=st.lists(written(), max_size=12), packed=st.booleans())

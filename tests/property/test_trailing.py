@@ -8,7 +8,7 @@ from support.worlds import MS, QUANTUM, T0, Load, at, every, polled, timeline
 from gpu_profile.catalogue.samples import Interval, Sample
 from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.join.busy import busy_time, settled
-from gpu_profile.join.trailing import Bounds, Readings, busy_between
+from gpu_profile.join.trailing import BusyBounds, Readings, busy_between
 from gpu_profile.join.window_search import WindowFinder
 
 #: What stamps and a search that stops at a nanosecond leave open, ns.
@@ -48,7 +48,7 @@ def sensed(draw: st.DrawFn, *, loose_ms: int = 0, shortest_ms: int = 20) -> Sens
 moments_ms = st.floats(-200, END_MS + 200, allow_nan=False)
 
 
-def bounds(found: Bounds | None) -> Bounds:
+def bounds(found: BusyBounds | None) -> BusyBounds:
     assert found is not None
     assert found.low_ns <= found.value_ns <= found.high_ns
     return found

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.equations import Equations
 from gpu_profile.join.unmixing.unmix import Fit
-from gpu_profile.join.unmixing.watch import Watch
+from gpu_profile.join.unmixing.watch import ResidualWatch
 
 few = settings(max_examples=60)
 
@@ -219,7 +219,7 @@ def test_columns_that_no_window_tells_apart_have_no_number_of_their_own_but_one_
 def test_windows_are_as_doubtful_as_the_rates_they_are_made_of(load: Load, data: st.DataObject) -> None:
     fit = load.fit()
     weights = simplex(data.draw, len(fit.rates))
-    watch = Watch()
+    watch = ResidualWatch()
     watch.expect(fit)
     values, doubts = watch.told(np.zeros((1, 0)), weights[None, :])
     doubt = float(doubts[0])

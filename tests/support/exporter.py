@@ -20,7 +20,7 @@ from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.attribution import Attribution
 from gpu_profile_exporter.exposition.exposition import Exposition
-from gpu_profile_exporter.readings.readings import Identity, Reading, readings
+from gpu_profile_exporter.readings.readings import Identity, MetricReading, readings
 
 #: What is still told of a device that has fallen off the bus.
 OF_A_LOST_DEVICE = {"gpu_profile_device_info", "gpu_profile_device_up", "hw_status", "nvidia_gpu_xid_errors_any_total"}
@@ -98,7 +98,7 @@ def step_for(sampler: Sampler, clock: FakeClock, seconds: float, *, late: Callab
     clock.advance((end - clock.now_ns()) / 1e9)
 
 
-def read_all(sampler: Sampler, clock: FakeClock) -> list[Reading]:
+def read_all(sampler: Sampler, clock: FakeClock) -> list[MetricReading]:
     return list(readings(sampler, IDENTITY, clock.now_ns()))
 
 
@@ -242,23 +242,23 @@ def kubelet(path: Path, answer: Answer) -> Iterator[list[int]]:
             server.stop(None).wait()
 
 
-def rows(readings: Iterable[Reading], metric: str) -> list[tuple[dict[str, str], float]]:
+def rows(readings: Iterable[MetricReading], metric: str) -> list[tuple[dict[str, str], float]]:
     """The series of one metric, by its OpenTelemetry name."""
     return [(dict(r.attributes), r.value) for r in readings if r.metric.otel == metric]
 
 
-def allocations(readings: Iterable[Reading]) -> list[dict[str, str]]:
+def allocations(readings: Iterable[MetricReading]) -> list[dict[str, str]]:
     return [attributes for attributes, _ in rows(readings, "gpu_profile.allocation.info")]
 
 
-def status(readings: Iterable[Reading]) -> dict[str, str]:
+def status(readings: Iterable[MetricReading]) -> dict[str, str]:
     """Each source and why it is down; "" if it is up."""
     found = rows(readings, "gpu_profile.attribution.up")
     assert all(value == float("reason" not in attributes) for attributes, value in found)
     return {attributes["source"]: attributes.get("reason", "") for attributes, _ in found}
 
 
-def left_out(readings: Iterable[Reading]) -> dict[tuple[str, str], float]:
+def left_out(readings: Iterable[MetricReading]) -> dict[tuple[str, str], float]:
     """What was left out, by source and reason, without the zeros."""
     found = rows(readings, "gpu_profile.attribution.left_out")
     return {(a["source"], a["reason"]): value for a, value in found if value}
@@ -286,9 +286,9 @@ class Host:
         by_uuid = {{"gpu0": GPU0, "gpu1": GPU1, "mig0": MIG0}[name]: uses for name, uses in processes.items()}
         self.states = states_of(self.clock.now_ns(), by_uuid)
 
-    def read(self) -> list[Reading]:
+    def read(self) -> list[MetricReading]:
         return list(self.attribution.readings(self.clock.now_ns()))
 
-    def refreshed(self) -> list[Reading]:
+    def refreshed(self) -> list[MetricReading]:
         self.attribution.refresh()
         return self.read()

@@ -14,8 +14,8 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.summary import RegionSummary
-from gpu_profile.join.unmixing.activities import Activity
-from gpu_profile.join.unmixing.expected import Known
+from gpu_profile.join.unmixing.activities import DeviceExecution
+from gpu_profile.join.unmixing.expected import DevicePrior
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.recording import read_recording
 from gpu_profile.regimes import Regime
@@ -86,7 +86,7 @@ def calibrated(part: str) -> tuple[Load, Callable[[str], tuple[Ints, Floats]]]:
     return Load(*arrays["load"]), drained
 
 
-def pool_of(part: str, known: Known | None = None) -> Pool:
+def pool_of(part: str, known: DevicePrior | None = None) -> Pool:
     """What a pool makes of a part of `six_kernels.npz`: each execution a region, the energy counter read every 50 ms,
     the driver's power samples as they are."""
     raw = load(H200 / "six_kernels.npz")
@@ -114,9 +114,9 @@ def pool_of(part: str, known: Known | None = None) -> Pool:
     timeline.append(
         sorted((s for s in samples if base + first < s.t_end_ns < base + last), key=lambda sample: sample.t_end_ns)
     )
-    pool = Pool(timeline, start_ns=base + first, known=known or Known.of_board(device.name))
+    pool = Pool(timeline, start_ns=base + first, known=known or DevicePrior.of_board(device.name))
     activities = [
-        Activity(i, None, KERNELS[kind], base + start, base + end)
+        DeviceExecution(i, None, KERNELS[kind], base + start, base + end)
         for i, (start, end, kind) in enumerate(
             zip(starts[mine].tolist(), ends[mine].tolist(), kinds[mine].tolist(), strict=True)
         )

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpu_profile.errors import GpuBackendError
-from gpu_profile.kernels.records import Allocation, Call, Counted, Kind, Operation, Operator, Range, Record
+from gpu_profile.kernels.records import Allocation, Call, Kind, Operation, Operator, Range, RangeCounters, Record
 from gpu_profile.kernels.sources.source import WrongThreadError
 from gpu_profile.kernels.views import KernelReport, report_of
 from gpu_profile.regions.session import process
@@ -74,9 +74,9 @@ def report(records: list[Record] | None = None, **more: Any) -> KernelReport:
     return report_of(steps() if records is None else records, source="a.json", **more)
 
 
-def counted() -> list[Counted]:
+def counted() -> list[RangeCounters]:
     """Counters of another run, of the gemm and of nothing else."""
-    return [Counted(GEMM, 0, {INSTRUCTIONS: 1000.0}) for _ in range(STEPS)]
+    return [RangeCounters(GEMM, 0, {INSTRUCTIONS: 1000.0}) for _ in range(STEPS)]
 
 
 def on_cpu() -> list[Record]:

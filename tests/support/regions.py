@@ -18,7 +18,7 @@ from gpu_profile.driver import simulated
 from gpu_profile.driver.simulated import SimulatedQueue, Truth, Work
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWork
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions import running
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session import process
@@ -234,8 +234,10 @@ TALKING = KernelWork(
 #: One that launched nothing.
 NOTHING = KernelWork(evidence=Evidence("kernels", {}, 0, 0.0, reason="nothing was launched in it"))
 #: A matrix product near its ceiling: 120 FLOPs for a byte.
-PRODUCT = Operation(flops=2_400_000_000, bytes=20_000_000, precision="bf16", compute=0.85, memory=0.2, overhead=0.05)
+PRODUCT = RegionOperation(
+    flops=2_400_000_000, bytes=20_000_000, precision="bf16", compute=0.85, memory=0.2, overhead=0.05
+)
 #: An addition that the memory's bandwidth bounds.
-SUM = Operation(flops=1_000_000, bytes=12_000_000, precision="fp32", compute=0.01, memory=0.8, overhead=0.1)
+SUM = RegionOperation(flops=1_000_000, bytes=12_000_000, precision="fp32", compute=0.01, memory=0.8, overhead=0.1)
 #: One of which nothing is known but that it ran.
-BLANK = Operation(reason="needs passes=2")
+BLANK = RegionOperation(reason="needs passes=2")

@@ -11,7 +11,17 @@ from typing import Any, Final, NamedTuple
 from gpu_profile.kernels.activity import Activity, measure
 from gpu_profile.kernels.counters.formulas import adds_up
 from gpu_profile.kernels.counters.sums import Counters, CounterSums, Matched
-from gpu_profile.kernels.records import Allocation, Call, Counted, Kind, Launched, Operation, Operator, Range, Record
+from gpu_profile.kernels.records import (
+    Allocation,
+    Call,
+    Kind,
+    Launched,
+    Operation,
+    Operator,
+    Range,
+    RangeCounters,
+    Record,
+)
 from gpu_profile.kernels.sums import KernelSum
 from gpu_profile.kernels.trace import Trace
 from gpu_profile.kernels.views import KernelReport, report_of
@@ -165,7 +175,7 @@ def event(record: Record) -> dict[str, Any]:
             return _lasting(record, "cpu_op", record.name, arguments)
         case Allocation():
             return _allocation(record)
-        case Counted():
+        case RangeCounters():
             found = {"ph": "X", "cat": "cuda_profiler_range", "name": record.name, "pid": record.device, "tid": 0}
             return {**found, "ts": 0, "dur": 1, "args": dict(record.values)}
         case Launched():
@@ -223,9 +233,9 @@ ADD, MUL, FMA = (f"smsp__sass_thread_inst_executed_op_f{name}_pred_on.sum" for n
 _SHORT: Final = {"TIME": TIME, "INST": INST, "DRAM": DRAM, "PCT": PCT, "ADD": ADD, "MUL": MUL, "FMA": FMA}
 
 
-def counted(name: str, **values: float) -> Counted:
+def counted(name: str, **values: float) -> RangeCounters:
     """One record; metrics by the names of this module's constants."""
-    return Counted(name, 0, {_SHORT[key]: value for key, value in values.items()})
+    return RangeCounters(name, 0, {_SHORT[key]: value for key, value in values.items()})
 
 
 def kernels(**durations: Sequence[int]) -> dict[str, KernelSum]:
@@ -233,14 +243,14 @@ def kernels(**durations: Sequence[int]) -> dict[str, KernelSum]:
     return {name: KernelSum(len(ns), sum(ns), max(ns)) for name, ns in durations.items()}
 
 
-def joined(records: Sequence[Counted], whole: dict[str, KernelSum], region: dict[str, KernelSum]) -> CounterSums:
+def joined(records: Sequence[RangeCounters], whole: dict[str, KernelSum], region: dict[str, KernelSum]) -> CounterSums:
     """The counters of a region called `step`, which are there."""
     found = Counters(records).of(whole, region, "step")
     assert found is not None
     return found
 
 
-def nobodys(records: Sequence[Counted], matched: Matched) -> dict[str, float]:
+def nobodys(records: Sequence[RangeCounters], matched: Matched) -> dict[str, float]:
     """What the records that no kernel belongs to add up to, by metric; of some of a name, the mean's part."""
     often = Counter(record.name for record in records)
     found: dict[str, float] = defaultdict(float)
@@ -257,7 +267,7 @@ class Twin(NamedTuple):
     out of taking the n-th record for the n-th kernel, which pairs `wrong` records with a kernel of another name.
     """
 
-    records: list[Counted]
+    records: list[RangeCounters]
     whole: dict[str, KernelSum]
     regions: dict[str, dict[str, KernelSum]]
     truth: Mapping[str, float]
@@ -297,7 +307,7 @@ def twin() -> Twin:
             truth[region] += queues[event["name"]].pop(0)
         if number < len(counts):
             order[region] += flop_of(counts[number]["args"])
-    records = [Counted(event["name"], 0, event["args"]) for event in counts]
+    records = [RangeCounters(event["name"], 0, event["args"]) for event in counts]
     parts = {name: _sums(each) for name, each in regions.items()}
     wrong = sum(one["name"] != other["name"] for one, other in zip(counts, found, strict=False))
     return Twin(records, _sums(whole), parts, truth, order, wrong)

@@ -11,10 +11,10 @@ from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, UTILIZATION
 from gpu_profile.history.timeline import Floats, Ints, Timeline
 from gpu_profile.join.trailing import Readings
-from gpu_profile.join.unmixing.activities import Activity
-from gpu_profile.join.unmixing.expected import Known
+from gpu_profile.join.unmixing.activities import DeviceExecution
+from gpu_profile.join.unmixing.expected import DevicePrior
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.shares import Counted
+from gpu_profile.join.unmixing.shares import CountedShare
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000
@@ -64,7 +64,7 @@ class World:
         ends = np.rint((np.cumsum(lengths + pauses)) * MS).astype(np.int64)
         starts = ends - np.rint(lengths * MS).astype(np.int64)
         self.activities = [
-            Activity(i, None, names[k], T0 + int(a), T0 + int(b))
+            DeviceExecution(i, None, names[k], T0 + int(a), T0 + int(b))
             for i, (k, a, b) in enumerate(zip(owners, starts, ends, strict=True))
             if b <= self.seconds * NS_PER_S
         ]
@@ -99,7 +99,10 @@ class World:
         ]
 
     def run(
-        self, windows_per_slice: int, after_each: Callable[[Pool], None] = lambda _: None, known: Known | None = None
+        self,
+        windows_per_slice: int,
+        after_each: Callable[[Pool], None] = lambda _: None,
+        known: DevicePrior | None = None,
     ) -> Pool:
         pool = Pool(Timeline(DEVICE, [GRAPHICS, ENERGY], capacity=10_000), start_ns=T0, known=known)
         for i in range(0, len(self.samples), windows_per_slice):
@@ -115,10 +118,10 @@ class World:
         return pool
 
 
-def known(value: float | Counted | None) -> float:
+def known(value: float | CountedShare | None) -> float:
     """A value that is there; of a counted share, all of it."""
     assert value is not None
-    return value.total if isinstance(value, Counted) else value
+    return value.total if isinstance(value, CountedShare) else value
 
 
 QUANTUM = 0.01

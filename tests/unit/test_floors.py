@@ -1,6 +1,7 @@
 import ast
 import re
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,23 @@ def test_every_package_says_in_10_to_25_lines_what_each_of_its_modules_is_for() 
         if not 10 <= len(package.splitlines()) <= 25:
             missing.append(f"{code}: {len(package.splitlines())} lines")
     assert missing == []
+
+
+#: Class names that several modules share: one concept each.
+SHARED = {
+    "BaseInstrumentor": "OpenTelemetry's, and a replacement where it is not installed",
+    "GpuProfileCallback": "the callback of Lightning and the one of Transformers",
+    "Kind": "public: of a signal in the catalogue, of an operation in `kernels`",
+    "Recording": "public: of samples and spans, of kernels",
+    "Work": "public: of a simulated kernel, of an operation in `roofline`",
+}
+
+
+def test_a_class_name_is_unique_unless_it_is_the_same_concept() -> None:
+    modules = defaultdict[str, list[str]](list)
+    for code in sorted([*ROOT.glob("instrumentation/**/*.py"), *ROOT.glob("exporter/**/*.py")]):
+        for node in ast.walk(ast.parse(code.read_text())):
+            if isinstance(node, ast.ClassDef):
+                modules[node.name].append(str(code.relative_to(ROOT)))
+    assert {name: places for name, places in modules.items() if len(places) > 1}.keys() == SHARED.keys()
+    assert len(SHARED) <= 12

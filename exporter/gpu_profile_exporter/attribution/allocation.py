@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from gpu_profile_exporter.attribution import mapping
 from gpu_profile_exporter.attribution.devices import DeviceNames
 from gpu_profile_exporter.attribution.podresources import ClaimedDevice, Holder, PluginDevice
-from gpu_profile_exporter.attribution.sources import LeftOut, Source, Tally
+from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Tally
 
 #: Kubernetes' names have 253 letters at most.
 _MOST_LETTERS: Final = 253
@@ -26,23 +26,23 @@ LABELS: Final = {
 }
 
 
-class Allocation(NamedTuple):
+class DeviceHolder(NamedTuple):
     """One holder of a device. `attributes` are sorted pairs, so that equal holders are equal.
 
     Without any it is somebody of whom nothing is known: never published, but nobody else holds the device alone then.
     """
 
     uuid: str
-    source: Source
+    source: HolderSource
     attributes: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, uuid: str, source: Source, attributes: Mapping[str, str]) -> Allocation:
+    def of(cls, uuid: str, source: HolderSource, attributes: Mapping[str, str]) -> DeviceHolder:
         """A row with what is known of the holder."""
         return cls(uuid, source, tuple(sorted((key, value) for key, value in attributes.items() if value)))
 
 
-def of_plugins(rows: Iterable[PluginDevice], names: DeviceNames, tally: Tally) -> Iterator[Allocation]:
+def of_plugins(rows: Iterable[PluginDevice], names: DeviceNames, tally: Tally) -> Iterator[DeviceHolder]:
     """What device plugins gave away.
 
     The kubelet gives an id (a shared GPU has one per replica) to one pod at a time. Some of its releases go on listing
@@ -55,54 +55,54 @@ def of_plugins(rows: Iterable[PluginDevice], names: DeviceNames, tally: Tally) -
         if match is None:
             continue
         if isinstance(match, LeftOut):
-            tally[Source.KUBELET, match] += 1
+            tally[HolderSource.KUBELET, match] += 1
         elif not _sound(*row.holder):
-            tally[Source.KUBELET, LeftOut.GARBAGE] += 1
-            yield Allocation(match, Source.KUBELET, ())
+            tally[HolderSource.KUBELET, LeftOut.GARBAGE] += 1
+            yield DeviceHolder(match, HolderSource.KUBELET, ())
         else:
             uuids[row.resource, row.id] = match
             holders[row.resource, row.id].append(row.holder)
     for key, found in holders.items():
         if len({holder[:2] for holder in found}) > 1:
-            tally[Source.KUBELET, LeftOut.CONFLICT] += 1
-            yield Allocation(uuids[key], Source.KUBELET, ())
+            tally[HolderSource.KUBELET, LeftOut.CONFLICT] += 1
+            yield DeviceHolder(uuids[key], HolderSource.KUBELET, ())
             continue
         for holder in found:
-            yield Allocation.of(uuids[key], Source.KUBELET, _pod(holder))
+            yield DeviceHolder.of(uuids[key], HolderSource.KUBELET, _pod(holder))
 
 
-def of_claims(rows: Iterable[ClaimedDevice], names: DeviceNames, tally: Tally) -> Iterator[Allocation]:
+def of_claims(rows: Iterable[ClaimedDevice], names: DeviceNames, tally: Tally) -> Iterator[DeviceHolder]:
     """What resource claims gave away; a claim may be shared, by containers and by pods."""
     for row in rows:
         match = names.dra(row.driver, row.device, row.cdi)
         if match is None:
             continue
         if isinstance(match, LeftOut):
-            tally[Source.DRA, match] += 1
+            tally[HolderSource.DRA, match] += 1
         elif not _sound(*row.holder, row.claim):
-            tally[Source.DRA, LeftOut.GARBAGE] += 1
-            yield Allocation(match, Source.DRA, ())
+            tally[HolderSource.DRA, LeftOut.GARBAGE] += 1
+            yield DeviceHolder(match, HolderSource.DRA, ())
         else:
-            yield Allocation.of(match, Source.DRA, {**_pod(row.holder), "claim": row.claim})
+            yield DeviceHolder.of(match, HolderSource.DRA, {**_pod(row.holder), "claim": row.claim})
 
 
-def of_mappings(rows: Iterable[mapping.Mapping], names: DeviceNames, tally: Tally) -> Iterator[Allocation]:
+def of_mappings(rows: Iterable[mapping.Mapping], names: DeviceNames, tally: Tally) -> Iterator[DeviceHolder]:
     """What a workload manager's files say; an empty file is an idle GPU."""
     for row in rows:
         match = names.file(row.name)
         if match is None:
-            tally[Source.SLURM, LeftOut.GARBAGE] += 1
+            tally[HolderSource.SLURM, LeftOut.GARBAGE] += 1
         elif isinstance(match, LeftOut):
-            tally[Source.SLURM, match] += 1
+            tally[HolderSource.SLURM, match] += 1
         else:
             for job in row.jobs:
-                yield Allocation.of(match, Source.SLURM, {"slurm.job.id": job})
+                yield DeviceHolder.of(match, HolderSource.SLURM, {"slurm.job.id": job})
 
 
-def within(rows: Iterable[Allocation], most: int, tally: Tally) -> tuple[Allocation, ...]:
+def within(rows: Iterable[DeviceHolder], most: int, tally: Tally) -> tuple[DeviceHolder, ...]:
     """Each row once, in a stable order, at most `most` of one source on one device."""
-    kept: list[Allocation] = []
-    count: defaultdict[tuple[str, Source], int] = defaultdict(int)
+    kept: list[DeviceHolder] = []
+    count: defaultdict[tuple[str, HolderSource], int] = defaultdict(int)
     for row in sorted({row for row in rows if row.attributes}):
         count[row.uuid, row.source] += 1
         if count[row.uuid, row.source] <= most:
@@ -113,13 +113,13 @@ def within(rows: Iterable[Allocation], most: int, tally: Tally) -> tuple[Allocat
     return tuple(kept)
 
 
-def labels(rows: Iterable[Allocation], wanted: Sequence[str]) -> dict[str, dict[str, str]]:
+def labels(rows: Iterable[DeviceHolder], wanted: Sequence[str]) -> dict[str, dict[str, str]]:
     """What all holders of a device agree on, by UUID: the `wanted` attributes that have exactly one value.
 
     A value that only one of several holders has would be wrong on a series that is about all of them. A source that
     never tells an attribute of a device has no say in it.
     """
-    held: defaultdict[str, defaultdict[Source, list[Mapping[str, str]]]] = defaultdict(lambda: defaultdict(list))
+    held: defaultdict[str, defaultdict[HolderSource, list[Mapping[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         held[row.uuid][row.source].append(dict(row.attributes))
     return {uuid: dict(_agreed(list(by_source.values()), wanted)) for uuid, by_source in held.items()}

@@ -15,13 +15,13 @@ from gpu_profile.errors import UsageError
 from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.attribution import allocation, kubelet, mapping, podresources
-from gpu_profile_exporter.attribution.allocation import LABELS, Allocation
+from gpu_profile_exporter.attribution.allocation import LABELS, DeviceHolder
 from gpu_profile_exporter.attribution.devices import DeviceNames
-from gpu_profile_exporter.attribution.processes import Process, Uptime, look_up, require_host_pids
+from gpu_profile_exporter.attribution.processes import HostProcess, Uptime, look_up, require_host_pids
 from gpu_profile_exporter.attribution.shares import shares
 from gpu_profile_exporter.attribution.snapshot import Held, Snapshot, is_listed
-from gpu_profile_exporter.attribution.sources import Reason, Source, Tally, Unavailable
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.attribution.sources import HolderSource, Reason, Tally, Unavailable
+from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -69,14 +69,14 @@ class Attribution:
         if pods == "on" and not kubelet.installed():
             raise UsageError("asking the kubelet for pods needs gRPC: pip install 'gpu-profile[pods]'")
         asked = {
-            Source.KUBELET: pods != "off",
-            Source.DRA: dra and pods != "off",
-            Source.SLURM: slurm_dir is not None,
-            Source.CONTAINERS: containers,
-            Source.PROCESSES: processes,
+            HolderSource.KUBELET: pods != "off",
+            HolderSource.DRA: dra and pods != "off",
+            HolderSource.SLURM: slurm_dir is not None,
+            HolderSource.CONTAINERS: containers,
+            HolderSource.PROCESSES: processes,
         }
         self._sources = tuple(source for source, on in asked.items() if on)
-        self._optional = (Source.KUBELET, Source.DRA) if pods == "auto" else ()
+        self._optional = (HolderSource.KUBELET, HolderSource.DRA) if pods == "auto" else ()
         self._states = states
         self._socket = kubelet_socket
         self._slurm_dir = slurm_dir
@@ -121,14 +121,14 @@ class Attribution:
         """Ask every source now, in this thread."""
         started_ns = self._clock.now_ns()
         states = list(self._states().values())
-        status: dict[Source, Reason | None] = {}
-        found: list[Allocation] = []
+        status: dict[HolderSource, Reason | None] = {}
+        found: list[DeviceHolder] = []
         held: dict[str, Held] = {}
         names = DeviceNames(state.device for state in states)
         for sources, ask in (
-            ((Source.KUBELET, Source.DRA), lambda: self._pods(names)),
-            ((Source.SLURM,), lambda: self._jobs(names)),
-            ((Source.CONTAINERS, Source.PROCESSES), lambda: self._processes(states, held)),
+            ((HolderSource.KUBELET, HolderSource.DRA), lambda: self._pods(names)),
+            ((HolderSource.SLURM,), lambda: self._jobs(names)),
+            ((HolderSource.CONTAINERS, HolderSource.PROCESSES), lambda: self._processes(states, held)),
         ):
             wanted = [source for source in sources if source in self._sources]
             if wanted:
@@ -140,7 +140,9 @@ class Attribution:
         labels = allocation.labels(found, self._labels) if self._labels else {}
         self._snapshot = Snapshot(started_ns, status, dict(self._tally), kept, labels, held)
 
-    def _asked(self, devices: int, ask: Callable[[], Iterable[Allocation]]) -> tuple[Reason | None, list[Allocation]]:
+    def _asked(
+        self, devices: int, ask: Callable[[], Iterable[DeviceHolder]]
+    ) -> tuple[Reason | None, list[DeviceHolder]]:
         try:
             if not devices:
                 raise Unavailable(Reason.NO_DEVICES)
@@ -152,7 +154,7 @@ class Attribution:
             _log.debug("attribution failed", exc_info=True)
             return Reason.FAILED, []
 
-    def _tell(self, status: Mapping[Source, Reason | None]) -> None:
+    def _tell(self, status: Mapping[HolderSource, Reason | None]) -> None:
         """One line for each source that fell silent or came back; none for what is only looked for."""
         for source, reason in status.items():
             before = self._snapshot.status.get(source)
@@ -166,23 +168,23 @@ class Attribution:
 
     # ------------------------------------------------------------------ the sources
 
-    def _pods(self, names: DeviceNames) -> Iterator[Allocation]:
+    def _pods(self, names: DeviceNames) -> Iterator[DeviceHolder]:
         rows = podresources.read(kubelet.list_pods(self._socket))
-        if Source.KUBELET in self._sources:
+        if HolderSource.KUBELET in self._sources:
             plugins = (row for row in rows if isinstance(row, podresources.PluginDevice))
             yield from allocation.of_plugins(plugins, names, self._tally)
-        if Source.DRA in self._sources:
+        if HolderSource.DRA in self._sources:
             claims = (row for row in rows if isinstance(row, podresources.ClaimedDevice))
             yield from allocation.of_claims(claims, names, self._tally)
 
-    def _jobs(self, names: DeviceNames) -> Iterator[Allocation]:
+    def _jobs(self, names: DeviceNames) -> Iterator[DeviceHolder]:
         if self._slurm_dir is not None:
             yield from allocation.of_mappings(mapping.read(self._slurm_dir, self._tally), names, self._tally)
 
-    def _processes(self, states: Iterable[Tracked], held: dict[str, Held]) -> Iterable[Allocation]:
+    def _processes(self, states: Iterable[Tracked], held: dict[str, Held]) -> Iterable[DeviceHolder]:
         require_host_pids(self._proc)
         uptime, now_ns = Uptime.read(self._proc), self._clock.now_ns()
-        rows: list[Allocation] = []
+        rows: list[DeviceHolder] = []
         found: dict[str, Held] = {}
         for state in states:
             # The time first: should the sampler renew the list between the two, it only seems older than it is.
@@ -200,14 +202,14 @@ class Attribution:
             )
             uuid = state.device.uuid
             found[uuid] = self._held(state.device, uses, there)
-            rows += [Allocation.of(uuid, Source.CONTAINERS, each.place.attributes()) for each in there.values()]
+            rows += [DeviceHolder.of(uuid, HolderSource.CONTAINERS, each.place.attributes()) for each in there.values()]
         if not found:
             raise Unavailable(Reason.NO_PROCESSES)
-        if Source.PROCESSES in self._sources:
+        if HolderSource.PROCESSES in self._sources:
             held.update(found)
-        return rows if Source.CONTAINERS in self._sources else ()
+        return rows if HolderSource.CONTAINERS in self._sources else ()
 
-    def _held(self, device: Device, uses: Sequence[ProcessUse], there: Mapping[int, Process]) -> Held:
+    def _held(self, device: Device, uses: Sequence[ProcessUse], there: Mapping[int, HostProcess]) -> Held:
         rows = []
         for share in shares(uses, memory_bytes=device.memory_bytes, most=self._most, tally=self._tally):
             if share.pid is None:
@@ -216,14 +218,14 @@ class Attribution:
                 attributes = {"hw.id": device.uuid, "process.pid": str(share.pid)}
                 if process.name:
                     attributes["process.executable.name"] = process.name
-                if Source.CONTAINERS in self._sources:
+                if HolderSource.CONTAINERS in self._sources:
                     attributes |= process.place.attributes()
                 rows.append((share, attributes))
         return Held(len({use.pid for use in uses}), tuple(rows))
 
     # ------------------------------------------------------------------ what is known
 
-    def readings(self, now_ns: int) -> Iterator[Reading]:
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:
         """What the last refresh found, as far as it is still true at `now_ns`. Asks nobody."""
         snapshot = self._snapshot
         yield from snapshot.health(fresh=self._fresh(snapshot, now_ns))

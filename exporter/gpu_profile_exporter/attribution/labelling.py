@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 #: Series whose labels are kept: who keeps something about a series knows it by them.
 _KEPT: Final = 1 << 14
@@ -20,7 +20,9 @@ def _merged(attributes: _Items, labels: _Items) -> Mapping[str, str]:
     return {**dict(labels), **dict(attributes)}
 
 
-def labelled(readings: Iterable[Reading], labels_for: Callable[[str], Mapping[str, str]]) -> Iterator[Reading]:
+def labelled(
+    readings: Iterable[MetricReading], labels_for: Callable[[str], Mapping[str, str]]
+) -> Iterator[MetricReading]:
     """`readings`, those of a device with what `labels_for` says of it (by its UUID)."""
     held: dict[str, _Items] = {}
     for reading in readings:

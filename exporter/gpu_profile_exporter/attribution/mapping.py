@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpu_profile_exporter.attribution.sources import LeftOut, Source, Tally, Unavailable, reason_of
+from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Tally, Unavailable, reason_of
 
 MOST_FILES: Final = 4096
 MOST_BYTES: Final = 65_536
@@ -42,11 +42,11 @@ def read(directory: Path, tally: Tally) -> list[Mapping]:
         except OSError as error:
             raise Unavailable(reason_of(error), str(directory)) from error
         if len(names) > MOST_FILES:
-            tally[Source.SLURM, LeftOut.BUDGET] += len(names) - MOST_FILES
+            tally[HolderSource.SLURM, LeftOut.BUDGET] += len(names) - MOST_FILES
         for name in names[:MOST_FILES]:
             content = _content(place, name)
             if isinstance(content, LeftOut):
-                tally[Source.SLURM, content] += 1
+                tally[HolderSource.SLURM, content] += 1
             elif content is not None:
                 found.append(Mapping(name, tuple(_jobs(content, tally))))
     return found
@@ -94,6 +94,6 @@ def _jobs(content: bytes, tally: Tally) -> Iterator[str]:
         if not job:
             continue
         if _JOB.fullmatch(job) is None:
-            tally[Source.SLURM, LeftOut.GARBAGE] += 1
+            tally[HolderSource.SLURM, LeftOut.GARBAGE] += 1
             continue
         yield job

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from gpu_profile_exporter.attribution import cgroups
 from gpu_profile_exporter.attribution.cgroups import Place
-from gpu_profile_exporter.attribution.sources import LeftOut, Reason, Source, Tally, Unavailable, reason_of
+from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Reason, Tally, Unavailable, reason_of
 
 #: The inode of the first pid namespace (Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO).
 _HOST_NAMESPACE: Final = "pid:[4026531836]"
@@ -24,7 +24,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _START: Final = 22 - 3
 
 
-class Process(NamedTuple):
+class HostProcess(NamedTuple):
     """A process that was there: `started` is in clock ticks since the boot, `name` "" unless asked for."""
 
     pid: int
@@ -66,12 +66,12 @@ def require_host_pids(proc: Path) -> None:
 
 def look_up(
     pids: Iterable[int], *, proc: Path, uptime: Uptime, listed_s_ago: float, names: bool, tally: Tally
-) -> dict[int, Process]:
+) -> dict[int, HostProcess]:
     """The processes among `pids`, which the driver listed `listed_s_ago` seconds before `uptime`.
 
     One that ended is left out; so is one that began later, as it is not the one that the driver saw.
     """
-    found: dict[int, Process] = {}
+    found: dict[int, HostProcess] = {}
     latest = (uptime.seconds - max(0.0, listed_s_ago)) * _TICKS_PER_S
     for pid in pids:
         try:
@@ -82,13 +82,13 @@ def look_up(
         except OSError:
             continue
         except ValueError:
-            tally[Source.PROCESSES, LeftOut.GARBAGE] += 1
+            tally[HolderSource.PROCESSES, LeftOut.GARBAGE] += 1
             continue
         # Both clocks are rounded down to a tick, so that a process must be a tick older to be surely older.
         if again != started or started + 1 > latest:
-            tally[Source.PROCESSES, LeftOut.PID_REUSED] += 1
+            tally[HolderSource.PROCESSES, LeftOut.PID_REUSED] += 1
             continue
-        found[pid] = Process(pid, started, name, cgroups.place(text))
+        found[pid] = HostProcess(pid, started, name, cgroups.place(text))
     return found
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from gpu_profile.catalogue.samples import ProcessUse
-from gpu_profile_exporter.attribution.sources import LeftOut, Source, Tally
+from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Tally
 
 #: The driver tells utilisation in whole per cents, and does not say how it rounds.
 ROUNDING: Final = 0.01
 
 
-class Share(NamedTuple):
+class ProcessShare(NamedTuple):
     """What one process holds; None is not known. `pid` is None for all those beyond the budget together."""
 
     pid: int | None
@@ -21,46 +21,46 @@ class Share(NamedTuple):
     utilization: float | None
 
 
-def shares(uses: Iterable[ProcessUse], *, memory_bytes: int | None, most: int, tally: Tally) -> Sequence[Share]:
+def shares(uses: Iterable[ProcessUse], *, memory_bytes: int | None, most: int, tally: Tally) -> Sequence[ProcessShare]:
     """The shares of a device with `memory_bytes` of memory, the largest first, at most `most` and one for the rest.
 
     A pid that is listed twice (as a compute and as a graphics process) counts once, with its larger numbers. Memory
     that adds up to more than the device has, and utilisation that adds up to more than 1, is not published at all:
     nobody can say whose number is wrong. What rounding explains is scaled to 1.
     """
-    held: dict[int, Share] = {}
+    held: dict[int, ProcessShare] = {}
     for use in uses:
-        now = Share(use.pid, _up_to(math.inf, use.memory_bytes, tally), _up_to(1.0, use.utilization, tally))
+        now = ProcessShare(use.pid, _up_to(math.inf, use.memory_bytes, tally), _up_to(1.0, use.utilization, tally))
         before = held.get(use.pid, now)
         memory = _larger(before.memory_bytes, now.memory_bytes)
-        held[use.pid] = Share(use.pid, memory, _larger(before.utilization, now.utilization))
+        held[use.pid] = ProcessShare(use.pid, memory, _larger(before.utilization, now.utilization))
     rows = sorted(held.values(), key=lambda row: (-(row.memory_bytes or 0), row.pid or 0))
     if memory_bytes is not None and sum(row.memory_bytes or 0 for row in rows) > memory_bytes:
-        tally[Source.PROCESSES, LeftOut.EXCEEDS_DEVICE] += 1
+        tally[HolderSource.PROCESSES, LeftOut.EXCEEDS_DEVICE] += 1
         rows = [row._replace(memory_bytes=None) for row in rows]
     rows = _within_one(rows, tally)
     if len(rows) <= most:
         return rows
-    tally[Source.PROCESSES, LeftOut.BUDGET] += len(rows) - most
+    tally[HolderSource.PROCESSES, LeftOut.BUDGET] += len(rows) - most
     return [*rows[:most], _together(rows[most:])]
 
 
-def _within_one(rows: list[Share], tally: Tally) -> list[Share]:
+def _within_one(rows: list[ProcessShare], tally: Tally) -> list[ProcessShare]:
     total = math.fsum(row.utilization or 0.0 for row in rows)
     if total <= 1.0:
         return rows
     largest = max(row.utilization or 0.0 for row in rows)
     if largest - largest / total > ROUNDING:
-        tally[Source.PROCESSES, LeftOut.EXCEEDS_DEVICE] += 1
+        tally[HolderSource.PROCESSES, LeftOut.EXCEEDS_DEVICE] += 1
         return [row._replace(utilization=None) for row in rows]
     return [row if row.utilization is None else row._replace(utilization=row.utilization / total) for row in rows]
 
 
-def _together(rest: Sequence[Share]) -> Share:
+def _together(rest: Sequence[ProcessShare]) -> ProcessShare:
     """The sums of the rest; unknown if one of them is."""
     memory = [row.memory_bytes for row in rest if row.memory_bytes is not None]
     utilization = [row.utilization for row in rest if row.utilization is not None]
-    return Share(
+    return ProcessShare(
         None,
         sum(memory) if len(memory) == len(rest) else None,
         min(1.0, math.fsum(utilization)) if len(utilization) == len(rest) else None,
@@ -74,7 +74,7 @@ def _up_to(most: float, value: _Number | None, tally: Tally) -> _Number | None:
     """The value if it can be one."""
     if value is None or 0 <= value <= most:
         return value
-    tally[Source.PROCESSES, LeftOut.GARBAGE] += 1
+    tally[HolderSource.PROCESSES, LeftOut.GARBAGE] += 1
     return None
 
 

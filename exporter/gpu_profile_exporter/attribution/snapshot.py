@@ -15,10 +15,10 @@ from gpu_profile.catalogue.allocation import (
 )
 from gpu_profile.sampling.tracked import Tracked
 from gpu_profile.units import NS_PER_S
-from gpu_profile_exporter.attribution.allocation import Allocation
-from gpu_profile_exporter.attribution.shares import Share
-from gpu_profile_exporter.attribution.sources import LeftOut, Reason, Source
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.attribution.allocation import DeviceHolder
+from gpu_profile_exporter.attribution.shares import ProcessShare
+from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Reason
+from gpu_profile_exporter.readings.readings import MetricReading
 
 #: The driver's list of processes is renewed every second; one that is older than this is no longer true.
 _OLDEST_LIST_NS: Final = 10 * NS_PER_S
@@ -27,11 +27,11 @@ _OLDEST_LIST_NS: Final = 10 * NS_PER_S
 _NAMED: Final = {LeftOut.AMBIGUOUS, LeftOut.BUDGET, LeftOut.GARBAGE, LeftOut.UNKNOWN_DEVICE}
 #: What can be left out of each source: published from 0 on, so that the first one is seen by increase().
 LEFT_OUT_OF: Final = {
-    Source.KUBELET: sorted(_NAMED | {LeftOut.CONFLICT}),
-    Source.DRA: sorted(_NAMED),
-    Source.SLURM: sorted(_NAMED | {LeftOut.LINK, LeftOut.TOO_LARGE}),
-    Source.CONTAINERS: [LeftOut.BUDGET],
-    Source.PROCESSES: [LeftOut.BUDGET, LeftOut.EXCEEDS_DEVICE, LeftOut.GARBAGE, LeftOut.PID_REUSED],
+    HolderSource.KUBELET: sorted(_NAMED | {LeftOut.CONFLICT}),
+    HolderSource.DRA: sorted(_NAMED),
+    HolderSource.SLURM: sorted(_NAMED | {LeftOut.LINK, LeftOut.TOO_LARGE}),
+    HolderSource.CONTAINERS: [LeftOut.BUDGET],
+    HolderSource.PROCESSES: [LeftOut.BUDGET, LeftOut.EXCEEDS_DEVICE, LeftOut.GARBAGE, LeftOut.PID_REUSED],
 }
 
 
@@ -45,48 +45,50 @@ class Held(NamedTuple):
     """The processes of one device: how many the driver lists, and those of which there is more to tell."""
 
     listed: int
-    rows: tuple[tuple[Share, Mapping[str, str]], ...]
+    rows: tuple[tuple[ProcessShare, Mapping[str, str]], ...]
 
 
 class Snapshot(NamedTuple):
     """What one refresh found; never changed afterwards. `left_out` are the counts so far."""
 
     taken_ns: int
-    status: Mapping[Source, Reason | None]
-    left_out: Mapping[tuple[Source, LeftOut], int]
-    allocations: Sequence[Allocation] = ()
+    status: Mapping[HolderSource, Reason | None]
+    left_out: Mapping[tuple[HolderSource, LeftOut], int]
+    allocations: Sequence[DeviceHolder] = ()
     labels: Mapping[str, Mapping[str, str]] = {}
     held: Mapping[str, Held] = {}
 
-    def health(self, *, fresh: bool) -> Iterator[Reading]:
+    def health(self, *, fresh: bool) -> Iterator[MetricReading]:
         """Which sources answer, and what was left out of what they said."""
         for source, reason in self.status.items():
             why = reason if fresh or reason is Reason.STARTING else Reason.STALE
             about = {"source": source.value}
-            yield Reading(ATTRIBUTION_UP, about if why is None else {**about, "reason": why.value}, float(why is None))
+            yield MetricReading(
+                ATTRIBUTION_UP, about if why is None else {**about, "reason": why.value}, float(why is None)
+            )
             for left_out in LEFT_OUT_OF[source]:
                 count = self.left_out.get((source, left_out), 0)
-                yield Reading(LEFT_OUT, {**about, "reason": left_out.value}, count)
+                yield MetricReading(LEFT_OUT, {**about, "reason": left_out.value}, count)
 
-    def holders(self, states: Mapping[str, Tracked], now_ns: int) -> Iterator[Reading]:
+    def holders(self, states: Mapping[str, Tracked], now_ns: int) -> Iterator[MetricReading]:
         """Who holds the devices that are still there, and what their processes that are still there use."""
         for row in self.allocations:
             if row.uuid in states:
                 about = {"hw.id": row.uuid, "source": row.source.value}
-                yield Reading(ALLOCATION_INFO, {**about, **dict(row.attributes)}, 1)
+                yield MetricReading(ALLOCATION_INFO, {**about, **dict(row.attributes)}, 1)
         for uuid, held in self.held.items():
             state = states.get(uuid)
             if state is not None and is_listed(state, now_ns):
-                yield Reading(PROCESS_COUNT, {"hw.id": uuid}, held.listed)
+                yield MetricReading(PROCESS_COUNT, {"hw.id": uuid}, held.listed)
                 yield from _processes(held, {use.pid for use in state.processes})
 
 
-def _processes(held: Held, there: set[int]) -> Iterator[Reading]:
+def _processes(held: Held, there: set[int]) -> Iterator[MetricReading]:
     for share, attributes in held.rows:
         # What has ended since is gone at once.
         if share.pid is not None and share.pid not in there:
             continue
         if share.memory_bytes is not None:
-            yield Reading(PROCESS_MEMORY, attributes, share.memory_bytes)
+            yield MetricReading(PROCESS_MEMORY, attributes, share.memory_bytes)
         if share.utilization is not None:
-            yield Reading(PROCESS_UTILIZATION, attributes, share.utilization)
+            yield MetricReading(PROCESS_UTILIZATION, attributes, share.utilization)

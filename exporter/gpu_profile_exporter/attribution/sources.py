@@ -6,7 +6,7 @@ from collections import Counter
 from enum import StrEnum
 
 
-class Source(StrEnum):
+class HolderSource(StrEnum):
     """Who says that somebody holds a device."""
 
     KUBELET = "kubelet"
@@ -77,4 +77,4 @@ def reason_of(error: OSError) -> Reason:
 
 
 #: What was left out so far: grows only.
-Tally = Counter[tuple[Source, LeftOut]]
+Tally = Counter[tuple[HolderSource, LeftOut]]

@@ -14,7 +14,7 @@ Each setting is an option of click's. Read in this order:
 from __future__ import annotations
 
 from gpu_profile_exporter.config.address import Address
-from gpu_profile_exporter.config.model import SETTINGS, Attribution, Config, Dcgm, Forward, Log, Otlp
+from gpu_profile_exporter.config.model import SETTINGS, AttributionSettings, Config, DcgmSettings, Forward, Log, Otlp
 from gpu_profile_exporter.config.receive import Receive
 from gpu_profile_exporter.config.setting import ENVIRONMENT, Setting
 from gpu_profile_exporter.config.sources import Loaded, load
@@ -23,9 +23,9 @@ __all__ = [
     "ENVIRONMENT",
     "SETTINGS",
     "Address",
-    "Attribution",
+    "AttributionSettings",
     "Config",
-    "Dcgm",
+    "DcgmSettings",
     "Forward",
     "Loaded",
     "Log",

@@ -52,7 +52,7 @@ def known_labels() -> Sequence[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dcgm:
+class DcgmSettings:
     """dcgm-exporter compatibility."""
 
     csv: Path | None = setting(
@@ -85,7 +85,7 @@ class Dcgm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attribution:
+class AttributionSettings:
     """Attribution of GPUs to workloads."""
 
     pods: str = setting(
@@ -310,8 +310,8 @@ class Config:
     timeline_group: str = setting(
         "", Text("GROUP"), "The timeline's group, by name or number; without it, this process's."
     )
-    dcgm: Dcgm = field(default_factory=Dcgm)
-    attribution: Attribution = field(default_factory=Attribution)
+    dcgm: DcgmSettings = field(default_factory=DcgmSettings)
+    attribution: AttributionSettings = field(default_factory=AttributionSettings)
     otlp: Otlp = field(default_factory=Otlp)
     receive: Receive = field(default_factory=Receive)
     forward: Forward = field(default_factory=Forward)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpu_profile.join.unmixing.activities import Activity, segments
+from gpu_profile.join.unmixing.activities import DeviceExecution, segments
 from gpu_profile.join.unmixing.pooled import Pooled
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.regions.execution import Execution
@@ -19,7 +19,7 @@ MOST_EXECUTIONS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RegionComparison:
     """One region: seconds of GPU busy time and joules, as they were and as the two joins saw them. None: not given."""
 
     region: str
@@ -48,7 +48,7 @@ class HostTwin:
         else:
             self.complete = False
 
-    def activities(self, device: str, *, host: bool) -> list[Activity]:
+    def activities(self, device: str, *, host: bool) -> list[DeviceExecution]:
         """What was collected, by the host's clock or by the device's."""
         if not host:
             known = ((e, e.active()) for e in self.executions if e.device in (None, device))
@@ -56,12 +56,12 @@ class HostTwin:
         return [_activity(e, e.start_ns, e.end_ns) for e in self.executions]
 
 
-def _activity(execution: Execution, start_ns: int, end_ns: int | None) -> Activity:
+def _activity(execution: Execution, start_ns: int, end_ns: int | None) -> DeviceExecution:
     parent = None if execution.parent is None else id(execution.parent)
-    return Activity(id(execution), parent, execution.name, start_ns, end_ns)
+    return DeviceExecution(id(execution), parent, execution.name, start_ns, end_ns)
 
 
-def compare(session: Session, twin: HostTwin, truth: Truth) -> list[Comparison]:
+def compare(session: Session, twin: HostTwin, truth: Truth) -> list[RegionComparison]:
     """Every region on the device that the service used, over the time that the session's pool has taken in.
 
     True busy time is that of the kernels which the region launched. True energy is what the device drew while the
@@ -76,7 +76,7 @@ def compare(session: Session, twin: HostTwin, truth: Truth) -> list[Comparison]:
             seen, blind = pool.pooled(name), host.pooled(name)
             launched = name in truth.tags
             result.append(
-                Comparison(
+                RegionComparison(
                     region=name,
                     true_busy_s=truth.tag(uuid, name, pool.start_ns, pool.frontier_ns).busy_s if launched else 0.0,
                     device_busy_s=_value(seen.busy_s, seen),
@@ -89,7 +89,9 @@ def compare(session: Session, twin: HostTwin, truth: Truth) -> list[Comparison]:
     return result
 
 
-def _true_energy(activities: list[Activity], truth: Truth, uuid: str, start_ns: int, end_ns: int) -> dict[str, float]:
+def _true_energy(
+    activities: list[DeviceExecution], truth: Truth, uuid: str, start_ns: int, end_ns: int
+) -> dict[str, float]:
     result: dict[str, float] = {}
     for cut in segments(activities, start_ns, end_ns):
         for activity in cut.innermost:

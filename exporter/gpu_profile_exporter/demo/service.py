@@ -33,8 +33,8 @@ from gpu_profile.errors import GpuProfileError
 from gpu_profile.regions.session import process as gpu_process
 from gpu_profile.regions.session.session import Session
 from gpu_profile.report import region_row
-from gpu_profile_exporter.demo.comparison import Comparison, HostTwin, compare
-from gpu_profile_exporter.demo.workload import SimulatedWorkload, Workload
+from gpu_profile_exporter.demo.comparison import HostTwin, RegionComparison, compare
+from gpu_profile_exporter.demo.workload import DemoWorkload, SimulatedWorkload
 
 #: Requests per second, mean of a Poisson process; tokens decoded per request.
 ARRIVALS_PER_S = 7.0
@@ -44,17 +44,17 @@ PRODUCTS = (1.2, 1.6, 2.0, 2.4)
 WEIGHTS = (8, 10, 12, 14)
 
 
-def open_workload(directory: str | None) -> Workload:
+def open_workload(directory: str | None) -> DemoWorkload:
     """Work for the simulated node in `directory`, else for this machine's GPU through PyTorch, else for nobody."""
     if directory is not None:
         return SimulatedWorkload(directory)
     try:
         import torch
     except ImportError:
-        return Workload()
+        return DemoWorkload()
     from gpu_profile_exporter.demo.torch_workload import TorchWorkload
 
-    return TorchWorkload() if torch.cuda.is_available() else Workload()
+    return TorchWorkload() if torch.cuda.is_available() else DemoWorkload()
 
 
 class SpanSample(SpanExporter):
@@ -74,26 +74,26 @@ class SpanSample(SpanExporter):
 
 
 @region("data_loading")
-def load_data(work: Workload, rng: random.Random) -> None:
+def load_data(work: DemoWorkload, rng: random.Random) -> None:
     """Wait for storage, then copy a batch to the GPU."""
     work.host(rng.uniform(0.03, 0.09))
     work.copy(96e6)
 
 
 @region("tokenize")
-def tokenize(work: Workload, rng: random.Random) -> None:
+def tokenize(work: DemoWorkload, rng: random.Random) -> None:
     """Host work only."""
     work.host(rng.uniform(0.001, 0.004))
 
 
 @region("prefill")
-def prefill(work: Workload, rng: random.Random) -> None:
+def prefill(work: DemoWorkload, rng: random.Random) -> None:
     """Large matrix products: bound by the tensor cores."""
     for _ in range(8):
         work.matmul(rng.choice(PRODUCTS) * 1e12)
 
 
-def decode(work: Workload, rng: random.Random, tokens: int) -> None:
+def decode(work: DemoWorkload, rng: random.Random, tokens: int) -> None:
     """One step a token, each reading all weights: bound by device memory."""
     for _ in range(tokens):
         with region("decode", items=1):
@@ -101,13 +101,13 @@ def decode(work: Workload, rng: random.Random, tokens: int) -> None:
 
 
 @region("postprocess")
-def postprocess(work: Workload, rng: random.Random) -> None:
+def postprocess(work: DemoWorkload, rng: random.Random) -> None:
     """Many tiny kernels, launched one by one from Python: bound by overhead."""
     for _ in range(rng.randint(250, 450)):
         work.tiny()
 
 
-def serve(work: Workload, rng: random.Random, stop: Iterator[bool]) -> None:
+def serve(work: DemoWorkload, rng: random.Random, stop: Iterator[bool]) -> None:
     """Answer requests until `stop` says so."""
     kinds = cycle(range(1, 5))
     for _ in stop:
@@ -133,7 +133,7 @@ class Status:
     spans: int
     problem: str
     span: dict[str, object] | None = None
-    comparison: list[Comparison] | None = None
+    comparison: list[RegionComparison] | None = None
 
     def line(self) -> str:
         """One line of JSON."""

@@ -11,10 +11,10 @@ import torch
 
 from gpu_profile.regions.frameworks import find_stream
 from gpu_profile.regions.streams import Stream
-from gpu_profile_exporter.demo.workload import Workload
+from gpu_profile_exporter.demo.workload import DemoWorkload
 
 
-class TorchWorkload(Workload):
+class TorchWorkload(DemoWorkload):
     """Matrix products, reads and small kernels on the current CUDA device, in bf16."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from gpu_profile.regions.region import current_name
 from gpu_profile.regions.streams import Stream
 
 
-class Workload:
+class DemoWorkload:
     """Launches work without waiting for it. Here there is no GPU to launch it on: the regions run on the host only."""
 
     name = "host only: PyTorch with CUDA is not installed"
@@ -49,7 +49,7 @@ class Workload:
         return None
 
 
-class SimulatedWorkload(Workload):
+class SimulatedWorkload(DemoWorkload):
     """Work on the first GPU of a simulated node."""
 
     name = "simulated"

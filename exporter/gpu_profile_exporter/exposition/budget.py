@@ -25,7 +25,7 @@ _LINK: Final = (".link", ".port")
 _ALLOCATION: Final = ("k8s.", "container.", "slurm.")
 
 
-class Rank(IntEnum):
+class SeriesPriority(IntEnum):
     """What a series is about; the highest is left out first."""
 
     CORE = 0
@@ -40,26 +40,28 @@ class Rank(IntEnum):
 class Candidate(NamedTuple):
     """A series as the rule sees it: candidates sort by who stays. `place` is its metric's in the catalogue."""
 
-    rank: Rank
+    rank: SeriesPriority
     place: int
     text: bytes
 
 
-def rank(metric: Metric) -> Rank:
+def rank(metric: Metric) -> SeriesPriority:
     """The rank of all series of a metric."""
     if any(label.startswith("process.") or label == "pid" for label in metric.labels):
-        return Rank.PROCESS
+        return SeriesPriority.PROCESS
     if any(label.endswith(_LINK) for label in metric.labels):
-        return Rank.LINK
+        return SeriesPriority.LINK
     if "allocation" in metric.otel or any(label.startswith(_ALLOCATION) for label in metric.labels):
-        return Rank.ALLOCATION
+        return SeriesPriority.ALLOCATION
     if metric.otel.startswith(_REGION) and not metric.part:
-        return Rank.REGION
+        return SeriesPriority.REGION
     if not metric.signals:
-        return Rank.CORE
-    return Rank.DEVICE if any(row.group in DEFAULT_GROUPS for row in metric.signals) else Rank.GROUP
+        return SeriesPriority.CORE
+    return SeriesPriority.DEVICE if any(row.group in DEFAULT_GROUPS for row in metric.signals) else SeriesPriority.GROUP
 
 
 def left_out(candidates: Collection[Candidate], budget: int) -> set[Candidate]:
     """Those that are too many."""
-    return {candidate for candidate in sorted(candidates)[max(0, budget) :] if candidate.rank is not Rank.CORE}
+    return {
+        candidate for candidate in sorted(candidates)[max(0, budget) :] if candidate.rank is not SeriesPriority.CORE
+    }

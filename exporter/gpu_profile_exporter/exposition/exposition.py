@@ -17,7 +17,7 @@ from gpu_profile_exporter.exposition.layout import Attributes, Layout, Line, Lin
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.series import Naming
 from gpu_profile_exporter.reader.usage import PROCESS, process_values
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -38,7 +38,7 @@ class Exposition:
 
     def __init__(
         self,
-        read: Callable[[], Iterable[Reading]],
+        read: Callable[[], Iterable[MetricReading]],
         naming: Naming | None = None,
         *,
         budget: int = SERIES_BUDGET,
@@ -71,7 +71,7 @@ class Exposition:
         return layout.fill([*values, *process], style, given)
 
     def _readable(
-        self, readings: list[Reading]
+        self, readings: list[MetricReading]
     ) -> tuple[Sequence[Metric], Sequence[Attributes], list[float], Sequence[float]]:
         """Metrics, attributes and values of the readings that have a number for a value, and the values as given."""
         if not readings:

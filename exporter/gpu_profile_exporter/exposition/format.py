@@ -10,7 +10,7 @@ import re
 from enum import Enum
 from typing import Final
 
-from gpu_profile_exporter.naming.series import Family, Series
+from gpu_profile_exporter.naming.series import Series, TextFamily
 
 #: Characters of a label's value that are kept; the rest is cut off and an ellipsis put in its place.
 LONGEST_VALUE: Final = 1024
@@ -62,7 +62,7 @@ def _quality(text: str) -> float:
     return q if 0 <= q <= 1 else 0.0
 
 
-def family_lines(family: Family, style: Format) -> str:
+def family_lines(family: TextFamily, style: Format) -> str:
     """The lines that introduce a family.
 
     OpenMetrics wants counters to end in `_total`: a family that does not is of unknown type there, under its own name.

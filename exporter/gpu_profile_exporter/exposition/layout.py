@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import METRICS, Metric
 from gpu_profile.catalogue import metrics as m
-from gpu_profile_exporter.exposition.budget import Candidate, Rank, left_out, rank
+from gpu_profile_exporter.exposition.budget import Candidate, SeriesPriority, left_out, rank
 from gpu_profile_exporter.exposition.format import Format, family_lines, number, series_text
-from gpu_profile_exporter.naming.series import BUCKET, Family, Naming, Series
+from gpu_profile_exporter.naming.series import BUCKET, Naming, Series, TextFamily
 
 Attributes = Mapping[str, str]
 #: Pieces of text that are joined at once.
@@ -30,15 +30,15 @@ class Line(NamedTuple):
     """A series: its text up to the value, the place of its metric in the catalogue, its rank in the budget, and whether
     it is a histogram's bucket, whose values may have exemplars."""
 
-    family: Family
+    family: TextFamily
     text: bytes
     scale: float
     place: int
-    rank: Rank
+    rank: SeriesPriority
     bucket: bool = False
 
     @classmethod
-    def of(cls, series: Series, place: int = 0, rank: Rank = Rank.CORE) -> Line:
+    def of(cls, series: Series, place: int = 0, rank: SeriesPriority = SeriesPriority.CORE) -> Line:
         """The line of a series."""
         bucket = series.suffix == BUCKET
         return cls(series.family, series_text(series).encode(), float(series.scale), place, rank, bucket)
@@ -52,7 +52,7 @@ class Lines:
         # By identity: hashing some thousand mappings would cost more than all the rest. An entry holds what its key
         # was made of, so that no other object can have that identity while it is there.
         self._known: dict[tuple[int, int], tuple[Metric, Attributes, tuple[Line, ...]]] = {}
-        self._families: dict[Family, Family] = {}
+        self._families: dict[TextFamily, TextFamily] = {}
         self._devices: dict[str, Attributes] = {}
 
     def of(self, metrics: Sequence[Metric], attributes: Sequence[Attributes]) -> list[tuple[Line, ...]]:

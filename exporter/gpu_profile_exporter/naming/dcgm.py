@@ -13,12 +13,12 @@ from gpu_profile_exporter.naming.dcgm_fields import (
     SOURCES,
     XID_ERRORS,
     XID_LAST,
-    Counters,
     Field,
-    Source,
+    FieldSelection,
+    FieldSource,
 )
 from gpu_profile_exporter.naming.semconv import Semconv
-from gpu_profile_exporter.naming.series import Family, Series
+from gpu_profile_exporter.naming.series import Series, TextFamily
 from gpu_profile_exporter.naming.xid import meaning
 
 #: dcgm-exporter called the label `Hostname` until May 2026 and `hostname` since; `both` serves old and new queries.
@@ -46,7 +46,7 @@ Labels = tuple[tuple[str, str], ...]
 _Key = tuple[str, frozenset[tuple[str, str]]]
 
 
-class Dcgm:
+class DcgmNames:
     """The series of the fields that `counters` select.
 
     A device is named by what `about` was told of it; before that, it has no series. A MIG instance carries its
@@ -58,7 +58,7 @@ class Dcgm:
     def __init__(
         self,
         *,
-        counters: Counters = DEFAULT_COUNTERS,
+        counters: FieldSelection = DEFAULT_COUNTERS,
         hostname: str = "",
         hostname_label: str = "both",
         own: bool = True,
@@ -89,7 +89,9 @@ class Dcgm:
         for name, value in sorted((*_code(metric, attributes), *_allocation(metric, attributes))):
             labels.setdefault(name, value)
         pairs = tuple(labels.items())
-        return [Series(Family(field.name, field.kind, field.help, ""), pairs, source.scale) for field, source in found]
+        return [
+            Series(TextFamily(field.name, field.kind, field.help, ""), pairs, source.scale) for field, source in found
+        ]
 
     def _identity(
         self, hw_id: str, device: Mapping[str, str], devices: Mapping[str, Mapping[str, str]]
@@ -115,8 +117,8 @@ class Dcgm:
         return _known(before), _known(after)
 
 
-def _by_key(fields: Iterable[Field]) -> Mapping[_Key, list[tuple[Field, Source]]]:
-    wanted: dict[_Key, list[tuple[Field, Source]]] = {}
+def _by_key(fields: Iterable[Field]) -> Mapping[_Key, list[tuple[Field, FieldSource]]]:
+    wanted: dict[_Key, list[tuple[Field, FieldSource]]] = {}
     for field in fields:
         if (source := SOURCES.get(field.name)) is not None:
             which = frozenset(pair for pair in source.attributes if pair[0] not in _WHOSE)

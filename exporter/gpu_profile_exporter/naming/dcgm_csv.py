@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter.naming.dcgm_fields import LABEL_FIELDS, SOURCES, Counters, Field, measured
+from gpu_profile_exporter.naming.dcgm_fields import LABEL_FIELDS, SOURCES, Field, FieldSelection, measured
 
 _METRIC_TYPES: Final = ("gauge", "counter")
 #: What dcgm-exporter takes; a single number is no histogram and no summary, whatever the file says.
@@ -18,7 +18,7 @@ _TYPES: Final = (*_METRIC_TYPES, "histogram", "summary", "label")
 _MOST_BYTES: Final = 1 << 18
 
 
-def read_counters(path: Path) -> Counters:
+def read_counters(path: Path) -> FieldSelection:
     """The selection that a file makes, with one warning for each line that cannot be followed.
 
     UsageError, naming file and line, for a file that is no such list: not readable, not three columns, an open quote,
@@ -27,7 +27,7 @@ def read_counters(path: Path) -> Counters:
     return parse_counters(_text(path), str(path))
 
 
-def parse_counters(text: str, name: str) -> Counters:
+def parse_counters(text: str, name: str) -> FieldSelection:
     """`read_counters` for the text of a file called `name`."""
     fields: dict[str, Field] = {}
     labels: list[str] = []
@@ -51,7 +51,7 @@ def parse_counters(text: str, name: str) -> Counters:
             fields[field] = Field(field, kind, brief)
     if not fields:
         raise UsageError(f"{name}: no line of it names a metric that can be published" + _first(warnings))
-    return Counters(tuple(fields.values()), tuple(labels), tuple(warnings))
+    return FieldSelection(tuple(fields.values()), tuple(labels), tuple(warnings))
 
 
 def _shown(text: str) -> str:

@@ -25,7 +25,7 @@ class Field(NamedTuple):
     help: str
 
 
-class Source(NamedTuple):
+class FieldSource(NamedTuple):
     """Where a field comes from: a metric of the catalogue, fixed attributes, and the factor to the field's unit."""
 
     otel: str
@@ -85,7 +85,7 @@ LABEL_FIELDS: Final = {
 }
 
 
-class Counters(NamedTuple):
+class FieldSelection(NamedTuple):
     """A selection of fields: metrics, the fields that become labels, and what was not taken over, a line for each."""
 
     fields: tuple[Field, ...]
@@ -93,7 +93,7 @@ class Counters(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-DEFAULT_COUNTERS: Final = Counters((*DEFAULT_FIELDS, *CUMULATIVE_FIELDS), (DRIVER_VERSION,))
+DEFAULT_COUNTERS: Final = FieldSelection((*DEFAULT_FIELDS, *CUMULATIVE_FIELDS), (DRIVER_VERSION,))
 
 #: The last XID's code is both its value and an attribute; the counter has one series per code.
 XID_LAST: Final = m.XID_LAST.otel
@@ -104,13 +104,13 @@ NVLINK_PARTS: Final = "nvidia.gpu.nvlink.io"
 
 #: Fields whose source is no signal.
 _DERIVED: Final = {
-    "DCGM_FI_DEV_FB_TOTAL": Source("hw.gpu.memory.limit", (), 1 / MIB),
-    "DCGM_FI_DEV_XID_ERRORS": Source(XID_LAST, (), 1.0),
-    "DCGM_EXP_XID_ERRORS_COUNT": Source(XID_ERRORS, (), 1.0),
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": Source(NVLINK_TOTAL, (), 1e-6),
-    "DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL": Source("hw.gpu.io", SENT, 1.0),
-    "DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL": Source("hw.gpu.io", RECEIVED, 1.0),
-    "DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL": Source(ACTIVITY_OBSERVED.otel, ((UNIT, "sm"),), NS_PER_S),
+    "DCGM_FI_DEV_FB_TOTAL": FieldSource("hw.gpu.memory.limit", (), 1 / MIB),
+    "DCGM_FI_DEV_XID_ERRORS": FieldSource(XID_LAST, (), 1.0),
+    "DCGM_EXP_XID_ERRORS_COUNT": FieldSource(XID_ERRORS, (), 1.0),
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": FieldSource(NVLINK_TOTAL, (), 1e-6),
+    "DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL": FieldSource("hw.gpu.io", SENT, 1.0),
+    "DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL": FieldSource("hw.gpu.io", RECEIVED, 1.0),
+    "DCGM_FI_PROF_SM_CYCLES_ELAPSED_TOTAL": FieldSource(ACTIVITY_OBSERVED.otel, ((UNIT, "sm"),), NS_PER_S),
 }
 #: DCGM's word for a unit in the names of its counters of cycles.
 _CYCLES: Final = {
@@ -127,18 +127,18 @@ _CYCLES: Final = {
 }
 
 
-def _sources() -> Iterator[tuple[str, Source]]:
+def _sources() -> Iterator[tuple[str, FieldSource]]:
     yield from _DERIVED.items()
     for unit, name in _CYCLES.items():
-        yield f"DCGM_FI_PROF_{name}_CYCLES_ACTIVE_TOTAL", Source(ACTIVITY.otel, ((UNIT, unit),), NS_PER_S)
+        yield f"DCGM_FI_PROF_{name}_CYCLES_ACTIVE_TOTAL", FieldSource(ACTIVITY.otel, ((UNIT, unit),), NS_PER_S)
     for row in SIGNALS:
         if row.dcgm is not None:
-            yield row.dcgm.name, Source(row.otel, row.attributes, row.dcgm.scale)
+            yield row.dcgm.name, FieldSource(row.otel, row.attributes, row.dcgm.scale)
 
 
 _PUBLISHED: Final = frozenset(row.otel for row in (*METRICS, *m.SELF_METRICS))
 #: Every field that has a source here.
-SOURCES: Final[Mapping[str, Source]] = dict(_sources())
+SOURCES: Final[Mapping[str, FieldSource]] = dict(_sources())
 
 
 def measured(field: str) -> bool:
@@ -147,13 +147,13 @@ def measured(field: str) -> bool:
     return source is not None and _parts(source.otel) in _PUBLISHED
 
 
-def groups(counters: Counters) -> frozenset[Group]:
+def groups(counters: FieldSelection) -> frozenset[Group]:
     """The groups of signals that must be read for these fields."""
     wanted = [source for field in counters.fields if (source := SOURCES.get(field.name)) is not None]
     return frozenset(row.group for row in SIGNALS for source in wanted if _needs(source, row))
 
 
-def _needs(source: Source, row: Signal) -> bool:
+def _needs(source: FieldSource, row: Signal) -> bool:
     """Whether a field of this source cannot be told without the signal."""
     if source.otel in (ACTIVITY.otel, ACTIVITY_OBSERVED.otel):
         return (UNIT, row.key) in source.attributes

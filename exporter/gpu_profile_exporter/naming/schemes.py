@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpu_profile.catalogue import Metric
-from gpu_profile_exporter.naming.dcgm import Dcgm
-from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_COUNTERS, Counters
+from gpu_profile_exporter.naming.dcgm import DcgmNames
+from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_COUNTERS, FieldSelection
 from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.naming.series import Naming, Series
 
@@ -31,7 +31,9 @@ class Both:
             naming.about(devices)
 
 
-def choose(names: str, *, counters: Counters | None = None, hostname: str = "", hostname_label: str = "both") -> Naming:
+def choose(
+    names: str, *, counters: FieldSelection | None = None, hostname: str = "", hostname_label: str = "both"
+) -> Naming:
     """The scheme called `names`, one of `NAMES`. The rest is for dcgm's names.
 
     `counters` is the selection of fields (`dcgm_csv.read_counters`; by default dcgm-exporter's own), `hostname` this
@@ -40,5 +42,5 @@ def choose(names: str, *, counters: Counters | None = None, hostname: str = "", 
     if names == "semconv":
         return Semconv()
     alone = names == "dcgm"
-    dcgm = Dcgm(counters=counters or DEFAULT_COUNTERS, hostname=hostname, hostname_label=hostname_label, own=alone)
+    dcgm = DcgmNames(counters=counters or DEFAULT_COUNTERS, hostname=hostname, hostname_label=hostname_label, own=alone)
     return dcgm if alone else Both(Semconv(), dcgm)

@@ -8,7 +8,7 @@ from typing import Final
 from gpu_profile.catalogue import Instrument, Metric, label
 from gpu_profile.units import PROMETHEUS_SUFFIX
 from gpu_profile_exporter.naming.dcgm_fields import NVLINK_TOTAL, XID_LAST
-from gpu_profile_exporter.naming.series import Family, Series
+from gpu_profile_exporter.naming.series import Series, TextFamily
 
 _XID: Final = "nvidia.gpu.xid"
 _KIND: Final = {
@@ -19,13 +19,13 @@ _KIND: Final = {
 }
 
 
-def family(metric: Metric) -> Family:
+def family(metric: Metric) -> TextFamily:
     """The family of a catalogue row."""
     name = metric.prometheus
     if name.endswith("_info"):
-        return Family(name, "info", metric.brief, "")
+        return TextFamily(name, "info", metric.brief, "")
     unit = "ratio" if name.endswith("_ratio") else PROMETHEUS_SUFFIX.get(metric.unit, "")
-    return Family(name, _KIND[metric.instrument], metric.brief, unit)
+    return TextFamily(name, _KIND[metric.instrument], metric.brief, unit)
 
 
 class Semconv:

@@ -11,7 +11,7 @@ from gpu_profile.catalogue import Metric
 BUCKET: Final = "_bucket"
 
 
-class Family(NamedTuple):
+class TextFamily(NamedTuple):
     """A metric as it stands in the text format; `kind` is counter, gauge, histogram, info or untyped."""
 
     name: str
@@ -26,7 +26,7 @@ class Series(NamedTuple):
     Its name is the family's, for a part of a histogram with `suffix`.
     """
 
-    family: Family
+    family: TextFamily
     labels: tuple[tuple[str, str], ...]
     scale: float
     suffix: str = ""

@@ -8,14 +8,14 @@ from typing import Final
 
 from gpu_profile.catalogue import Instrument, Metric
 from gpu_profile_exporter.naming.dcgm_fields import NVLINK_PARTS, NVLINK_TOTAL
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 _DIRECTION: Final = "network.io.direction"
 _DIRECTIONS: Final = ("receive", "transmit")
 _TOTAL: Final = Metric(NVLINK_TOTAL, "By", Instrument.COUNTER, "Payload bytes over all NVLinks, both directions")
 
 
-def totals(readings: Iterable[Reading]) -> Iterator[Reading]:
+def totals(readings: Iterable[MetricReading]) -> Iterator[MetricReading]:
     """The readings as they come, then each device's NVLink bytes of both directions as one, if both are known."""
     parts: dict[tuple[tuple[str, str], ...], list[float]] = {}
     for reading in readings:
@@ -25,7 +25,7 @@ def totals(readings: Iterable[Reading]) -> Iterator[Reading]:
         yield reading
     for whose, values in parts.items():
         if len(values) == len(_DIRECTIONS):
-            yield Reading(_TOTAL, _attributes(whose), sum(values))
+            yield MetricReading(_TOTAL, _attributes(whose), sum(values))
 
 
 @lru_cache(maxsize=1024)

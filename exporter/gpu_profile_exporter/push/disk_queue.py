@@ -37,7 +37,7 @@ _LEAST_RECORD: Final = 4_096
 _SUFFIX, _DAMAGED, _LOCK = ".queue", ".damaged", "lock"
 
 
-class Record(NamedTuple):
+class QueuedItem(NamedTuple):
     """One that waits: its `key`, the items that its content has, its size in bytes, and whether it is plain."""
 
     key: tuple[int, int]
@@ -46,7 +46,7 @@ class Record(NamedTuple):
     plain: bool
 
 
-class _File:
+class _QueueFile:
     """One of the files: where it ends, what its records count for, and how many of them wait."""
 
     def __init__(self, path: Path, *, new: bool) -> None:
@@ -100,7 +100,7 @@ class DiskQueue:
         self._most_bytes = most_bytes
         self._file_bytes = max(min(_FILE_BYTES, most_bytes // _FEWEST_FILES), most_bytes // _MOST_FILES)
         self._lock = threading.Lock()
-        self._files: dict[int, _File] = {}
+        self._files: dict[int, _QueueFile] = {}
         self._current: int | None = None
         self._told = False
         #: What its files count for, in bytes.
@@ -116,7 +116,7 @@ class DiskQueue:
             os.close(self._own)
             raise UsageError(f"{directory}: another process keeps its queue there") from error
         #: What was left by the process before, oldest first; to be taken once.
-        self.left: list[Record] = [record for name in self._names() for record in self._found(name)]
+        self.left: list[QueuedItem] = [record for name in self._names() for record in self._found(name)]
 
     # ------------------------------------------------------------------ what was left
 
@@ -126,10 +126,10 @@ class DiskQueue:
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:012d}{_SUFFIX}"
 
-    def _found(self, number: int) -> Iterator[Record]:
+    def _found(self, number: int) -> Iterator[QueuedItem]:
         """The records of a file that wait. Behind one that was cut off nothing can be found: it was never answered."""
         try:
-            file = _File(self._path(number), new=False)
+            file = _QueueFile(self._path(number), new=False)
         except OSError as error:
             _log.warning("%s cannot be read, and stays: %s", self._path(number), error.strerror)
             return
@@ -152,7 +152,7 @@ class DiskQueue:
                 break
             if not flags & _DONE:
                 file.waiting += 1
-                yield Record((number, file.end), items, size, bool(flags & _PLAIN))
+                yield QueuedItem((number, file.end), items, size, bool(flags & _PLAIN))
             self._grow(file, size)
         if file.damaged:  # how many items are lost cannot be told
             text = "%s is damaged at byte %d: what follows there is not sent on, and stays in a file that ends in %s"
@@ -166,7 +166,7 @@ class DiskQueue:
         """Whether a record of so many bytes would be taken, as far as is known without writing it."""
         return self.size + max(size + _HEADER.size, _LEAST_RECORD) <= self._most_bytes
 
-    def append(self, content: bytes, items: int, *, plain: bool) -> Record | None:
+    def append(self, content: bytes, items: int, *, plain: bool) -> QueuedItem | None:
         """Write a record; None if there is no room, in the queue or on the disk."""
         with self._lock:
             if not self.has_room(len(content)):
@@ -179,7 +179,7 @@ class DiskQueue:
                     _log.warning("%s: nothing can be written to the queue: %s", self._directory, error.strerror)
                 return None
 
-    def _append(self, content: bytes, items: int, *, plain: bool) -> Record:
+    def _append(self, content: bytes, items: int, *, plain: bool) -> QueuedItem:
         # Without its lock, another process may have the directory by now.
         if not _is_at(self._own, self._directory / _LOCK):
             raise OSError(errno.ENOENT, "its files were taken away")
@@ -191,7 +191,7 @@ class DiskQueue:
         if os.pwritev(file.descriptor, (header, content), file.end) < len(header) + size:
             os.ftruncate(file.descriptor, file.end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        record = Record((number, file.end), items, size, plain)
+        record = QueuedItem((number, file.end), items, size, plain)
         file.waiting += 1
         self._grow(file, size)
         self._told = False
@@ -199,13 +199,13 @@ class DiskQueue:
 
     def _next_file(self) -> int:
         before, number = self._current, max((*self._files, *self._names(), 0)) + 1
-        self._files[number] = _File(self._path(number), new=True)
+        self._files[number] = _QueueFile(self._path(number), new=True)
         self._current = number
         if before is not None and not self._files[before].waiting:
             self._remove(before)
         return number
 
-    def _grow(self, file: _File, size: int) -> None:
+    def _grow(self, file: _QueueFile, size: int) -> None:
         counted = max(size + _HEADER.size, _LEAST_RECORD)
         file.end += size + _HEADER.size
         file.counted += counted
@@ -213,7 +213,7 @@ class DiskQueue:
 
     # ------------------------------------------------------------------ out
 
-    def read(self, record: Record) -> bytes | None:
+    def read(self, record: QueuedItem) -> bytes | None:
         """The content of a record; None if it is damaged."""
         number, at = record.key
         try:
@@ -224,7 +224,7 @@ class DiskQueue:
         content = data[_HEADER.size :]
         return content if zlib.crc32(content) == check else None
 
-    def done(self, record: Record) -> None:
+    def done(self, record: QueuedItem) -> None:
         """A record waits no more: the next process will not find it."""
         number, at = record.key
         with self._lock:

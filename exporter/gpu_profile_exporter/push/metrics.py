@@ -16,7 +16,7 @@ from gpu_profile.protobuf import head, message, number, string
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.naming.semconv import Semconv
 from gpu_profile_exporter.push.batch import Batch, Envelope, attribute
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 #: Collectors take 4 MiB over gRPC unless told otherwise; a request is closed well before.
 MOST_BYTES: Final = 1 << 20
@@ -30,7 +30,7 @@ _CUMULATIVE: Final = number(2, 2)
 _MONOTONIC: Final = number(3, 1)
 
 
-class _Series:
+class _PushedSeries:
     """One series between two pushes: what its points begin with, since when it counts, and where it stood."""
 
     __slots__ = ("head", "start_ns", "time_ns", "turn", "value")
@@ -48,7 +48,7 @@ class _Family:
         self.metric = metric
         self.counter = metric.instrument is Instrument.COUNTER
         self.sum = self.counter or metric.instrument is Instrument.UPDOWNCOUNTER
-        self.series: dict[frozenset[tuple[str, str]], _Series] = {}
+        self.series: dict[frozenset[tuple[str, str]], _PushedSeries] = {}
         self.points: list[bytes] = []
 
     def encoded(self, points: list[bytes]) -> bytes:
@@ -77,7 +77,7 @@ class MetricEncoder:
         self._naming = Semconv()
         self._turn = 0
 
-    def batches(self, readings: Iterable[Reading], now_ns: int) -> list[Batch]:
+    def batches(self, readings: Iterable[MetricReading], now_ns: int) -> list[Batch]:
         """The requests for what was read at `now_ns`; as a rule one.
 
         Left out is what a scrape leaves out too: what is no number, comes a second time, or has no name there. So are
@@ -114,15 +114,15 @@ class MetricEncoder:
         else:
             family.points.append(series.head + _GAUGE_POINT.pack(0x19, now_ns, 0x21, value))
 
-    def _meet(self, family: _Family, key: frozenset[tuple[str, str]], now_ns: int) -> _Series:
+    def _meet(self, family: _Family, key: frozenset[tuple[str, str]], now_ns: int) -> _PushedSeries:
         """A series that is new; without a head if it is not published."""
         metric = family.metric
         if metric.instrument is Instrument.HISTOGRAM or not self._naming.series(metric, dict(key)):
-            return _Series(b"", now_ns)
+            return _PushedSeries(b"", now_ns)
         encoded = b"".join(attribute(7, *pair) for pair in sorted(key))
         size = len(encoded) + (_SUM_POINT if family.sum else _GAUGE_POINT).size
         by_driver = family.counter and any(row.kind is Kind.COUNTER for row in metric.signals)
-        return _Series(head(1, size) + encoded, now_ns if by_driver else self._began_ns)
+        return _PushedSeries(head(1, size) + encoded, now_ns if by_driver else self._began_ns)
 
     def _requests(self) -> Iterator[Batch]:
         waiting: list[bytes] = []

@@ -19,7 +19,7 @@ from gpu_profile_exporter.push.outcome import Client
 from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
 from gpu_profile_exporter.push.settings import Endpoint
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -45,7 +45,7 @@ class Pusher:
 
     def __init__(
         self,
-        readings: Callable[[], Iterable[Reading]],
+        readings: Callable[[], Iterable[MetricReading]],
         *,
         metrics: Endpoint | None,
         logs: Endpoint | None = None,
@@ -111,7 +111,7 @@ class Pusher:
             self._events.append(event)
             self._wake.set()
 
-    def readings(self, now_ns: int) -> Iterator[Reading]:
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:
         """What the push says about itself: counters from 0 on, so that the first failure is seen by increase()."""
         for sender in self.senders.values():
             yield from sender.readings(now_ns)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpu_profile_exporter.push.batch import Batch
 
 if TYPE_CHECKING:
-    from gpu_profile_exporter.push.disk_queue import DiskQueue, Record
+    from gpu_profile_exporter.push.disk_queue import DiskQueue, QueuedItem
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class Waiting:
     size: int
     items: int
     plain: bool
-    records: tuple[Record, ...] = ()
+    records: tuple[QueuedItem, ...] = ()
 
 
 class BatchQueue:

@@ -16,7 +16,7 @@ from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.push.batch import Batch
 from gpu_profile_exporter.push.outcome import MOST_PATIENCE_S, REASONS, Client, PushFailed
 from gpu_profile_exporter.push.queue import BatchQueue, Waiting
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -117,28 +117,28 @@ class Sender:
         with self._lock:
             return len(self._queue), self._queue.bytes
 
-    def readings(self, now_ns: int) -> Iterator[Reading]:
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:
         """What it says about itself: counters from 0 on, so that the first failure is seen by increase()."""
         of, stats = {"signal": self.signal}, self.stats
         length, size = self.waiting()
-        yield Reading(rows.SENT, of, stats.sent)
-        yield Reading(rows.ITEMS, of, stats.sent_items)
-        yield Reading(rows.BYTES, of, stats.sent_bytes)
-        yield Reading(rows.REJECTED, of, stats.rejected)
-        yield Reading(rows.QUEUE, of, length)
-        yield Reading(rows.QUEUE_BYTES, of, size)
-        yield Reading(rows.QUEUE_ITEMS, of, self._queue.items)
+        yield MetricReading(rows.SENT, of, stats.sent)
+        yield MetricReading(rows.ITEMS, of, stats.sent_items)
+        yield MetricReading(rows.BYTES, of, stats.sent_bytes)
+        yield MetricReading(rows.REJECTED, of, stats.rejected)
+        yield MetricReading(rows.QUEUE, of, length)
+        yield MetricReading(rows.QUEUE_BYTES, of, size)
+        yield MetricReading(rows.QUEUE_ITEMS, of, self._queue.items)
         if self._queue.disk_bytes is not None:
-            yield Reading(rows.DISK, of, self._queue.disk_bytes)
-            yield Reading(rows.RESTORED, of, self._queue.restored)
+            yield MetricReading(rows.DISK, of, self._queue.disk_bytes)
+            yield MetricReading(rows.RESTORED, of, self._queue.restored)
         if stats.last_success_ns is not None:
-            yield Reading(rows.SUCCESS_AGE, of, max(0, now_ns - stats.last_success_ns) / NS_PER_S)
+            yield MetricReading(rows.SUCCESS_AGE, of, max(0, now_ns - stats.last_success_ns) / NS_PER_S)
         for reason in REASONS:
-            yield Reading(rows.FAILURES, {**of, "error.type": reason}, stats.failures[reason])
+            yield MetricReading(rows.FAILURES, {**of, "error.type": reason}, stats.failures[reason])
         for reason in GIVEN_UP:
             about = {**of, "reason": reason.replace(" ", "_")}
-            yield Reading(rows.DROPPED, about, stats.dropped[reason])
-            yield Reading(rows.DROPPED_ITEMS, about, stats.dropped_items[reason])
+            yield MetricReading(rows.DROPPED, about, stats.dropped[reason])
+            yield MetricReading(rows.DROPPED_ITEMS, about, stats.dropped_items[reason])
 
     # ------------------------------------------------------------------ one step
 

@@ -23,11 +23,11 @@ from gpu_profile.errors import StaleLibraryError
 from gpu_profile.sampling.rounds import RARE_S, SLOW_S, Rounds
 from gpu_profile.sampling.tracked import Tracked, available
 from gpu_profile.units import nanoseconds
-from gpu_profile_exporter.reader.counting import Counting
+from gpu_profile_exporter.reader.counting import DeviceCounting
 from gpu_profile_exporter.reader.listening import Listening
 from gpu_profile_exporter.reader.marked import READ_S, REOPEN_S, START_S, Marked
 from gpu_profile_exporter.reader.ring import DeviceRing
-from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, Settings
+from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, ReaderSettings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
@@ -73,10 +73,10 @@ class Outbox:
         return values
 
 
-class Reading(Rounds[Tracked]):
+class ReaderLoop(Rounds[Tracked]):
     """Rounds that tell the keeper where they are, and after each what is new."""
 
-    def __init__(self, settings: Settings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, settings: ReaderSettings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(
             self._open,
             lambda device, known, _: Tracked(device, Outbox(self._ring(device.uuid, available(known))), known),
@@ -231,7 +231,7 @@ class Reading(Rounds[Tracked]):
         return "round", stats.turned_ns, rounds, stats.late_ns, busy, errors, took, samples
 
 
-def _ring_options(settings: Settings) -> RingOptions:
+def _ring_options(settings: ReaderSettings) -> RingOptions:
     periods = {
         Tier.FAST: settings.interval_s,
         Tier.GPM: max(settings.interval_s, SEND_S),
@@ -252,7 +252,7 @@ def _plain(device: Device) -> dict[str, Any]:
     return {name: str(value) if name == "kind" else value for name, value in asdict(device).items()}
 
 
-def run(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
+def run(settings: ReaderSettings, clock: Clock = SYSTEM_CLOCK) -> None:
     """Read until the keeper goes or says so."""
     loop = _loop(settings, Whereabouts(settings.where_fd), clock)
     orders, spoken_ns = Incoming(), 0
@@ -278,7 +278,7 @@ def run(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
     loop.close()
 
 
-def _loop(settings: Settings, where: Whereabouts, clock: Clock) -> Reading | Listening | Counting:
+def _loop(settings: ReaderSettings, where: Whereabouts, clock: Clock) -> ReaderLoop | Listening | DeviceCounting:
     if settings.key == LISTENER:
         return Listening(settings, where, clock)
-    return Counting(where, clock) if settings.key == COUNTER else Reading(settings, where, clock)
+    return DeviceCounting(where, clock) if settings.key == COUNTER else ReaderLoop(settings, where, clock)

@@ -9,7 +9,7 @@ from typing import Final
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.nvml.enumeration import count_gpus
 from gpu_profile.driver.nvml.errors import UninitializedError
-from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.errors import GpuProfileError
 from gpu_profile.units import NS_PER_S, nanoseconds
 from gpu_profile_exporter.reader.marked import START_S
@@ -22,13 +22,13 @@ SHARE: Final = 0.002
 _LONGEST_STEP_S: Final = 1.0
 
 
-class Counting:
-    """Starts NVML, counts the GPUs and stops it, periodically. It has the methods of `child.Reading`."""
+class DeviceCounting:
+    """Starts NVML, counts the GPUs and stops it, periodically. It has the methods of `child.ReaderLoop`."""
 
     def __init__(self, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
         self._where = where
         self._clock = clock
-        self._library: Library | None = None
+        self._library: NvmlLibrary | None = None
         self._due_ns = 0
         self._count: int | None = None
 
@@ -54,10 +54,10 @@ class Counting:
             self._due_ns = now_ns + max(nanoseconds(COUNT_S), round(cost_ns / SHARE))
         return min(_LONGEST_STEP_S, max(0.0, (self._due_ns - self._clock.elapsed_ns()) / NS_PER_S))
 
-    def _opened(self) -> Library:
+    def _opened(self) -> NvmlLibrary:
         """The library, stopped. To load it costs more than to start it, and is done once."""
         if self._library is None:
-            self._library = Library()
+            self._library = NvmlLibrary()
         self._library.stop()
         return self._library
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from gpu_profile_exporter import logs
 from gpu_profile_exporter.reader.child import run
-from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, Settings
+from gpu_profile_exporter.reader.settings import COUNTER, LISTENER, ReaderSettings
 
 #: The longest request.
 _LONGEST: Final = 1 << 16
@@ -80,7 +80,7 @@ def _preload() -> None:
     gc.freeze()
 
 
-def _serve(connection: socket.socket, exporter: int) -> Settings | None:
+def _serve(connection: socket.socket, exporter: int) -> ReaderSettings | None:
     """Fork at each request. None in the launcher, once the exporter has gone; in a reader, what was asked for."""
     while True:
         text, fds, _, _ = socket.recv_fds(connection, _LONGEST, 3, socket.MSG_CMSG_CLOEXEC)
@@ -89,7 +89,7 @@ def _serve(connection: socket.socket, exporter: int) -> Settings | None:
         if _fork(connection, exporter):
             connection.close()
             out_fd, orders_fd, where_fd = fds
-            return replace(Settings.of(text.decode()), out_fd=out_fd, orders_fd=orders_fd, where_fd=where_fd)
+            return replace(ReaderSettings.of(text.decode()), out_fd=out_fd, orders_fd=orders_fd, where_fd=where_fd)
         for fd in fds:
             os.close(fd)
 

@@ -17,7 +17,7 @@ from gpu_profile.driver import Capability
 from gpu_profile.history.ledger import Ledger
 from gpu_profile.sampling.rounds import MOST_EVENTS, SamplerStats
 from gpu_profile.sampling.tracked import Tracked, available
-from gpu_profile_exporter.reader.process import Process
+from gpu_profile_exporter.reader.process import ReaderProcess
 from gpu_profile_exporter.reader.settings import HOME
 from gpu_profile_exporter.reader.timeline import NodeTimeline
 from gpu_profile_exporter.reader.wire import Message
@@ -34,7 +34,7 @@ _log = logging.getLogger("gpu_profile_exporter")
 
 
 @dataclass(slots=True)
-class Known(Tracked):
+class DeviceReports(Tracked):
     """What readers have said of one device, and when they last did."""
 
     timeline: Ledger
@@ -57,7 +57,7 @@ class Intake:
         self.clock = clock
         self.interval_s = interval_s
         self.stats = SamplerStats()
-        self.states: dict[str, Known] = {}
+        self.states: dict[str, DeviceReports] = {}
         self.problem = NOT_STARTED
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         #: Called in the keeper's thread with every event.
@@ -84,7 +84,7 @@ class Intake:
             else:
                 self._timeline.keep(self)
 
-    def take(self, process: Process, message: Message) -> None:
+    def take(self, process: ReaderProcess, message: Message) -> None:
         """Take one message of a reader in."""
         kind, *rest = message
         match kind:
@@ -118,11 +118,13 @@ class Intake:
         if self._timeline is not None:
             self._timeline.add_file(uuid, name)
 
-    def _opened(self, process: Process, name: str, version: str, origin: str, versions: Any, listens: bool) -> None:
+    def _opened(
+        self, process: ReaderProcess, name: str, version: str, origin: str, versions: Any, listens: bool
+    ) -> None:
         if process.only is None:
             self.driver, self.problem, self.listens = DriverFacts(name, version, origin, versions), "", listens
 
-    def _no_driver_for(self, process: Process, reason: str) -> None:
+    def _no_driver_for(self, process: ReaderProcess, reason: str) -> None:
         if process.only is None:
             self.no_driver(reason, process.uuids)
             return
@@ -141,7 +143,7 @@ class Intake:
             if uuid in self.states:
                 self.down(self.states[uuid], reason)
 
-    def lose(self, state: Known, reason: str) -> None:
+    def lose(self, state: DeviceReports, reason: str) -> None:
         """This device is lost, and no reader can report it."""
         was_up = state.up
         self.down(state, reason)
@@ -150,7 +152,7 @@ class Intake:
             self.lost.add(state.device.uuid)
             self._happened(Event(state.device.uuid, self.clock.now_ns(), "lost", message=reason))
 
-    def gone(self, state: Known, reason: str) -> None:
+    def gone(self, state: DeviceReports, reason: str) -> None:
         """This device is not there: a MIG instance for good, a GPU may come back."""
         if state.device.kind is DeviceKind.GPU:
             self.lose(state, reason)
@@ -158,18 +160,20 @@ class Intake:
             state.timeline.count_dropped(self.stats.dropped)
             del self.states[state.device.uuid]
 
-    def down(self, state: Known, reason: str) -> None:
+    def down(self, state: DeviceReports, reason: str) -> None:
         """This device does not answer."""
         state.up, state.reason = False, reason
         state.processes, state.processes_ns = (), None
 
-    def _take_device(self, process: Process, fields: dict[str, Any], capabilities: list[tuple[str, bool, str]]) -> None:
+    def _take_device(
+        self, process: ReaderProcess, fields: dict[str, Any], capabilities: list[tuple[str, bool, str]]
+    ) -> None:
         device = Device(**fields | {"kind": DeviceKind(fields["kind"])})
         known = {signal(key): Capability(can, reason) for key, can, reason in capabilities}
         process.uuids.add(device.uuid)
         state = self.states.get(device.uuid)
         if state is None:
-            self.states[device.uuid] = Known(device, Ledger(available(known)), known)
+            self.states[device.uuid] = DeviceReports(device, Ledger(available(known)), known)
             return
         state.device, state.capabilities = device, known
         state.timeline.add(available(known))
@@ -191,7 +195,7 @@ class Intake:
 
     def _take_round(
         self,
-        process: Process,
+        process: ReaderProcess,
         turned_ns: int,
         rounds: int,
         late_ns: int,

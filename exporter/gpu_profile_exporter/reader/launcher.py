@@ -18,14 +18,14 @@ from typing import Final
 
 from gpu_profile_exporter import logs
 from gpu_profile_exporter.reader.marked import START_S
-from gpu_profile_exporter.reader.settings import Settings
+from gpu_profile_exporter.reader.settings import ReaderSettings
 
 #: A launcher that does not answer for so long is killed; its first answer may take `START_S`.
 ANSWER_S: Final = 10.0
 _SUBREAPER: Final = 36
 
 
-class Child:
+class LaunchedProcess:
     """A process that the launcher was asked for; it is a child of this one. Any thread may call any method.
 
     `pid` is None until the launcher has told it. The system gives it to no other process before `poll` has seen the
@@ -89,7 +89,7 @@ class Launcher:
         #: Why the launcher could not start the last process that it was asked for.
         self.refusal = ""
         self._lock = threading.RLock()
-        self._asked: deque[Child] = deque()
+        self._asked: deque[LaunchedProcess] = deque()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._limit_s = START_S
@@ -101,7 +101,7 @@ class Launcher:
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
-    def launch(self, settings: Settings, fds: Sequence[int]) -> Child:
+    def launch(self, settings: ReaderSettings, fds: Sequence[int]) -> LaunchedProcess:
         """Ask for a process with copies of these descriptors: for what it says, for orders, and its whereabouts.
 
         OSError if it cannot be asked for.
@@ -112,7 +112,7 @@ class Launcher:
             connection = self._start() if self.pid is None or self._socket is None else self._socket
             _adopt(self, orphans=True)
             socket.send_fds(connection, [settings.text().encode()], fds)
-            self._asked.append(Child(self.hear))
+            self._asked.append(LaunchedProcess(self.hear))
             return self._asked[-1]
 
     def hear(self) -> None:

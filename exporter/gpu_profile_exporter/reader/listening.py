@@ -17,7 +17,7 @@ from gpu_profile.driver.grammar import open_driver
 from gpu_profile.errors import GpuProfileError, StaleLibraryError
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader.marked import LIST_S, READ_S, START_S
-from gpu_profile_exporter.reader.settings import Settings
+from gpu_profile_exporter.reader.settings import ReaderSettings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Whereabouts
 from gpu_profile_exporter.reader.wire import Message
 
@@ -28,9 +28,9 @@ RETRY_S: Final = 1.0
 
 
 class Listening:
-    """Receives the events of the GPUs that the keeper names. It has the methods of `child.Reading`."""
+    """Receives the events of the GPUs that the keeper names. It has the methods of `child.ReaderLoop`."""
 
-    def __init__(self, settings: Settings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, settings: ReaderSettings, where: Whereabouts, clock: Clock = SYSTEM_CLOCK) -> None:
         self._settings = settings
         self._where = where
         self._clock = clock

@@ -9,20 +9,20 @@ from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from gpu_profile_exporter.reader.launcher import Launcher
-from gpu_profile_exporter.reader.settings import Settings
+from gpu_profile_exporter.reader.settings import ReaderSettings
 from gpu_profile_exporter.reader.whereabouts import Where, Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
 _CHUNK: Final = 1 << 16
 
 
-class Process:
+class ReaderProcess:
     """A process that was started: what it says, where it is, and an end to it.
 
     `key` is what it is for, `only` the one GPU that it reads, by NVML index.
     """
 
-    def __init__(self, settings: Settings, launcher: Launcher) -> None:
+    def __init__(self, settings: ReaderSettings, launcher: Launcher) -> None:
         self.key = settings.key
         self.only = settings.only
         self.leave = frozenset(settings.leave)

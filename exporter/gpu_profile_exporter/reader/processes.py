@@ -15,10 +15,10 @@ from typing import Final
 
 from gpu_profile.catalogue.self_metrics import READER_CPU, READER_MEMORY, READER_RESTARTS
 from gpu_profile_exporter.reader.launcher import Launcher
-from gpu_profile_exporter.reader.process import Process
-from gpu_profile_exporter.reader.settings import HOME, Settings
+from gpu_profile_exporter.reader.process import ReaderProcess
+from gpu_profile_exporter.reader.settings import HOME, ReaderSettings
 from gpu_profile_exporter.reader.usage import Usage, ended_cpu_s, shared_bytes, total
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -33,29 +33,31 @@ _NONE: Final[dict[str, str]] = {}
 _REASONS: Final = {reason: {"reason": reason} for reason in ("died", "hung", "released", "stale_library")}
 
 
-class Processes:
+class ReaderProcesses:
     """At most one process for each key: `HOME`, `LISTENER`, `COUNTER`, or a GPU that is read apart, by NVML index."""
 
-    def __init__(self, spawn: Callable[[Settings], Process] | None, settings: Callable[[int], Settings]) -> None:
+    def __init__(
+        self, spawn: Callable[[ReaderSettings], ReaderProcess] | None, settings: Callable[[int], ReaderSettings]
+    ) -> None:
         #: How often processes were started again, by reason.
         self.restarts: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         self._launcher = Launcher()
         #: When, of which processes, and their memory in bytes.
         self._measured: tuple[float, list[int], int | None] = 0.0, [], None
-        self._spawn = spawn or partial(Process, launcher=self._launcher)
+        self._spawn = spawn or partial(ReaderProcess, launcher=self._launcher)
         self._settings = settings
-        self._running: dict[int, Process] = {}
+        self._running: dict[int, ReaderProcess] = {}
         #: Processes that were killed and are not gone yet, and what is not started again until they are.
-        self._dying: list[tuple[Process, int]] = []
+        self._dying: list[tuple[ReaderProcess, int]] = []
         self._due: dict[int, float] = {}
         self._pause: dict[int, float] = {}
         self._selector = selectors.DefaultSelector()
 
-    def __iter__(self) -> Iterator[Process]:
+    def __iter__(self) -> Iterator[ReaderProcess]:
         """Those that run. Any thread may ask."""
         return iter(list(self._running.values()))
 
-    def __getitem__(self, key: int) -> Process | None:
+    def __getitem__(self, key: int) -> ReaderProcess | None:
         """The process of this key; None while there is none."""
         return self._running.get(key)
 
@@ -64,16 +66,16 @@ class Processes:
         """Process ids, those included that are about to end."""
         return [pid for process in (*self, *(process for process, _ in self._dying)) if (pid := process.pid)]
 
-    def readings(self) -> Iterator[Reading]:
+    def readings(self) -> Iterator[MetricReading]:
         """What they use of the machine, and how often they were started again."""
         (used, ended_s), (_, _, memory) = self._used(), self._measured
         if used is not None:
             # Without those that have ended, the counter would go back whenever one is started again.
-            yield Reading(READER_CPU, _NONE, used.cpu_s + ended_s)
+            yield MetricReading(READER_CPU, _NONE, used.cpu_s + ended_s)
         if memory is not None:
-            yield Reading(READER_MEMORY, _NONE, memory)
+            yield MetricReading(READER_MEMORY, _NONE, memory)
         for reason, n in sorted(self.restarts.items()):
-            yield Reading(READER_RESTARTS, _REASONS[reason], n)
+            yield MetricReading(READER_RESTARTS, _REASONS[reason], n)
 
     def _used(self) -> tuple[Usage | None, float]:
         """What those that run use, and the CPU time of those that have ended."""
@@ -98,7 +100,7 @@ class Processes:
         """Let `ready` tell of this descriptor too."""
         self._selector.register(fd, selectors.EVENT_READ, None)
 
-    def ready(self, timeout_s: float) -> list[Process | None]:
+    def ready(self, timeout_s: float) -> list[ReaderProcess | None]:
         """The processes that have said something within `timeout_s`, and None for other descriptors."""
         return [key.data for key, _ in self._selector.select(timeout_s)]
 
@@ -140,7 +142,7 @@ class Processes:
 
     # ------------------------------------------------------------------ ending
 
-    def end(self, process: Process, why: str, *, at_once: bool = False, held: int | None = None) -> None:
+    def end(self, process: ReaderProcess, why: str, *, at_once: bool = False, held: int | None = None) -> None:
         """Kill a process; another one takes its place, later if that did not last.
 
         `held`: the GPU that may keep it from ending, if it read others too.
@@ -156,7 +158,7 @@ class Processes:
         self._due[process.key] = time.monotonic() + pause
         self.remove(process, held)
 
-    def hand_over(self, process: Process, index: int) -> None:
+    def hand_over(self, process: ReaderProcess, index: int) -> None:
         """Let a process go on with the GPU that holds it up; another one reads the others, at once."""
         key = process.key
         process.order_only(index)
@@ -166,7 +168,7 @@ class Processes:
         self._due.pop(index, None)
         self._due[key] = 0.0
 
-    def remove(self, process: Process, held: int | None = None) -> None:
+    def remove(self, process: ReaderProcess, held: int | None = None) -> None:
         """Kill a process for good."""
         self._selector.unregister(process.fd)
         process.kill()

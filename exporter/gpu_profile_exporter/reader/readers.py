@@ -18,18 +18,18 @@ from typing import Final
 
 from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile_exporter.reader.intake import Intake, Known
+from gpu_profile_exporter.reader.intake import DeviceReports, Intake
 from gpu_profile_exporter.reader.marked import OPEN_S, REOPEN_S, START_S
 from gpu_profile_exporter.reader.pace import Pace
 from gpu_profile_exporter.reader.presence import Losses, Presence, StaleLibrary
-from gpu_profile_exporter.reader.process import Process
-from gpu_profile_exporter.reader.processes import Processes
+from gpu_profile_exporter.reader.process import ReaderProcess
+from gpu_profile_exporter.reader.processes import ReaderProcesses
 from gpu_profile_exporter.reader.registrations import Registrations
-from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, Settings
+from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, ReaderSettings
 from gpu_profile_exporter.reader.timeline import NodeTimeline
 from gpu_profile_exporter.reader.whereabouts import DRIVER
 from gpu_profile_exporter.reader.wire import WireError
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -61,11 +61,13 @@ class Readers(Intake):
         processes: bool = False,
         clock: Clock = SYSTEM_CLOCK,
         timeline: NodeTimeline | None = None,
-        spawn: Callable[[Settings], Process] | None = None,
+        spawn: Callable[[ReaderSettings], ReaderProcess] | None = None,
     ) -> None:
         super().__init__(interval_s=interval_s, clock=clock, timeline=timeline)
-        self._settings = Settings(driver, interval_s, tuple(groups), processes, -1, -1, -1, **self.timeline_settings)
-        self._processes = Processes(spawn, self._settings_for)
+        self._settings = ReaderSettings(
+            driver, interval_s, tuple(groups), processes, -1, -1, -1, **self.timeline_settings
+        )
+        self._processes = ReaderProcesses(spawn, self._settings_for)
         #: How often readers were started again, by reason.
         self.restarts = self._processes.restarts
         self._pace = Pace()
@@ -108,7 +110,7 @@ class Readers(Intake):
             thread.join(timeout_s)
         self._processes.kill()
 
-    def readings(self, _: int) -> Iterator[Reading]:
+    def readings(self, _: int) -> Iterator[MetricReading]:
         """What readers use of the machine, and how often they were started again."""
         return self._processes.readings()
 
@@ -155,7 +157,7 @@ class Readers(Intake):
         self._tend()
         self.keep_timeline()
 
-    def _hear(self, process: Process) -> None:
+    def _hear(self, process: ReaderProcess) -> None:
         try:
             self._take_in(process)
         except (WireError, OSError) as error:
@@ -165,7 +167,7 @@ class Readers(Intake):
         if process.hung_up:
             self._died(process)
 
-    def _take_in(self, process: Process) -> None:
+    def _take_in(self, process: ReaderProcess) -> None:
         for message in process.messages():
             self.take(process, message)
             if message[0] == "round":
@@ -178,7 +180,7 @@ class Readers(Intake):
 
     # ------------------------------------------------------------------ looking after them
 
-    def _judge(self, process: Process, took: dict[str, int]) -> None:
+    def _judge(self, process: ReaderProcess, took: dict[str, int]) -> None:
         """Give a GPU that answers slowly a reader of its own, and take back one that answers promptly or is gone."""
         now = time.monotonic()
         if process.only is not None and not process.uuids:
@@ -230,7 +232,7 @@ class Readers(Intake):
             self._meet(self._presence.look())
             self._look_for_lost(now)
 
-    def _relieve(self, process: Process, index: int, seconds: float, now: float) -> None:
+    def _relieve(self, process: ReaderProcess, index: int, seconds: float, now: float) -> None:
         """Have another process read the GPUs that wait for a call to this one, if any do."""
         mine = {state.device.uuid for state in self._meant(process, index)}
         gpus = len({state.device.index for state in self.states.values() if state.up})
@@ -268,7 +270,7 @@ class Readers(Intake):
         if self._losses.revive([uuid for uuid, state in states if self._missing(state)], now):
             self._reopen()
 
-    def _reconcile(self, process: Process) -> None:
+    def _reconcile(self, process: ReaderProcess) -> None:
         """Take the devices that a newly opened driver should list and does not for gone: they went unnoticed."""
         read = self._read()
         unlisted = [state for uuid, state in self.states.items() if uuid not in read]
@@ -290,7 +292,7 @@ class Readers(Intake):
         for process in self._processes:
             process.order_reopen()
 
-    def _silent(self, process: Process, now: float) -> bool:
+    def _silent(self, process: ReaderProcess, now: float) -> bool:
         limit = SILENT_S if process.heard > process.started else START_S
         if now - process.heard > limit:
             # It may have been this process that was stopped: what was said meanwhile waits in the pipe.
@@ -303,7 +305,7 @@ class Readers(Intake):
         if listener is not None and (gpus := self._registrations.due(self.states.values(), now)) != listener.watches:
             listener.order_watch(gpus)
 
-    def _settings_for(self, key: int) -> Settings:
+    def _settings_for(self, key: int) -> ReaderSettings:
         settings = self._settings
         self._pace.forget(key)
         if key == LISTENER:
@@ -324,12 +326,12 @@ class Readers(Intake):
             self._processes.remove(own)
             home.order_leave(home.leave - {index})
 
-    def _missing(self, state: Known) -> bool:
+    def _missing(self, state: DeviceReports) -> bool:
         """Whether this is a GPU that may not be there: it is down, and no call to it hangs."""
         hangs = state.device.uuid in self.lost and state.device.index in self._processes.apart
         return not state.up and not hangs and state.device.kind is DeviceKind.GPU
 
-    def _meant(self, process: Process, index: int) -> list[Known]:
+    def _meant(self, process: ReaderProcess, index: int) -> list[DeviceReports]:
         """The devices that a process means by an NVML index; none if that is not sure.
 
         Before it has listed any, its NVML may count otherwise than the one before, if a GPU has gone or come.
@@ -341,7 +343,7 @@ class Readers(Intake):
             return []
         return [state for state in states if state.device.index == index]
 
-    def _hung(self, process: Process, index: int, seconds: float) -> None:
+    def _hung(self, process: ReaderProcess, index: int, seconds: float) -> None:
         if process.key < HOME:
             _log.warning("%s has been hanging for %.1f s; it is started again", _OTHERS[process.key], seconds)
             self._registrations.put_off(index, time.monotonic())
@@ -363,7 +365,7 @@ class Readers(Intake):
         elif seconds > PATIENCE_S:
             self._processes.end(process, "hung", at_once=True)
 
-    def _died(self, process: Process) -> None:
+    def _died(self, process: ReaderProcess) -> None:
         process.wait(0.1)  # it may have hung up a moment ago
         with suppress(WireError, OSError):
             self._take_in(process)

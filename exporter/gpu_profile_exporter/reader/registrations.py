@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpu_profile.catalogue.samples import DeviceKind
-from gpu_profile_exporter.reader.intake import Known
+from gpu_profile_exporter.reader.intake import DeviceReports
 
 #: A GPU whose registration for events hangs or crashes is registered again after this long.
 REGISTER_PAUSE_S: Final = 60.0
@@ -23,7 +23,7 @@ class Registrations:
         """The registration of this GPU hangs, or ended its process."""
         self._until[index] = now + REGISTER_PAUSE_S
 
-    def due(self, states: Iterable[Known], now: float) -> dict[int, str]:
+    def due(self, states: Iterable[DeviceReports], now: float) -> dict[int, str]:
         """UUIDs by NVML index."""
         return {
             index: state.device.uuid

@@ -15,7 +15,7 @@ COUNTER: Final = -3
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ReaderSettings:
     """What a reader is told: of the GPUs by NVML index, it reads `only` one, or all but those in `leave`."""
 
     driver: str
@@ -47,7 +47,7 @@ class Settings:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of(cls, text: str) -> Settings:
+    def of(cls, text: str) -> ReaderSettings:
         """From a request."""
         found = json.loads(text)
         return cls(**found | {"groups": tuple(found["groups"]), "leave": tuple(found["leave"])})

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gpu_profile.clock import Clock
 from gpu_profile.driver.node.layout import LONGEST_HEAD, SUFFIX, LayoutError, read_head
-from gpu_profile.driver.node.table import NAME, NodeDevice, Table, pid_namespace, replace, touch
+from gpu_profile.driver.node.table import NAME, NodeDevice, TimelineTable, pid_namespace, replace, touch
 from gpu_profile.errors import UsageError
 from gpu_profile.units import nanoseconds
 
@@ -78,7 +78,7 @@ class NodeTimeline:
         self._clock = clock
         #: By device, the files that are listed, the newest first.
         self._files: dict[str, list[str]] = {}
-        self._table: Table | None = None
+        self._table: TimelineTable | None = None
         self._inode = 0
         #: When files were last written to, at the sweep before.
         self._written_ns: dict[str, int] = {}
@@ -185,7 +185,7 @@ class NodeTimeline:
             self._write(self._current(report, ended=True))
         os.close(self._lock)
 
-    def _write(self, table: Table) -> None:
+    def _write(self, table: TimelineTable) -> None:
         options, now_ns = self.options, self._clock.now_ns()
         self._inode = replace(options.directory, table, now_ns, mode=options.mode, group=options.group)
         self._table = table
@@ -194,9 +194,9 @@ class NodeTimeline:
         """Whether the table that is there is the one that was put there."""
         return (self.options.directory / NAME).lstat().st_ino == self._inode
 
-    def _current(self, report: ReaderReport, *, ended: bool = False) -> Table:
+    def _current(self, report: ReaderReport, *, ended: bool = False) -> TimelineTable:
         driver, holders = report.driver, self.holders()
-        return Table(
+        return TimelineTable(
             self._interval_s,
             self.options.retention_s,
             "" if driver is None else driver.origin or driver.name,

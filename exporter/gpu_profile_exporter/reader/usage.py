@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpu_profile_exporter.naming.series import Family, Series
+from gpu_profile_exporter.naming.series import Series, TextFamily
 
 _PROC: Final = Path("/proc")
 
@@ -67,13 +67,13 @@ def ended_cpu_s() -> float:
 
 
 def _gauge(name: str, unit: str, brief: str) -> Series:
-    return Series(Family(name, "gauge", brief, unit), (), 1.0)
+    return Series(TextFamily(name, "gauge", brief, unit), (), 1.0)
 
 
 #: The names under which every exporter tells what it uses itself.
 PROCESS: Final = (
     Series(
-        Family("process_cpu_seconds_total", "counter", "CPU time of the exporter's own process", "seconds"), (), 1.0
+        TextFamily("process_cpu_seconds_total", "counter", "CPU time of the exporter's own process", "seconds"), (), 1.0
     ),
     _gauge("process_resident_memory_bytes", "bytes", "Memory of the exporter's own process that lies in RAM"),
     _gauge("process_virtual_memory_bytes", "bytes", "Address space of the exporter's own process"),

@@ -32,16 +32,16 @@ STATES: Final[tuple[Status, ...]] = ("ok", "degraded", "failed", "predicted_fail
 
 if TYPE_CHECKING:  # a timeline needs numpy, a ledger does not
     from gpu_profile.history.column import Column as TimelineColumn
-    from gpu_profile.history.ledger import Ledger, Totals
+    from gpu_profile.history.ledger import Ledger, SignalTotals
     from gpu_profile.history.timeline import Timeline
 
     #: What one signal's readings add up to, and the newest of them.
-    Column = Totals | TimelineColumn
+    Column = SignalTotals | TimelineColumn
     #: A device's columns by signal: in the exporter a ledger, in a program with a sampler of its own a timeline.
     Columns = Ledger | Timeline
 
 
-class State(Protocol):
+class DeviceStatus(Protocol):
     """What is known of a device."""
 
     device: Device
@@ -60,14 +60,14 @@ class State(Protocol):
         ...
 
 
-class Sampling(Protocol):
+class SampleSource(Protocol):
     """What reads the devices, here or in other processes, and has what they said."""
 
     problem: str
     stats: SamplerStats
 
     @property
-    def states(self) -> Mapping[str, State]:
+    def states(self) -> Mapping[str, DeviceStatus]:
         """The devices, by UUID."""
         ...
 
@@ -111,7 +111,7 @@ def fresh(column: Column | None, now_ns: int, interval_s: float) -> Sample | Non
     return last
 
 
-def interval_s(state: State, sampler: Sampling) -> float:
+def interval_s(state: DeviceStatus, sampler: SampleSource) -> float:
     """How often counters of this device are read: a slow driver may take longer than was asked for."""
     return max(sampler.interval_s, state.period_s)
 
@@ -123,7 +123,7 @@ def newest_ns(timeline: Columns) -> int | None:
     return max((mark for mark in marks if mark is not None), default=None)
 
 
-def silence(sampler: Sampling, now_ns: int) -> str:
+def silence(sampler: SampleSource, now_ns: int) -> str:
     """Why the driver does not answer; empty while it does."""
     turned_ns = sampler.stats.turned_ns
     waited_s = (now_ns - turned_ns) / NS_PER_S
@@ -134,7 +134,7 @@ def silence(sampler: Sampling, now_ns: int) -> str:
     return "" if sampler.stats.rounds else "the first reading is under way"
 
 
-def health(sampler: Sampling, now_ns: int) -> Health:
+def health(sampler: SampleSource, now_ns: int) -> Health:
     """The exporter's state."""
     if not sampler.running:
         return Health(alive=False, ready=False, reason="the sampler's thread has ended; restart the exporter")
@@ -142,14 +142,14 @@ def health(sampler: Sampling, now_ns: int) -> Health:
     return Health(alive=True, ready=not reason, reason=reason)
 
 
-def down_reason(state: State, sampler: Sampling, now_ns: int) -> str:
+def down_reason(state: DeviceStatus, sampler: SampleSource, now_ns: int) -> str:
     """Why a device does not answer; empty while it does."""
     if not state.up:
         return state.reason or "the device does not answer"
     return silence(sampler, now_ns)
 
 
-def status(state: State, sampler: Sampling, now_ns: int) -> Status:
+def status(state: DeviceStatus, sampler: SampleSource, now_ns: int) -> Status:
     """The device's state in OpenTelemetry's words (`hw.state`); the first of these that holds:
 
     - `failed`: it does not answer, or the driver asks for its reset or a reboot: until then no new work runs on it.

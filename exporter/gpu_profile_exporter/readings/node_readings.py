@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from gpu_profile.clock import Clock
-from gpu_profile_exporter.readings.health import Sampling
-from gpu_profile_exporter.readings.readings import DriverFacts, Identity, Reading, readings
+from gpu_profile_exporter.readings.health import SampleSource
+from gpu_profile_exporter.readings.readings import DriverFacts, Identity, MetricReading, readings
 
 
 class Reporter(Protocol):
     """A part of the exporter that reports on itself: the readers, the attribution, the push, the server."""
 
-    def readings(self, now_ns: int) -> Iterator[Reading]:
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:
         """What it has to say at `now_ns`."""
         ...
 
 
-class Reads(Sampling, Reporter, Protocol):
+class Reads(SampleSource, Reporter, Protocol):
     """What reads the devices in other processes."""
 
     @property
@@ -40,7 +40,7 @@ class NodeReadings:
         version: str,
         *,
         clock: Clock,
-        label: Callable[[Iterator[Reading]], Iterator[Reading]] | None = None,
+        label: Callable[[Iterator[MetricReading]], Iterator[MetricReading]] | None = None,
     ) -> None:
         self.readers = readers
         #: Parts that report on themselves; others may be added.
@@ -50,7 +50,7 @@ class NodeReadings:
         self._clock = clock
         self._label = label
 
-    def __call__(self) -> Iterator[Reading]:
+    def __call__(self) -> Iterator[MetricReading]:
         """What is known now."""
         now_ns = self._clock.now_ns()
         of_devices = readings(self.readers, self.identity, now_ns)
@@ -73,6 +73,6 @@ class NodeReadings:
         return (driver.origin if driver is not None else self._spec).partition(":")[0] == "simulated"
 
 
-def without_devices(readings: Iterator[Reading]) -> Iterator[Reading]:
+def without_devices(readings: Iterator[MetricReading]) -> Iterator[MetricReading]:
     """The readings that are of no device: a sidecar's node has an exporter that publishes those."""
     return (reading for reading in readings if "hw.id" not in reading.attributes)

@@ -20,8 +20,8 @@ from gpu_profile.catalogue.signals import ENERGY, INTEGRATED, MEMORY_USED, POWER
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.readings.health import (
     STATES,
-    Sampling,
-    State,
+    DeviceStatus,
+    SampleSource,
     down_reason,
     fresh,
     interval_s,
@@ -45,7 +45,7 @@ Attributes = Mapping[str, str]
 _NONE: Final[Attributes] = {}
 
 
-class Reading(NamedTuple):
+class MetricReading(NamedTuple):
     """One value of one metric. An attribute that is not known is left out. Attributes are never changed once given."""
 
     metric: Metric
@@ -102,7 +102,7 @@ def _ratio(row: Signal) -> tuple[int, int]:
     return (int(row.quantum), 1) if row.quantum >= 1 else (1, round(1 / row.quantum))
 
 
-def readings(sampler: Sampling, identity: Identity, now_ns: int) -> Iterator[Reading]:
+def readings(sampler: SampleSource, identity: Identity, now_ns: int) -> Iterator[MetricReading]:
     """Everything that is known of the node and its devices at `now_ns`, devices in the driver's order."""
     silent = silence(sampler, now_ns)
     stats = sampler.stats
@@ -111,38 +111,38 @@ def readings(sampler: Sampling, identity: Identity, now_ns: int) -> Iterator[Rea
         yield from _device(state, sampler, identity, now_ns)
         state.timeline.count_dropped(dropped)
     for reason in _LEFT_OUT:
-        yield Reading(m.DROPPED, _labelled("reason", reason), dropped[reason])
+        yield MetricReading(m.DROPPED, _labelled("reason", reason), dropped[reason])
     for error in _ERRORS:
-        yield Reading(m.READ_ERRORS, _labelled("error.type", error.replace(" ", "_")), stats.errors[error])
+        yield MetricReading(m.READ_ERRORS, _labelled("error.type", error.replace(" ", "_")), stats.errors[error])
     for tier, busy_ns in sorted(dict(stats.busy_ns).items()):
         if tier != "events":
-            yield Reading(m.READ_TIME, _labelled("tier", tier), busy_ns / NS_PER_S)
-    yield Reading(own.ROUNDS, _NONE, stats.rounds)
+            yield MetricReading(m.READ_TIME, _labelled("tier", tier), busy_ns / NS_PER_S)
+    yield MetricReading(own.ROUNDS, _NONE, stats.rounds)
     if stats.rounds:
-        yield Reading(own.LAG, _NONE, stats.late_ns / NS_PER_S)
-    yield Reading(m.DRIVER_UP, _NONE, float(not silent))
+        yield MetricReading(own.LAG, _NONE, stats.late_ns / NS_PER_S)
+    yield MetricReading(m.DRIVER_UP, _NONE, float(not silent))
     if versions := _versions(identity):
-        yield Reading(m.DRIVER_INFO, versions, 1)
-    yield Reading(m.BUILD_INFO, _build(identity), 1)
+        yield MetricReading(m.DRIVER_INFO, versions, 1)
+    yield MetricReading(m.BUILD_INFO, _build(identity), 1)
 
 
-def _device(state: State, sampler: Sampling, identity: Identity, now_ns: int) -> Iterator[Reading]:
+def _device(state: DeviceStatus, sampler: SampleSource, identity: Identity, now_ns: int) -> Iterator[MetricReading]:
     device, timeline = state.device, state.timeline
     hw_id = _labelled("hw.id", device.uuid)
     busy = timeline.busy
     busy_source = busy.signal.key if busy.signal is not None else ""
     sources = ((row, timeline.column(row)) for row in ENERGY_SOURCES)
     energy_source = next((row.key for row, column in sources if column is not None and not column.stuck), "")
-    yield Reading(m.DEVICE_INFO, _about(device, identity.driver_version, busy_source, energy_source), 1)
+    yield MetricReading(m.DEVICE_INFO, _about(device, identity.driver_version, busy_source, energy_source), 1)
     if state.up and not sampler.stats.rounds:
         return  # nothing is known yet, not even whether it answers
     if identity.driver not in _NO_EVENTS:
         yield from _xids(state, hw_id)
     up = not down_reason(state, sampler, now_ns)
-    yield Reading(m.DEVICE_UP, hw_id, float(up))
+    yield MetricReading(m.DEVICE_UP, hw_id, float(up))
     current = status(state, sampler, now_ns)
     for name in STATES:
-        yield Reading(
+        yield MetricReading(
             m.STATUS, _labelled("hw.id", device.uuid, "hw.state", name, "hw.type", "gpu"), float(name == current)
         )
     if not up:
@@ -151,16 +151,16 @@ def _device(state: State, sampler: Sampling, identity: Identity, now_ns: int) ->
     yield from _signals(state, every_s, now_ns)
     # While a source that stopped is waited for, before another one takes over, the counter stands still.
     if busy.signal is not None and any(fresh(timeline.column(row), now_ns, every_s) for row in BUSY_SOURCES):
-        yield Reading(m.BUSY, hw_id, sum(base(row, mass, NS_PER_S) for row, mass in busy.masses.items()))
-        yield Reading(m.OBSERVED, hw_id, busy.covered_ns / NS_PER_S)
-    yield Reading(m.SAMPLES, hw_id, state.samples)
+        yield MetricReading(m.BUSY, hw_id, sum(base(row, mass, NS_PER_S) for row, mass in busy.masses.items()))
+        yield MetricReading(m.OBSERVED, hw_id, busy.covered_ns / NS_PER_S)
+    yield MetricReading(m.SAMPLES, hw_id, state.samples)
 
 
-def _signals(state: State, every_s: float, now_ns: int) -> Iterator[Reading]:
+def _signals(state: DeviceStatus, every_s: float, now_ns: int) -> Iterator[MetricReading]:
     device, uuid = state.device, state.device.uuid
     hw_id = _labelled("hw.id", uuid)
     if device.memory_bytes is not None:
-        yield Reading(m.MEMORY_LIMIT, hw_id, device.memory_bytes)
+        yield MetricReading(m.MEMORY_LIMIT, hw_id, device.memory_bytes)
     columns: Mapping[Signal, Column] = state.timeline.columns
     newest, stale = None, 0
     counter = columns.get(ENERGY)
@@ -181,34 +181,34 @@ def _signals(state: State, every_s: float, now_ns: int) -> Iterator[Reading]:
             continue
         # A counter that starts again at 0 every few seconds is of no use at a scrape's distance: its growth is.
         value = (column.total_mass if row.wraps_at else quanta) * times / over
-        yield Reading(metric, attributes, value)
+        yield MetricReading(metric, attributes, value)
         if row is POWER_AVERAGE and not counted:
             energy = _published(ENERGY, uuid, every_s)
-            yield Reading(energy.metric, energy.attributes, column.total_mass * times / (over * NS_PER_S))
+            yield MetricReading(energy.metric, energy.attributes, column.total_mass * times / (over * NS_PER_S))
         if unit is not None:
             # From the rows of the windows: what no window saw is in neither.
-            yield Reading(m.ACTIVITY, unit, column.total_mass * times / (over * NS_PER_S))
-            yield Reading(m.ACTIVITY_OBSERVED, unit, column.total_covered_ns / NS_PER_S)
+            yield MetricReading(m.ACTIVITY, unit, column.total_mass * times / (over * NS_PER_S))
+            yield MetricReading(m.ACTIVITY_OBSERVED, unit, column.total_covered_ns / NS_PER_S)
         if row is MEMORY_USED and device.memory_bytes:
-            yield Reading(m.MEMORY_UTILIZATION, hw_id, value / device.memory_bytes)
+            yield MetricReading(m.MEMORY_UTILIZATION, hw_id, value / device.memory_bytes)
     if newest is not None:
-        yield Reading(m.SAMPLE_AGE, hw_id, max(0, now_ns - newest) / NS_PER_S)
-    yield Reading(own.STALE, hw_id, stale)
+        yield MetricReading(m.SAMPLE_AGE, hw_id, max(0, now_ns - newest) / NS_PER_S)
+    yield MetricReading(own.STALE, hw_id, stale)
 
 
-def _xids(state: State, hw_id: Attributes) -> Iterator[Reading]:
+def _xids(state: DeviceStatus, hw_id: Attributes) -> Iterator[MetricReading]:
     """All errors, and those of each code that came. The driver reports a MIG instance's errors as its GPU's, so only
     GPUs have a counter at 0."""
     counts, last, uuid = dict(state.xids), state.last_xid, state.device.uuid
     if counts or state.device.kind is DeviceKind.GPU:
-        yield Reading(own.XID_ANY, hw_id, sum(counts.values()))
+        yield MetricReading(own.XID_ANY, hw_id, sum(counts.values()))
     for code, n in sorted(counts.items()):
-        yield Reading(own.XID_ERRORS, _labelled("hw.id", uuid, "nvidia.gpu.xid", str(code)), n)
+        yield MetricReading(own.XID_ERRORS, _labelled("hw.id", uuid, "nvidia.gpu.xid", str(code)), n)
     if last is not None:
-        yield Reading(own.XID_LAST, _labelled("hw.id", uuid, "nvidia.gpu.xid", str(last[0])), last[0])
-        yield Reading(own.XID_LAST_TIME, hw_id, last[1] / NS_PER_S)
+        yield MetricReading(own.XID_LAST, _labelled("hw.id", uuid, "nvidia.gpu.xid", str(last[0])), last[0])
+        yield MetricReading(own.XID_LAST_TIME, hw_id, last[1] / NS_PER_S)
     elif state.device.kind is DeviceKind.GPU:
-        yield Reading(own.XID_LAST, hw_id, 0)
+        yield MetricReading(own.XID_LAST, hw_id, 0)
 
 
 class _Published(NamedTuple):

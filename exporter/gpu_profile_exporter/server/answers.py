@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import h11
 
-from gpu_profile_exporter.server.auth import Busy, Hashes, Passwords
+from gpu_profile_exporter.server.auth import ChecksPending, Hashes, Passwords
 from gpu_profile_exporter.server.connection import ReceiveBody
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
@@ -120,7 +120,7 @@ class Answers:
         try:
             if await self._passwords.allow(header, users, peer=peer, patience_s=patience_s):
                 return None
-        except Busy:
+        except ChecksPending:
             return self._reject("busy", 503, "too many passwords are being checked", ("Retry-After", "1"))
         self._counts.auth_failures += 1
         return line(401, "name and password, please", ("WWW-Authenticate", 'Basic realm="gpu-profile-exporter"'))

@@ -32,7 +32,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Busy(Exception):  # noqa: N818 - a state, told to the client as such
+class ChecksPending(Exception):  # noqa: N818 - a state, told to the client as such
     """Too many passwords wait for their check."""
 
 
@@ -88,8 +88,8 @@ class Passwords:
     async def allow(self, header: str, hashes: Hashes, *, peer: str, patience_s: float) -> bool:
         """Whether an `Authorization` header is that of a user in `hashes` (hash by name; at least one).
 
-        `Busy` if that cannot be said within `patience_s` seconds. The check may still be made after that, for the next
-        time.
+        `ChecksPending` after `patience_s` seconds without an answer. The check may still finish later and serve the
+        next request.
         """
         credentials = basic(header)
         if credentials is None:
@@ -114,7 +114,7 @@ class Passwords:
             self._start()
         await asyncio.wait((check.verdict,), timeout=patience_s)
         if not check.verdict.done() or check.verdict.cancelled():
-            raise Busy
+            raise ChecksPending
         return check.verdict.result()
 
     def _verdict(self, password: bytes, hashed: bytes) -> bool:

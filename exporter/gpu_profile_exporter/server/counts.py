@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpu_profile.catalogue import http as m
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 #: Why a connection or a request is turned away. Published from 0 on, so that the first one is seen by increase().
 REASONS: Final = (
@@ -51,22 +51,22 @@ class Counts:
         self.requests[route, status] += 1
         self.time_s[route] = self.time_s.get(route, 0.0) + took_s
 
-    def readings(self) -> Iterator[Reading]:
+    def readings(self) -> Iterator[MetricReading]:
         """All of it, in the catalogue's terms."""
         for (route, status), n in sorted(dict(self.requests).items()):
-            yield Reading(m.REQUESTS, {"http.route": route, "http.response.status_code": str(status)}, n)
+            yield MetricReading(m.REQUESTS, {"http.route": route, "http.response.status_code": str(status)}, n)
         for route, time_s in sorted(dict(self.time_s).items()):
-            yield Reading(m.REQUEST_TIME, {"http.route": route}, time_s)
-        yield Reading(m.ACTIVE, {}, self.active)
-        yield Reading(m.CONNECTIONS, {}, self.connections)
-        yield Reading(m.COALESCED, {}, self.coalesced)
-        yield Reading(m.RENDERINGS, {}, self.renderings)
-        yield Reading(m.RENDERING_TIME, {}, self.rendering_s)
+            yield MetricReading(m.REQUEST_TIME, {"http.route": route}, time_s)
+        yield MetricReading(m.ACTIVE, {}, self.active)
+        yield MetricReading(m.CONNECTIONS, {}, self.connections)
+        yield MetricReading(m.COALESCED, {}, self.coalesced)
+        yield MetricReading(m.RENDERINGS, {}, self.renderings)
+        yield MetricReading(m.RENDERING_TIME, {}, self.rendering_s)
         for reason in REASONS:
-            yield Reading(m.REJECTED, {"reason": reason}, self.rejected[reason])
-        yield Reading(m.AUTH_FAILURES, {}, self.auth_failures)
-        yield Reading(m.TIMEOUTS_IGNORED, {}, self.timeouts_ignored)
+            yield MetricReading(m.REJECTED, {"reason": reason}, self.rejected[reason])
+        yield MetricReading(m.AUTH_FAILURES, {}, self.auth_failures)
+        yield MetricReading(m.TIMEOUTS_IGNORED, {}, self.timeouts_ignored)
         for outcome, n in sorted(self.reloads.items()):
-            yield Reading(m.RELOADS, {"outcome": outcome}, n)
+            yield MetricReading(m.RELOADS, {"outcome": outcome}, n)
         if self.certificate_ends_s is not None:
-            yield Reading(m.CERTIFICATE_END, {}, self.certificate_ends_s)
+            yield MetricReading(m.CERTIFICATE_END, {}, self.certificate_ends_s)

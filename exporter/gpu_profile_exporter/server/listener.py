@@ -14,13 +14,13 @@ from typing import Final
 
 from gpu_profile.errors import UsageError
 from gpu_profile_exporter.config import Address
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.server.admission import Admission, peer_of
 from gpu_profile_exporter.server.answers import Answers, Handler
 from gpu_profile_exporter.server.connection import Connection
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.server.limits import Limits
-from gpu_profile_exporter.server.settings import Settings, Web
+from gpu_profile_exporter.server.settings import Web, WebSettings
 
 _log = logging.getLogger("gpu_profile_exporter")
 
@@ -96,7 +96,7 @@ class Server:
         """Read the web configuration again. False if it cannot be used: then the old one stays. From any thread."""
         return self._web.reload()
 
-    def readings(self, now_ns: int) -> Iterator[Reading]:  # noqa: ARG002 - as every room's
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:  # noqa: ARG002 - as every room's
         """What the server counts of itself."""
         yield from self.counts.readings()
 
@@ -205,7 +205,7 @@ class Acceptor:
         self._open.add(connection)
         self._entering[connection] = self._loop.create_task(self._enter(accepted, connection, settings))
 
-    async def _enter(self, accepted: socket.socket, connection: Connection, settings: Settings) -> None:
+    async def _enter(self, accepted: socket.socket, connection: Connection, settings: WebSettings) -> None:
         timeout_s = None if settings.tls is None else self._limits.request_s
         try:
             await self._loop.connect_accepted_socket(

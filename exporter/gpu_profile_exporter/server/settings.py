@@ -42,7 +42,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class WebSettings:
     """A web configuration, ready for use. Without one everybody may ask, in plain HTTP."""
 
     tls: ssl.SSLContext | None = None
@@ -64,7 +64,7 @@ class Web:
         self._settings = self._load(self._files)
         counts.certificate_ends_s = self._settings.certificate_ends_s
 
-    def current(self) -> Settings:
+    def current(self) -> WebSettings:
         """The settings, from the files as they are now, or as they last could be used."""
         if self._path is not None and self._files.changed():
             self.reload()
@@ -92,14 +92,14 @@ class Web:
             _log.info("%s was read again", self._path)
             return True
 
-    def _load(self, files: Files) -> Settings:
+    def _load(self, files: Files) -> WebSettings:
         if self._path is None:
-            return Settings()
+            return WebSettings()
         config = web_config.read(self._path, files)
         if config.users:
             bcrypt_check()
         tls, ends_s = context(config.tls) if config.tls is not None else (None, None)
-        settings = Settings(
+        settings = WebSettings(
             tls=tls,
             certificate_ends_s=ends_s,
             allowed_names=frozenset(map(address, config.tls.allowed_names)) if config.tls is not None else frozenset(),

@@ -21,10 +21,10 @@ from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.telemetry.enrichment import SHORTEST_S, Enricher
-from gpu_profile.regions.telemetry.server_spans import Choice, ForeignRule
+from gpu_profile.regions.telemetry.server_spans import ForeignRule, SpanRule
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.units import NS_PER_S, nanoseconds
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.sidecar.ancestry import Ancestry
 from gpu_profile_exporter.sidecar.attributes import Encoder
 from gpu_profile_exporter.sidecar.placing import HW_ID, Holders, NodePlacement, named_devices
@@ -79,7 +79,7 @@ class SpanJoin:
         self._clock = clock
         self._late_ns = nanoseconds(late_s)
         self._oldest_ns = nanoseconds(retention_s)
-        self._choice = Choice(rule)
+        self._choice = SpanRule(rule)
         self._holders = Holders(TableFile(directory))
         self._placement = NodePlacement()
         self._sampler = Sampler(
@@ -91,7 +91,7 @@ class SpanJoin:
         self._began: deque[Execution] = deque()
         self._regions = RegionMetrics(self._joiner)
         #: Their readings, made by the joining thread: a scrape waits for none of its locks.
-        self._told: list[Reading] = []
+        self._told: list[MetricReading] = []
         self._told_ns = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -208,7 +208,7 @@ class SpanJoin:
 
     # ------------------------------------------------------------------ what it says
 
-    def readings(self, now_ns: int) -> Iterator[Reading]:  # noqa: ARG002 - as every room's
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:  # noqa: ARG002 - as every room's
         """The metrics of every region, by service, as of the last second."""
         yield from self._told
 

@@ -7,7 +7,7 @@ import base64
 from importlib import import_module
 from typing import Any, Final
 
-from gpu_profile_exporter.sidecar.trace_request import MOST_MESSAGES, Place, TooManyError, places
+from gpu_profile_exporter.sidecar.trace_request import MOST_MESSAGES, FieldPosition, TooManyError, places
 
 #: By signal: the module's and the request's part of a name.
 _REQUESTS: Final = {"traces": ("trace", "Trace"), "metrics": ("metrics", "Metrics"), "logs": ("logs", "Logs")}
@@ -65,7 +65,7 @@ def items_of(content: bytes, signal: str) -> int:
 
     What is inside the items is not looked at: it goes on as it is, and reading it could take much memory.
     """
-    found = [Place(0, 0, len(content))]
+    found = [FieldPosition(0, 0, len(content))]
     for field in (1, 2, 2):
         found = _inside(content, found, field)
     if signal != "metrics":
@@ -74,8 +74,8 @@ def items_of(content: bytes, signal: str) -> int:
     return len(_inside(content, kinds, 1))
 
 
-def _inside(content: bytes, around: list[Place], field: int) -> list[Place]:
-    found = list[Place]()
+def _inside(content: bytes, around: list[FieldPosition], field: int) -> list[FieldPosition]:
+    found = list[FieldPosition]()
     for place in around:
         found += places(content, place.content, place.end, field, MOST_MESSAGES - len(found))
     return found

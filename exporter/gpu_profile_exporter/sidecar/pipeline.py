@@ -13,9 +13,9 @@ from gpu_profile.catalogue import receive as rows
 from gpu_profile.clock import Clock
 from gpu_profile.units import MIB, NS_PER_S, nanoseconds
 from gpu_profile_exporter.push.batch import Batch
-from gpu_profile_exporter.push.disk_queue import DiskQueue, Record
+from gpu_profile_exporter.push.disk_queue import DiskQueue, QueuedItem
 from gpu_profile_exporter.push.sender import Sender
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.sidecar.joining import JoinedRequest, SpanJoin
 from gpu_profile_exporter.sidecar.trace_request import TraceRequest
 
@@ -38,17 +38,17 @@ _UNJOINED: Final = names.UNJOINED.name.encode()
 _OUTCOMES: Final = ("joined", "unjoined", "passed")
 
 
-class _Held(NamedTuple):
+class _HeldRequest(NamedTuple):
     joined: JoinedRequest
     deadline_ns: int
     reserved: int
-    record: Record | None
+    record: QueuedItem | None
 
 
 class _Ready(NamedTuple):
     """A request that need not wait any more: what to send on of it, and what became of its spans."""
 
-    held: _Held
+    held: _HeldRequest
     parts: list[tuple[bytes, int]]
     outcomes: Counter[str]
 
@@ -74,7 +74,7 @@ class SpanPipeline:
         self._gzip = gzip
         self._disk = disk
         self._left = deque(disk.left if disk is not None else ())
-        self._held: deque[_Held] = deque()
+        self._held: deque[_HeldRequest] = deque()
         self._reserved = self._spans = 0
         #: Until when nothing is taken in, as the sender's disk did not take what was there.
         self._full_until_ns = 0
@@ -107,11 +107,11 @@ class SpanPipeline:
         held = self._reserved + reserved
         return reserved if held <= MOST_HELD and self.sender.has_room(held) else 0
 
-    def _hold(self, request: TraceRequest, reserved: int, record: Record | None) -> None:
+    def _hold(self, request: TraceRequest, reserved: int, record: QueuedItem | None) -> None:
         joined = self.join.take(request)
         with self._lock:
             deadline_ns = self._clock.now_ns() + nanoseconds(DEADLINE_S)
-            self._held.append(_Held(joined, deadline_ns, reserved, record))
+            self._held.append(_HeldRequest(joined, deadline_ns, reserved, record))
             self._reserved += reserved  # some of it may have gone on meanwhile
             self._spans += len(request)
 
@@ -143,7 +143,7 @@ class SpanPipeline:
         if self._left and not final:
             self._restore()
         now_ns = self._clock.now_ns()
-        ready: list[_Held] = []
+        ready: list[_HeldRequest] = []
         size, wait_s = 0, 0.1 if self._left else _IDLE_S
         with self._lock:
             while self._held and size < MOST_SENT:
@@ -263,12 +263,12 @@ class SpanPipeline:
         """Spans that are not in the sender's queue yet: those that are held, and those that are on disk alone."""
         return self._spans + sum(record.items for record in list(self._left))
 
-    def readings(self, now_ns: int) -> Iterator[Reading]:
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:
         """What came in, what waits, and what went on."""
         for outcome in _OUTCOMES:
-            yield Reading(rows.RECEIVED, {"outcome": outcome}, self.outcomes[outcome])
+            yield MetricReading(rows.RECEIVED, {"outcome": outcome}, self.outcomes[outcome])
         for reason in ("late", "impossible", "too_many"):
             counted = "executions left out" if reason == "too_many" else reason
-            yield Reading(rows.LEFT_OUT, {"reason": reason}, self.join.counts[counted])
-        yield Reading(rows.WAITING, {}, self._waiting)
+            yield MetricReading(rows.LEFT_OUT, {"reason": reason}, self.join.counts[counted])
+        yield MetricReading(rows.WAITING, {}, self._waiting)
         yield from self.sender.readings(now_ns)

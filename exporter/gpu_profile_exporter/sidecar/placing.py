@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue.samples import Device
-from gpu_profile.driver.node.table import Table, TableFile
+from gpu_profile.driver.node.table import TableFile, TimelineTable
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.regions.session.placement import Placement
 
@@ -68,7 +68,7 @@ class Holders:
 
     def __init__(self, table: TableFile) -> None:
         self._file = table
-        self._table: Table | None = None
+        self._table: TimelineTable | None = None
         self._by_holder: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._only: tuple[str, ...] = ()
 

@@ -68,7 +68,7 @@ class Receiver:
             text = f"{asked.method} is not possible here"
             return rejected(self._counts, "method", 405, text, CLOSE, ("Allow", "POST"))
         kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
-        body = _Body(self)
+        body = _RequestBody(self)
         try:
             await asked.receive_body(body.add)
             data = body.whole()
@@ -100,7 +100,7 @@ class Receiver:
         self._arriving -= n
 
 
-class _Body:
+class _RequestBody:
     """A body as it arrives. What is too much is received and let go, so that the sender gets its answer."""
 
     def __init__(self, receiver: Receiver) -> None:

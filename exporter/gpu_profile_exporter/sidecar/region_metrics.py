@@ -14,7 +14,7 @@ from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.joiner import Joiner
 from gpu_profile.regions.telemetry.counters import COUNTERS
 from gpu_profile.units import NS_PER_S
-from gpu_profile_exporter.readings.readings import Exemplified, Reading
+from gpu_profile_exporter.readings.readings import Exemplified, MetricReading
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -77,23 +77,23 @@ class RegionMetrics:
                 text = f"{{{ids}}} {seconds!r} {execution.end_ns / NS_PER_S!r}"
                 self._newest[name, bisect_left(BUCKETS_S, seconds)] = text
 
-    def readings(self) -> Iterator[Reading]:
+    def readings(self) -> Iterator[MetricReading]:
         """The library's region metrics, with `service.name`. To be called by the thread that joins."""
         for metric, read in COUNTERS:
             for key, value in sorted(read(self._joiner).items()):
                 attributes = zip(("service.name", *metric.labels), (*service_and_region(key[0]), *key[1:]), strict=True)
-                yield Reading(metric, {name: told for name, told in attributes if told}, value)
+                yield MetricReading(metric, {name: told for name, told in attributes if told}, value)
             if metric is REGION_CALLS:  # durations come next in the catalogue
                 for name, durations in islice(self._joiner.verdicts.durations.items(), MOST_DURATIONS):
                     yield from self._durations(name, durations)
 
-    def _durations(self, name: str, durations: DurationStats) -> Iterator[Reading]:
+    def _durations(self, name: str, durations: DurationStats) -> Iterator[MetricReading]:
         service, region = service_and_region(name)
         about = {"service.name": service} if service else {}
         about["region"] = region
         for i, (edge, (_, count)) in enumerate(zip(_EDGES, durations.cumulative(), strict=True)):
             example = self._newest.get((name, i))
             value = float(count) if example is None else Exemplified.of(count, example)
-            yield Reading(_BUCKET, {**about, "le": edge}, value)
-        yield Reading(_SUM, about, durations.total_ns / NS_PER_S)
-        yield Reading(_COUNT, about, float(durations.calls))
+            yield MetricReading(_BUCKET, {**about, "le": edge}, value)
+        yield MetricReading(_SUM, about, durations.total_ns / NS_PER_S)
+        yield MetricReading(_COUNT, about, float(durations.calls))

@@ -22,7 +22,7 @@ from gpu_profile_exporter.push.disk_queue import DiskQueue
 from gpu_profile_exporter.push.pusher import client
 from gpu_profile_exporter.push.queue import BatchQueue
 from gpu_profile_exporter.push.sender import Sender
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 from gpu_profile_exporter.server import Server
 from gpu_profile_exporter.server.counts import Counts
 from gpu_profile_exporter.sidecar.grpc_receiver import GrpcReceiver
@@ -119,7 +119,7 @@ class Sidecar:
         if self.server is not None:
             self.server.reload()
 
-    def readings(self, now_ns: int) -> Iterator[Reading]:
+    def readings(self, now_ns: int) -> Iterator[MetricReading]:
         """What it says of itself, and of the regions of what it received."""
         answered: Counter[int] = Counter()
         refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
@@ -128,9 +128,9 @@ class Sidecar:
                 answered[status] += n
             refused.update(counts.rejected)
         for status, n in sorted(answered.items()):
-            yield Reading(rows.REQUESTS, {"http.response.status_code": str(status)}, n)
+            yield MetricReading(rows.REQUESTS, {"http.response.status_code": str(status)}, n)
         for reason, n in sorted(refused.items()):
-            yield Reading(rows.REFUSED, {"reason": reason}, n)
+            yield MetricReading(rows.REFUSED, {"reason": reason}, n)
         yield from self.pipeline.readings(now_ns)
         for sender in self._passing:
             yield from sender.readings(now_ns)

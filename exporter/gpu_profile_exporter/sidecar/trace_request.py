@@ -31,7 +31,7 @@ class TooManyError(ValueError):
     """A request has more messages than may be read."""
 
 
-class Place(NamedTuple):
+class FieldPosition(NamedTuple):
     """Where a message inside another is: its key, its content, and the end of both, as offsets."""
 
     key: int
@@ -45,7 +45,7 @@ class Scope(NamedTuple):
     resource: Resource
     name: str
     spans: Sequence[Span]
-    places: list[Place]
+    places: list[FieldPosition]
 
 
 class TraceRequest:
@@ -58,13 +58,13 @@ class TraceRequest:
         self.data = data
         room = MOST_MESSAGES
 
-        def inside(place: Place, field: int) -> list[Place]:
+        def inside(place: FieldPosition, field: int) -> list[FieldPosition]:
             nonlocal room
             found = places(data, place.content, place.end, field, room)
             room -= len(found)
             return found
 
-        resources = inside(Place(0, 0, len(data)), _OF_RESOURCE)
+        resources = inside(FieldPosition(0, 0, len(data)), _OF_RESOURCE)
         #: The places of the ResourceSpans, each with those of its ScopeSpans.
         self._places = [(place, inside(place, _NESTED)) for place in resources]
         spans = [inside(scope, _NESTED) for _, scopes in self._places for scope in scopes]
@@ -132,7 +132,7 @@ class TraceRequest:
             resources.append((place, _message(_OF_RESOURCE, _spliced(data, place.content, place.end, grown))))
         return b"".join(_spliced(data, 0, len(data), resources)), part.count(number)
 
-    def _resources(self, scopes: Iterator[tuple[Scope, Sequence[bytes]]]) -> Iterator[tuple[Place, bytes]]:
+    def _resources(self, scopes: Iterator[tuple[Scope, Sequence[bytes]]]) -> Iterator[tuple[FieldPosition, bytes]]:
         data = self.data
         for place, inside in self._places:
             grown = [
@@ -144,7 +144,9 @@ class TraceRequest:
                 yield place, _message(_OF_RESOURCE, _spliced(data, place.content, place.end, grown))
 
 
-def _scope_spans(data: bytes, around: Place, places: Sequence[Place], added: Sequence[bytes | None]) -> bytes:
+def _scope_spans(
+    data: bytes, around: FieldPosition, places: Sequence[FieldPosition], added: Sequence[bytes | None]
+) -> bytes:
     """The ScopeSpans with these attributes added to its spans; None takes the span away."""
     grown = [
         (
@@ -165,7 +167,10 @@ def _message(field: int, parts: list[bytes]) -> bytes:
 
 
 def _spliced(
-    data: bytes, start: int, end: int, replaced: Sequence[tuple[Place, bytes]] | Iterator[tuple[Place, bytes]]
+    data: bytes,
+    start: int,
+    end: int,
+    replaced: Sequence[tuple[FieldPosition, bytes]] | Iterator[tuple[FieldPosition, bytes]],
 ) -> list[bytes]:
     """The bytes from `start` to `end` with these messages in place of those that were there."""
     parts = []
@@ -178,7 +183,7 @@ def _spliced(
     return parts
 
 
-def places(data: bytes, at: int, end: int, field: int, most: int) -> list[Place]:
+def places(data: bytes, at: int, end: int, field: int, most: int) -> list[FieldPosition]:
     """The messages of this field from `at` to `end`. ValueError where that is no message, TooManyError with more."""
     try:
         found = _places(data, at, end, field, most)
@@ -187,8 +192,8 @@ def places(data: bytes, at: int, end: int, field: int, most: int) -> list[Place]
     return found
 
 
-def _places(data: bytes, at: int, end: int, field: int, most: int) -> list[Place]:
-    wanted, found = field << 3 | _BYTES, list[Place]()
+def _places(data: bytes, at: int, end: int, field: int, most: int) -> list[FieldPosition]:
+    wanted, found = field << 3 | _BYTES, list[FieldPosition]()
     while at < end:
         start = at
         key = data[at]
@@ -203,7 +208,7 @@ def _places(data: bytes, at: int, end: int, field: int, most: int) -> list[Place
             if key == wanted:
                 if len(found) >= most:
                     raise TooManyError(f"more than {MOST_MESSAGES} resources, scopes and items")
-                found.append(Place(start, at, at + size))
+                found.append(FieldPosition(start, at, at + size))
             at += size
         else:
             at = _after(data, at, key)

@@ -11,19 +11,19 @@ import numpy.typing as npt
 
 from gpu_profile.analysis.devices import UNSAMPLED, DeviceUse, device_use, devices_of, sampled, timeline_of
 from gpu_profile.analysis.ranks import RegionRanks, by_rank, missing
-from gpu_profile.analysis.runs import DeviceWork, Runs, Work, gather
+from gpu_profile.analysis.runs import DeviceWork, RecordedWork, Runs, gather
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import UsageError
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Durations, RegionSummary, summarise
 from gpu_profile.join.unmixing.activities import Activities
-from gpu_profile.join.unmixing.expected import Known
+from gpu_profile.join.unmixing.expected import DevicePrior
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.recording import ProcessInfo, Recording
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime, Thresholds, Verdict, classify
 from gpu_profile.regimes.evidence import Evidence
 from gpu_profile.regimes.kernel_work import KernelWorks
-from gpu_profile.regimes.operation import Operations
+from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.regions.session.known_sensors import known_sensors, unexpected
 from gpu_profile.units import NS_PER_S
 
@@ -50,7 +50,7 @@ class RegionUse:
     item_energy_j: float | None
     failures: int | None
     reasons: tuple[str, ...] = ()
-    operations: Operations | None = None
+    operations: RegionOperations | None = None
     kernels: KernelWorks | None = None
 
     @property
@@ -142,14 +142,14 @@ def analyse(
     )
 
 
-def _extent(uses: Sequence[DeviceUse], work: Work) -> tuple[int, int]:
+def _extent(uses: Sequence[DeviceUse], work: RecordedWork) -> tuple[int, int]:
     """From the first thing that was recorded to the last, in ns; zeros if there is nothing."""
     starts = [use.start_ns for use in uses if use.end_ns] + [int(runs.starts_ns.min()) for runs in work.runs.values()]
     ends = [use.end_ns for use in uses if use.end_ns] + [int(runs.ends_ns.max()) for runs in work.runs.values()]
     return min(starts, default=0), max(ends, default=0)
 
 
-def _regions(pool: Pool, mine: DeviceWork, work: Work, thresholds: Thresholds) -> Iterator[RegionUse]:
+def _regions(pool: Pool, mine: DeviceWork, work: RecordedWork, thresholds: Thresholds) -> Iterator[RegionUse]:
     timeline = pool.timeline
     known = sampled(timeline)
     seen = None if known is None else {mine.regions[i] for i in mine.activities.during(*known).columns.tolist()}
@@ -200,7 +200,7 @@ def _unsampled(summary: RegionSummary) -> RegionSummary:
     )
 
 
-def _pool(timeline: Timeline, mine: DeviceWork, sensors: Known) -> Pool:
+def _pool(timeline: Timeline, mine: DeviceWork, sensors: DevicePrior) -> Pool:
     activities = mine.activities
     known = sampled(timeline)
     near = _near(known, activities)

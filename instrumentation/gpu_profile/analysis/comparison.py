@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from gpu_profile.analysis.account import Analysis
 from gpu_profile.analysis.chance import Edges, normal_quantile
-from gpu_profile.analysis.quantities import QUANTITIES, Known, quantities_of
+from gpu_profile.analysis.quantities import QUANTITIES, CallEstimate, quantities_of
 from gpu_profile.errors import UsageError
 
 #: The probability that any interval of a comparison misses the truth.
@@ -93,8 +93,8 @@ class _Pair(NamedTuple):
 
     region: str
     quantity: str
-    a: Known
-    b: Known
+    a: CallEstimate
+    b: CallEstimate
 
     @property
     def time(self) -> float:

@@ -13,7 +13,7 @@ from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.analysis.text import reasons
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import QUANTITIES, KernelWorks
-from gpu_profile.regimes.operation import Operations
+from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.report.as_json import Value
 from gpu_profile.units import NS_PER_S
 
@@ -136,7 +136,7 @@ def of_region(use: RegionUse) -> Mapping[str, Value]:
     }
 
 
-def _operations(operations: Operations) -> Value:
+def _operations(operations: RegionOperations) -> Value:
     evidence = operations.evidence()
     return {
         "n": operations.n,

@@ -77,7 +77,7 @@ def _figure() -> Any:
     """A figure that a notebook shows whether or not pyplot was ever loaded."""
     from matplotlib.figure import Figure
 
-    class Drawing(Figure):
+    class FigureDrawing(Figure):
         def _repr_png_(self) -> bytes:
             from io import BytesIO
 
@@ -85,7 +85,7 @@ def _figure() -> Any:
             self.savefig(out, format="png", dpi=110)
             return out.getvalue()
 
-    return Drawing
+    return FigureDrawing
 
 
 def _panel(axis: Axes, column: Column, chart: Chart, analysis: Analysis) -> None:

@@ -27,7 +27,7 @@ from gpu_profile.join.summary import LEAST_COVERAGE
 from gpu_profile.recording import Recording, SpanRecord
 from gpu_profile.regimes import Regime
 from gpu_profile.regimes.kernel_work import KernelWork
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.report import perfetto
 from gpu_profile.report.table import printable
 from gpu_profile.units import NS_PER_S
@@ -55,7 +55,7 @@ def perfetto_trace(recording: Recording, analysis: Analysis) -> bytes:
 
 def perfetto_packets(recording: Recording, analysis: Analysis) -> Iterator[bytes]:
     """The trace packet by packet, in order to be written to a file as they come."""
-    trace = _Trace(analysis)
+    trace = _AnalysisTrace(analysis)
     yield perfetto.clocks(analysis.start_ns)
     parents = []
     ranks: dict[int | None, int] = {}
@@ -89,7 +89,7 @@ def _groups(spans: list[SpanRecord], analysis: Analysis) -> list[tuple[str, list
     return [(f"regions using GPU {', '.join(names.get(u, u) for u in key)}", each) for key, each in groups.items()]
 
 
-class _Trace(perfetto.Tracks):
+class _AnalysisTrace(perfetto.Tracks):
     def __init__(self, analysis: Analysis) -> None:
         super().__init__()
         self.analysis = analysis
@@ -209,7 +209,7 @@ class _Trace(perfetto.Tracks):
 def _profiled(span: SpanRecord) -> dict[str, perfetto.Argument | None]:
     """What profilers told of an execution."""
     told: dict[str, perfetto.Argument | None] = {}
-    for kind in (Operation, KernelWork):
+    for kind in (RegionOperation, KernelWork):
         found = kind.of_attributes(span.attributes)
         told |= {} if found is None else found.attributes()
     return told

@@ -41,7 +41,7 @@ LEAST_CALLS: Final = 8
 LEAST_INDEPENDENT: Final = 6
 
 
-class Known(NamedTuple):
+class CallEstimate(NamedTuple):
     """A quantity of `calls` executions, or why it is not known.
 
     `time` is its correlation time in executions, `edges` those of its interval, by alpha and by how many independent
@@ -74,7 +74,7 @@ class Known(NamedTuple):
         )
 
 
-def quantities_of(analysis: Analysis, region: str) -> dict[str, Known]:
+def quantities_of(analysis: Analysis, region: str) -> dict[str, CallEstimate]:
     """All quantities of a region; what is not known of it has its reason."""
     runs = analysis.runs[region]
     durations, on_device, items = runs.durations_s, runs.joined_ns / NS_PER_S, runs.items
@@ -90,12 +90,12 @@ def quantities_of(analysis: Analysis, region: str) -> dict[str, Known]:
     else:
         some = bool(uses and uses[0].summary.durations.items)
         reason = "only some of the executions told their items" if some else ""
-        known |= {f"{name}/item": Known(None, reason=reason) for name in ("duration", "busy", "energy")}
+        known |= {f"{name}/item": CallEstimate(None, reason=reason) for name in ("duration", "busy", "energy")}
     known["failures"] = _failures(runs)
     return known
 
 
-def _mean(values: Floats, items: Floats | None = None) -> Known:
+def _mean(values: Floats, items: Floats | None = None) -> CallEstimate:
     """Per execution, or per item."""
     units = np.ones(len(values)) if items is None else items
     value = float(values.sum() / units.sum())
@@ -105,23 +105,23 @@ def _mean(values: Floats, items: Floats | None = None) -> Known:
         half = mean_half_width(deviations, alpha, worth)
         return value - half, value + half
 
-    return Known(value, len(values), correlation_time(deviations), edges)
+    return CallEstimate(value, len(values), correlation_time(deviations), edges)
 
 
-def _quantile(values: Floats, q: float) -> Known:
+def _quantile(values: Floats, q: float) -> CallEstimate:
     ordered = np.sort(values)
     value = float(np.quantile(ordered, q))
     time = correlation_time((values <= value).astype(np.float64))
-    return Known(value, len(values), time, partial(order_edges, ordered, q))
+    return CallEstimate(value, len(values), time, partial(order_edges, ordered, q))
 
 
-def _failures(runs: Runs) -> Known:
+def _failures(runs: Runs) -> CallEstimate:
     """The share of executions that failed."""
     if runs.failed is None:
-        return Known(None, reason="the recording does not say which executions failed")
+        return CallEstimate(None, reason="the recording does not say which executions failed")
     share = float(runs.failed.mean())
     time = correlation_time(runs.failed.astype(np.float64))
-    return Known(share, len(runs.failed), time, partial(share_edges, share))
+    return CallEstimate(share, len(runs.failed), time, partial(share_edges, share))
 
 
 class _Rate(NamedTuple):
@@ -140,13 +140,13 @@ class _Rate(NamedTuple):
         )
 
 
-def _spread(rate: _Rate, time: Known) -> Known:
+def _spread(rate: _Rate, time: CallEstimate) -> CallEstimate:
     """A rate's interval, widened by how far the time per call (or item) is known."""
     value, half_width, time_edges, time_s = rate.value, rate.half_width, time.edges, time.value
     if value is None or time_edges is None:
-        return Known(value, reason=rate.reason)
+        return CallEstimate(value, reason=rate.reason)
     if half_width is None or not isfinite(half_width):
-        return Known(value, reason=rate.reason or "its half-width is not known")
+        return CallEstimate(value, reason=rate.reason or "its half-width is not known")
 
     def edges(alpha: float, worth: float) -> Edges:
         _, high = time_edges(alpha, worth) or (0.0, 0.0)
@@ -154,7 +154,7 @@ def _spread(rate: _Rate, time: Known) -> Known:
         half = hypot(half_width * normal_quantile(alpha) / Z95, value * share)
         return value - half, value + half
 
-    return Known(value, time.calls, time.time, edges)
+    return CallEstimate(value, time.calls, time.time, edges)
 
 
 def _busy(uses: list[RegionUse], calls: int) -> _Rate:

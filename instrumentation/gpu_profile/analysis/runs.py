@@ -17,7 +17,7 @@ from gpu_profile.join.unmixing.activities import Activities
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
 from gpu_profile.recording import SpanRecord
 from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
-from gpu_profile.regimes.operation import Operation, Operations
+from gpu_profile.regimes.operation import RegionOperation, RegionOperations
 from gpu_profile.report.table import printable
 from gpu_profile.units import NS_PER_S
 
@@ -49,7 +49,7 @@ class Runs(NamedTuple):
     told: float | None
     failed: npt.NDArray[np.bool_] | None
     ranks: Ints | None = None
-    operations: Operations | None = None
+    operations: RegionOperations | None = None
     kernels: KernelWorks | None = None
 
     @property
@@ -78,7 +78,7 @@ class DeviceWork:
 
 
 @dataclass(slots=True)
-class Work:
+class RecordedWork:
     """All that ran, by region and by device (UUID; empty where no device is known), with what could not be used."""
 
     runs: dict[str, Runs] = field(default_factory=dict)
@@ -88,14 +88,14 @@ class Work:
     homeless: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
 
-def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = ()) -> Work:
+def gather(spans: Sequence[SpanRecord], first: str, *, devices: Sequence[str] = ()) -> RecordedWork:
     """Sort the spans out.
 
     Those that name no device count, by the host's clock, on each of `devices`; without these where their process took
     them to run, or else on the `first` device. A span with several streams on one device counts there from its first
     mark to its last.
     """
-    work = Work()
+    work = RecordedWork()
     possible = usable(spans)
     if len(possible) < len(spans):
         wrong = Counter(printable(s.name) for s in spans if not 0 <= s.start_ns <= s.end_ns < LATEST_NS)
@@ -248,12 +248,12 @@ def _told(spans: Sequence[SpanRecord]) -> tuple[Floats | None, float | None, npt
     )
 
 
-def _profiled(spans: Sequence[SpanRecord], lengths_ns: Ints) -> tuple[Operations | None, KernelWorks | None]:
+def _profiled(spans: Sequence[SpanRecord], lengths_ns: Ints) -> tuple[RegionOperations | None, KernelWorks | None]:
     """The last two fields of `Runs`."""
-    operations, kernels = Operations(), KernelWorks()
+    operations, kernels = RegionOperations(), KernelWorks()
     for span, length_ns in zip(spans, lengths_ns.tolist(), strict=True):
         if span.attributes:
-            if (operation := Operation.of_attributes(span.attributes)) is not None:
+            if (operation := RegionOperation.of_attributes(span.attributes)) is not None:
                 operations.add(operation, length_ns)
             if (work := KernelWork.of_attributes(span.attributes)) is not None:
                 kernels.add(work)

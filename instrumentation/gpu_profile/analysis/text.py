@@ -14,7 +14,7 @@ from gpu_profile.analysis.ranks import RegionRanks
 from gpu_profile.catalogue.samples import DeviceKind
 from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.regimes.kernel_work import KernelWorks
-from gpu_profile.regimes.operation import Operations
+from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.report import REGION_COLUMNS, region_row, text_table
 from gpu_profile.report.table import ABOUT, ABOUT_MEANS, UNKNOWN, fitted_table, printable, share
 from gpu_profile.units import NS_PER_S, percent, si
@@ -28,7 +28,7 @@ _SPARE: Final = (
     "host wait",
 )
 #: Columns of profiled operations.
-_OPERATIONS: Final[Mapping[str, Callable[[Operations | None], float | None]]] = {
+_OPERATIONS: Final[Mapping[str, Callable[[RegionOperations | None], float | None]]] = {
     "FLOP/s": lambda operations: None if operations is None else operations.flops_per_s,
     "B/s": lambda operations: None if operations is None else operations.bytes_per_s,
     "FLOP/B": lambda operations: None if operations is None else operations.intensity,

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from gpu_profile.calibration.loop import Checked, check
-from gpu_profile.calibration.playing import Played, Player, Step, chips, loop, series
+from gpu_profile.calibration.playing import LoadStep, Played, Player, chips, loop, series
 from gpu_profile.calibration.renewals import Estimate
-from gpu_profile.calibration.response import Response, find, find_stamped, find_windows
-from gpu_profile.calibration.workers import LEVELS, Worker
+from gpu_profile.calibration.response import SensorResponse, find, find_stamped, find_windows
+from gpu_profile.calibration.workers import LEVELS, LoadWorker
 from gpu_profile.catalogue import Kind, Signal, Tier
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device
@@ -19,7 +19,7 @@ from gpu_profile.clock import Clock
 from gpu_profile.driver.own_process import own_ids
 from gpu_profile.driver.protocol import Driver
 from gpu_profile.errors import UsageError
-from gpu_profile.join.unmixing.expected import Expected
+from gpu_profile.join.unmixing.expected import SensorPrior
 from gpu_profile.regions.session.known_sensors import SCHEMA, sensors_path
 from gpu_profile.user_cache import store
 
@@ -39,7 +39,7 @@ class Calibration(NamedTuple):
     device: Device
     driver_version: str
     made_ns: int
-    responses: Mapping[Signal, Response]
+    responses: Mapping[Signal, SensorResponse]
     checked: tuple[Checked, ...]
     missed: str
 
@@ -80,7 +80,7 @@ class Calibration(NamedTuple):
 def calibrate(
     driver: Driver,
     device: Device,
-    worker: Callable[[], Worker],
+    worker: Callable[[], LoadWorker],
     clock: Clock,
     *,
     say: Callable[[str], None],
@@ -94,13 +94,13 @@ def calibrate(
     _alone(driver, device)
     player, rng = Player(driver, device, clock, seed), np.random.default_rng(seed)
     say(f"watching {device.uuid} without a load")
-    _idle(player.play(None, [Step(None, _BEFORE_S)]), device)
+    _idle(player.play(None, [LoadStep(None, _BEFORE_S)]), device)
     own = worker()
     try:
         say(f"chips of 10 to 52 ms of {' and '.join(LEVELS)} for {_CHIPS_S:g} s")
-        steps = [Step(None, 0.5), *chips(_CHIPS_S, len(LEVELS), rng), Step(None, _AFTER_S)]
+        steps = [LoadStep(None, 0.5), *chips(_CHIPS_S, len(LEVELS), rng), LoadStep(None, _AFTER_S)]
         for level in range(len(LEVELS)):
-            steps += [Step(level, _HELD_S), Step(None, _AFTER_S)]
+            steps += [LoadStep(level, _HELD_S), LoadStep(None, _AFTER_S)]
         played = player.play(own, steps)
         say(f"a loop of both in random order for {_LOOP_S:g} s")
         looped = player.play(own, loop(_LOOP_S, _REGIONS_S, rng))
@@ -108,12 +108,12 @@ def calibrate(
         own.close()
     _alone(driver, device)
     responses = {signal: found for signal in SENSORS if (found := _found(played, signal)) is not None}
-    known = {signal: Expected.of(signal, _as_json(each)) for signal, each in responses.items() if not each.reason}
+    known = {signal: SensorPrior.of(signal, _as_json(each)) for signal, each in responses.items() if not each.reason}
     checked = tuple(check(device, looped, responses, known))
     return Calibration(device, driver.version, clock.now_ns(), responses, checked, _missed(checked))
 
 
-def _found(played: Played, signal: Signal) -> Response | None:
+def _found(played: Played, signal: Signal) -> SensorResponse | None:
     if signal.tier is Tier.GPM:
         starts, ends, values = series(played.windows, signal)
         return find_windows(played.load, starts, ends, values, signal.refresh_ns / 1e6)
@@ -158,7 +158,7 @@ def _ratio(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(value, (one.half_width + abs(value) * other.half_width) / abs(other.value))
 
 
-def _as_json(response: Response) -> dict[str, Any]:
+def _as_json(response: SensorResponse) -> dict[str, Any]:
     found = response._asdict()
     for name in ("period", "lag", "window"):
         found[f"{name}_ms"] = found.pop(name)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from gpu_profile.calibration.playing import Played
-from gpu_profile.calibration.response import Response
+from gpu_profile.calibration.response import SensorResponse
 from gpu_profile.calibration.workers import LEVELS
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activity
-from gpu_profile.join.unmixing.expected import Expected, Known
+from gpu_profile.join.unmixing.activities import DeviceExecution
+from gpu_profile.join.unmixing.expected import DevicePrior, SensorPrior
 from gpu_profile.join.unmixing.pooling import Pool
 
 #: As a running program is sampled.
@@ -41,7 +41,7 @@ class Checked(NamedTuple):
 
 
 def check(
-    device: Device, played: Played, responses: Mapping[Signal, Response], known: Mapping[Signal, Expected]
+    device: Device, played: Played, responses: Mapping[Signal, SensorResponse], known: Mapping[Signal, SensorPrior]
 ) -> list[Checked]:
     """What the loop's regions are told to be, by every signal that answers to the load."""
     samples = _sampled(played)
@@ -49,10 +49,10 @@ def check(
     timeline = Timeline(device, {sample.signal for sample in samples}, capacity=1 << 16)
     for sample in samples:
         timeline.append([sample], played.end_ns)
-    pool = Pool(timeline, start_ns=played.start_ns, known=Known(known))
+    pool = Pool(timeline, start_ns=played.start_ns, known=DevicePrior(known))
     activities = []
     for i, (start, end, level) in enumerate(zip(*(part.tolist() for part in played.load), strict=True)):
-        activities.append(Activity(i, None, LEVELS[level], start, end))
+        activities.append(DeviceExecution(i, None, LEVELS[level], start, end))
         pool.count(LEVELS[level], marked=1)
     pool.advance(activities, played.end_ns, final=True)
     found = []

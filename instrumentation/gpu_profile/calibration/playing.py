@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.calibration.response import Load
-from gpu_profile.calibration.workers import Worker
+from gpu_profile.calibration.workers import LoadWorker
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.clock import Clock
@@ -32,7 +32,7 @@ _DRAIN_NS: Final = nanoseconds(0.5)
 _LATEST_NS: Final = 5 * NS_PER_S
 
 
-class Step(NamedTuple):
+class LoadStep(NamedTuple):
     """So many seconds at a level; None is idleness."""
 
     level: int | None
@@ -50,22 +50,25 @@ class Played(NamedTuple):
     end_ns: int
 
 
-def chips(seconds: float, levels: int, rng: np.random.Generator) -> list[Step]:
+def chips(seconds: float, levels: int, rng: np.random.Generator) -> list[LoadStep]:
     """Chips of all lengths for about so long: idle in a third of them, else at one of the levels."""
     steps, left = [], seconds
     while left > 0:
         level = int(rng.integers(-1, levels))
-        steps.append(Step(None if level < 0 else level, float(rng.choice(CHIPS_S))))
+        steps.append(LoadStep(None if level < 0 else level, float(rng.choice(CHIPS_S))))
         left -= steps[-1].seconds
     return steps
 
 
-def loop(seconds: float, lengths_s: Sequence[float], rng: np.random.Generator) -> list[Step]:
+def loop(seconds: float, lengths_s: Sequence[float], rng: np.random.Generator) -> list[LoadStep]:
     """Regions of these lengths, one for each level, in random order with pauses of up to 5 ms between them."""
     steps, left = [], seconds
     while left > 0:
         level = int(rng.integers(len(lengths_s)))
-        steps += [Step(level, lengths_s[level] * float(rng.uniform(0.8, 1.2))), Step(None, float(rng.uniform(0, 5e-3)))]
+        steps += [
+            LoadStep(level, lengths_s[level] * float(rng.uniform(0.8, 1.2))),
+            LoadStep(None, float(rng.uniform(0, 5e-3))),
+        ]
         left -= steps[-1].seconds + steps[-2].seconds
     return steps
 
@@ -78,7 +81,7 @@ class Player:
         self._rng = np.random.default_rng(seed)
         self._never = threading.Event()
 
-    def play(self, worker: Worker | None, steps: Iterable[Step]) -> Played:
+    def play(self, worker: LoadWorker | None, steps: Iterable[LoadStep]) -> Played:
         """Have the steps played, one after the other; without a worker, only idleness.
 
         GpuProfileError if the device does not mark when it ran them.

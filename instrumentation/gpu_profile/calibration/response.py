@@ -57,7 +57,7 @@ class Load(NamedTuple):
         return int(self.levels.max(initial=-1)) + 1
 
 
-class Response(NamedTuple):
+class SensorResponse(NamedTuple):
     """How a sensor answers. Times in ms: `period` is 0 if readings are renewed at no steady period that polls can tell,
     `window` 0 for a mean since the renewal before; `gains` are what each level adds to `base`, in the readings' unit.
 
@@ -99,7 +99,7 @@ class _Observed(NamedTuple):
         return cls(at, values, before, np.ones(len(at)))
 
 
-def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> Response | None:
+def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> SensorResponse | None:
     """The response of a sensor that was polled at `stamps` and said `values`; a counter's are totals in unit·s.
 
     None if it says nothing, or does not answer to the load.
@@ -129,7 +129,7 @@ def find(load: Load, stamps: Ints, values: Floats, *, counter: bool) -> Response
     return _response(found, period, jitter, edge, sure=sure)
 
 
-def find_stamped(load: Load, stamps: Ints, values: Floats) -> Response | None:
+def find_stamped(load: Load, stamps: Ints, values: Floats) -> SensorResponse | None:
     """The response of a sensor whose driver keeps every reading with the moment of its renewal."""
     if len(stamps) < _FEWEST or not load.kinds or not np.ptp(values):
         return None
@@ -144,7 +144,7 @@ def find_stamped(load: Load, stamps: Ints, values: Floats) -> Response | None:
     return told._replace(lag=told.lag.wider(lag), window=told.window.wider(window))
 
 
-def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_ms: float) -> Response | None:
+def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_ms: float) -> SensorResponse | None:
     """The response of a sensor that gives means between two calls, by what it was when it last renewed itself: every
     `period_ms`, at a phase that no call shows and that is looked for."""
     if len(stamps) < _FEWEST or not load.kinds or not np.ptp(values):
@@ -170,8 +170,8 @@ def find_windows(load: Load, starts: Ints, stamps: Ints, values: Floats, period_
     return _response(found, Estimate(period_ms, 0.0), 0.0, period_ms / 200, sure=True)
 
 
-def _response(fit: _Fit, period: Estimate, jitter: float, edge: float, *, sure: bool) -> Response:
-    return Response(len(fit.seen.at), period, jitter, fit.shape, sure, *fit.response(edge), reason=fit.misfit())
+def _response(fit: _Fit, period: Estimate, jitter: float, edge: float, *, sure: bool) -> SensorResponse:
+    return SensorResponse(len(fit.seen.at), period, jitter, fit.shape, sure, *fit.response(edge), reason=fit.misfit())
 
 
 class _Passed:

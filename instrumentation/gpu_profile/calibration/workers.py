@@ -28,7 +28,7 @@ _TIMED: Final = 20
 _SHARE: Final = 0.6
 
 
-class Worker(Protocol):
+class LoadWorker(Protocol):
     """Queues work of a level on one device. `stream` marks when the device began and ended it."""
 
     stream: Stream

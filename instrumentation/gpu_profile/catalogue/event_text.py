@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from gpu_profile.catalogue import events as names
 from gpu_profile.catalogue.samples import Event
-from gpu_profile.catalogue.xids import XIDS, Tier
+from gpu_profile.catalogue.xids import XIDS, XidTier
 
 
 class Severity(NamedTuple):
@@ -21,7 +21,7 @@ WARN: Final = Severity(13, "WARN")
 ERROR: Final = Severity(17, "ERROR")
 FATAL: Final = Severity(21, "FATAL")
 
-_TIERS: Final = {Tier.CRITICAL: FATAL, Tier.WARNING: WARN, Tier.APPLICATION: WARN}
+_TIERS: Final = {XidTier.CRITICAL: FATAL, XidTier.WARNING: WARN, XidTier.APPLICATION: WARN}
 _KINDS: Final = {"lost": ERROR, "back": INFO, "reset": WARN}
 _XIDS: Final = {row.code: row for row in XIDS}
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpu_profile.calibration.calibrate import Calibration
-    from gpu_profile.calibration.workers import Worker
+    from gpu_profile.calibration.workers import LoadWorker
     from gpu_profile.catalogue.samples import Device
     from gpu_profile.driver import Driver
 
@@ -69,7 +69,7 @@ def _one(devices: Sequence[Device]) -> Device:
     return devices[0]
 
 
-def _worker(driver: Driver, device: Device, devices: Sequence[Device]) -> Callable[[], Worker]:
+def _worker(driver: Driver, device: Device, devices: Sequence[Device]) -> Callable[[], LoadWorker]:
     from gpu_profile.calibration.workers import FrameworkWorker, SimulatedWorker
     from gpu_profile.clock import SYSTEM_CLOCK
     from gpu_profile.driver.visible import Visible

@@ -72,7 +72,7 @@ def asked_to_end() -> int:
     return min(signal.sigpending() & ends, default=0)
 
 
-class Child:
+class ChildCommand:
     """A running command, with this process's standard streams and other open files.
 
     `mask` is the signal mask that it starts with. If it cannot be started: CommandNotFoundError (127), or

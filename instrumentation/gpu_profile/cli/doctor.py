@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from gpu_profile.cli.finding import Check, Finding, State
+from gpu_profile.cli.finding import Check, Finding, FindingState
 from gpu_profile.cli.options import backend_option
 
 #: A check that takes longer has failed.
@@ -47,8 +47,12 @@ def doctor(*, backend: str, as_json: bool) -> int:
     ]
     found = look(named)
     # One that hangs keeps those after it from being looked at: it is not known of them that they cannot be read.
-    listed = sum(each.data.get("devices", 0) for each in found if each.subject == _GPUS and each.state is State.OK)
-    lost = sum("uuid" in each.data and "read_ms" not in each.data and each.state is State.FAILS for each in found)
+    listed = sum(
+        each.data.get("devices", 0) for each in found if each.subject == _GPUS and each.state is FindingState.OK
+    )
+    lost = sum(
+        "uuid" in each.data and "read_ms" not in each.data and each.state is FindingState.FAILS for each in found
+    )
     readable = listed > lost
     if as_json:
         click.echo(
@@ -78,7 +82,7 @@ def look(named: Sequence[tuple[str, Check]], limit_s: float = LIMIT_S) -> list[F
         everything += list(own)
         if late:
             to_do = "the driver or the system hangs: see the kernel's log"
-            everything.append(Finding(name, State.FAILS, f"did not answer within {limit_s:g} s", to_do))
+            everything.append(Finding(name, FindingState.FAILS, f"did not answer within {limit_s:g} s", to_do))
     return everything
 
 
@@ -86,7 +90,7 @@ def _take(own: list[Finding], name: str, check: Check) -> None:
     try:
         own.extend(check())
     except Exception as error:  # noqa: BLE001 - one check that cannot be made must not hide the others
-        own.append(Finding(name, State.FAILS, f"could not be looked at: {type(error).__name__}: {error}"))
+        own.append(Finding(name, FindingState.FAILS, f"could not be looked at: {type(error).__name__}: {error}"))
 
 
 def render(found: Sequence[Finding]) -> str:
@@ -96,14 +100,14 @@ def render(found: Sequence[Finding]) -> str:
     for each in found:
         head = f"{each.state:<8}{each.subject:<{width}}  "
         lines.append(f"{head}{each.found}".rstrip())
-        if each.to_do and each.state is not State.OK:
+        if each.to_do and each.state is not FindingState.OK:
             indent = " " * (8 + width + 2)
             lines.append(textwrap.fill(f"→ {each.to_do}", 118, initial_indent=indent, subsequent_indent=indent + "  "))
     return "\n".join(lines)
 
 
 def _object(each: Finding) -> dict[str, object]:
-    state = "info" if each.state is State.INFO else str(each.state)
+    state = "info" if each.state is FindingState.INFO else str(each.state)
     return {
         "subject": each.subject.strip(),
         "state": state,

@@ -11,7 +11,7 @@ from typing import Any, Final
 NO_DRIVER: Final = "install the NVIDIA driver, or start the container with its GPUs (--gpus all)"
 
 
-class State(StrEnum):
+class FindingState(StrEnum):
     """How a finding is meant: `fails` is what keeps GPUs from being read, `missing` is what some may want."""
 
     OK = "ok"
@@ -28,7 +28,7 @@ class Finding:
     """
 
     subject: str
-    state: State
+    state: FindingState
     found: str
     to_do: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)

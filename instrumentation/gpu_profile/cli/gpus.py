@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from gpu_profile.cli.finding import NO_DRIVER, Finding, State
+from gpu_profile.cli.finding import NO_DRIVER, Finding, FindingState
 from gpu_profile.errors import GpuProfileError
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def driver(spec: str, opened: Callable[[str], Driver]) -> Iterator[Finding]:
     finally:
         logger.removeHandler(said)
     for line in said.lines:
-        yield Finding("driver says", State.MISSING, line, "compare with nvidia-smi and the kernel's log (NVRM, Xid)")
+        yield Finding(
+            "driver says", FindingState.MISSING, line, "compare with nvidia-smi and the kernel's log (NVRM, Xid)"
+        )
 
 
 class _Said(logging.Handler):
@@ -49,7 +51,7 @@ def _driver(spec: str, opened: Callable[[str], Driver]) -> Iterator[Finding]:
         found = opened(spec)
     except GpuProfileError as error:
         to_do = "see the lines above; to try gpu-profile without a GPU: --backend simulated"
-        yield Finding("GPUs", State.FAILS, str(error), to_do, {"driver": spec})
+        yield Finding("GPUs", FindingState.FAILS, str(error), to_do, {"driver": spec})
         return
     try:
         yield from _devices(spec, found)
@@ -67,9 +69,9 @@ def _devices(spec: str, found: Driver) -> Iterator[Finding]:
     said += f", NVML {versions['nvml_version']}" if versions["nvml_version"] else ""
     if not devices:
         to_do = "choose another driver with --backend" if spec == "none" else NO_DRIVER
-        yield Finding("GPUs", State.FAILS, f"{said}: no device", to_do, versions)
+        yield Finding("GPUs", FindingState.FAILS, f"{said}: no device", to_do, versions)
         return
-    yield Finding("GPUs", State.OK, f"{len(devices)} through {said}", data={**versions, "devices": len(devices)})
+    yield Finding("GPUs", FindingState.OK, f"{len(devices)} through {said}", data={**versions, "devices": len(devices)})
     yield from _visible(devices)
     for device in devices:
         try:
@@ -77,11 +79,13 @@ def _devices(spec: str, found: Driver) -> Iterator[Finding]:
             found.read(device, Tier.FAST)
             took_ms = (time.perf_counter() - started) * 1e3
         except DeviceLost as error:
-            yield Finding(_name(device), State.FAILS, str(error), "see the kernel's log (NVRM, Xid)", _facts(device))
+            yield Finding(
+                _name(device), FindingState.FAILS, str(error), "see the kernel's log (NVRM, Xid)", _facts(device)
+            )
             continue
         yield Finding(
             _name(device),
-            State.OK,
+            FindingState.OK,
             f"{device.name or 'no name'}, {device.uuid}; read in {took_ms:.1f} ms",
             data=_facts(device) | {"read_ms": took_ms},
         )
@@ -114,7 +118,7 @@ def _visible(devices: Sequence[Device]) -> Iterator[Finding]:
     )
     yield Finding(
         "CUDA sees",
-        State.OK if seen.devices else State.MISSING,
+        FindingState.OK if seen.devices else FindingState.MISSING,
         f"{listed or 'no device'} ({said}{'; ' if why else ''}{why})",
         "" if seen.devices else f"correct {VARIABLE}: regions are joined with no device as it is",
         {"devices": [device.uuid for device in seen.devices], "reason": seen.reason, "assumed": seen.assumed},
@@ -149,13 +153,15 @@ def _signals(device: Device, found: Driver) -> Iterator[Finding]:
         elif absent:
             none.setdefault("; ".join(dict.fromkeys(absent.values())), []).append(group)
     data = {"uuid": device.uuid, "groups": groups}
-    yield Finding("  reads", State.OK if there else State.FAILS, ", ".join(there) or "nothing", data=data)
+    yield Finding("  reads", FindingState.OK if there else FindingState.FAILS, ", ".join(there) or "nothing", data=data)
     for reason, names in none.items():
         denied = "permit" in reason or "blocked" in reason
         to_do = "allow this user or container the device: see Troubleshooting, In a container" if denied else ""
-        yield Finding("  not", State.MISSING, f"{', '.join(names)}: {reason}", to_do)
+        yield Finding("  not", FindingState.MISSING, f"{', '.join(names)}: {reason}", to_do)
     if part:
-        yield Finding("  not all", State.INFO, "; ".join(f"{', '.join(keys)}: {why}" for why, keys in part.items()))
+        yield Finding(
+            "  not all", FindingState.INFO, "; ".join(f"{', '.join(keys)}: {why}" for why, keys in part.items())
+        )
 
 
 def _sensors(device: Device, found: Driver) -> Iterator[Finding]:
@@ -170,9 +176,13 @@ def _sensors(device: Device, found: Driver) -> Iterator[Finding]:
         return
     kept = kept_calibration(device, found.version)
     if kept is None:
-        yield Finding("  sensors", State.INFO, "not calibrated for this driver and firmware: gpu-profile calibrate")
+        yield Finding(
+            "  sensors", FindingState.INFO, "not calibrated for this driver and firmware: gpu-profile calibrate"
+        )
         return
     day = datetime.fromtimestamp(kept["made_ns"] / NS_PER_S, UTC).date().isoformat()
     names = ", ".join(key for key, each in kept["signals"].items() if not each["reason"])
-    state, to_do = (State.FAILS, "pooled numbers are refused; calibrate again") if kept["missed"] else (State.OK, "")
+    state, to_do = (
+        (FindingState.FAILS, "pooled numbers are refused; calibrate again") if kept["missed"] else (FindingState.OK, "")
+    )
     yield Finding("  sensors", state, f"calibrated on {day}: {names or 'none'}", to_do, {"calibration": dict(kept)})

@@ -15,7 +15,7 @@ from gpu_profile.cli.output import Output
 from gpu_profile.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpu_profile.kernels.records import Counted, Record
+    from gpu_profile.kernels.records import RangeCounters, Record
     from gpu_profile.kernels.trace import Trace
     from gpu_profile.kernels.views import KernelReport
 
@@ -117,11 +117,11 @@ def _until_problem(trace: Trace, problems: list[UsageError]) -> Iterator[Record]
         problems.append(problem)
 
 
-def _counted(path: Path) -> list[Counted]:
-    from gpu_profile.kernels.records import Counted
+def _counted(path: Path) -> list[RangeCounters]:
+    from gpu_profile.kernels.records import RangeCounters
     from gpu_profile.kernels.trace import Trace
 
-    found = [record for record in Trace(path) if isinstance(record, Counted)]
+    found = [record for record in Trace(path) if isinstance(record, RangeCounters)]
     if not found:
         raise UsageError(
             f"{path}: no hardware counters in it. PyTorch's profiler records them with profiler_metrics if it was "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpu_profile.cli.child import Child, CommandNotFoundError, asked_to_end, held_signals
+from gpu_profile.cli.child import ChildCommand, CommandNotFoundError, asked_to_end, held_signals
 from gpu_profile.cli.devices import chooser
 from gpu_profile.cli.live import LiveLine, describe
 from gpu_profile.cli.options import (
@@ -30,12 +30,12 @@ from gpu_profile.cli.options import (
     usual_backend,
 )
 from gpu_profile.cli.output import Output
-from gpu_profile.cli.watch import Watch
+from gpu_profile.cli.watch import DeviceWatch
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.units import nanoseconds
 
 if TYPE_CHECKING:
-    from gpu_profile.cli.outcome import Outcome
+    from gpu_profile.cli.outcome import RunOutcome
 
 #: The context's object where nothing comes after the command line but the end of this process.
 LAST: Final = "last"
@@ -94,7 +94,7 @@ def run(
             environment.pop(SAMPLED_VARIABLE, None)
             if not devices:
                 environment[SAMPLED_VARIABLE] = spec
-        watch = Watch(
+        watch = DeviceWatch(
             spec, interval_s=interval, choose=chooser(devices, visible=True), directory=directory, strict=strict
         )
         if strict:
@@ -106,7 +106,7 @@ def run(
         start_ns = time.time_ns()
         watch.keep_from(start_ns + nanoseconds(warmup))
         try:
-            child = Child(command, environment, mask)
+            child = ChildCommand(command, environment, mask)
         except CommandNotFoundError as error:
             raise _with_hint(error, command[0], context) from error
         if not strict:
@@ -121,9 +121,9 @@ def run(
         watch.finish()
         try:
             from gpu_profile.catalogue.samples import Interval
-            from gpu_profile.cli.outcome import Outcome
+            from gpu_profile.cli.outcome import RunOutcome
 
-            found = Outcome(
+            found = RunOutcome(
                 command,
                 code,
                 Interval(start_ns, end_ns),
@@ -139,7 +139,7 @@ def run(
         return code
 
 
-def _tell(found: Outcome, outputs: dict[str, Output]) -> None:
+def _tell(found: RunOutcome, outputs: dict[str, Output]) -> None:
     """Write the results. What goes wrong is a line: the exit code is the command's."""
     makers = {"report": found.page, "trace": found.trace, "json": found.json_line, _STDOUT: found.json_line}
     for what, output in outputs.items():

@@ -13,7 +13,7 @@ from gpu_profile.units import percent, si
 
 if TYPE_CHECKING:
     from gpu_profile.catalogue import Signal
-    from gpu_profile.cli.watch import Watch
+    from gpu_profile.cli.watch import DeviceWatch
     from gpu_profile.history.timeline import Timeline
 
 #: How often the line is drawn anew.
@@ -81,14 +81,14 @@ class LiveLine:
             os.write(self._fd, text.encode(errors="replace"))
 
 
-def describe(watch: Watch, started_s: float) -> str:
+def describe(watch: DeviceWatch, started_s: float) -> str:
     """What a watch's devices do now: utilisation, power, memory, and energy since the start."""
     minutes, seconds = divmod(int(time.monotonic() - started_s), 60)
     clock = f"{minutes}:{seconds:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     return f" {clock}  {_devices(watch)}"
 
 
-def _devices(watch: Watch) -> str:
+def _devices(watch: DeviceWatch) -> str:
     states = watch.states
     if not states:
         return watch.problem

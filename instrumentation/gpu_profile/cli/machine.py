@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from gpu_profile.cli.finding import NO_DRIVER, Finding, State
+from gpu_profile.cli.finding import NO_DRIVER, Finding, FindingState
 
 _LIBRARY: Final = "libnvidia-ml.so.1"
 _PACKAGES: Final = ("gpu-profile", "nvidia-ml-py", "opentelemetry-sdk", "prometheus-client", "numpy", "click")
@@ -48,11 +48,11 @@ _FAST_CLOCKS: Final = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_
 
 def python() -> Iterator[Finding]:
     """The interpreter and the packages that gpu-profile needs."""
-    yield Finding("Python", State.OK, f"{platform.python_version()}, {sys.executable}")
+    yield Finding("Python", FindingState.OK, f"{platform.python_version()}, {sys.executable}")
     versions = _versions(_PACKAGES)
     lacking = [name for name in _PACKAGES if name not in versions]
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    state = State.FAILS if "nvidia-ml-py" in lacking else State.MISSING if lacking else State.OK
+    state = FindingState.FAILS if "nvidia-ml-py" in lacking else FindingState.MISSING if lacking else FindingState.OK
     to_do = f"pip install {' '.join(lacking)}" if lacking else ""
     yield Finding("packages", state, found or "none", to_do, {"versions": versions, "missing": lacking})
 
@@ -71,7 +71,7 @@ def clock() -> Iterator[Finding]:
     slow = source not in (*_FAST_CLOCKS, "not told")
     yield Finding(
         "clock",
-        State.MISSING if slow else State.OK,
+        FindingState.MISSING if slow else FindingState.OK,
         f"{source}, {each} ns a reading",
         "reading the time enters the kernel, so regions cost more; boot with clocksource=tsc if it is stable"
         if slow
@@ -91,15 +91,15 @@ def container() -> Iterator[Finding]:
     settings = {name: value for name, value in os.environ.items() if name.startswith("NVIDIA_")}
     said = "".join(f", {name}={_shortened(value)}" for name, value in sorted(settings.items()))
     data = {"inside": inside, "environment": settings}
-    yield Finding("container", State.INFO, (", ".join(inside) or "no sign of one") + said, data=data)
+    yield Finding("container", FindingState.INFO, (", ".join(inside) or "no sign of one") + said, data=data)
     nodes = sorted(str(path) for path in Path("/dev").glob("nvidia*") if not path.is_dir())
     if not nodes:
-        yield Finding("/dev/nvidia*", State.MISSING, "no device files", NO_DRIVER, {"nodes": []})
+        yield Finding("/dev/nvidia*", FindingState.MISSING, "no device files", NO_DRIVER, {"nodes": []})
         return
     shut = [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
     yield Finding(
         "/dev/nvidia*",
-        State.MISSING if shut else State.OK,
+        FindingState.MISSING if shut else FindingState.OK,
         f"{len(nodes)} device files" + (f", not readable and writable: {', '.join(shut)}" if shut else ""),
         "add this user to the group of these files, or change their mode" if shut else "",
         {"nodes": nodes, "denied": shut},
@@ -113,12 +113,12 @@ def kernel_driver() -> Iterator[Finding]:
     except (OSError, IndexError):
         yield Finding(
             "kernel driver",
-            State.MISSING,
+            FindingState.MISSING,
             "not loaded: no /proc/driver/nvidia/version",
             f"modprobe nvidia, or {NO_DRIVER}",
         )
         return
-    yield Finding("kernel driver", State.OK, text.removeprefix("NVRM version:").strip())
+    yield Finding("kernel driver", FindingState.OK, text.removeprefix("NVRM version:").strip())
     yield from counters()
     yield pm_sampling()
 
@@ -128,7 +128,7 @@ def counters(proc: Path = Path("/proc")) -> Iterator[Finding]:
     from gpu_profile.kernels.counters.permissions import counter_access
 
     access = counter_access(proc)
-    states = {True: State.OK, False: State.MISSING, None: State.INFO}
+    states = {True: FindingState.OK, False: FindingState.MISSING, None: FindingState.INFO}
     said = {
         True: "this process may read them",
         False: "not for this process",
@@ -150,11 +150,11 @@ def pm_sampling() -> Finding:
     release = sampling_release()
     since = ".".join(map(str, SAMPLES_SINCE))
     if release is None:
-        found, state = f"needs cupti-python {since} or newer, which is not installed", State.INFO
+        found, state = f"needs cupti-python {since} or newer, which is not installed", FindingState.INFO
     elif release < SAMPLES_SINCE:
-        found, state = f"needs cupti-python {since} or newer, not {'.'.join(map(str, release))}", State.INFO
+        found, state = f"needs cupti-python {since} or newer, not {'.'.join(map(str, release))}", FindingState.INFO
     else:
-        found, state = f"cupti-python {'.'.join(map(str, release))} has it", State.OK
+        found, state = f"cupti-python {'.'.join(map(str, release))} has it", FindingState.OK
     return Finding("PM sampling", state, found, "pip install 'gpu-profile[cupti]'")
 
 
@@ -165,9 +165,11 @@ def library() -> Iterator[Finding]:
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError as error:
-        yield Finding("NVML library", State.MISSING, str(error), NO_DRIVER)
+        yield Finding("NVML library", FindingState.MISSING, str(error), NO_DRIVER)
         return
-    yield Finding("NVML library", State.OK, _mapped(_LIBRARY.removesuffix(".1")) or "loaded, from where is not known")
+    yield Finding(
+        "NVML library", FindingState.OK, _mapped(_LIBRARY.removesuffix(".1")) or "loaded, from where is not known"
+    )
 
 
 def _mapped(name: str) -> str:
@@ -182,14 +184,18 @@ def smi() -> Iterator[Finding]:
     """The command nvidia-smi."""
     path = shutil.which("nvidia-smi")
     if path is None:
-        yield Finding("nvidia-smi", State.MISSING, "not on PATH", "needed only where NVML cannot be loaded")
+        yield Finding("nvidia-smi", FindingState.MISSING, "not on PATH", "needed only where NVML cannot be loaded")
         return
     done = subprocess.run([path, "-L"], capture_output=True, text=True, errors="replace", timeout=9, check=False)
     said = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
     if done.returncode:
-        yield Finding("nvidia-smi", State.MISSING, f"{path}: {said[0]}", "run it by hand: its message names the cause")
+        yield Finding(
+            "nvidia-smi", FindingState.MISSING, f"{path}: {said[0]}", "run it by hand: its message names the cause"
+        )
     else:
-        yield Finding("nvidia-smi", State.OK, f"{path}: lists {sum(line.startswith('GPU') for line in said)} GPUs")
+        yield Finding(
+            "nvidia-smi", FindingState.OK, f"{path}: lists {sum(line.startswith('GPU') for line in said)} GPUs"
+        )
 
 
 def _shortened(value: str) -> str:
@@ -204,14 +210,14 @@ def frameworks() -> Iterator[Finding]:
     """Frameworks and OpenTelemetry's parts that are installed; none is imported."""
     found = _versions(_FRAMEWORKS)
     said = ", ".join(f"{name} {version}" for name, version in found.items())
-    yield Finding("frameworks", State.INFO, said or "none installed", data={"versions": found})
+    yield Finding("frameworks", FindingState.INFO, said or "none installed", data={"versions": found})
     found = _versions(_TELEMETRY)
     said = ", ".join(f"{name} {version}" for name, version in found.items())
     named = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME")
     said += "".join(f", {name}={value}" for name, value in os.environ.items() if name in named)
     said = said.removeprefix(", ") or "no exporter of spans is installed"
     to_do = "" if found else "to send spans: pip install 'gpu-profile[otlp]'"
-    yield Finding("OpenTelemetry", State.OK if found else State.INFO, said, to_do, {"versions": found})
+    yield Finding("OpenTelemetry", FindingState.OK if found else FindingState.INFO, said, to_do, {"versions": found})
 
 
 def settings() -> Iterator[Finding]:
@@ -223,13 +229,13 @@ def settings() -> Iterator[Finding]:
     place = rank(os.environ)
     if place is not None:
         said += f"{', ' if said else ''}rank {place.rank} of {place.size}, local rank {place.local_rank}"
-    yield Finding("settings", State.INFO, said or "none in the environment", data={"environment": found})
+    yield Finding("settings", FindingState.INFO, said or "none in the environment", data={"environment": found})
 
 
 def exporter() -> Iterator[Finding]:
     """Whether an exporter serves on this machine."""
     said = [f"port {port}: {answer}" for port in _PORTS if (answer := _serves(port))]
-    yield Finding("exporter", State.INFO, "; ".join(said) or "none on ports 9400 and 9401", data={"found": said})
+    yield Finding("exporter", FindingState.INFO, "; ".join(said) or "none on ports 9400 and 9401", data={"found": said})
 
 
 def _serves(port: int) -> str:

@@ -22,7 +22,7 @@ from gpu_profile.report.as_json import to_json
 from gpu_profile.units import seconds, si
 
 if TYPE_CHECKING:
-    from gpu_profile.cli.watch import Watch
+    from gpu_profile.cli.watch import DeviceWatch
 
 #: A GPU that was never busier than this, in per cent, was not used.
 _IDLE: Final = 0.5
@@ -40,7 +40,7 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class Outcome:
+class RunOutcome:
     """The results of `command`, which ran from `start_ns` to `end_ns` while `watch` read its devices.
 
     `directory` is what its processes recorded into from `since_ns` on, None if they could not. `problems` has a line
@@ -52,7 +52,7 @@ class Outcome:
         command: Sequence[str],
         exit_code: int,
         run: Interval,
-        watch: Watch,
+        watch: DeviceWatch,
         directory: Path | None,
         *,
         since_ns: int = 0,

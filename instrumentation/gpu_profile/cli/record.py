@@ -12,7 +12,7 @@ import click
 from gpu_profile.cli.devices import chooser
 from gpu_profile.cli.ending import end_signals
 from gpu_profile.cli.options import Finite, backend_option, device_option, interval_option
-from gpu_profile.cli.watch import Watch
+from gpu_profile.cli.watch import DeviceWatch
 from gpu_profile.errors import RecordingError, UsageError
 from gpu_profile.units import si
 
@@ -51,7 +51,7 @@ def record(
 
     A process with regions that runs with GPU_PROFILE_RECORD=DIRECTORY records itself, its own GPUs included.
     """
-    watch = Watch(
+    watch = DeviceWatch(
         driver_spec,
         interval_s=interval,
         choose=chooser(devices, visible=False),
@@ -95,7 +95,7 @@ def _groups(words: Sequence[str]) -> Collection[str]:
     return ALL_GROUPS if "all" in words else LIBRARY_GROUPS | set(map(Group, set(words)))
 
 
-def _record(watch: Watch, recorder: Recorder, directory: Path, seconds: float | None, ended: list[int]) -> None:
+def _record(watch: DeviceWatch, recorder: Recorder, directory: Path, seconds: float | None, ended: list[int]) -> None:
     started = time.monotonic()
     end = float("inf") if seconds is None else started + seconds
     while not (ended or recorder.problem) and (left := end - time.monotonic()) > 0:

@@ -32,7 +32,7 @@ LATE_S: Final = 1.0
 RETENTION_S: Final = 2 * 3600.0
 
 
-class Watch:
+class DeviceWatch:
     """Reads the devices of the driver `spec` every `interval_s`, and records them into `directory` if there is one.
 
     `groups` of signals are read, those of the library unless others are named.

@@ -45,7 +45,7 @@ _TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SmiRow:
     """One device of a table: its values in quanta, and the reason for each that is absent."""
 
     device: Device
@@ -59,7 +59,7 @@ class Row:
         return _LOST in self.absent.values()
 
 
-def parse_table(text: str, fields: Sequence[str]) -> dict[str, Row]:
+def parse_table(text: str, fields: Sequence[str]) -> dict[str, SmiRow]:
     """The devices in nvidia-smi's CSV (no header, no units), by UUID. GpuBackendError if it is not such a table.
 
     A device that has no UUID (it fell off the bus) is left out.
@@ -78,7 +78,7 @@ def parse_table(text: str, fields: Sequence[str]) -> dict[str, Row]:
     return table
 
 
-def _row(cells: Mapping[str, str], number: int) -> Row | None:
+def _row(cells: Mapping[str, str], number: int) -> SmiRow | None:
     uuid = cells["uuid"]
     if _absence(uuid):
         return None
@@ -105,7 +105,7 @@ def _row(cells: Mapping[str, str], number: int) -> Row | None:
         memory_bytes=round(float(total) * MIB) if _NUMBER.fullmatch(total) else None,
     )
     version = cells["driver_version"]
-    return Row(device, "" if _absence(version) else version, values, absent)
+    return SmiRow(device, "" if _absence(version) else version, values, absent)
 
 
 def _absence(cell: str) -> str:

@@ -17,7 +17,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.history.archive import History
 from gpu_profile.history.column import Column
 from gpu_profile.history.histogram import Histogram
-from gpu_profile.history.rows import Extent, Ints, Rows, Table
+from gpu_profile.history.rows import Extent, Ints, Rows, RowTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Absorbed:
     extent: Extent
     histogram: Histogram | None
 
-    def with_rows(self, table: Table, start_ns: int) -> Absorbed:
+    def with_rows(self, table: RowTable, start_ns: int) -> Absorbed:
         """This and the rows of `table`, as far as they lie after `start_ns`."""
         until = int(table.ends[-1])
         rows = table.overlapping(start_ns, until)
@@ -50,7 +50,7 @@ class Absorbed:
         return Absorbed(until, merged, histogram)
 
 
-def _mass(table: Table, held: Rows, start_ns: int, rows: slice) -> int:
+def _mass(table: RowTable, held: Rows, start_ns: int, rows: slice) -> int:
     """The exact mass of the rows after `start_ns`: differences of sums may not fit in 64 bits."""
     if not table.counter:
         return _sum(held.values, held.weights)
@@ -92,7 +92,7 @@ class AnchoredColumn(Column):
     def _watched(self) -> bool:
         return bool(self._anchors)
 
-    def _leave(self, gone: Sequence[Table]) -> None:
+    def _leave(self, gone: Sequence[RowTable]) -> None:
         absorbed = {start: self._absorbed.get(start) for start in list(self._anchors)}
         for table in gone:
             for start, old in absorbed.items():
@@ -107,7 +107,7 @@ class AnchoredColumn(Column):
     def due(self, start_ns: int) -> bool:
         """Whether rows after `start_ns` are among the next that will be let go of."""
 
-        def read(hot: Table, history: History) -> bool:
+        def read(hot: RowTable, history: History) -> bool:
             if not self._older:
                 room = 2 * self.capacity - len(hot.ends)
                 return room <= self.capacity // 2 and start_ns < int(hot.ends[-1 - self.capacity // 2])
@@ -123,13 +123,13 @@ class AnchoredColumn(Column):
         held = self._absorbed.get(a_ns)
         return held if held is not None and held.until_ns <= b_ns else None
 
-    def _extent(self, a_ns: int, b_ns: int, hot: Table, history: History) -> Extent:
+    def _extent(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> Extent:
         held = self.absorbed(a_ns, b_ns)
         if held is None:
             return super()._extent(a_ns, b_ns, hot, history)
         return held.extent.with_part(super()._extent(held.until_ns, b_ns, hot, history))
 
-    def _distribution(self, a_ns: int, b_ns: int, hot: Table, history: History) -> tuple[Histogram | None, Rows]:
+    def _distribution(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> tuple[Histogram | None, Rows]:
         held = self.absorbed(a_ns, b_ns)
         if held is None:
             return super()._distribution(a_ns, b_ns, hot, history)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpu_profile.history.rows import Cumulative, Extent, Floats, Ints, Table, joined
+from gpu_profile.history.rows import Cumulative, Extent, Floats, Ints, RowTable, joined
 
 _PACKED: Final = struct.Struct("<qQQ")
 _LINE: Final = struct.Struct("<qQd")
@@ -85,7 +85,7 @@ def _numbers(n: int) -> Floats:
     return np.arange(n, dtype=np.float64)
 
 
-class Block(NamedTuple):
+class PackedRows(NamedTuple):
     """Rows in bytes. `shape` is empty where every row starts at the end of the one before; else lengths or gaps."""
 
     ends: bytes
@@ -97,7 +97,7 @@ class Block(NamedTuple):
 Shared = list[tuple[Ints, bytes]]
 
 
-def encode(table: Table, shared: Shared) -> Block:
+def encode(table: RowTable, shared: Shared) -> PackedRows:
     """A block of at least one row. Moments that `shared` has already are taken from there, others are put there."""
     ends = next((data for known, data in shared if np.array_equal(known, table.ends)), None)
     if ends is None:
@@ -110,10 +110,10 @@ def encode(table: Table, shared: Shared) -> Block:
         apart = pack(gaps) + b"G"
         shape = min(lengths, apart, key=len)
     values = table.growths(slice(0, len(table.ends))) if table.counter else table.values
-    return Block(ends, shape, pack(values))
+    return PackedRows(ends, shape, pack(values))
 
 
-def decode(block: Block, n: int, start: int, before: Cumulative, *, counter: bool) -> Table:
+def decode(block: PackedRows, n: int, start: int, before: Cumulative, *, counter: bool) -> RowTable:
     """The rows of a block whose first one starts at `start`, with the sums `before` it. A counter's values are lost."""
     ends = unpack_moments(block.ends, n)
     if block.shape.endswith(b"L"):
@@ -131,13 +131,13 @@ def decode(block: Block, n: int, start: int, before: Cumulative, *, counter: boo
     masses += before.mass
     covered = lengths.cumsum()
     covered += before.covered_ns
-    return Table(starts, ends, values, masses, covered, before.mass, counter)
+    return RowTable(starts, ends, values, masses, covered, before.mass, counter)
 
 
 class Piece(NamedTuple):
     """Rows of a view; for blocks that became one row, the peak of theirs."""
 
-    table: Table
+    table: RowTable
     peak: npt.NDArray[Any] | None
 
 
@@ -158,12 +158,12 @@ class History:
 
     __slots__ = ("_before", "_blocks", "_counter", "_edges", "_recent", "end_ns", "rows")
 
-    def __init__(self, blocks: Sequence[Block], edges: _Edges, before: Cumulative, *, counter: bool) -> None:
+    def __init__(self, blocks: Sequence[PackedRows], edges: _Edges, before: Cumulative, *, counter: bool) -> None:
         self._blocks = tuple(blocks)
         self._edges = edges
         self._before = before
         self._counter = counter
-        self._recent: tuple[tuple[int, Table], ...] = ()
+        self._recent: tuple[tuple[int, RowTable], ...] = ()
         #: How many rows there are.
         self.rows = int(edges.counts.sum())
         #: Where the last row ends; before all time if there is none.
@@ -176,7 +176,7 @@ class History:
         peaks = np.zeros(0, np.float64 if counter else np.int64)
         return cls((), _Edges(none, none, none, none, none, none, peaks), Cumulative(0, 0), counter=counter)
 
-    def with_block(self, table: Table, shared: Shared, small: int = 0) -> History:
+    def with_block(self, table: RowTable, shared: Shared, small: int = 0) -> History:
         """This history and a newer table of at least one row, in one block with a last one of fewer than `small`."""
         if self._blocks and self._edges.counts[-1] < small:
             last = len(self._blocks) - 1
@@ -228,7 +228,7 @@ class History:
             gone = max(gone, int(self._edges.ends.searchsorted(since_ns, "right")))
         return gone
 
-    def table(self, k: int) -> Table:
+    def table(self, k: int) -> RowTable:
         """The rows of the `k`-th block."""
         for known, table in self._recent:
             if known == k:
@@ -260,7 +260,7 @@ class History:
         lo = int(self._edges.ends.searchsorted(a_ns, "right"))
         return range(lo, max(lo, int(self._edges.starts.searchsorted(b_ns, "left"))))
 
-    def tables(self, a_ns: int, b_ns: int) -> list[Table]:
+    def tables(self, a_ns: int, b_ns: int) -> list[RowTable]:
         """The rows of the blocks that overlap `(a, b]`."""
         return [self.table(k) for k in self.overlapping(a_ns, b_ns)]
 
@@ -323,4 +323,4 @@ class History:
         # Without readings there is no peak: a row of no length has none either.
         starts = edges.starts[lo : lo + 1] if len(peaks) else ends
         peak = peaks.max(keepdims=True) if len(peaks) else np.zeros(1, peaks.dtype)
-        return Piece(Table(starts, ends, np.zeros(1, np.int64), masses, covered, before, self._counter), peak)
+        return Piece(RowTable(starts, ends, np.zeros(1, np.int64), masses, covered, before, self._counter), peak)

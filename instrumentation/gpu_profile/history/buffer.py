@@ -19,11 +19,11 @@ import numpy as np
 
 from gpu_profile.errors import TimelineError
 from gpu_profile.history.archive import History, Shared
-from gpu_profile.history.rows import Ints, Table, wrap
+from gpu_profile.history.rows import Ints, RowTable, wrap
 
 T = TypeVar("T")
 #: The rows in a buffer, and older ones.
-State = tuple[Table, History]
+State = tuple[RowTable, History]
 
 #: Looks at a buffer whose rows are being moved, one after another, before its writer counts as dead: about a second.
 PATIENCE: Final = 1_000_000
@@ -206,7 +206,7 @@ class Buffer:
         """Whether anybody wants the rows that are let go of."""
         return False
 
-    def _leave(self, gone: Sequence[Table]) -> None:
+    def _leave(self, gone: Sequence[RowTable]) -> None:
         """Rows are about to be let go of."""
 
     def _left(self) -> None:
@@ -214,13 +214,13 @@ class Buffer:
 
     # ------------------------------------------------------------------ reading
 
-    def _hot(self) -> Table:
+    def _hot(self) -> RowTable:
         first, length = self._header.item(_FIRST), self._header.item(_LENGTH)
         before = self._masses.item(first - 1) if first else 0
         starts, ends, values, masses, covered = self._rows[:, first:length]
-        return Table(starts, ends, values, masses, covered, before, self._counter)
+        return RowTable(starts, ends, values, masses, covered, before, self._counter)
 
-    def consistent(self, read: Callable[[Table, History], T]) -> T:
+    def consistent(self, read: Callable[[RowTable, History], T]) -> T:
         """`read(rows in the buffer, older ones)` without rows moving under it, which may take several reads.
 
         Raises TimelineError if the writer seems to have died between its two marks.
@@ -269,5 +269,5 @@ class Buffer:
         return self.consistent(_newest)
 
 
-def _newest(hot: Table, _: History) -> tuple[int, int, int] | None:
+def _newest(hot: RowTable, _: History) -> tuple[int, int, int] | None:
     return (int(hot.starts[-1]), int(hot.ends[-1]), int(hot.values[-1])) if len(hot.ends) else None

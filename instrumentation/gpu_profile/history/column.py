@@ -26,7 +26,7 @@ from gpu_profile.history.rows import (
     Floats,
     Ints,
     Rows,
-    Table,
+    RowTable,
     integrals,
     joined,
     maxima,
@@ -88,7 +88,7 @@ class Column(Buffer, Account):
         check_order(a_ns, b_ns)
         return self.consistent(lambda hot, history: self.exact(a_ns, b_ns, hot, history))
 
-    def exact(self, a_ns: int, b_ns: int, hot: Table, history: History) -> Cumulative:
+    def exact(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> Cumulative:
         """`integral` over rows that were taken out by `consistent`."""
         oldest = _oldest(hot, history)
         if oldest is None:
@@ -126,7 +126,7 @@ class Column(Buffer, Account):
         check_order(a_ns, b_ns)
         return self.consistent(lambda hot, history: self._extent(a_ns, b_ns, hot, history))
 
-    def _extent(self, a_ns: int, b_ns: int, hot: Table, history: History) -> Extent:
+    def _extent(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> Extent:
         mass, covered = self.exact(a_ns, b_ns, hot, history)
         a_ns, b_ns = max(a_ns, -FARTHEST), min(b_ns, FARTHEST)
         found = hot.extent(a_ns, b_ns, mass, covered)
@@ -137,7 +137,7 @@ class Column(Buffer, Account):
         check_order(a_ns, b_ns)
         return self.consistent(lambda hot, history: self._part(a_ns, b_ns, hot, history))
 
-    def _part(self, a_ns: int, b_ns: int, hot: Table, history: History) -> Rows:
+    def _part(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> Rows:
         a_ns, b_ns = max(a_ns, -FARTHEST), min(b_ns, FARTHEST)
         if a_ns >= history.end_ns:
             return hot.rows(a_ns, b_ns)
@@ -148,13 +148,13 @@ class Column(Buffer, Account):
         check_order(a_ns, b_ns)
         return self.consistent(lambda hot, history: self._distribution(a_ns, b_ns, hot, history))
 
-    def _distribution(self, a_ns: int, b_ns: int, hot: Table, history: History) -> tuple[Histogram | None, Rows]:
+    def _distribution(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> tuple[Histogram | None, Rows]:
         return None, self._part(a_ns, b_ns, hot, history)
 
     def edges(self, after_ns: int, until_ns: int) -> tuple[Ints, Ints, Ints]:
         """Starts, ends and masses of the rows that end in `(after, until]`, oldest first."""
 
-        def read(hot: Table, history: History) -> tuple[Ints, Ints, Ints]:
+        def read(hot: RowTable, history: History) -> tuple[Ints, Ints, Ints]:
             table = hot
             if after_ns < history.end_ns:
                 table = joined([*history.tables(after_ns, until_ns), hot])
@@ -176,7 +176,7 @@ class Column(Buffer, Account):
             return starts, ends
         return self.consistent(lambda hot, history: self._integrals(starts, ends, hot, history))
 
-    def _integrals(self, starts: Ints, ends: Ints, hot: Table, history: History) -> tuple[npt.NDArray[Any], Ints]:
+    def _integrals(self, starts: Ints, ends: Ints, hot: RowTable, history: History) -> tuple[npt.NDArray[Any], Ints]:
         if len(starts) > BATCH and history.worth_cutting(starts, ends, BATCH):
             # Few blocks at a time stay in the processor's cache.
             cuts = (slice(lo, lo + BATCH) for lo in range(0, len(starts), BATCH))
@@ -206,7 +206,7 @@ class Column(Buffer, Account):
         starts, ends = moments(starts, ends)
         scale = self.signal.quantum * (NS_PER_S if self._counter else 1)
 
-        def read(hot: Table, history: History) -> tuple[Floats, Bools]:
+        def read(hot: RowTable, history: History) -> tuple[Floats, Bools]:
             pieces = [Piece(hot, None)]
             if len(starts) and int(starts.min()) < history.end_ns:
                 pieces = [*history.view(starts, ends), *pieces]
@@ -218,13 +218,13 @@ class Column(Buffer, Account):
         return self.consistent(read)
 
 
-def _oldest(hot: Table, history: History) -> int | None:
+def _oldest(hot: RowTable, history: History) -> int | None:
     if len(history):
         return history.start_ns
     return int(hot.starts[0]) if len(hot.starts) else None
 
 
-def _cumulative(t_ns: int, hot: Table, history: History) -> Cumulative:
+def _cumulative(t_ns: int, hot: RowTable, history: History) -> Cumulative:
     if t_ns <= history.end_ns:
         return history.cumulative(t_ns)
     return hot.cumulative(t_ns) if len(hot.ends) else Cumulative(0, 0)

@@ -161,7 +161,7 @@ class Account:
         return True
 
 
-class Totals(Account):
+class SignalTotals(Account):
     """What one signal's rows add up to, and the newest of them: all that a scrape needs."""
 
     __slots__ = (
@@ -201,7 +201,7 @@ class Totals(Account):
         return Sample(self.signal, self._start if self.signal.kind is Kind.WINDOW_MEAN else end, end, self._value)
 
 
-class Busy:
+class BusyTotal:
     """Busy time by the best source that tells of each moment: it never goes back where another source takes over.
 
     `masses` are what counts of each source, in its quanta·ns, `covered_ns` the time that they tell of together, and
@@ -241,12 +241,12 @@ class Busy:
             self.signal, self.until_ns = signal, end
 
 
-class Recent(Totals):
-    """As `Totals`, with the rows of the newest second or more, which add to the device's busy time."""
+class Recent(SignalTotals):
+    """As `SignalTotals`, with the rows of the newest second or more, which add to the device's busy time."""
 
     __slots__ = ("_busy", "_rows")
 
-    def __init__(self, signal: Signal, busy: Busy) -> None:
+    def __init__(self, signal: Signal, busy: BusyTotal) -> None:
         super().__init__(signal)
         self._rows: deque[tuple[int, int, int]] = deque(maxlen=_RECENT)
         self._busy = busy
@@ -335,12 +335,12 @@ class Signals(Generic[_A]):
         return next((c for c, mark in told if newest - mark <= _SILENCE_NS), held[0] if held else None)
 
 
-class Ledger(Signals[Totals]):
+class Ledger(Signals[SignalTotals]):
     """What the signals of a device add up to, where nobody asks for their history."""
 
     def __init__(self, signals: Iterable[Signal] = ()) -> None:
-        self.busy = Busy()
+        self.busy = BusyTotal()
         super().__init__(signals)
 
-    def _opened(self, signal: Signal) -> Totals:
-        return Recent(signal, self.busy) if signal in BUSY_SOURCES else Totals(signal)
+    def _opened(self, signal: Signal) -> SignalTotals:
+        return Recent(signal, self.busy) if signal in BUSY_SOURCES else SignalTotals(signal)

@@ -66,7 +66,7 @@ class Extent(NamedTuple):
         return Extent(mass + other.mass, covered + other.covered_ns, peak, n + other.n, max(edge, other.edge_ns))
 
 
-class Table(NamedTuple):
+class RowTable(NamedTuple):
     """Rows, and the wrapped sums up to the end of each; `before` is the mass that came before the first.
 
     `values` of a counter are its readings: what a row grew by is the difference of two masses.
@@ -101,11 +101,11 @@ class Table(NamedTuple):
         lo = int(self.ends.searchsorted(a_ns, "right"))
         return slice(lo, max(lo, int(self.starts.searchsorted(b_ns, "left"))))
 
-    def between(self, lo: int, hi: int) -> Table:
+    def between(self, lo: int, hi: int) -> RowTable:
         """The rows from the one at `lo` up to, not including, the one at `hi`."""
         starts, ends, values, masses, covered, before, counter = self
         before = int(masses[lo - 1]) if lo else before
-        return Table(starts[lo:hi], ends[lo:hi], values[lo:hi], masses[lo:hi], covered[lo:hi], before, counter)
+        return RowTable(starts[lo:hi], ends[lo:hi], values[lo:hi], masses[lo:hi], covered[lo:hi], before, counter)
 
     def growths(self, rows: slice) -> Ints:
         """The masses of single rows."""
@@ -160,12 +160,12 @@ class Table(NamedTuple):
         return widest
 
 
-def joined(tables: Sequence[Table]) -> Table:
+def joined(tables: Sequence[RowTable]) -> RowTable:
     """Tables that follow each other as one."""
     if len(tables) == 1:
         return tables[0]
     starts, ends, values, masses, covered = (np.concatenate([table[i] for table in tables]) for i in range(5))
-    return Table(starts, ends, values, masses, covered, tables[0].before, tables[0].counter)
+    return RowTable(starts, ends, values, masses, covered, tables[0].before, tables[0].counter)
 
 
 class _Places(NamedTuple):
@@ -211,7 +211,7 @@ def _find(ends: Ints, moments: Ints) -> npt.NDArray[np.intp]:
     return ends.searchsorted(moments)
 
 
-def _places(table: Table, within: slice, moments: Ints) -> _Places:
+def _places(table: RowTable, within: slice, moments: Ints) -> _Places:
     """Where moments lie among the rows of `within`, the first of which starts before them and the last ends after."""
     ends, held = table.ends[within], table.covered[within]
     rows = _find(ends, moments)
@@ -236,7 +236,7 @@ def _places(table: Table, within: slice, moments: Ints) -> _Places:
     return _Places(rows, inside, after, covered, rows - 1, lengths, int(inside.max()))
 
 
-def _masses(table: Table, places: _Places, *, first: bool) -> Ints:
+def _masses(table: RowTable, places: _Places, *, first: bool) -> Ints:
     """Wrapped masses up to moments; `first` tells that some may lie in the first row of all."""
     masses = table.masses.take(places.rows)
     if not table.counter:
@@ -268,7 +268,7 @@ def _share(growth: Ints, places: _Places) -> Ints:
     return result
 
 
-def integrals(table: Table, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+def integrals(table: RowTable, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Masses, wrapped to int64, and covered ns of every interval; fastest in the order of their ends."""
     size, many = len(starts), len(table.ends)
     if size > BATCH:

@@ -15,7 +15,7 @@ from gpu_profile.catalogue.samples import Device
 from gpu_profile.history.anchors import AnchoredColumn
 from gpu_profile.history.archive import Shared
 from gpu_profile.history.column import Column
-from gpu_profile.history.ledger import Busy, Signals
+from gpu_profile.history.ledger import BusyTotal, Signals
 from gpu_profile.history.rows import Floats, Ints
 
 __all__ = ["HOT_ROWS", "SLOW_ROWS", "Column", "Floats", "Ints", "Timeline"]
@@ -81,9 +81,9 @@ class Timeline(Signals[AnchoredColumn]):
                 column.seal(until_ns, shared)
 
     @property
-    def busy(self) -> Busy:
+    def busy(self) -> BusyTotal:
         """Busy time by the source that is the best now."""
-        found, best = Busy(), self.best(BUSY_SOURCES)
+        found, best = BusyTotal(), self.best(BUSY_SOURCES)
         if best is not None and best.watermark_ns is not None:
             found.masses[best.signal], found.covered_ns = best.total_mass, best.total_covered_ns
             found.signal, found.until_ns = best.signal, best.watermark_ns

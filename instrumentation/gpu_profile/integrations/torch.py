@@ -123,7 +123,7 @@ class Instrumentation:
         self.remove()
 
     def _add_module(self, name: str, module: Any, items: Callable[..., float] | None) -> None:
-        hooks = _Hooks(name, self, items)
+        hooks = _RegionHooks(name, self, items)
         called = getattr(module, "_compiled_call_impl", None)
         if called is not None:  # by module.compile(), which compiles the hooks of the module itself
             module._compiled_call_impl = hooks.around(called)
@@ -134,7 +134,7 @@ class Instrumentation:
         self._undo += [before.remove, after.remove]
 
     def _add_optimizer(self, optimizer: Any) -> None:
-        hooks = _Hooks(OPTIMIZER, self, None)
+        hooks = _RegionHooks(OPTIMIZER, self, None)
         before = optimizer.register_step_pre_hook(hooks.before)
         after = optimizer.register_step_post_hook(hooks.after)
         self._undo += [before.remove, after.remove]
@@ -149,7 +149,7 @@ class Instrumentation:
         )
 
 
-class _Hooks:
+class _RegionHooks:
     """Before and after one module's forward, or one optimizer's step. A pickled copy does nothing."""
 
     def __init__(self, name: str, handle: Instrumentation | None, items: Callable[..., float] | None) -> None:
@@ -157,11 +157,11 @@ class _Hooks:
         self._handle = handle
         self._items = items
 
-    def __deepcopy__(self, memo: object) -> _Hooks:
+    def __deepcopy__(self, memo: object) -> _RegionHooks:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Hooks, (self.name, None, None)
+        return _RegionHooks, (self.name, None, None)
 
     def before(self, module: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - as PyTorch calls it
         # What is traced sees true here and nothing else of this.
@@ -211,7 +211,7 @@ def _leave_as_it_is(function: Any) -> None:
 def _is_hooked(module: Any) -> bool:
     hooks = [getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values()]
     hooks.append(getattr(getattr(module, "_compiled_call_impl", None), "gpu_profile_hooks", None))
-    return any(isinstance(one, _Hooks) and one._handle is not None and not one._handle.removed for one in hooks)
+    return any(isinstance(one, _RegionHooks) and one._handle is not None and not one._handle.removed for one in hooks)
 
 
 def _several(given: Any, kind: type, argument: str) -> list[Any]:

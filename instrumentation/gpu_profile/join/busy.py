@@ -17,15 +17,23 @@ from gpu_profile.join.reading import LATEST_GPM_NS, Reading, read
 from gpu_profile.join.trailing import (
     WINDOWS_AFTER,
     WINDOWS_BEFORE,
-    Bounds,
-    Fit,
+    BusyBounds,
     Readings,
+    TrailingFit,
     busy_between,
     fit,
     hull,
     merged,
 )
-from gpu_profile.join.window_search import LATE_NS, LONGEST_NS, Found, WindowFinder, readings_of, renewals, with_window
+from gpu_profile.join.window_search import (
+    LATE_NS,
+    LONGEST_NS,
+    WindowEstimate,
+    WindowFinder,
+    readings_of,
+    renewals,
+    with_window,
+)
 from gpu_profile.units import NS_PER_S
 
 #: Readings cover an interval if they do so for this share of it: stamps are whole microseconds.
@@ -45,7 +53,7 @@ _DELAYS_NS: Final = (0, LATEST_GPM_NS // 2, LATEST_GPM_NS)
 _finders: WeakKeyDictionary[Timeline, WindowFinder] = WeakKeyDictionary()
 
 
-class Busy(NamedTuple):
+class BusyTime(NamedTuple):
     """Busy seconds of an interval of `length_s`: the best guess, and what it is for sure not below and not above.
 
     `source` is the signal that told. `reason` says what keeps the guess from being sure: "" if nothing does.
@@ -84,7 +92,7 @@ def busy_time(
     readings: Mapping[Signal, Reading] | None = None,
     *,
     stamped: bool | None = None,
-) -> Busy | None:
+) -> BusyTime | None:
     """Busy seconds of one interval; None where the device tells nothing around it.
 
     By utilisation, whose window is looked for in the readings once per timeline, or by activity counters.
@@ -132,7 +140,9 @@ def widest_window_ns(timeline: Timeline) -> int | None:
     return None if found is None else max(found.windows)
 
 
-def _source(timeline: Timeline, stamped: bool | None, interval: Interval | None) -> tuple[Column, Found | None] | None:
+def _source(
+    timeline: Timeline, stamped: bool | None, interval: Interval | None
+) -> tuple[Column, WindowEstimate | None] | None:
     """What tells best how busy the device was, with what is known of a trailing sensor; None for nothing.
 
     Utilisation comes first where the driver stamps it, its window is known, and it covers all of the interval (without
@@ -157,7 +167,7 @@ def _covers(trailing: Column, tiles: Column | None, interval: Interval | None) -
     return reading is not None and reading.coverage >= _ALL
 
 
-def _learn(timeline: Timeline, column: Column, stamped: bool | None) -> Found | None:
+def _learn(timeline: Timeline, column: Column, stamped: bool | None) -> WindowEstimate | None:
     """What is known by now of the sensor behind a timeline's column; what was found before is not looked for again."""
     finder = _finders.get(timeline)
     if finder is None:
@@ -168,7 +178,7 @@ def _learn(timeline: Timeline, column: Column, stamped: bool | None) -> Found | 
 # ---------------------------------------------------------------------- utilisation
 
 
-def _by_windows(column: Column, found: Found, interval: Interval, reading: Reading | None) -> Busy | None:
+def _by_windows(column: Column, found: WindowEstimate, interval: Interval, reading: Reading | None) -> BusyTime | None:
     a, b = interval.start_ns, interval.end_ns
     widest = max(found.windows)
     many = _MANY_WINDOWS * (widest + found.stale_ns) if found.stale_ns else LONG_NS
@@ -196,13 +206,13 @@ def _by_windows(column: Column, found: Found, interval: Interval, reading: Readi
     return busy._replace(reason=reason) if len(every) < len(found.windows) else busy
 
 
-def _contradictory(signal: Signal, reading: Reading | None, interval: Interval) -> Busy:
+def _contradictory(signal: Signal, reading: Reading | None, interval: Interval) -> BusyTime:
     length = interval.end_ns - interval.start_ns
-    anything = Bounds(0.0 if reading is None else _overlap(reading, length), 0.0, float(length))
+    anything = BusyBounds(0.0 if reading is None else _overlap(reading, length), 0.0, float(length))
     return _busy(signal, anything, length, 0, "the readings contradict each other")
 
 
-def _by_window(readings: Readings, a_ns: int, b_ns: int, window_ns: int) -> Bounds | None:
+def _by_window(readings: Readings, a_ns: int, b_ns: int, window_ns: int) -> BusyBounds | None:
     these = with_window(readings, window_ns)
     bounds = busy_between(these, a_ns, b_ns, renewals(these.around(a_ns, b_ns, _WINDOWS_TO_GUESS)))
     if bounds is None:
@@ -215,16 +225,16 @@ def _by_window(readings: Readings, a_ns: int, b_ns: int, window_ns: int) -> Boun
     return bounds._replace(value_ns=bounds.high_ns) if len(around) and around.max() >= 1.0 else bounds
 
 
-def _narrow(bounds: Bounds, length_ns: int, apart_ns: int) -> bool:
+def _narrow(bounds: BusyBounds, length_ns: int, apart_ns: int) -> bool:
     value, low, high = bounds
     doubt = (high - low) / 2 if length_ns >= 2 * apart_ns else max(value - low, high - value)
     return doubt <= WIDEST_DOUBT * length_ns
 
 
-def _busy(source: Signal, bounds: Bounds, length_ns: int, apart_ns: int, reason: str) -> Busy:
+def _busy(source: Signal, bounds: BusyBounds, length_ns: int, apart_ns: int, reason: str) -> BusyTime:
     value, low, high = (part / NS_PER_S for part in bounds)
     narrow = _narrow(bounds, length_ns, apart_ns)
-    return Busy(value, low, high, length_ns / NS_PER_S, source, "" if narrow else reason)
+    return BusyTime(value, low, high, length_ns / NS_PER_S, source, "" if narrow else reason)
 
 
 def _overlap(reading: Reading, length_ns: int) -> float:
@@ -232,7 +242,7 @@ def _overlap(reading: Reading, length_ns: int) -> float:
     return min(1.0, reading.mean) * length_ns
 
 
-def _long(reading: Reading | None, interval: Interval, window_ns: int) -> Busy | None:
+def _long(reading: Reading | None, interval: Interval, window_ns: int) -> BusyTime | None:
     """Busy time of a long interval: an overlap sum, which is off by what windows take in beside the edges.
 
     The sum of trailing means is the mean of sums over the interval moved back by up to a window: by half of one on
@@ -248,14 +258,14 @@ def _long(reading: Reading | None, interval: Interval, window_ns: int) -> Busy |
     # A value that is cut off, not rounded, leaves out twice as much.
     above = doubt + signal.quantum / 2 * covered + length - covered
     low, high = max(0.0, total - doubt), min(float(length), total + above)
-    bounds = Bounds(min(max(_overlap(reading, length), low), high), low, high)
+    bounds = BusyBounds(min(max(_overlap(reading, length), low), high), low, high)
     return _busy(signal, bounds, length, 0, "readings cover too little of it")
 
 
 # ---------------------------------------------------------------------- activity counters
 
 
-def _by_tiles(column: Column, interval: Interval, reading: Reading | None) -> Busy | None:
+def _by_tiles(column: Column, interval: Interval, reading: Reading | None) -> BusyTime | None:
     """Busy time by counters that are read as deltas: tiles, whose edges lie at the counter's last renewal.
 
     It renews itself at an even pace (GPM: every 100 ms), at a phase that nobody is told, and is published by one that
@@ -271,7 +281,7 @@ def _by_tiles(column: Column, interval: Interval, reading: Reading | None) -> Bu
     if not len(ends) or ends[-1] <= a or starts[0] >= b:
         return None
     shares = masses // (ends - starts) * column.signal.quantum
-    fits: list[Fit] = []
+    fits: list[TrailingFit] = []
     # Between two phases that are tried, and for what is read late, edges may be this far off.
     step = period // _PHASES
     doubt = step + 2.0 * LATE_NS
@@ -290,7 +300,7 @@ def _by_tiles(column: Column, interval: Interval, reading: Reading | None) -> Bu
     # Around an interval without any work, or full of it, what rounding leaves room for is no guess.
     around = shares[(ends > a - period) & (starts < b + period)]
     value = low if (around <= 0).all() else high if (around >= 1).all() else every.value_ns
-    bounds = Bounds(min(max(value, low), high), low, high)
+    bounds = BusyBounds(min(max(value, low), high), low, high)
     reason = f"too short for a counter that renews itself every {period / 1e6:.0f} ms"
     if int(ends[-1]) < b:
         reason = "no reading covers its end yet"

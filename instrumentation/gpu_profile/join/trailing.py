@@ -79,7 +79,7 @@ def merged(tiles: Readings, since_ns: int, until_ns: int) -> Readings:
     return less
 
 
-class Bounds(NamedTuple):
+class BusyBounds(NamedTuple):
     """Busy ns of an interval: the best guess, and what it is for sure not below and not above."""
 
     value_ns: float
@@ -87,23 +87,23 @@ class Bounds(NamedTuple):
     high_ns: float
 
 
-class Fit(NamedTuple):
+class TrailingFit(NamedTuple):
     """Bounds by readings of exact moments, and how much of them is not explained by a load that changes at the
     interval's edges alone, in ns: of several that are possible, the one that leaves least is likeliest."""
 
     rest_ns: float
-    bounds: Bounds
+    bounds: BusyBounds
 
 
-def hull(found: Iterable[Bounds]) -> Bounds | None:
+def hull(found: Iterable[BusyBounds]) -> BusyBounds | None:
     """What holds if any one of some bounds does, with the first one's guess; None of none."""
     every = list(found)
     if not every:
         return None
-    return Bounds(every[0].value_ns, min(b.low_ns for b in every), max(b.high_ns for b in every))
+    return BusyBounds(every[0].value_ns, min(b.low_ns for b in every), max(b.high_ns for b in every))
 
 
-def fit(readings: Readings, a_ns: int, b_ns: int) -> Fit | None:
+def fit(readings: Readings, a_ns: int, b_ns: int) -> TrailingFit | None:
     """Busy time of `(a, b]` by all of some readings of exact moments; None if no load can give them."""
     length = float(b_ns - a_ns)
     tube = solve(readings, a_ns, length)
@@ -111,10 +111,12 @@ def fit(readings: Readings, a_ns: int, b_ns: int) -> Fit | None:
         return None
     low, high = tube.bounds(length)
     rest, value = _split(tube, np.unique(readings.latest - a_ns).astype(np.float64), length)
-    return Fit(rest, Bounds(min(max(value, low), high), low, high))
+    return TrailingFit(rest, BusyBounds(min(max(value, low), high), low, high))
 
 
-def busy_between(readings: Readings, a_ns: int, b_ns: int, guesses: Iterable[Sequence[Readings]] = ()) -> Bounds | None:
+def busy_between(
+    readings: Readings, a_ns: int, b_ns: int, guesses: Iterable[Sequence[Readings]] = ()
+) -> BusyBounds | None:
     """Busy time of `(a, b]`; None if no load can give these readings. Without any: from nothing to all.
 
     `guesses`: where moments are uncertain, groups of exact ones, likelier groups first. The best guess goes by those of
@@ -132,14 +134,14 @@ def busy_between(readings: Readings, a_ns: int, b_ns: int, guesses: Iterable[Seq
         return None
     low, high = tube.bounds(float(b_ns - a_ns))
     enough = _NOTHING * readings.quantum * float(near.windows.max())
-    best: Fit | None = None
+    best: TrailingFit | None = None
     for group in guesses:
         fits = [found for part in group if (found := fit(part, a_ns, b_ns)) is not None]
         best = min([*fits, best] if best else fits, default=None)
         if best is not None and best.rest_ns <= enough:
             break
     value = (low + high) / 2 if best is None else best.bounds.value_ns
-    return Bounds(min(max(value, low), high), low, high)
+    return BusyBounds(min(max(value, low), high), low, high)
 
 
 class Tube(NamedTuple):

@@ -53,7 +53,7 @@ _PHASES: Final = 20
 _MOST_PERIODS: Final = 3
 
 
-class Found(NamedTuple):
+class WindowEstimate(NamedTuple):
     """What is known of a sensor up to `until_ns`.
 
     `stamped`: the driver stamps the moments of its readings, `spacing_ns` apart; else they were polled, that far apart,
@@ -88,9 +88,9 @@ class WindowFinder:
 
     def __init__(self, *, stamped: bool | None = None) -> None:
         self._stamped = stamped
-        self._found: Found | None = None
+        self._found: WindowEstimate | None = None
 
-    def learn(self, column: Column) -> Found | None:
+    def learn(self, column: Column) -> WindowEstimate | None:
         """Look through the readings that are new; None while there are too few."""
         found, mark = self._found, column.watermark_ns
         if mark is None or (found is not None and mark == found.until_ns):
@@ -106,7 +106,7 @@ class WindowFinder:
         return found
 
 
-def readings_of(column: Column, found: Found, since_ns: int, until_ns: int) -> Readings:
+def readings_of(column: Column, found: WindowEstimate, since_ns: int, until_ns: int) -> Readings:
     """The readings of an interval as what they are worth; their windows are still to be set."""
     ends, shares = _rows(column, since_ns, until_ns)
     return _readings(ends, shares, found.stamped, found.stale_ns, column.signal)
@@ -149,7 +149,9 @@ def _rows(column: Column, since_ns: int, until_ns: int) -> tuple[Ints, Floats]:
     return ends[held], masses[held] // lengths[held] * column.signal.quantum
 
 
-def _learn(before: Found | None, ends: Ints, shares: Floats, signal: Signal, stamped: bool | None) -> Found:
+def _learn(
+    before: WindowEstimate | None, ends: Ints, shares: Floats, signal: Signal, stamped: bool | None
+) -> WindowEstimate:
     if stamped is None:
         stamped = not (ends % 1000).any()
     spacing = int(np.median(np.diff(ends)))
@@ -168,7 +170,7 @@ def _learn(before: Found | None, ends: Ints, shares: Floats, signal: Signal, sta
     against = tuple(
         moves + (_faster(readings, w, since) if w > least else 0) for w, moves in zip(candidates, against, strict=True)
     )
-    found = Found(int(ends[-1]), stamped, spacing, stale, candidates, against, known)
+    found = WindowEstimate(int(ends[-1]), stamped, spacing, stale, candidates, against, known)
     if not found.alive:
         # The sensor is another one than it was, such as after a change of the driver.
         return found._replace(against=(0,) * len(candidates), known_ns=0)

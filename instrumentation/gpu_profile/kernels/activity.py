@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.kernels.joining.columns import CODES, KINDS, Columns, Numbers
+from gpu_profile.kernels.joining.columns import CODES, KINDS, Numbers, RecordArrays
 from gpu_profile.kernels.joining.idle import Idle, idle_between
 from gpu_profile.kernels.joining.intervals import Cover
-from gpu_profile.kernels.joining.work import Work, gpu_work
+from gpu_profile.kernels.joining.work import OperationTable, gpu_work
 from gpu_profile.kernels.records import Kind, Record
 from gpu_profile.kernels.sums import TimeSums
 from gpu_profile.regimes.evidence import Evidence
@@ -86,12 +86,12 @@ class Activity(TimeSums):
 
 def measure(records: Iterable[Record]) -> Activity | None:
     """Add up what ran; None if no GPU operation is among the records. Reads them once, in any order."""
-    columns = Columns(records)
+    columns = RecordArrays(records)
     work, _ = gpu_work(columns)
     return activity_of(columns, work)
 
 
-def activity_of(columns: Columns, work: Work) -> Activity | None:
+def activity_of(columns: RecordArrays, work: OperationTable) -> Activity | None:
     """The same of columns, and of their operations as they were joined with calls."""
     if not len(work.starts):
         return None

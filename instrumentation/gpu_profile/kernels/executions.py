@@ -16,7 +16,7 @@ from gpu_profile.regions.session.session import Session
 MOST_EXECUTIONS: Final = 20_000
 
 
-class Watch:
+class ExecutionWatch:
     """The session of this process, and every later one, tells `watcher` of executions from `begin` to `end`."""
 
     def __init__(self, watcher: Watcher) -> None:

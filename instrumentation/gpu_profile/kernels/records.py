@@ -114,7 +114,7 @@ class Allocation(NamedTuple):
     asynchronous: bool = False
 
 
-class Counted(NamedTuple):
+class RangeCounters(NamedTuple):
     """Hardware counters of one range, which is named after the one kernel in it, or after a region."""
 
     name: str
@@ -122,4 +122,4 @@ class Counted(NamedTuple):
     values: Mapping[str, float]
 
 
-Record = Operation | Call | Range | Operator | Launched | Allocation | Counted
+Record = Operation | Call | Range | Operator | Launched | Allocation | RangeCounters

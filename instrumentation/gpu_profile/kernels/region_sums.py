@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_profile.kernels.joining.columns import CODES, NONE, Columns, Numbers
+from gpu_profile.kernels.joining.columns import CODES, NONE, Numbers, RecordArrays
 from gpu_profile.kernels.joining.idle import Idle, IdleTimes
 from gpu_profile.kernels.joining.intervals import Cover
 from gpu_profile.kernels.joining.placing import Placing
-from gpu_profile.kernels.joining.work import Work
+from gpu_profile.kernels.joining.work import OperationTable
 from gpu_profile.kernels.memory.region import levels_of, region_memory
 from gpu_profile.kernels.records import Kind
 from gpu_profile.kernels.region import RegionKernels
@@ -31,7 +31,7 @@ _WAITING: Final = "Synchronize"
 class _Device:
     """All that ran on one device, whoever launched it."""
 
-    def __init__(self, work: Work, here: NDArray[np.bool_]) -> None:
+    def __init__(self, work: OperationTable, here: NDArray[np.bool_]) -> None:
         kinds, starts, ends = work.kinds[here], work.starts[here], work.ends[here]
         kernel, transfer = kinds == CODES[Kind.KERNEL], kinds == CODES[Kind.TRANSFER]
         self.busy = Cover(starts, ends)
@@ -60,7 +60,7 @@ class _Members:
 class Adder:
     """Adds up regions of one recording."""
 
-    def __init__(self, columns: Columns, work: Work, placing: Placing, *, on_host: bool) -> None:
+    def __init__(self, columns: RecordArrays, work: OperationTable, placing: Placing, *, on_host: bool) -> None:
         self._work, self._placing, self._on_host = work, placing, on_host
         self._columns, self._ranges, self._calls, self._names = columns, columns.ranges, columns.calls, columns.names
         self._devices = {

@@ -13,11 +13,11 @@ import numpy as np
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.activity import Activity, activity_of
 from gpu_profile.kernels.counters.sums import Counters, Matched
-from gpu_profile.kernels.joining.columns import NONE, Columns
+from gpu_profile.kernels.joining.columns import NONE, RecordArrays
 from gpu_profile.kernels.joining.placing import place
 from gpu_profile.kernels.joining.work import gpu_work, host_work
 from gpu_profile.kernels.memory.timeline import MemorySteps, memory_timeline
-from gpu_profile.kernels.records import Allocation, Counted, Record
+from gpu_profile.kernels.records import Allocation, RangeCounters, Record
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.region_sums import Adder
 from gpu_profile.kernels.sums import KernelSum
@@ -46,7 +46,7 @@ class ReportData:
     dropped: int | None
     on_host: bool
     counted: Matched | None
-    columns: Columns
+    columns: RecordArrays
     _adder: Adder
     _outermost: Mapping[str, Sequence[int]]
     cut: str = ""
@@ -58,7 +58,7 @@ class ReportData:
         *,
         source: str = "",
         dropped: int | None = None,
-        counted: Iterable[Counted] | None = None,
+        counted: Iterable[RangeCounters] | None = None,
         notes: Mapping[str, int] | None = None,
     ) -> Self:
         """Join operations with the calls that launched them, and calls with the regions that they were made in.
@@ -66,7 +66,7 @@ class ReportData:
         `counted` are counters of another run of the same program, joined by the names of kernels; without them, those
         among the records are. `notes` counts what whoever reads the records left out.
         """
-        columns = Columns(records)
+        columns = RecordArrays(records)
         work, unjoined = gpu_work(columns)
         names = columns.names
         # Counters are recorded without the kernels that they are of.

@@ -12,7 +12,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
 
-from gpu_profile.kernels.records import HOST, Allocation, Call, Counted, Kind, Operation, Operator, Range, Record
+from gpu_profile.kernels.records import HOST, Allocation, Call, Kind, Operation, Operator, Range, RangeCounters, Record
 
 #: Half of what int64 holds, so that ends and differences fit as well.
 LATEST: Final = 1 << 62
@@ -132,7 +132,7 @@ def _allocation(event: Event) -> Allocation | None:
     )
 
 
-def _counted(event: Event) -> Counted:
+def _counted(event: Event) -> RangeCounters:
     arguments = _arguments(event)
     device = _device(arguments.get("device", event.get("pid")))
     values = {}
@@ -142,7 +142,7 @@ def _counted(event: Event) -> Counted:
             values[_text(name)] = number
     if not values:
         raise UnusableError("no counters")
-    return Counted(_text(event.get("name")), device, values)
+    return RangeCounters(_text(event.get("name")), device, values)
 
 
 #: What makes a record of an event, by its phase and category. None from it: an event of no interest.

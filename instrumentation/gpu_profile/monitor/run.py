@@ -24,7 +24,7 @@ from gpu_profile.monitor.gpu_summary import GpuSample, GpuSummary, join_notes, s
 from gpu_profile.monitor.holds import Hold, hold
 from gpu_profile.monitor.options import Options
 from gpu_profile.monitor.pauses import Pauses
-from gpu_profile.monitor.trace import Trace
+from gpu_profile.monitor.trace import UtilisationTrace
 from gpu_profile.regions.frameworks import current_device, find_sync
 from gpu_profile.regions.region import region
 from gpu_profile.regions.session import process
@@ -66,7 +66,7 @@ class Run:
         self._notes: list[str] = []
         self._hold: Hold | None = None
         self._anchored: list[tuple[Timeline, int]] = []
-        self._traces: dict[str, dict[Signal, Trace]] = {}
+        self._traces: dict[str, dict[Signal, UtilisationTrace]] = {}
         self._sync: Callable[[], object] | None = None
         self._synced = False
 
@@ -104,7 +104,7 @@ class Run:
             # A run that outlives the history is read as what its anchor took in, and the rest.
             first_ns = self.start_ns + nanoseconds(self.options.warmup_s)
             for timeline in self._timelines():
-                self._traces[timeline.device.uuid] = {signal: Trace(first_ns) for signal in BUSY_SOURCES}
+                self._traces[timeline.device.uuid] = {signal: UtilisationTrace(first_ns) for signal in BUSY_SOURCES}
                 timeline.anchor(first_ns)
                 self._anchored.append((timeline, first_ns))
 

@@ -13,7 +13,7 @@ MOST_STEPS: Final = 8 * TRACE
 FIRST_STEP_NS: Final = 10_000_000
 
 
-class Trace:
+class UtilisationTrace:
     """The utilisation of a run of any length, by steps of which there are never many: full, they are merged in pairs.
 
     What the history of a device has let go of is still in here.

@@ -39,7 +39,7 @@ class RecordType(IntEnum):
     END = 8
 
 
-class Record(NamedTuple):
+class FileRecord(NamedTuple):
     """An intact record: its type number, its payload (still deflated), and where its frame lies in the file."""
 
     type: int
@@ -80,7 +80,7 @@ def frame(kind: int, content: bytes) -> bytes:
     return _FRAME.pack(_MARK, kind, len(payload), crc) + payload
 
 
-def frames(data: bytes) -> Iterator[Record]:
+def frames(data: bytes) -> Iterator[FileRecord]:
     """The intact records of a file's bytes, in order. What lies between two of them is damaged."""
     at = HEADER_SIZE
     while (at := data.find(_MARK, at)) >= 0:
@@ -92,7 +92,7 @@ def frames(data: bytes) -> Iterator[Record]:
             at = record.end
 
 
-def _frame_at(data: bytes, at: int) -> Record | None:
+def _frame_at(data: bytes, at: int) -> FileRecord | None:
     if at + _FRAME.size > len(data):
         return None
     _, kind, length, crc = _FRAME.unpack_from(data, at)
@@ -102,7 +102,7 @@ def _frame_at(data: bytes, at: int) -> Record | None:
     payload = data[start : start + length]
     if zlib.crc32(payload, zlib.crc32(_CHECKED.pack(kind, length))) != crc:
         return None
-    return Record(kind, payload, at, start + length)
+    return FileRecord(kind, payload, at, start + length)
 
 
 def inflate(payload: bytes) -> bytes:

@@ -18,7 +18,7 @@ from gpu_profile.catalogue import signal as signal_row
 from gpu_profile.catalogue.samples import Device, Event
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording.columns import Block, Column, decode_blocks
-from gpu_profile.recording.format import HEADER_SIZE, SUFFIX, Record, RecordType, frames, header_problem, inflate
+from gpu_profile.recording.format import HEADER_SIZE, SUFFIX, FileRecord, RecordType, frames, header_problem, inflate
 from gpu_profile.recording.records import ProcessInfo, SpanRecord, from_fields
 from gpu_profile.units import NS_PER_S
 
@@ -278,7 +278,7 @@ class _Found:
         self.lost_bytes += size
         self.problems.append(problem)
 
-    def _record(self, path: Path, record: Record) -> None:
+    def _record(self, path: Path, record: FileRecord) -> None:
         if record.type == RecordType.SAMPLES:
             # All blocks of a record are decoded before one is kept, so that a malformed record leaves nothing behind.
             for block in list(decode_blocks(inflate(record.payload))):
@@ -347,14 +347,14 @@ def _processes(pids: Sequence[int]) -> str:
     return f"{len(pids)} process{'es' if len(pids) > 1 else ''} (pid {numbers})"
 
 
-def _object(record: Record) -> dict[str, Any]:
+def _object(record: FileRecord) -> dict[str, Any]:
     return dict(json.loads(inflate(record.payload)))
 
 
-def _objects(record: Record) -> list[Mapping[str, Any]]:
+def _objects(record: FileRecord) -> list[Mapping[str, Any]]:
     objects: list[Mapping[str, Any]] = json.loads(inflate(record.payload))
     return objects
 
 
-def _list(record: Record, kind: type[_T]) -> list[_T]:
+def _list(record: FileRecord, kind: type[_T]) -> list[_T]:
     return [from_fields(kind, found) for found in _objects(record)]

@@ -40,7 +40,7 @@ _ATTRIBUTES: Final[Mapping[str, names.Attribute]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class RegionOperation:
     """One operation, as it ran within one execution of a region. None: not known; `reason` says why.
 
     `flops` and `bytes` are what the whole execution did, however often it ran the operation; `at_least` the FLOPs of
@@ -82,13 +82,13 @@ class Operation:
         return {name: value for name, value in values.items() if value not in (None, "") and _fits(value)}
 
     @staticmethod
-    def of_attributes(found: Mapping[str, Any]) -> Operation | None:
+    def of_attributes(found: Mapping[str, Any]) -> RegionOperation | None:
         """The reverse, from any attributes; None if they are of no operation, or one of them cannot be its."""
         if names.OPERATION_N.name not in found:
             return None
         try:
             values = {field: row.of(found) for field, row in _ATTRIBUTES.items() if field != "intensity"}
-            return Operation(**{field: value for field, value in values.items() if value is not None})
+            return RegionOperation(**{field: value for field, value in values.items() if value is not None})
         except (TypeError, OverflowError):
             return None
 
@@ -97,7 +97,7 @@ def _fits(value: AttributeValue) -> bool:
     return not isinstance(value, int) or value <= _LARGEST
 
 
-class Operations:
+class RegionOperations:
     """What the operations of one region did in all. None: no execution told.
 
     `precision` is empty if they differ, or none told; `reason` the newest word on what is not known. `whole_ns` is the
@@ -119,7 +119,7 @@ class Operations:
         #: time, as those who did most count most.
         self._sums: dict[str, tuple[float, int]] = {}
 
-    def add(self, operation: Operation, ns: int) -> None:
+    def add(self, operation: RegionOperation, ns: int) -> None:
         """Add an execution that took so long."""
         ns = max(1, ns)  # a clock with coarse steps must not make it count for nothing
         self.n += operation.n

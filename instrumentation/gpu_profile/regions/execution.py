@@ -8,7 +8,7 @@ from typing import Final
 
 from gpu_profile.catalogue.samples import Interval
 from gpu_profile.regimes.kernel_work import AttributeValue, KernelWork
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions.streams import UNMARKED, Stream
 
 #: Who waits for what a profiler's window says of an execution waits at most this long after its end.
@@ -35,7 +35,7 @@ class Execution:
     #: Whether a span of it is exported.
     sampled: bool = False
     #: What the profiler of operations measured within it.
-    operation: Operation | None = None
+    operation: RegionOperation | None = None
     #: What a profiler's records say of it.
     kernels: KernelWork | None = None
     #: Whether `kernels` is still to come: a window of the profiler in which it ran is not read yet.

@@ -15,7 +15,7 @@ from gpu_profile.regions.running import Running, begun
 from gpu_profile.regions.session.session import Session
 
 
-class _Body:
+class _GeneratorBody:
     """A generator's body runs inside its region; what its caller does between two steps does not.
 
     A context variable that a generator sets stays set while it is suspended, so both sides' values are kept apart.
@@ -81,7 +81,7 @@ def generator(start: Callable[[], Running], function: Callable[..., Generator[An
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        body, inner, error = _Body(start()), function(*args, **kwargs), None
+        body, inner, error = _GeneratorBody(start()), function(*args, **kwargs), None
         step, value = inner.send, None
         try:
             while True:
@@ -113,7 +113,7 @@ def async_generator(
 
     @functools.wraps(function)
     async def run(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        body, inner, error = _Body(start()), function(*args, **kwargs), None
+        body, inner, error = _GeneratorBody(start()), function(*args, **kwargs), None
         step, value = inner.asend, None
         try:
             while True:

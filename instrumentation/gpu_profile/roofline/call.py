@@ -27,7 +27,7 @@ _LATER: Final[dict[type, str]] = {
 }
 
 
-class Call(Generic[T]):
+class BoundCall(Generic[T]):
     """A function with its arguments, and what is known beforehand of the work that it does.
 
     `work` is None if it can only be counted while it runs. Making one runs nothing of the user's. TypeError for what

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from weakref import ref
 
 from gpu_profile.regimes import Regime, Thresholds
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions.region import region
-from gpu_profile.roofline.call import Call, name_of, undone
+from gpu_profile.roofline.call import BoundCall, name_of, undone
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.machines.machine import Machine, Timing
 from gpu_profile.roofline.position import place
@@ -30,7 +30,7 @@ _ANY: Final = ()
 
 class _Answer(NamedTuple):
     regime: str
-    operation: Operation
+    operation: RegionOperation
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Light:
         except TypeError:  # a callable object that cannot be hashed
             return _Known(name_of(function), unknown_work("the function cannot be looked up"))
         if known is None:
-            call = Call(function, args, kwargs)
+            call = BoundCall(function, args, kwargs)
             call.check_device(self._machine)
             # Without shapes the work of this call says nothing of the next.
             work = call.work if shapes is not None else None
@@ -97,7 +97,7 @@ class Light:
 
     def _answer(self, known: _Known, timing: Timing, result: object) -> _Answer:
         if (later := undone(result)) is not None:
-            return _Answer(str(Regime.UNKNOWN), Operation(reason=later))
+            return _Answer(str(Regime.UNKNOWN), RegionOperation(reason=later))
         device_s, _, faults = timing
         # Four leading binary digits of the nanoseconds, and the order of magnitude of the first touches.
         nanoseconds = int(device_s * 1e9)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds, Verdict
 from gpu_profile.regions.region import Region, region
 from gpu_profile.roofline import doubling
-from gpu_profile.roofline.call import Call, not_counted, undone
+from gpu_profile.roofline.call import BoundCall, not_counted, undone
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.counting.known import counting
 from gpu_profile.roofline.machines.machine import Machine, Memory, Timing
@@ -49,7 +49,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class RunCount:
     """How often a call runs, all of it by the caller's wish. By default once.
 
     `warmup` runs are not timed, `repeats` are. `flush` overwrites the caches before each. `passes=2` adds one that is
@@ -83,11 +83,11 @@ class Runs:
 
 
 def measure(
-    call: Call[T],
+    call: BoundCall[T],
     machine: Machine,
     ceilings: Ceilings,
     *,
-    runs: Runs,
+    runs: RunCount,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     regions: bool = True,
 ) -> tuple[T, Measurement]:
@@ -97,7 +97,7 @@ def measure(
     """
     if runs.growth:
         doubling.choices(call.args, call.kwargs)  # nothing to double is said before anything runs
-    series = _Series(call, machine, ceilings, runs)
+    series = _RunSeries(call, machine, ceilings, runs)
     for _ in range(runs.warmup):
         series.run()
     if runs.warmup:
@@ -124,10 +124,10 @@ def measure(
     )
 
 
-class _Series(Generic[T]):
+class _RunSeries(Generic[T]):
     """The runs of one call, and what they have told so far."""
 
-    def __init__(self, call: Call[T], machine: Machine, ceilings: Ceilings, runs: Runs) -> None:
+    def __init__(self, call: BoundCall[T], machine: Machine, ceilings: Ceilings, runs: RunCount) -> None:
         self._call, self._machine, self._ceilings, self._runs = call, machine, ceilings, runs
         #: None until the first run has counted it.
         self._work = call.work

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds, Verdict, classify
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.roofline.ceilings.ceilings import Ceiling, Ceilings
 from gpu_profile.roofline.machines.machine import Timing
 from gpu_profile.roofline.precision import Precision
@@ -71,11 +71,11 @@ class Position:
         return None if self.memory is None else self.memory - (self.first_touch or 0.0)
 
     @property
-    def operation(self) -> Operation:
+    def operation(self) -> RegionOperation:
         """What regions, spans and recordings keep of it."""
         # Launches that ran beside the work took nothing from it.
         left = max(0.0, 1.0 - max(self.compute or 0.0, self.memory or 0.0))
-        return Operation(
+        return RegionOperation(
             flops=self.work.flops,
             at_least=self.work.at_least,
             bytes=self.work.bytes,

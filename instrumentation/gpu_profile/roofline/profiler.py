@@ -10,13 +10,13 @@ from typing import Any, Final, TypeVar
 from gpu_profile.errors import UsageError
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Thresholds
 from gpu_profile.roofline import banner
-from gpu_profile.roofline.call import Call
+from gpu_profile.roofline.call import BoundCall
 from gpu_profile.roofline.ceilings.cache import ceilings_for
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.light import Light
 from gpu_profile.roofline.machines import devices
 from gpu_profile.roofline.machines.machine import Machine
-from gpu_profile.roofline.measurement import Measurement, Runs, measure
+from gpu_profile.roofline.measurement import Measurement, RunCount, measure
 from gpu_profile.roofline.profile import as_profile
 
 T = TypeVar("T")
@@ -91,8 +91,8 @@ class GPUProfiler:
             if (repeats, warmup, flush, passes, growth, flops, bytes, name) != _DEFAULTS:
                 raise ValueError("lightweight=True takes none of the other options: leave them out, or it")
             return self._light.profile(function, args, kwargs)
-        runs = Runs(repeats=repeats, warmup=warmup, flush=flush, passes=passes, growth=growth)
-        call = Call(function, args, kwargs, name=name, flops=flops, bytes=bytes)
+        runs = RunCount(repeats=repeats, warmup=warmup, flush=flush, passes=passes, growth=growth)
+        call = BoundCall(function, args, kwargs, name=name, flops=flops, bytes=bytes)
         result, found = self.measure(call, runs)
         return result, as_profile(found)
 
@@ -123,7 +123,7 @@ class GPUProfiler:
             "regime": profile["regime"],
         }
 
-    def measure(self, call: Call[T], runs: Runs) -> tuple[T, Measurement]:
+    def measure(self, call: BoundCall[T], runs: RunCount) -> tuple[T, Measurement]:
         """The typed form of `profile_with_result`."""
         call.check_device(self.machine)
         return measure(call, self.machine, self.ceilings, runs=runs, thresholds=self.thresholds, regions=self.regions)

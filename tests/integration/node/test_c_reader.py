@@ -16,7 +16,7 @@ from unit.driver.node.rings import writer
 from gpu_profile.catalogue import SIGNALS, Kind, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.driver.node.layout import POINT, Column, LayoutError, Stream, read_head
+from gpu_profile.driver.node.layout import POINT, LayoutError, RowCell, RowRing, read_head
 from gpu_profile.driver.node.reader import RingReader
 
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror", "-std=c11", "-D_GNU_SOURCE")
@@ -102,7 +102,7 @@ def written(
     return directory / ring.name, sent
 
 
-def streams_of(path: Path) -> tuple[Stream, ...]:
+def streams_of(path: Path) -> tuple[RowRing, ...]:
     return read_head(path.read_bytes(), path.stat().st_size).streams
 
 
@@ -177,7 +177,7 @@ def test_a_damaged_row_is_passed_over(program: Path, tmp_path: Path, back: int) 
     assert (list(found.values()) == before) == (back > 0)
 
 
-def _rows(data: bytes, stream: Stream) -> int:
+def _rows(data: bytes, stream: RowRing) -> int:
     """How many rows there are in a stream that has not come round."""
     return max(int(row[0]) for row in stream.row.iter_unpack(data[stream.offset : stream.end]))
 
@@ -266,7 +266,7 @@ def check(data: bytes | bytearray) -> int:
 
 def test_the_page_has_the_numbers_of_the_check() -> None:
     page = (Path(__file__).parents[3] / "docs" / "node-timeline.md").read_text(encoding="utf-8")
-    stream = Stream("fast", 1000, 16, [Column("energy", b"c", rows.ENERGY)])
+    stream = RowRing("fast", 1000, 16, [RowCell("energy", b"c", rows.ENERGY)])
     row = struct.pack("<QqQ", 1, 1_700_000_000_000_000_000, 2**64 - 5)
     assert f"have the check {stream.check(row, 2)}." in page
     assert f"the point {POINT}:" in page

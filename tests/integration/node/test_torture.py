@@ -27,7 +27,7 @@ from gpu_profile.catalogue import ALL_GROUPS, SIGNALS, Kind, Signal, Tier
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.node.driver import NodeDriver
-from gpu_profile.driver.node.layout import Stream, read_head, streams_for
+from gpu_profile.driver.node.layout import RowRing, read_head, streams_for
 from gpu_profile.driver.node.reader import RingReader
 from gpu_profile.driver.node.writer import RingOptions, RingWriter
 from gpu_profile.errors import DeviceLost
@@ -245,7 +245,7 @@ def test_readers_of_rings_that_are_large_enough_lose_nothing(tmp_path: Path) -> 
     beside(tmp_path, retention_s=1000, most=300, pause_s=0.001)
 
 
-def streams_of(path: Path) -> tuple[Stream, ...]:
+def streams_of(path: Path) -> tuple[RowRing, ...]:
     return read_head(path.read_bytes(), path.stat().st_size).streams
 
 

@@ -17,12 +17,12 @@ from gpu_profile.analysis.tables import regions_csv
 from gpu_profile.analysis.text import reasons, render, render_regions
 from gpu_profile.cli import run as command
 from gpu_profile.recording import DeviceInterval, Recording, RecordingWriter, SpanRecord
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 
 Capture = pytest.CaptureFixture[str]
 
 
-def ran(name: str, operation: Operation | None, start_ms: int, ms: int, *, on_device: int = 0) -> SpanRecord:
+def ran(name: str, operation: RegionOperation | None, start_ms: int, ms: int, *, on_device: int = 0) -> SpanRecord:
     """An execution; with `on_device` its work took that many ms at its end."""
     start, end = T0 + start_ms * MS, T0 + (start_ms + ms) * MS
     marks = (DeviceInterval(GPU.uuid, 0, end - on_device * MS, end),) if on_device else ()
@@ -41,7 +41,7 @@ SPANS = (
 HOST_ONLY = replace(EMPTY, spans=SPANS)
 
 
-def with_operation(run: Run, region: str, operation: Operation) -> Recording:
+def with_operation(run: Run, region: str, operation: RegionOperation) -> Recording:
     """The made-up run, every execution of one region with an operation."""
     run.spans = [s._replace(attributes=operation.attributes()) if s.name == region else s for s in run.spans]
     return run.recording()

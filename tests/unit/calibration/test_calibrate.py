@@ -14,7 +14,7 @@ from gpu_profile.calibration import calibrate as module
 from gpu_profile.calibration.calibrate import Calibration, calibrate
 from gpu_profile.calibration.loop import Checked
 from gpu_profile.calibration.renewals import Estimate
-from gpu_profile.calibration.workers import FrameworkWorker, SimulatedWorker, Worker
+from gpu_profile.calibration.workers import FrameworkWorker, LoadWorker, SimulatedWorker
 from gpu_profile.catalogue import Tier
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, ProcessUse, Sample
@@ -25,7 +25,7 @@ from gpu_profile.driver.simulated import SimulatedQueue
 from gpu_profile.driver.simulated.sensors import FOLLOWED_NS, LATE_NS, Sensors
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.history.timeline import Ints
-from gpu_profile.join.unmixing.expected import Known
+from gpu_profile.join.unmixing.expected import DevicePrior
 from gpu_profile.regions.session.known_sensors import kept_calibration, known_sensors, sensors_path
 from gpu_profile.testing import FakeClock
 
@@ -42,7 +42,7 @@ class Bench:
         self.driver: Driver = open_driver(f"simulated:{self.node}", clock=self.clock)
         self.device: Device = self.driver.devices()[0]
 
-    def worker(self) -> Worker:
+    def worker(self) -> LoadWorker:
         return SimulatedWorker(str(self.node), self.device.uuid, self.clock)
 
     def calibrated(self) -> Calibration:
@@ -135,7 +135,7 @@ def test_what_is_kept_is_found_again_for_this_gpu_and_this_driver_alone(bench: B
     assert known.untrusted == ""
     # Under another driver, what holds for such boards.
     other = known_sensors(bench.device, version + "1").sensors
-    assert other == Known.of_board(bench.device.name).sensors
+    assert other == DevicePrior.of_board(bench.device.name).sensors
     assert known.sensors[rows.POWER].stamped
     assert known.sensors[rows.POWER] not in other.values()
 

@@ -10,10 +10,10 @@ from laboratory.programs import Floats
 from laboratory.sensors import Sensor
 
 from gpu_profile.calibration.renewals import Estimate
-from gpu_profile.calibration.response import Load, Response, _followed, find, find_stamped
+from gpu_profile.calibration.response import Load, SensorResponse, _followed, find, find_stamped
 
 
-def known(sensor: Sensor, seed: int = 1, **options: float) -> Response:
+def known(sensor: Sensor, seed: int = 1, **options: float) -> SensorResponse:
     found = response(sensor, chips(seed, **options), seed)  # type: ignore[arg-type]
     assert found is not None
     return found

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_profile.cli import run
 from gpu_profile.cli.ending import end_signals
-from gpu_profile.cli.watch import Watch
+from gpu_profile.cli.watch import DeviceWatch
 from gpu_profile.driver import simulated
 from gpu_profile.recording import read_recording
 
@@ -103,7 +103,7 @@ def test_a_defect_is_one_line_and_exit_code_1(
     def fail(*_: object, **__: object) -> None:
         raise KeyError("a defect\nof ours")
 
-    monkeypatch.setattr(Watch, where, fail)
+    monkeypatch.setattr(DeviceWatch, where, fail)
     assert run(["record", str(tmp_path)]) == 1
     assert one_line(capsys) == r"unexpected KeyError: 'a defect\nof ours'"
 
@@ -118,7 +118,7 @@ def test_a_driver_that_hangs_while_it_is_opened_does_not_keep_record_from_ending
         os.kill(os.getpid(), number)
         release.wait(60)
 
-    monkeypatch.setattr(Watch, "_open", hang)
+    monkeypatch.setattr(DeviceWatch, "_open", hang)
     assert run(["record", str(tmp_path / "new")]) == 128 + number
     assert one_line(capsys) == "nothing was recorded: the driver has not answered yet"
     release.set()

@@ -13,7 +13,7 @@ from support.nodes import node_of
 from gpu_profile.catalogue import SIGNALS
 from gpu_profile.cli import machine, run
 from gpu_profile.cli.doctor import look, render
-from gpu_profile.cli.finding import Finding, State
+from gpu_profile.cli.finding import Finding, FindingState
 from gpu_profile.driver import grammar, simulated
 from gpu_profile.testing import FakeClock
 
@@ -118,18 +118,18 @@ def test_a_check_that_hangs_keeps_what_it_found_and_holds_up_no_other() -> None:
     release = threading.Event()
 
     def hangs() -> Iterator[Finding]:
-        yield Finding("first", State.OK, "found")
+        yield Finding("first", FindingState.OK, "found")
         release.wait(60)
 
     def works() -> Iterator[Finding]:
-        yield Finding("works", State.OK, "found")
+        yield Finding("works", FindingState.OK, "found")
 
     found = look([("hangs", hangs), ("works", works)], limit_s=0.2)
     release.set()
     assert [(each.subject, each.state) for each in found] == [
-        ("first", State.OK),
-        ("hangs", State.FAILS),
-        ("works", State.OK),
+        ("first", FindingState.OK),
+        ("hangs", FindingState.FAILS),
+        ("works", FindingState.OK),
     ]
     assert found[1].found == "did not answer within 0.2 s"
     assert found[1].to_do
@@ -141,7 +141,7 @@ def test_a_check_that_fails_is_one_finding() -> None:
         yield
 
     (found,) = look([("broken", broken)])
-    assert (found.state, found.found) == (State.FAILS, "could not be looked at: OSError: no such thing")
+    assert (found.state, found.found) == (FindingState.FAILS, "could not be looked at: OSError: no such thing")
 
 
 def test_the_checks_of_the_machine_find_something_everywhere() -> None:
@@ -156,7 +156,7 @@ def test_the_checks_of_the_machine_find_something_everywhere() -> None:
         found = list(check())
         assert found, check
         assert all(each.found for each in found)
-        assert all(each.to_do for each in found if each.state in (State.FAILS, State.MISSING))
+        assert all(each.to_do for each in found if each.state in (FindingState.FAILS, FindingState.MISSING))
 
 
 def test_long_settings_of_the_container_are_cut_in_the_line_and_whole_in_the_data(
@@ -171,9 +171,11 @@ def test_long_settings_of_the_container_are_cut_in_the_line_and_whole_in_the_dat
     assert found.data["environment"]["NVIDIA_REQUIRE_CUDA"] == required
 
 
-@pytest.mark.parametrize(("only", "state"), [("0", State.OK), ("1", State.MISSING), ("", State.INFO)])
+@pytest.mark.parametrize(
+    ("only", "state"), [("0", FindingState.OK), ("1", FindingState.MISSING), ("", FindingState.INFO)]
+)
 def test_it_says_whether_counters_may_be_read_and_that_recording_kernels_needs_nothing(
-    tmp_path: Path, only: str, state: State
+    tmp_path: Path, only: str, state: FindingState
 ) -> None:
     for file, text in {
         "driver/nvidia/params": f"RmProfilingAdminOnly: {only}\n",
@@ -184,20 +186,20 @@ def test_it_says_whether_counters_may_be_read_and_that_recording_kernels_needs_n
     (found,) = machine.counters(tmp_path)
     assert (found.subject, found.state) == ("counters", state)
     assert found.found.endswith("recording kernels and copies needs no privilege")
-    assert ("NVreg_RestrictProfilingToAdminUsers=0" in found.to_do) is (state is State.MISSING)
+    assert ("NVreg_RestrictProfilingToAdminUsers=0" in found.to_do) is (state is FindingState.MISSING)
 
 
 @pytest.mark.parametrize(
     ("version", "state", "said"),
     [
-        ("13.4.0", State.OK, "cupti-python 13.4 has it"),
-        ("13.3.0.post1", State.OK, "cupti-python 13.3 has it"),
-        ("13.0.1", State.INFO, "needs cupti-python 13.3 or newer, not 13.0"),
-        ("", State.INFO, "needs cupti-python 13.3 or newer, which is not installed"),
+        ("13.4.0", FindingState.OK, "cupti-python 13.4 has it"),
+        ("13.3.0.post1", FindingState.OK, "cupti-python 13.3 has it"),
+        ("13.0.1", FindingState.INFO, "needs cupti-python 13.3 or newer, not 13.0"),
+        ("", FindingState.INFO, "needs cupti-python 13.3 or newer, which is not installed"),
     ],
 )
 def test_it_says_whether_counters_can_be_sampled(
-    monkeypatch: pytest.MonkeyPatch, version: str, state: State, said: str
+    monkeypatch: pytest.MonkeyPatch, version: str, state: FindingState, said: str
 ) -> None:
     def installed(name: str) -> str:
         if not version:
@@ -211,5 +213,7 @@ def test_it_says_whether_counters_can_be_sampled(
 
 
 def test_what_to_do_stands_beneath_its_line() -> None:
-    text = render([Finding("good", State.OK, "there"), Finding("bad", State.FAILS, "gone", "bring it back")])
+    text = render(
+        [Finding("good", FindingState.OK, "there"), Finding("bad", FindingState.FAILS, "gone", "bring it back")]
+    )
     assert text.splitlines() == ["ok      good  there", "fails   bad   gone", "              → bring it back"]

@@ -3,17 +3,17 @@ from typing import Any
 
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, POWER_AVERAGE
-from gpu_profile.cli.outcome import Outcome
+from gpu_profile.cli.outcome import RunOutcome
 from gpu_profile.history.timeline import Timeline
 
 MS = 1_000_000
 T0 = 1_767_225_600_000_000_000
 
 
-def outcome(length_ns: int, *timelines: Timeline) -> Outcome:
+def outcome(length_ns: int, *timelines: Timeline) -> RunOutcome:
     states = [SimpleNamespace(timeline=timeline, up=True) for timeline in timelines]
     watch: Any = SimpleNamespace(states=states, interval_s=0.2, recorder=None, problem="", driver_name="nvml")
-    return Outcome(["true"], 0, Interval(T0, T0 + length_ns), watch, None, since_ns=T0)
+    return RunOutcome(["true"], 0, Interval(T0, T0 + length_ns), watch, None, since_ns=T0)
 
 
 def looked_back(index: int) -> Timeline:

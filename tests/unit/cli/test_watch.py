@@ -11,7 +11,7 @@ from gpu_profile.catalogue import Group, Signal
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.catalogue.signals import THROTTLES
 from gpu_profile.cli import watch as module
-from gpu_profile.cli.watch import Watch
+from gpu_profile.cli.watch import DeviceWatch
 from gpu_profile.driver import Capability, Driver, grammar, simulated
 from gpu_profile.errors import DeviceLost, GpuBackendError, UsageError
 from gpu_profile.history.timeline import Column
@@ -31,7 +31,7 @@ def everything(devices: Sequence[Device]) -> Sequence[Device]:
 
 
 def test_a_run_that_outlives_the_history_is_known_from_its_start(node: str) -> None:
-    watch = Watch(node, interval_s=0.002, choose=everything, retention_s=0.01)
+    watch = DeviceWatch(node, interval_s=0.002, choose=everything, retention_s=0.01)
     started = time.time_ns()
     watch.keep_from(started)
     watch.start()
@@ -72,7 +72,7 @@ def test_a_driver_that_comes_later_is_read_from_then_on(node: str, monkeypatch: 
 
     monkeypatch.setattr(grammar, "open_driver", opened)
     monkeypatch.setattr(module, "RETRY_S", 0.01)
-    watch = Watch(node, interval_s=0.05, choose=everything)
+    watch = DeviceWatch(node, interval_s=0.05, choose=everything)
     watch.start()
     until(lambda: watch.answered, "the first answer")
     assert (watch.problem, watch.states) == ("not yet", [])
@@ -94,7 +94,7 @@ def test_a_driver_that_comes_later_is_read_from_then_on(node: str, monkeypatch: 
 def test_the_librarys_groups_are_read_unless_others_are_named(
     node: str, groups: set[str] | None, expected: set[str]
 ) -> None:
-    watch = Watch(node, interval_s=0.05, choose=everything, groups=groups)
+    watch = DeviceWatch(node, interval_s=0.05, choose=everything, groups=groups)
     watch.start()
     watch.require()
     until(lambda: bool(watch.states), "the driver")
@@ -110,7 +110,7 @@ def test_devices_that_were_chosen_wrongly_are_not_tried_again(node: str) -> None
         asked.append(len(devices))
         raise UsageError("no such device")
 
-    watch = Watch(node, interval_s=0.05, choose=choose)
+    watch = DeviceWatch(node, interval_s=0.05, choose=choose)
     watch.start()
     with pytest.raises(UsageError, match="no such device"):
         watch.require()
@@ -127,7 +127,7 @@ def test_a_driver_that_does_not_answer_is_required_for_so_long_only(node: str, m
 
     monkeypatch.setattr(grammar, "open_driver", hangs)
     monkeypatch.setattr(module, "ANSWER_S", 0.05)
-    watch = Watch(node, interval_s=0.05, choose=everything, strict=True)
+    watch = DeviceWatch(node, interval_s=0.05, choose=everything, strict=True)
     watch.start()
     with pytest.raises(GpuBackendError, match=r"has not answered within 0\.05 s"):
         watch.require()
@@ -139,14 +139,14 @@ def test_a_driver_that_does_not_answer_is_required_for_so_long_only(node: str, m
 def test_with_strict_one_of_the_devices_must_be_read_not_only_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = FakeDriver(FakeClock(), [A, B], lost={A.uuid, B.uuid})
     monkeypatch.setattr(grammar, "open_driver", lambda *_, **__: driver)
-    watch = Watch("nvml", interval_s=0.05, choose=everything, strict=True)
+    watch = DeviceWatch("nvml", interval_s=0.05, choose=everything, strict=True)
     watch.start()
     with pytest.raises(GpuBackendError, match=r"^no GPU can be read: it fell off the bus; it fell off the bus$"):
         watch.require()
     watch.stop()
     assert (watch.states, driver.closed) == ([], 1)
     driver.lost.discard(B.uuid)
-    watch = Watch("nvml", interval_s=0.05, choose=everything, strict=True)
+    watch = DeviceWatch("nvml", interval_s=0.05, choose=everything, strict=True)
     watch.start()
     watch.require()
     watch.stop()
@@ -160,7 +160,7 @@ def test_why_there_is_no_device_is_told_where_all_are_lost_as_they_are_opened(mo
 
     driver.capabilities = capabilities  # type: ignore[method-assign]
     monkeypatch.setattr(grammar, "open_driver", lambda *_, **__: driver)
-    watch = Watch("nvml", interval_s=0.05, choose=everything)
+    watch = DeviceWatch("nvml", interval_s=0.05, choose=everything)
     watch.start()
     watch.require()
     assert until(lambda: watch.why_unread == "GPU-A fell off the bus", "its reason")

@@ -23,7 +23,7 @@ from gpu_profile.errors import UsageError
 from gpu_profile_exporter import cli, logs
 from gpu_profile_exporter.config import SETTINGS, Config, Log
 from gpu_profile_exporter.config.setting import Setting
-from gpu_profile_exporter.node import Node
+from gpu_profile_exporter.node import ExporterNode
 from gpu_profile_exporter.operating import control, systemd
 
 
@@ -321,7 +321,7 @@ def test_signals_call_the_nodes_methods_and_read_the_settings_again(monkeypatch:
     said: list[str] = []
     monkeypatch.setattr(systemd, "notify", said.append)
     node = FakeNode()
-    actions = cli._actions(cast("Node", node), lambda: node.calls.append("reread"))
+    actions = cli._actions(cast("ExporterNode", node), lambda: node.calls.append("reread"))
     actions[signal.SIGHUP]()
     actions[signal.SIGUSR1]()
     assert node.calls == ["reload", "reread", "release"]
@@ -333,7 +333,7 @@ def test_a_node_that_cannot_reload_does_not_keep_the_settings_from_being_read(mo
     monkeypatch.setattr(node, "reload", lambda: (_ for _ in ()).throw(UsageError("web.yml: nonsense")))
     read: list[int] = []
     with pytest.raises(UsageError, match=r"web\.yml"):
-        cli._actions(cast("Node", node), lambda: read.append(1))[signal.SIGHUP]()
+        cli._actions(cast("ExporterNode", node), lambda: read.append(1))[signal.SIGHUP]()
     assert read == [1]
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_profile.history.archive import History, decode, encode, pack, pack_moments, unpack, unpack_moments
-from gpu_profile.history.rows import Cumulative, Ints, Table, joined, wrap
+from gpu_profile.history.rows import Cumulative, Ints, RowTable, joined, wrap
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 moments = st.integers(-(1 << 61), 1 << 61)
@@ -48,7 +48,7 @@ def test_steady_stamps_take_hardly_any_room_and_jitter_only_what_it_is_wide() ->
     assert len(pack_moments(even + jitter)) < 100 + 1 * 1000
 
 
-def table(rows: list[tuple[int, int, int]], before: Cumulative, *, counter: bool) -> Table:
+def table(rows: list[tuple[int, int, int]], before: Cumulative, *, counter: bool) -> RowTable:
     """Rows of `(gap, length, value)`; a counter's value is what it grew by."""
     starts, ends, masses, covered, values = [], [], [], [], []
     at, mass, time = 1_000, before.mass, before.covered_ns
@@ -62,7 +62,7 @@ def table(rows: list[tuple[int, int, int]], before: Cumulative, *, counter: bool
         masses.append(wrap(mass))
         covered.append(time)
     columns: list[Ints] = [np.array(part, np.int64) for part in (starts, ends, values, masses, covered)]
-    return Table(*columns, before.mass, counter)  # type: ignore[arg-type, call-arg]
+    return RowTable(*columns, before.mass, counter)  # type: ignore[arg-type, call-arg]
 
 
 def shaped(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[list[tuple[int, int, int]]]:
@@ -91,7 +91,7 @@ def test_a_counters_rows_come_back_but_for_its_readings(rows: list[tuple[int, in
         assert getattr(back, field).tolist() == getattr(there, field).tolist()
 
 
-def history(rows: int, block: int) -> tuple[History, Table]:
+def history(rows: int, block: int) -> tuple[History, RowTable]:
     rng = np.random.default_rng(3)
     drawn = [(int(gap), int(n), int(v)) for gap, n, v in rng.integers(0, 50, (rows, 3))]
     whole = table([(gap, 1 + n, v) for gap, n, v in drawn], Cumulative(5, 7), counter=False)

@@ -9,7 +9,7 @@ from gpu_profile.catalogue import BUSY_SOURCES, Kind, Signal
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, POWER, UTILIZATION
 from gpu_profile.history.column import Column
-from gpu_profile.history.ledger import Busy, Ledger, Recent, Totals
+from gpu_profile.history.ledger import BusyTotal, Ledger, Recent, SignalTotals
 from gpu_profile.history.timeline import Timeline
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +42,7 @@ def samples(draw: st.DrawFn) -> list[Sample]:
 @given(samples())
 def test_totals_are_those_of_a_column_that_keeps_every_row(given: list[Sample]) -> None:
     for signal in {sample.signal for sample in given}:
-        column, totals = Column(signal, 64), Totals(signal)
+        column, totals = Column(signal, 64), SignalTotals(signal)
         for sample in given:
             assert totals.append(sample) is column.append(sample)
             assert totals.last == column.last
@@ -53,7 +53,7 @@ def test_totals_are_those_of_a_column_that_keeps_every_row(given: list[Sample]) 
 
 @given(st.lists(st.tuples(st.integers(1, SECOND // 4), st.integers(0, 100)), min_size=1, max_size=40))
 def test_the_newest_second_of_a_busy_source_is_that_of_a_column(rows: list[tuple[int, int]]) -> None:
-    column, recent, now = Column(UTILIZATION, 64), Recent(UTILIZATION, Busy()), START
+    column, recent, now = Column(UTILIZATION, 64), Recent(UTILIZATION, BusyTotal()), START
     for length, value in rows:
         for holder in (column, recent):
             holder.append(Sample(UTILIZATION, now, now + length, value))

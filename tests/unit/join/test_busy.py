@@ -7,7 +7,7 @@ from support.worlds import MS, T0, Load, at, every, polled, stamped, tiles, time
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.catalogue.signals import GRAPHICS, POWER, UTILIZATION
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.busy import Busy, busy_time, settled
+from gpu_profile.join.busy import BusyTime, busy_time, settled
 from gpu_profile.join.reading import read
 
 #: A process's first seconds of work, and then a region of 500 ms on its own.
@@ -15,7 +15,7 @@ LOAD = Load.steps((3013, 5047), (8000, 8500))
 REGION = Interval(at(8000), at(8500))
 
 
-def judged(history: Timeline, interval: Interval = REGION) -> Busy:
+def judged(history: Timeline, interval: Interval = REGION) -> BusyTime:
     found = busy_time(history, interval)
     assert found is not None
     return found

@@ -8,7 +8,7 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval, Sample
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.summary import Durations, read_span, span_evidence, summarise
-from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.activities import DeviceExecution
 from gpu_profile.join.unmixing.meter import Metered
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.unmix import Rate
@@ -52,7 +52,10 @@ def timeline(*, seconds: int = 20, device: Device = DEVICE, without: tuple[Signa
 
 def pool(source: Timeline, seconds: int = 20) -> Pool:
     result = Pool(source, start_ns=T0)
-    work = [Activity(i, None, "work", T0 + 2 * i * NS_PER_S, T0 + (2 * i + 1) * NS_PER_S) for i in range(seconds // 2)]
+    work = [
+        DeviceExecution(i, None, "work", T0 + 2 * i * NS_PER_S, T0 + (2 * i + 1) * NS_PER_S)
+        for i in range(seconds // 2)
+    ]
     result.advance(work, T0 + seconds * NS_PER_S)
     for _ in work:
         result.count("work")
@@ -217,7 +220,7 @@ def test_evidence_of_a_region_tells_how_much_of_the_time_was_covered() -> None:
 
 def test_what_was_not_measured_of_a_region_is_none_with_a_reason() -> None:
     nothing = Pool(Timeline(DEVICE), start_ns=T0)
-    nothing.advance([Activity(1, None, "work", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
+    nothing.advance([DeviceExecution(1, None, "work", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
     summary = summarise(nothing, "work", Durations(), interval_source="host")
     assert (summary.busy, summary.busy_s, summary.power_w, summary.energy_j, summary.memory_max) == (None,) * 5
     assert (summary.busy_half_width, summary.power_half_width, summary.rates) == (None, None, {})
@@ -227,7 +230,7 @@ def test_what_was_not_measured_of_a_region_is_none_with_a_reason() -> None:
 
 def test_a_region_whose_samples_have_not_come_yet_says_so() -> None:
     early = Pool(Timeline(DEVICE, [rows.GRAPHICS, rows.ENERGY]), start_ns=T0)
-    early.advance([Activity(1, None, "work", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
+    early.advance([DeviceExecution(1, None, "work", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
     summary = summarise(early, "work", Durations(), interval_source="host")
     assert (summary.busy, summary.busy_s, summary.energy_j) == (None, None, None)
     assert summary.reason == "no samples yet"
@@ -239,7 +242,7 @@ def test_rates_that_cannot_be_told_are_none_with_the_reason() -> None:
         source.append([Sample(rows.GRAPHICS, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, 5000)])
     locked = Pool(source, start_ns=T0)
     loop = [
-        Activity((i, part), None, part, T0 + (50 * i + at) * MS, T0 + (50 * i + at + 20) * MS)
+        DeviceExecution((i, part), None, part, T0 + (50 * i + at) * MS, T0 + (50 * i + at + 20) * MS)
         for i in range(400)
         for part, at in (("a", 0), ("b", 25))
     ]

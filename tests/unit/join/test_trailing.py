@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.worlds import MS, QUANTUM, Load, at, every
 
-from gpu_profile.join.trailing import Bounds, Readings, busy_between, hull, merged
+from gpu_profile.join.trailing import BusyBounds, Readings, busy_between, hull, merged
 
 WINDOW = 1000 * MS
 #: Half a per cent of a window of 1 s, and what stamps leave open.
@@ -59,11 +59,11 @@ def test_without_history_a_first_reading_says_only_what_it_must() -> None:
 
 
 def test_without_readings_all_is_possible() -> None:
-    assert busy_between(nothing(), at(0), at(100)) == Bounds(50 * MS, 0, 100 * MS)
+    assert busy_between(nothing(), at(0), at(100)) == BusyBounds(50 * MS, 0, 100 * MS)
 
 
 def test_an_interval_of_no_length_has_no_busy_time() -> None:
-    assert busy_between(IDLE.readings(every(100, 2000), WINDOW), at(1000), at(1000)) == Bounds(0, 0, 0)
+    assert busy_between(IDLE.readings(every(100, 2000), WINDOW), at(1000), at(1000)) == BusyBounds(0, 0, 0)
 
 
 def test_readings_that_no_load_can_give_have_no_answer() -> None:
@@ -111,7 +111,7 @@ def test_guesses_that_fit_best_decide_within_the_bounds() -> None:
 
 
 def test_bounds_of_several_hypotheses_are_those_of_any_with_the_guess_of_the_first() -> None:
-    assert hull([Bounds(5, 4, 6), Bounds(2, 1, 5)]) == Bounds(5, 1, 6)
+    assert hull([BusyBounds(5, 4, 6), BusyBounds(2, 1, 5)]) == BusyBounds(5, 1, 6)
     assert hull([]) is None
 
 

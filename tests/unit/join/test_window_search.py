@@ -5,12 +5,12 @@ from support.worlds import MS, Load, at, every, polled, stamped, timeline
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import UTILIZATION
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.window_search import LONGEST_NS, Found, WindowFinder, readings_of, renewals
+from gpu_profile.join.window_search import LONGEST_NS, WindowEstimate, WindowFinder, readings_of, renewals
 
 STEP = Load.steps((3010, 6000))
 
 
-def learn(history: Timeline) -> Found:
+def learn(history: Timeline) -> WindowEstimate:
     found = WindowFinder().learn(history.columns[UTILIZATION])
     assert found is not None
     return found

@@ -7,7 +7,7 @@ import pytest
 from support.traces import ALEXNET, COUNTERS, DDP, IDLE, MI250, RESNET, SUMS, US, activity_of, as_hta, recorded, rounded
 
 from gpu_profile.kernels import Activity, KernelReport, Kind, evidence, report_of
-from gpu_profile.kernels.records import Counted
+from gpu_profile.kernels.records import RangeCounters
 from gpu_profile.regimes import Regime, Thresholds, classify
 
 
@@ -157,7 +157,7 @@ def test_a_trace_of_counters_has_them_and_no_kernels() -> None:
 
 
 def test_counters_of_another_run_are_joined_by_the_names_of_kernels() -> None:
-    counted = [r for r in recorded(COUNTERS) if isinstance(r, Counted)]
+    counted = [r for r in recorded(COUNTERS) if isinstance(r, RangeCounters)]
     found = report_of(recorded(ALEXNET), counted=counted)
     assert found.counted is not None
     assert (found.counted.pairs, sum(found.counted.records.values())) == (55, 22)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.traces import US, event_trace, one_record
 
-from gpu_profile.kernels.records import HOST, Allocation, Counted, Operator, Range
+from gpu_profile.kernels.records import HOST, Allocation, Operator, Range, RangeCounters
 
 OPERATOR: dict[str, Any] = {
     "ph": "X",
@@ -109,7 +109,7 @@ def test_old_memory_events_have_no_category_no_total_and_no_address(tmp_path: Pa
 
 
 def test_counters_are_numbers_by_their_names(tmp_path: Path) -> None:
-    assert one_record(tmp_path, COUNTERS) == Counted(
+    assert one_record(tmp_path, COUNTERS) == RangeCounters(
         "gemm", 0, {"dram__bytes.sum": 1024.0, "sm__cycles_active.avg": 10.5}
     )
     more = COUNTERS["args"] | {
@@ -121,7 +121,7 @@ def test_counters_are_numbers_by_their_names(tmp_path: Path) -> None:
         "b": "inf",
         "c": [1],
     }
-    assert one_record(tmp_path, COUNTERS | {"args": more}) == Counted(
+    assert one_record(tmp_path, COUNTERS | {"args": more}) == RangeCounters(
         "gemm", 1, {"dram__bytes.sum": 1024.0, "sm__cycles_active.avg": 10.5}
     )
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 from support.traces import ALEXNET, COUNTERS, DDP, MI250, RESNET, STREAMS, TRACES, recorded
 
-from gpu_profile.kernels.records import HOST, Allocation, Call, Counted, Operation, Operator, Range, Record
+from gpu_profile.kernels.records import HOST, Allocation, Call, Operation, Operator, Range, RangeCounters, Record
 from gpu_profile.kernels.trace import Trace
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset")
@@ -53,7 +53,7 @@ def test_every_event_of_a_known_kind_is_read(
     name: str, operations: int, calls: int, ranges: int, operators: int, allocations: int, counted: int
 ) -> None:
     wanted = [operations, calls, ranges, operators, allocations, counted]
-    assert [len(records(name, k)) for k in (Operation, Call, Range, Operator, Allocation, Counted)] == wanted
+    assert [len(records(name, k)) for k in (Operation, Call, Range, Operator, Allocation, RangeCounters)] == wanted
     assert not read(name)[0].skipped
     assert len(of(name, *ON_GPU)) == operations
     assert len(of(name, *CALLS)) == calls
@@ -122,7 +122,7 @@ def test_threads_are_numbers_everywhere_so_that_memory_and_calls_meet() -> None:
 
 def test_counters_add_up_to_the_known_operations() -> None:
     total = 0.0
-    for counted in records(COUNTERS, Counted):
+    for counted in records(COUNTERS, RangeCounters):
         assert counted.device == 0
         assert len(counted.values) == 9
         total += sum(value * (2 if "fma" in name else 1) for name, value in counted.values.items())

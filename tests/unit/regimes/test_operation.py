@@ -5,15 +5,15 @@ from support.regions import BLANK, PRODUCT, SUM
 
 from gpu_profile.catalogue.attributes import ATTRIBUTES
 from gpu_profile.regimes import Regime, classify
-from gpu_profile.regimes.operation import LEAST_SHARE, Operation, Operations
+from gpu_profile.regimes.operation import LEAST_SHARE, RegionOperation, RegionOperations
 from gpu_profile.regions.execution import Execution
 from gpu_profile.units import NS_PER_S
 
 OWN = "gpu_profile.operation."
 
 
-def told(*operations: tuple[Operation, int], whole_ns: int = 0) -> Operations:
-    found = Operations()
+def told(*operations: tuple[RegionOperation, int], whole_ns: int = 0) -> RegionOperations:
+    found = RegionOperations()
     for operation, ns in operations:
         found.add(operation, ns)
     found.whole_ns = whole_ns
@@ -26,7 +26,7 @@ def told(*operations: tuple[Operation, int], whole_ns: int = 0) -> Operations:
 def test_attributes_have_the_catalogues_names_and_types() -> None:
     rows = {row.name: row.type for row in ATTRIBUTES}
     kinds = {int: "int", float: "double", str: "string"}
-    full = Operation(10, 4, "fp16", 0.25, 0.75, 0.5, 1.5, 3, "why")
+    full = RegionOperation(10, 4, "fp16", 0.25, 0.75, 0.5, 1.5, 3, "why")
     assert {rows[name] for name in full.attributes()} == {"int", "double", "string"}
     for name, value in full.attributes().items():
         assert rows[name] == kinds[type(value)]
@@ -36,13 +36,13 @@ def test_attributes_have_the_catalogues_names_and_types() -> None:
 
 def test_what_is_not_known_is_absent_and_the_reason_is_there() -> None:
     assert BLANK.attributes() == {OWN + "n": 1, OWN + "reason": "needs passes=2"}
-    assert OWN + "intensity" not in Operation(flops=5, bytes=0).attributes()
-    assert Operation(flops=0, bytes=8).attributes()[OWN + "flops"] == 0
+    assert OWN + "intensity" not in RegionOperation(flops=5, bytes=0).attributes()
+    assert RegionOperation(flops=0, bytes=8).attributes()[OWN + "flops"] == 0
 
 
 def test_a_number_that_no_attribute_can_hold_is_left_out() -> None:
-    assert OWN + "flops" in Operation(flops=2**63 - 1).attributes()
-    assert OWN + "flops" not in Operation(flops=2**63).attributes()
+    assert OWN + "flops" in RegionOperation(flops=2**63 - 1).attributes()
+    assert OWN + "flops" not in RegionOperation(flops=2**63).attributes()
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,15 @@ def test_a_number_that_no_attribute_can_hold_is_left_out() -> None:
 )
 def test_attributes_of_the_wrong_type_are_no_operation(change: dict[str, Any]) -> None:
     assert (
-        Operation.of_attributes({**PRODUCT.attributes(), **{OWN + key: value for key, value in change.items()}}) is None
+        RegionOperation.of_attributes({**PRODUCT.attributes(), **{OWN + key: value for key, value in change.items()}})
+        is None
     )
 
 
 def test_other_attributes_are_no_operation_and_do_no_harm_to_one() -> None:
-    assert Operation.of_attributes({}) is None
-    assert Operation.of_attributes({"gpu_profile.items": 3, OWN + "flops": 5}) is None
-    assert Operation.of_attributes({**BLANK.attributes(), "http.route": object()}) == BLANK
+    assert RegionOperation.of_attributes({}) is None
+    assert RegionOperation.of_attributes({"gpu_profile.items": 3, OWN + "flops": 5}) is None
+    assert RegionOperation.of_attributes({**BLANK.attributes(), "http.route": object()}) == BLANK
 
 
 def test_evidence_holds_what_is_known_with_the_basis_operation() -> None:
@@ -87,7 +88,7 @@ def test_evidence_holds_what_is_known_with_the_basis_operation() -> None:
 
 def test_an_operation_that_nothing_is_known_of_is_unknown_for_its_own_reason() -> None:
     assert (classify(BLANK.evidence()).regime, classify(BLANK.evidence()).rule) == (Regime.UNKNOWN, "needs passes=2")
-    assert classify(Operation().evidence()).rule == "the operation's launch overhead was not measured"
+    assert classify(RegionOperation().evidence()).rule == "the operation's launch overhead was not measured"
 
 
 def test_executions_have_no_operation_of_their_own_until_one_is_set() -> None:
@@ -111,7 +112,7 @@ def test_totals_are_sums_and_shares_are_means_over_time() -> None:
 
 
 def test_rates_are_of_the_time_of_those_that_told() -> None:
-    found = told((PRODUCT, NS_PER_S), (Operation(bytes=30_000_000), NS_PER_S), (BLANK, NS_PER_S))
+    found = told((PRODUCT, NS_PER_S), (RegionOperation(bytes=30_000_000), NS_PER_S), (BLANK, NS_PER_S))
     assert found.flops_per_s == 2_400_000_000
     assert found.bytes_per_s == 25_000_000
     assert found.intensity is None  # what moved the other bytes did FLOPs that nobody knows

@@ -12,9 +12,9 @@ from support.roofline import CEILINGS, FakeMachine
 
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
 from gpu_profile.roofline import GPUProfiler
-from gpu_profile.roofline.call import Call
+from gpu_profile.roofline.call import BoundCall
 from gpu_profile.roofline.light import Light
-from gpu_profile.roofline.measurement import Runs, measure
+from gpu_profile.roofline.measurement import RunCount, measure
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
@@ -79,7 +79,7 @@ def test_one_result_is_alive_at_a_time() -> None:
         results.add(made := torch.ones(3))
         return made
 
-    measure(Call(theirs, (), {}, flops=1, bytes=1), FakeMachine(), CEILINGS, runs=Runs(warmup=2, repeats=3))
+    measure(BoundCall(theirs, (), {}, flops=1, bytes=1), FakeMachine(), CEILINGS, runs=RunCount(warmup=2, repeats=3))
     assert alive == [0] * 5
 
 

@@ -10,9 +10,9 @@ from support.roofline import CEILINGS, FakeMachine
 
 from gpu_profile.regions.session import process
 from gpu_profile.roofline import doubling
-from gpu_profile.roofline.call import Call, name_of
+from gpu_profile.roofline.call import BoundCall, name_of
 from gpu_profile.roofline.machines.machine import Timing
-from gpu_profile.roofline.measurement import Runs, measure
+from gpu_profile.roofline.measurement import RunCount, measure
 from gpu_profile.roofline.profile import as_profile
 
 
@@ -30,7 +30,9 @@ class Counted:
 
 def profile(function: Callable[..., Any], *, machine: FakeMachine | None = None, **options: Any) -> dict[str, Any]:
     work = {key: options.pop(key) for key in ("flops", "bytes") if key in options}
-    _, found = measure(Call(function, (), {}, **work), machine or FakeMachine(), CEILINGS, runs=Runs(**options))
+    _, found = measure(
+        BoundCall(function, (), {}, **work), machine or FakeMachine(), CEILINGS, runs=RunCount(**options)
+    )
     return as_profile(found)
 
 
@@ -69,8 +71,8 @@ def test_the_doubling_test_is_told_and_with_a_warm_up_the_regions_have_it(warmup
     import numpy as np
 
     machine = FakeMachine()
-    call = Call(np.sum, (np.ones(8),), {}, flops=7, bytes=64)
-    runs = Runs(growth=True, warmup=warmup)
+    call = BoundCall(np.sum, (np.ones(8),), {}, flops=7, bytes=64)
+    runs = RunCount(growth=True, warmup=warmup)
     _, found = measure(call, machine, CEILINGS, runs=runs)
     assert found.position.growth == 0.0
     session = process.session()
@@ -93,8 +95,8 @@ def test_the_doubling_test_comes_between_the_warm_up_and_the_flush_of_the_first_
         def flush(self) -> None:
             done.append("flush")
 
-    runs = Runs(growth=True, warmup=1, flush=True)
-    measure(Call(np.sum, (np.ones(8),), {}, flops=7, bytes=64), Noting(), CEILINGS, runs=runs)
+    runs = RunCount(growth=True, warmup=1, flush=True)
+    measure(BoundCall(np.sum, (np.ones(8),), {}, flops=7, bytes=64), Noting(), CEILINGS, runs=runs)
     assert done[:2] == ["flush", "run 8"]
     assert done[-4:] == ["flush", "run 8", "flush", "run 8"], "once the work ends the test, then the timed run is cold"
     assert done.count("run 16") == 1 + doubling.RUNS
@@ -157,14 +159,16 @@ def test_what_is_not_known_is_none_and_has_a_reason() -> None:
 
 @pytest.mark.parametrize("result", [None, (), (1, None), [], {}], ids=str)
 def test_any_result_comes_back_as_it_is(result: object) -> None:
-    returned, _ = measure(Call(Counted(result), (), {}, flops=1, bytes=1), FakeMachine(), CEILINGS, runs=Runs())
+    returned, _ = measure(
+        BoundCall(Counted(result), (), {}, flops=1, bytes=1), FakeMachine(), CEILINGS, runs=RunCount()
+    )
     assert returned is result
 
 
 @pytest.mark.parametrize("options", [{"repeats": 0}, {"repeats": True}, {"warmup": -1}, {"passes": 3}, {"passes": 0}])
 def test_a_number_of_runs_that_is_none_is_refused(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
-        Runs(**options)  # type: ignore[arg-type]
+        RunCount(**options)  # type: ignore[arg-type]
 
 
 def test_an_operation_is_named_after_its_function() -> None:

@@ -8,7 +8,7 @@ import pytest
 from support.roofline import CEILINGS
 
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime
-from gpu_profile.regimes.operation import Operation, Operations
+from gpu_profile.regimes.operation import RegionOperation, RegionOperations
 from gpu_profile.roofline import GPUProfiler, profile_model
 from gpu_profile.roofline.machines.machine import Timing
 from gpu_profile.roofline.position import place
@@ -81,13 +81,13 @@ def test_flops_of_a_part_decide_where_the_rest_can_only_confirm_it() -> None:
 
 
 def test_spans_and_regions_carry_the_flag() -> None:
-    part = Operation(bytes=8, at_least=5, memory=0.1, overhead=0.0, reason="no formula for svd")
+    part = RegionOperation(bytes=8, at_least=5, memory=0.1, overhead=0.0, reason="no formula for svd")
     said = part.attributes()
     assert "gpu_profile.operation.flops" not in said
     assert said["gpu_profile.operation.flops.at_least"] == 5
-    assert Operation.of_attributes(said) == part
-    region = Operations()
-    region.add(Operation(flops=7, bytes=8), 1)
+    assert RegionOperation.of_attributes(said) == part
+    region = RegionOperations()
+    region.add(RegionOperation(flops=7, bytes=8), 1)
     assert (region.flops, region.at_least) == (7, None)
     region.add(part, 1)
     assert (region.flops, region.at_least, region.counted) == (None, 12, 12)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.roofline import CEILINGS
 
 from gpu_profile.regimes import DEFAULT_THRESHOLDS, Regime
-from gpu_profile.regimes.operation import Operations
+from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.roofline.ceilings.ceilings import Ceilings
 from gpu_profile.roofline.machines.machine import Timing
 from gpu_profile.roofline.position import Caches, Position, place
@@ -103,7 +103,7 @@ def test_uncertain_ceilings_cut_the_confidence_and_are_told_everywhere() -> None
     said = unsure.operation.attributes()
     assert said["gpu_profile.operation.certainty"] == pytest.approx(0.52)
     assert said["gpu_profile.operation.reason"] == unsure.reasons["ceilings"]
-    region = Operations()
+    region = RegionOperations()
     for each in (sure, unsure):
         region.add(each.operation, 1)
     region.whole_ns = 2

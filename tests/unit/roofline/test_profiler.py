@@ -18,7 +18,7 @@ from support.roofline import CEILINGS, FakeMachine
 from gpu_profile.errors import UsageError
 from gpu_profile.regions import running
 from gpu_profile.roofline import GPUProfiler
-from gpu_profile.roofline.call import Call
+from gpu_profile.roofline.call import BoundCall
 from gpu_profile.roofline.ceilings import cache, calibration
 from gpu_profile.roofline.machines import devices
 
@@ -113,7 +113,7 @@ def test_a_device_is_known_by_its_number_if_it_has_one(
     machine = FakeMachine()
     machine.device = device
     monkeypatch.setattr(devices, "devices_of", lambda _: {there})
-    call = Call(torch.cos, (x,), {})
+    call = BoundCall(torch.cos, (x,), {})
     if refused:
         with pytest.raises(UsageError, match=f"cos: its arguments are on {there}, this profiler is for {device}"):
             call.check_device(machine)

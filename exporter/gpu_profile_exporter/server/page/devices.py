@@ -8,8 +8,8 @@ from gpu_profile.catalogue import BUSY_SOURCES, Signal
 from gpu_profile.catalogue.signals import MEMORY_USED, POWER, POWER_AVERAGE, TEMPERATURE
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.readings.health import (
-    Sampling,
-    State,
+    DeviceStatus,
+    SampleSource,
     Status,
     down_reason,
     fresh,
@@ -52,7 +52,7 @@ class PageData(TypedDict):
 
 
 @runtime_checkable
-class Busy(Protocol):
+class BusyColumn(Protocol):
     """A column that has the newest second's rows."""
 
     def integral(self, a_ns: int, b_ns: int) -> tuple[int, int]:
@@ -60,7 +60,7 @@ class Busy(Protocol):
         ...
 
 
-def describe(sampler: Sampling, identity: Identity, now_ns: int, *, simulated: bool) -> PageData:
+def describe(sampler: SampleSource, identity: Identity, now_ns: int, *, simulated: bool) -> PageData:
     """The node and its devices at `now_ns`."""
     return PageData(
         version=identity.version,
@@ -72,7 +72,7 @@ def describe(sampler: Sampling, identity: Identity, now_ns: int, *, simulated: b
     )
 
 
-def _device(state: State, sampler: Sampling, now_ns: int) -> DeviceData:
+def _device(state: DeviceStatus, sampler: SampleSource, now_ns: int) -> DeviceData:
     device, timeline = state.device, state.timeline
     every_s = interval_s(state, sampler)
     reason = down_reason(state, sampler, now_ns)
@@ -85,7 +85,7 @@ def _device(state: State, sampler: Sampling, now_ns: int) -> DeviceData:
 
     busy, mean = timeline.best(BUSY_SOURCES), None
     until = fresh(busy, now_ns, every_s)
-    if until is not None and isinstance(busy, Busy) and not reason:
+    if until is not None and isinstance(busy, BusyColumn) and not reason:
         mass, covered_ns = busy.integral(until.t_end_ns - NS_PER_S, until.t_end_ns)
         mean = base(busy.signal, mass, covered_ns) if covered_ns else None
     newest = newest_ns(timeline)

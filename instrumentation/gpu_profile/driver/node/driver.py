@@ -12,7 +12,7 @@ from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.node.layout import LayoutError
 from gpu_profile.driver.node.reader import RingReader
-from gpu_profile.driver.node.table import NodeDevice, Table, TableFile, device_files, pid_namespace, visible
+from gpu_profile.driver.node.table import NodeDevice, TableFile, TimelineTable, device_files, pid_namespace, visible
 from gpu_profile.driver.null import SilentDriver
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
@@ -70,7 +70,7 @@ class NodeDriver(SilentDriver):
         #: Whether another driver should go on: asked now and then by whoever may change over.
         self.superseded: Callable[[], bool] | None = None
 
-    def _table(self) -> Table:
+    def _table(self) -> TimelineTable:
         table = self._file.read()
         if table.ended:
             raise GpuBackendError(f"the timeline in {self.directory} has ended: its writer has stopped")

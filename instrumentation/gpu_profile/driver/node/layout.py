@@ -80,7 +80,7 @@ class LayoutError(Exception):
     """A file is none of ours, or damaged: the reason."""
 
 
-class Column(NamedTuple):
+class RowCell(NamedTuple):
     """A cell of a stream's rows. `signal` is None where this catalogue has no such signal."""
 
     key: str
@@ -88,10 +88,10 @@ class Column(NamedTuple):
     signal: Signal | None
 
 
-class Stream:
+class RowRing:
     """A ring of rows: `slots` of them from `offset` on."""
 
-    def __init__(self, name: str, offset: int, slots: int, columns: Sequence[Column], *, aged: bool = False) -> None:
+    def __init__(self, name: str, offset: int, slots: int, columns: Sequence[RowCell], *, aged: bool = False) -> None:
         self.name = name
         self.offset = offset
         self.slots = slots
@@ -134,7 +134,7 @@ def _cell(kind: bytes, *, aged: bool) -> str:
 
 def streams_for(
     signals: Iterable[Signal], *, periods_ns: Mapping[Tier, int], retention_ns: int, counters_ns: int = 0
-) -> tuple[Stream, ...]:
+) -> tuple[RowRing, ...]:
     """The streams of a device with these signals, of which each tier is read every `periods_ns`.
 
     Signals that are read together share a stream. Energy and throttle time are read by themselves, every `counters_ns`
@@ -152,7 +152,7 @@ def streams_for(
             grouped[signal.key, min(period, _SAMPLED_UTILIZATION_NS)] = [signal]
         else:
             grouped.setdefault((signal.tier.value, period), []).append(signal)
-    made: list[Stream] = []
+    made: list[RowRing] = []
     position = HEADER.size + STREAM.size * len(grouped) + COLUMN.size * sum(map(len, grouped.values()))
     for (name, period), members in grouped.items():
         # Activity counters are of one moment.
@@ -161,8 +161,8 @@ def streams_for(
         rows = -(-period // LONGEST_WINDOW_NS) if any(signal.kind is Kind.WINDOW_MEAN for signal in members) else 1
         rows = max(1, rows) + (aged and rows > 1)
         slots = min(MOST_SLOTS, max(_FEWEST_SLOTS, (retention_ns // max(1, period) + 1) * rows))
-        columns = [Column(signal.key, _KINDS[signal.kind], signal) for signal in members]
-        made.append(Stream(name, position, slots, columns, aged=aged))
+        columns = [RowCell(signal.key, _KINDS[signal.kind], signal) for signal in members]
+        made.append(RowRing(name, position, slots, columns, aged=aged))
         position = made[-1].end
     return tuple(made)
 
@@ -178,7 +178,7 @@ class Head(NamedTuple):
     uuid: str
     generation: int
     created_ns: int
-    streams: tuple[Stream, ...]
+    streams: tuple[RowRing, ...]
 
 
 def pack_head(head: Head) -> bytes:
@@ -220,7 +220,7 @@ def read_head(data: bytes, size: int) -> Head:
     return Head(_text(uuid), generation, created_ns, found)
 
 
-def _read_column(row: tuple[bytes, float, bytes, bytes, int, int]) -> Column:
+def _read_column(row: tuple[bytes, float, bytes, bytes, int, int]) -> RowCell:
     key, quantum, _, kind, *_ = row
     if kind not in _CELLS:
         raise LayoutError(f"a column of kind {kind!r}")
@@ -228,7 +228,7 @@ def _read_column(row: tuple[bytes, float, bytes, bytes, int, int]) -> Column:
     signal = _BY_KEY.get(name)
     if signal is not None and (signal.quantum, _KINDS[signal.kind]) != (quantum, kind):
         signal = None  # another release means something else by that name
-    return Column(name, kind, signal)
+    return RowCell(name, kind, signal)
 
 
 def _read_stream(
@@ -236,12 +236,12 @@ def _read_stream(
     columns: Sequence[tuple[bytes, float, bytes, bytes, int, int]],
     end: int,
     size: int,
-) -> Stream:
+) -> RowRing:
     name, offset, slots, row_size, first, count, aged = row
     if not 0 < slots <= MOST_SLOTS or not count or first + count > len(columns) or offset < end or aged > 1:
         raise LayoutError("a stream that cannot be")
     told = columns[first : first + count]
-    stream = Stream(_text(name), offset, slots, [_read_column(column) for column in told], aged=bool(aged))
+    stream = RowRing(_text(name), offset, slots, [_read_column(column) for column in told], aged=bool(aged))
     if stream.row.size != row_size or stream.end > size:
         raise LayoutError("a stream that does not fit its file")
     at = _PREFIX.size

@@ -11,7 +11,7 @@ from typing import Final
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.driver.node.layout import LONGEST_HEAD, NO_COUNT, NO_VALUE, LayoutError, Stream, read_head
+from gpu_profile.driver.node.layout import LONGEST_HEAD, NO_COUNT, NO_VALUE, LayoutError, RowRing, read_head
 
 #: Rows that are read at once: a few where few are new, as nearly always.
 _FEW: Final = 24
@@ -75,7 +75,7 @@ class RingReader:
 class _Cursor:
     """How far one stream has been read."""
 
-    def __init__(self, fd: int, stream: Stream, generation: int, wants: Callable[[Signal], bool]) -> None:
+    def __init__(self, fd: int, stream: RowRing, generation: int, wants: Callable[[Signal], bool]) -> None:
         self._fd, self._stream, self._generation = fd, stream, generation
         self.lost = 0
         #: A row that was not valid though a later one was: it is looked at once more before it counts as lost.

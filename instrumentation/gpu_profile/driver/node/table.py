@@ -50,7 +50,7 @@ class NodeDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TimelineTable:
     """The content of a table.
 
     Fast signals are read every `interval_s` through `driver`, and kept for `retention_s`. `problem` says why there is
@@ -99,7 +99,7 @@ def _device_row(one: NodeDevice) -> dict[str, Any]:
     }
 
 
-def parse(text: str) -> Table:
+def parse(text: str) -> TimelineTable:
     """A table from JSON; ValueError with the reason for what is none."""
     found = json.loads(text)
     if not isinstance(found, dict):
@@ -107,7 +107,7 @@ def parse(text: str) -> Table:
     if found.get("version") != VERSION:
         raise ValueError(f"version {found.get('version')!r}, but this gpu-profile reads version {VERSION}")
     try:
-        return Table(
+        return TimelineTable(
             float(found["interval_s"]),
             float(found["retention_s"]),
             str(found["driver"]),
@@ -146,11 +146,11 @@ class TableFile:
     def __init__(self, directory: Path) -> None:
         self.path = directory / NAME
         self._seen: tuple[int, int] | None = None
-        self._table: Table | None = None
+        self._table: TimelineTable | None = None
         #: When its writer was last alive: it touches the table about once a second.
         self.touched_ns = 0
 
-    def read(self) -> Table:
+    def read(self) -> TimelineTable:
         """The table as it is now; GpuBackendError if there is none, or none that can be trusted or understood."""
         try:
             status = self.path.stat()
@@ -166,7 +166,7 @@ class TableFile:
             raise GpuBackendError(f"{self.path}: not a table that can be read: {error}") from error
         return self._table
 
-    def _load(self) -> Table:
+    def _load(self) -> TimelineTable:
         directory = self.path.parent.stat()
         if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
             raise ValueError("anybody may write to its directory")
@@ -188,7 +188,7 @@ def touch(directory: Path, now_ns: int) -> None:
     os.utime(directory / NAME, ns=(now_ns, now_ns), follow_symlinks=False)
 
 
-def replace(directory: Path, table: Table, now_ns: int, *, mode: int, group: int | None) -> int:
+def replace(directory: Path, table: TimelineTable, now_ns: int, *, mode: int, group: int | None) -> int:
     """Put a table in place of the one that is there, and return its inode number.
 
     OSError if it cannot be written, and the old one stays.

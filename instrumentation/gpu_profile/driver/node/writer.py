@@ -17,7 +17,7 @@ from gpu_profile.driver.node.layout import (
     LONGEST_WINDOW_NS,
     SUFFIX,
     Head,
-    Stream,
+    RowRing,
     pack_head,
     streams_for,
     windows_of,
@@ -170,7 +170,7 @@ class _RowBuilder:
 
     __slots__ = ("cells", "end", "ends", "filled", "first", "narrow", "repeated", "sequence", "stream")
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: RowRing) -> None:
         self.stream = stream
         self.cells = stream.absent.copy()
         #: The ends of its samples by the places of their ages, if they have any; the first and the last of all.

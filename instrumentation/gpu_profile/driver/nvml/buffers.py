@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.nvml.fields import decoders, plain_sample
-from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.driver.nvml.readers import Reader
 from gpu_profile.units import NS_PER_S
 
@@ -24,14 +24,14 @@ _HELD_BACK_NS: Final = 2 * NS_PER_S
 _SILENCE_NS: Final = 3 * NS_PER_S
 
 
-class Buffer:
+class DriverBuffer:
     """One signal's buffer on one device.
 
     Sample k covers the time since sample k-1, at most the longest period that is documented; the first one covers the
     signal's nominal window.
     """
 
-    def __init__(self, library: Library, reader: Reader, uuid: str) -> None:
+    def __init__(self, library: NvmlLibrary, reader: Reader, uuid: str) -> None:
         self.reader = reader
         self._errors = library.errors
         self._failure = library.api.NVMLError

@@ -9,8 +9,8 @@ from gpu_profile.catalogue import SIGNALS, Group, Kind, Signal, Tier
 from gpu_profile.catalogue.samples import DeviceKind, Sample
 from gpu_profile.catalogue.signals import SLOW_COUNTERS, THROTTLES
 from gpu_profile.clock import Clock
-from gpu_profile.driver.nvml.buffers import Buffer
-from gpu_profile.driver.nvml.enumeration import Found
+from gpu_profile.driver.nvml.buffers import DriverBuffer
+from gpu_profile.driver.nvml.enumeration import EnumeratedDevice
 from gpu_profile.driver.nvml.errors import (
     CUT,
     NEEDS_HOPPER,
@@ -21,14 +21,14 @@ from gpu_profile.driver.nvml.errors import (
     NOT_ON_MIG,
     RULES,
     Action,
-    Rule,
+    ErrorRule,
 )
 from gpu_profile.driver.nvml.fields import FieldBatch, plain_sample
 from gpu_profile.driver.nvml.gpm import Gpm
-from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.driver.nvml.queries import REASONS, Query
 from gpu_profile.driver.nvml.readers import READERS, TIERS, Reader
-from gpu_profile.driver.nvml.throttling import Throttling
+from gpu_profile.driver.nvml.throttling import ThrottleTimes
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost
 from gpu_profile.units import NS_PER_S
@@ -54,9 +54,9 @@ class OpenDevice:
 
     def __init__(
         self,
-        library: Library,
+        library: NvmlLibrary,
         clock: Clock,
-        found: Found,
+        found: EnumeratedDevice,
         groups: Collection[Group],
         throttled: dict[Signal, int] | None = None,
         counters_ns: int = 0,
@@ -69,10 +69,10 @@ class OpenDevice:
         self._reasons: dict[Signal, str] = {}
         self._fields: dict[str, FieldBatch] = {}
         self._queries: dict[Tier, dict[Query, list[Reader]]] = {tier: {} for tier in TIERS}
-        self._buffers: list[Buffer] = []
+        self._buffers: list[DriverBuffer] = []
         self._ends: dict[Signal, int] = {}
         self._gpm: Gpm | None = None
-        self._throttling: Throttling | None = None
+        self._throttling: ThrottleTimes | None = None
         #: In elapsed time, as the next.
         self.opened_ns: Final = clock.elapsed_ns()
         #: When a source that had answered was given up: it may answer again once the device is opened anew.
@@ -160,7 +160,7 @@ class OpenDevice:
             return
         rule = self._ask(REASONS)[1]
         if rule is None or rule.action not in NEVER:
-            self._throttling = Throttling(bits, self._throttled)
+            self._throttling = ThrottleTimes(bits, self._throttled)
         else:
             self._reasons |= {row: rule.words for row, _ in bits}
 
@@ -231,7 +231,7 @@ class OpenDevice:
         if self._library.constant(reader.buffer) is None or self._library.samples is None:
             return False
         errors = self._library.errors
-        buffer = Buffer(self._library, reader, self._uuid)
+        buffer = DriverBuffer(self._library, reader, self._uuid)
         try:
             buffer.ask(self.found.handle)
         except errors.failures as failure:
@@ -353,7 +353,7 @@ class OpenDevice:
                 self._reasons[reader.signal] = self._words(rule)
             del self._queries[readers[0].signal.tier][query]
 
-    def _read_throttling(self, throttling: Throttling, samples: list[Sample]) -> None:
+    def _read_throttling(self, throttling: ThrottleTimes, samples: list[Sample]) -> None:
         mask, rule = self._ask(REASONS)
         if rule is None:
             samples += throttling.read(self._clock.now_ns(), mask)
@@ -361,7 +361,7 @@ class OpenDevice:
             self._reasons |= dict.fromkeys(throttling.signals, rule.words)
             self._throttling = None
 
-    def _ask(self, query: Query) -> tuple[Any, Rule | None]:
+    def _ask(self, query: Query) -> tuple[Any, ErrorRule | None]:
         errors = self._library.errors
         try:
             answer = query.run(self._library.api, self.found.handle)
@@ -373,10 +373,10 @@ class OpenDevice:
         self._answered.add(query)
         return answer, None
 
-    def _words(self, rule: Rule) -> str:
+    def _words(self, rule: ErrorRule) -> str:
         return f"{rule.words}{CUT}" if self.found.cut and rule is RULES["NOT_SUPPORTED"] else rule.words
 
-    def _note(self, reader: Reader, rule: Rule) -> bool:
+    def _note(self, reader: Reader, rule: ErrorRule) -> bool:
         """Remember a signal that this device does not have; True if it is so."""
         if rule.action not in NEVER:
             return False

@@ -10,11 +10,11 @@ from gpu_profile.catalogue import DEFAULT_GROUPS, SIGNALS, Group, Signal, Tier
 from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse, Sample
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.nvml.device import OpenDevice
-from gpu_profile.driver.nvml.enumeration import Found, find_devices, handle_of
+from gpu_profile.driver.nvml.enumeration import EnumeratedDevice, find_devices, handle_of
 from gpu_profile.driver.nvml.errors import UninitializedError
 from gpu_profile.driver.nvml.events import XidEvents
-from gpu_profile.driver.nvml.library import Library
-from gpu_profile.driver.nvml.processes import Processes
+from gpu_profile.driver.nvml.library import NvmlLibrary
+from gpu_profile.driver.nvml.processes import DeviceProcesses
 from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.units import NS_PER_S, nanoseconds
@@ -58,10 +58,10 @@ class NvmlDriver:
         self._groups = frozenset(groups) | {Group.CORE}
         self._enter = enter
         self._closed = False
-        self._library = Library()
-        self._found: dict[str, Found] = {}
+        self._library = NvmlLibrary()
+        self._found: dict[str, EnumeratedDevice] = {}
         self._open: dict[str, OpenDevice] = {}
-        self._users: dict[str, Processes] = {}
+        self._users: dict[str, DeviceProcesses] = {}
         #: How long a device that loses a source again waits to be opened anew.
         self._pauses: dict[str, int] = {}
         #: What could be read of a device before it lost a source: it is opened anew until that can be read again.
@@ -219,13 +219,13 @@ class NvmlDriver:
             self._watch(one)
         return [one.device for one in found.values() if self._wanted is None or one.device.uuid in self._wanted]
 
-    def _watch(self, one: Found) -> None:
+    def _watch(self, one: EnumeratedDevice) -> None:
         if self._listens and one.device.kind is DeviceKind.GPU:
             if one.device.index is not None:
                 self._enter(one.device.index)
             self._events.watch(one.device.uuid, one.handle)
 
-    def _lookup(self, device: Device) -> Found:
+    def _lookup(self, device: Device) -> EnumeratedDevice:
         found = self._found.get(device.uuid)
         if found is None:
             found = self._found[device.uuid] = handle_of(self._library, device)
@@ -269,10 +269,10 @@ class NvmlDriver:
         found = self._lookup(device)
         users = self._users.get(device.uuid)
         if users is None:
-            users = self._users[device.uuid] = Processes(self._library, self._clock, device.uuid)
+            users = self._users[device.uuid] = DeviceProcesses(self._library, self._clock, device.uuid)
         return users.uses(found)
 
 
-def _shape(found: Mapping[str, Found], uuid: str) -> tuple[bool, frozenset[str]]:
+def _shape(found: Mapping[str, EnumeratedDevice], uuid: str) -> tuple[bool, frozenset[str]]:
     """What must be unchanged for an open device to stay open: that it is there, and its MIG instances."""
     return uuid in found, frozenset(one.device.uuid for one in found.values() if one.device.parent == uuid)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.driver.nvml.errors import NEVER
-from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.errors import DeviceLost, GpuBackendError
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ _LANE_BYTES_PER_S: Final = {
 _NVLINK_FIELDS: Final = ("NVML_FI_DEV_NVLINK_LINK_COUNT", "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON")
 
 
-class Found(NamedTuple):
+class EnumeratedDevice(NamedTuple):
     """A device and its handle; `instance` is the GPU instance's id of a MIG slice.
 
     `cut`: whether this is a GPU in MIG mode, which cannot tell some things of itself any more. `whole`: whether all of
@@ -44,7 +44,7 @@ class Found(NamedTuple):
     whole: bool = True
 
 
-def count_gpus(library: Library) -> int:
+def count_gpus(library: NvmlLibrary) -> int:
     """How many GPUs there were when NVML was started; GpuBackendError if the driver cannot count them."""
     errors = library.errors
     try:
@@ -57,7 +57,9 @@ def count_gpus(library: Library) -> int:
         ) from failure
 
 
-def find_devices(library: Library, known: Mapping[str, Found], enter: Callable[[int], bool]) -> list[Found]:
+def find_devices(
+    library: NvmlLibrary, known: Mapping[str, EnumeratedDevice], enter: Callable[[int], bool]
+) -> list[EnumeratedDevice]:
     """Every device that answers, parents before their instances. What never changes is taken from those `known`.
 
     `enter(index)` is called before anything is asked of a GPU; where it says no, that one is left alone.
@@ -65,7 +67,7 @@ def find_devices(library: Library, known: Mapping[str, Found], enter: Callable[[
     A GPU that is lost or may not be opened is left out, so that it never hides the others. GpuBackendError if the
     driver cannot even count its GPUs.
     """
-    found: list[Found] = []
+    found: list[EnumeratedDevice] = []
     for index in range(count_gpus(library)):
         if not enter(index):
             continue
@@ -76,21 +78,21 @@ def find_devices(library: Library, known: Mapping[str, Found], enter: Callable[[
     return found
 
 
-def handle_of(library: Library, device: Device) -> Found:
+def handle_of(library: NvmlLibrary, device: Device) -> EnumeratedDevice:
     """The device's handle, looked up by its UUID; DeviceLost if the driver does not know it (any more)."""
     api, errors = library.api, library.errors
     try:
         handle = api.nvmlDeviceGetHandleByUUID(device.uuid)
         if device.kind is not DeviceKind.MIG:
-            return Found(device, handle, cut=_cut(library, handle, device.uuid), whole=False)
+            return EnumeratedDevice(device, handle, cut=_cut(library, handle, device.uuid), whole=False)
         parent = api.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-        return Found(device, handle, parent, api.nvmlDeviceGetGpuInstanceId(handle))
+        return EnumeratedDevice(device, handle, parent, api.nvmlDeviceGetGpuInstanceId(handle))
     except errors.failures as failure:
         rule = errors.met(failure, "nvmlDeviceGetHandleByUUID", device.uuid)
         raise DeviceLost(f"NVML: GPU {device.uuid}: cannot be opened: {rule.words}") from failure
 
 
-def _attempt(library: Library, what: str, call: Callable[[], T], missed: list[str] | None = None) -> T | None:
+def _attempt(library: NvmlLibrary, what: str, call: Callable[[], T], missed: list[str] | None = None) -> T | None:
     """The call's answer, None if it fails for this device alone: noted in `missed` if it may have one another time."""
     try:
         return call()
@@ -105,14 +107,14 @@ def _attempt(library: Library, what: str, call: Callable[[], T], missed: list[st
         return None
 
 
-def _gpu(library: Library, index: int, known: Mapping[str, Found]) -> Found:
+def _gpu(library: NvmlLibrary, index: int, known: Mapping[str, EnumeratedDevice]) -> EnumeratedDevice:
     api = library.api
     handle = api.nvmlDeviceGetHandleByIndex(index)
     uuid = api.nvmlDeviceGetUUID(handle)
     before = known.get(uuid)
     if before is not None and before.whole:
         # Nothing of this changes while the driver is loaded; some of it comes from the board's own memory, slowly.
-        return Found(replace(before.device, index=index), handle, cut=_cut(library, handle, uuid))
+        return EnumeratedDevice(replace(before.device, index=index), handle, cut=_cut(library, handle, uuid))
     missed: list[str] = []
 
     def ask(what: str, call: Callable[[], T]) -> T | None:
@@ -130,10 +132,10 @@ def _gpu(library: Library, index: int, known: Mapping[str, Found]) -> Found:
         nvlink_bytes_per_s=ask("NVLinks", partial(_nvlink_bytes_per_s, api, handle)),
         **_facts(library, handle, ask),
     )
-    return Found(device, handle, cut=_cut(library, handle, uuid), whole=not missed)
+    return EnumeratedDevice(device, handle, cut=_cut(library, handle, uuid), whole=not missed)
 
 
-def _facts(library: Library, handle: Any, ask: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
+def _facts(library: NvmlLibrary, handle: Any, ask: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
     def answer(name: str) -> Any:
         function = getattr(library.api, name, None)
         return None if function is None else ask(name, lambda: function(handle))
@@ -152,7 +154,7 @@ def _memory_bytes(api: Any, handle: Any) -> int | None:
     return int(api.nvmlDeviceGetMemoryInfo(handle).total) or None
 
 
-def _cut(library: Library, handle: Any, uuid: str) -> bool:
+def _cut(library: NvmlLibrary, handle: Any, uuid: str) -> bool:
     return bool(_attempt(library, f"MIG mode of {uuid}", lambda: library.api.nvmlDeviceGetMigMode(handle)[0]))
 
 
@@ -178,7 +180,7 @@ def _nvlink_bytes_per_s(api: Any, handle: Any) -> int | None:
     return links * megabytes * 1_000_000 or None
 
 
-def _instances(library: Library, gpu: Found) -> list[Found]:
+def _instances(library: NvmlLibrary, gpu: EnumeratedDevice) -> list[EnumeratedDevice]:
     api = library.api
     if not gpu.cut:
         return []
@@ -188,7 +190,7 @@ def _instances(library: Library, gpu: Found) -> list[Found]:
     return [instance for instance in found if instance is not None]
 
 
-def _instance(library: Library, gpu: Found, slot: int) -> Found:
+def _instance(library: NvmlLibrary, gpu: EnumeratedDevice, slot: int) -> EnumeratedDevice:
     api, parent = library.api, gpu.device
     handle = api.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, slot)
     missed: list[str] = []
@@ -213,4 +215,4 @@ def _instance(library: Library, gpu: Found, slot: int) -> Found:
         mig_profile=name.partition("MIG ")[2],
         mig_instance=number,
     )
-    return Found(device, handle, gpu.handle, number)
+    return EnumeratedDevice(device, handle, gpu.handle, number)

@@ -47,43 +47,45 @@ class Action(Enum):
 NEVER: Final = frozenset({Action.ABSENT, Action.DENIED})
 
 
-class Rule(NamedTuple):
+class ErrorRule(NamedTuple):
     """One row: the action, and the reason or remedy in words."""
 
     action: Action
     words: str
 
 
-RULES: Final[dict[str, Rule]] = {
-    "UNINITIALIZED": Rule(Action.RESTART, "NVML was not started in this process"),
-    "INVALID_ARGUMENT": Rule(Action.ABSENT, "not known to this driver"),
-    "NOT_SUPPORTED": Rule(Action.ABSENT, "not supported by this GPU"),
-    "FUNCTION_NOT_FOUND": Rule(Action.ABSENT, "not known to this driver"),
-    "ARGUMENT_VERSION_MISMATCH": Rule(Action.ABSENT, "not known to this driver"),
-    "DEPRECATED": Rule(Action.ABSENT, "no longer offered by this driver"),
-    "NO_PERMISSION": Rule(Action.DENIED, "not permitted for this user"),
-    "OPERATING_SYSTEM": Rule(Action.DENIED, "blocked by the operating system or the container's device rules"),
-    "NOT_FOUND": Rule(Action.NOTHING_NOW, "no data yet"),
-    "NO_DATA": Rule(Action.NOTHING_NOW, "no data yet"),
-    "NOT_READY": Rule(Action.NOTHING_NOW, "no data yet"),
-    "TIMEOUT": Rule(Action.NOTHING_NOW, "nothing within the time allowed"),
-    "GPU_IS_LOST": Rule(Action.LOST, "it fell off the bus; check the kernel log for its XID, then reset it or reboot"),
-    "RESET_REQUIRED": Rule(Action.LOST, "it needs a reset: nvidia-smi --gpu-reset, or reboot"),
-    "GPU_NOT_FOUND": Rule(Action.LOST, "the driver no longer knows it; list the GPUs with nvidia-smi -L"),
-    "LIBRARY_NOT_FOUND": Rule(
+RULES: Final[dict[str, ErrorRule]] = {
+    "UNINITIALIZED": ErrorRule(Action.RESTART, "NVML was not started in this process"),
+    "INVALID_ARGUMENT": ErrorRule(Action.ABSENT, "not known to this driver"),
+    "NOT_SUPPORTED": ErrorRule(Action.ABSENT, "not supported by this GPU"),
+    "FUNCTION_NOT_FOUND": ErrorRule(Action.ABSENT, "not known to this driver"),
+    "ARGUMENT_VERSION_MISMATCH": ErrorRule(Action.ABSENT, "not known to this driver"),
+    "DEPRECATED": ErrorRule(Action.ABSENT, "no longer offered by this driver"),
+    "NO_PERMISSION": ErrorRule(Action.DENIED, "not permitted for this user"),
+    "OPERATING_SYSTEM": ErrorRule(Action.DENIED, "blocked by the operating system or the container's device rules"),
+    "NOT_FOUND": ErrorRule(Action.NOTHING_NOW, "no data yet"),
+    "NO_DATA": ErrorRule(Action.NOTHING_NOW, "no data yet"),
+    "NOT_READY": ErrorRule(Action.NOTHING_NOW, "no data yet"),
+    "TIMEOUT": ErrorRule(Action.NOTHING_NOW, "nothing within the time allowed"),
+    "GPU_IS_LOST": ErrorRule(
+        Action.LOST, "it fell off the bus; check the kernel log for its XID, then reset it or reboot"
+    ),
+    "RESET_REQUIRED": ErrorRule(Action.LOST, "it needs a reset: nvidia-smi --gpu-reset, or reboot"),
+    "GPU_NOT_FOUND": ErrorRule(Action.LOST, "the driver no longer knows it; list the GPUs with nvidia-smi -L"),
+    "LIBRARY_NOT_FOUND": ErrorRule(
         Action.GONE,
         "libnvidia-ml.so.1 was not found; install the NVIDIA driver, or start the container with its GPUs (--gpus all)",
     ),
-    "DRIVER_NOT_LOADED": Rule(
+    "DRIVER_NOT_LOADED": ErrorRule(
         Action.GONE, "the NVIDIA kernel driver is not loaded; load it (modprobe nvidia) and check with nvidia-smi"
     ),
-    "LIB_RM_VERSION_MISMATCH": Rule(
+    "LIB_RM_VERSION_MISMATCH": ErrorRule(
         Action.GONE,
         "libnvidia-ml.so.1 and the loaded kernel driver have different versions; restart this process, or the "
         "container if its library is older than the node's driver",
     ),
 }
-_OTHER: Final = Rule(Action.TRANSIENT, "failed this time")
+_OTHER: Final = ErrorRule(Action.TRANSIENT, "failed this time")
 
 
 def gone(name: str) -> type[GpuBackendError]:
@@ -95,7 +97,7 @@ class UninitializedError(Exception):
     """NVML must be started (again) before the call can succeed. Never leaves the driver."""
 
 
-class Errors:
+class ErrorPolicy:
     """Judges failures by the table; counts those that are worth an operator's attention.
 
     `counts` maps an NVML error's name without its prefix (`GPU_IS_LOST`) to how often it was met. What merely says that
@@ -118,7 +120,7 @@ class Errors:
             return "FUNCTION_NOT_FOUND"
         return self._names.get(code, f"CODE_{code}")
 
-    def met(self, failure: Exception | int, what: str, uuid: str = "") -> Rule:
+    def met(self, failure: Exception | int, what: str, uuid: str = "") -> ErrorRule:
         """What to do about `failure` of the call `what` on a device.
 
         Raises DeviceLost, GpuBackendError or UninitializedError where the table says so.

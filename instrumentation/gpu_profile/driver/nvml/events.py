@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpu_profile.catalogue.samples import Event
 from gpu_profile.clock import Clock
-from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.errors import DeviceLost
 from gpu_profile.units import NS_PER_S
 
@@ -22,7 +22,7 @@ _LONGEST_PAUSE_NS: Final = 300 * NS_PER_S
 class XidEvents:
     """The event set of this process. What happened before a device was watched is lost; so NVML has it."""
 
-    def __init__(self, library: Library, clock: Clock) -> None:
+    def __init__(self, library: NvmlLibrary, clock: Clock) -> None:
         self._library = library
         self._clock = clock
         self._set: Any = None

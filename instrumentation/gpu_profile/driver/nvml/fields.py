@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
-from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.driver.nvml.readers import Reader
 
 #: `nvmlFieldValue_t`: fieldId and scopeId (left out), timestamp (µs since the epoch), latencyUsec (left out),
@@ -59,7 +59,7 @@ def decoders(api: Any) -> dict[int, Callable[[int], int | float]]:
 class FieldBatch:
     """The fields of one device and tier, read together."""
 
-    def __init__(self, library: Library, readers: Sequence[Reader]) -> None:
+    def __init__(self, library: NvmlLibrary, readers: Sequence[Reader]) -> None:
         self.readers = tuple(readers)
         self._call = library.field_values
         #: How raw values are read, by the type that the driver gave.

@@ -14,7 +14,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.clock import Clock
 from gpu_profile.driver.nvml.errors import NEVER
-from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.nvml.library import NvmlLibrary
 
 #: Quanta, and of the limit: rounding in the driver's own arithmetic may pass 0 or 100 % by a little, more is not a
 #: measurement.
@@ -35,7 +35,7 @@ class Gpm:
 
     def __init__(
         self,
-        library: Library,
+        library: NvmlLibrary,
         clock: Clock,
         uuid: str,
         handle: Any,

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any, Final
 
-from gpu_profile.driver.nvml.errors import RULES, Action, Errors, gone
+from gpu_profile.driver.nvml.errors import RULES, Action, ErrorPolicy, gone
 from gpu_profile.errors import GpuBackendError
 
 #: Fields that NVML gave other numbers: 251 to 253 in nvml.h 12.9 to 13.0.39, which go with drivers from 575 to 580.65;
@@ -18,7 +18,7 @@ _MOVED: Final = tuple(
 _MOVED_BY_RELEASE: Final = (((580, 82), None, 269), ((575, 0), (580, 65), 251))
 
 
-class Library:
+class NvmlLibrary:
     """Starts and stops NVML once in each process that uses it.
 
     `api` is the module `pynvml`. `field_values` and `samples` are the resolved `nvmlDeviceGetFieldValues` and
@@ -34,7 +34,7 @@ class Library:
                 "NVML: the Python package nvidia-ml-py is not installed; run: pip install nvidia-ml-py"
             ) from None
         self.api: Any = pynvml
-        self.errors = Errors(pynvml)
+        self.errors = ErrorPolicy(pynvml)
         self.field_values: Any = None
         self.samples: Any = None
         self.version = self.nvml_version = self.cuda_version = ""

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile.clock import Clock
-from gpu_profile.driver.nvml.enumeration import Found
+from gpu_profile.driver.nvml.enumeration import EnumeratedDevice
 from gpu_profile.driver.nvml.errors import NEVER
-from gpu_profile.driver.nvml.library import Library
+from gpu_profile.driver.nvml.library import NvmlLibrary
 from gpu_profile.units import NS_PER_S
 
 #: Each lists processes of its kind; one that computes and draws is in two of them, with all its memory in both.
@@ -28,10 +28,10 @@ _PLAUSIBLE_NS: Final = 5 * NS_PER_S
 _REACH_NS: Final = 15 * NS_PER_S
 
 
-class Processes:
+class DeviceProcesses:
     """The users of one device, and from when on their utilisation has not been told yet."""
 
-    def __init__(self, library: Library, clock: Clock, uuid: str) -> None:
+    def __init__(self, library: NvmlLibrary, clock: Clock, uuid: str) -> None:
         self._library = library
         self._clock = clock
         self._uuid = uuid
@@ -39,7 +39,7 @@ class Processes:
         self._calls = [name for name in (*_LISTS, _UTILIZATION) if hasattr(library.api, name)]
         self._last_us: int | None = None
 
-    def uses(self, found: Found) -> list[ProcessUse]:
+    def uses(self, found: EnumeratedDevice) -> list[ProcessUse]:
         """Everyone on the device now, by pid.
 
         A GPU that is cut into MIG instances lists nobody: whoever uses it is listed by an instance. `utilization` is
@@ -79,7 +79,7 @@ class Processes:
         self._last_us = self._clock.now_ns() // 1000
         return {}
 
-    def _shares(self, found: Found) -> dict[int, float]:
+    def _shares(self, found: EnumeratedDevice) -> dict[int, float]:
         """Mean utilisation by pid since the last call."""
         last_us, now_ns = self._last_us, self._clock.now_ns()
         self._begin()

@@ -15,7 +15,7 @@ LONGEST_NS: Final = 2 * NS_PER_S
 SELDOM_NS: Final = 60 * NS_PER_S
 
 
-class Throttling:
+class ThrottleTimes:
     """The time for which each of some bits of NVML's mask was seen.
 
     Between two readings that both show a bit it counts in full, if one of them does by half. `totals`, by signal, go on

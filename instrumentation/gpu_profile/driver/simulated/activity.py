@@ -20,7 +20,7 @@ _OPEN_NS: Final = NS_PER_S
 _CHUNK: Final = 1 << 15
 
 
-class Activity(Protocol):
+class SimulatedActivity(Protocol):
     """What a device did."""
 
     def totals(self, t_ns: int) -> Floats:
@@ -32,7 +32,7 @@ class Activity(Protocol):
         ...
 
 
-class Totals:
+class RunningTotals:
     """Running totals at ascending moments, linear in between and flat outside."""
 
     def __init__(self, t_ns: Ints, values: Floats) -> None:
@@ -63,10 +63,10 @@ class Totals:
         return between
 
 
-def integrated(edges: Ints, per_second: Floats) -> Totals:
+def integrated(edges: Ints, per_second: Floats) -> RunningTotals:
     """The totals of rates per second between edges: shape (len(edges) - 1, any width)."""
     growth = per_second * (np.diff(edges) / NS_PER_S)[:, None]
-    return Totals(edges, np.cumsum(np.vstack([np.zeros((1, growth.shape[1])), growth]), axis=0))
+    return RunningTotals(edges, np.cumsum(np.vstack([np.zeros((1, growth.shape[1])), growth]), axis=0))
 
 
 def pieces(model: DeviceModel, records: Records, from_ns: int) -> tuple[Ints, Floats, Ints]:
@@ -110,7 +110,7 @@ class LoggedActivity:
         self._recent: list[tuple[int, Records]] = []
         self._t, self._values = np.zeros(64, np.int64), np.zeros((64, WIDTH))
         self._first, self._end = 0, 1
-        self._history = Totals(self._t[:1], self._values[:1])
+        self._history = RunningTotals(self._t[:1], self._values[:1])
         self._floor_ns = 0
 
     def extend(self, records: Records, now_ns: int) -> bool:
@@ -145,7 +145,7 @@ class LoggedActivity:
             self._t, self._values, first, end = t, stored, 0, end - first
         self._first, self._end = first, end + len(edges)
         self._t[end : self._end], self._values[end : self._end] = edges, values
-        self._history = Totals(self._t[first : self._end], self._values[first : self._end])
+        self._history = RunningTotals(self._t[first : self._end], self._values[first : self._end])
 
     def totals(self, t_ns: int) -> Floats:
         """The totals at `t_ns`: at most `KEPT_NS` before the newest record, or an anchor."""
@@ -160,7 +160,7 @@ class LoggedActivity:
 class Cycle:
     """A pattern of totals that repeats: `pattern` covers [0, period_ns]."""
 
-    def __init__(self, pattern: Activity, period_ns: int) -> None:
+    def __init__(self, pattern: SimulatedActivity, period_ns: int) -> None:
         self._pattern, self._period_ns = pattern, period_ns
         self._whole = pattern.totals(period_ns)
 
@@ -180,7 +180,7 @@ class Cycle:
 class Chain:
     """Activities one after the other: (activity, how long), then flat."""
 
-    def __init__(self, parts: Sequence[tuple[Activity, int]]) -> None:
+    def __init__(self, parts: Sequence[tuple[SimulatedActivity, int]]) -> None:
         self._parts = [part for part, _ in parts]
         self._starts = [0, *accumulate(length for _, length in parts)]
         ends = [part.totals(length) for part, length in parts]
@@ -208,7 +208,7 @@ class Chain:
 class Shifted:
     """An activity that begins at `epoch_ns`; nothing happened before."""
 
-    def __init__(self, inner: Activity, epoch_ns: int) -> None:
+    def __init__(self, inner: SimulatedActivity, epoch_ns: int) -> None:
         self._inner, self._epoch_ns = inner, epoch_ns
 
     def totals(self, t_ns: int) -> Floats:
@@ -223,7 +223,7 @@ class Shifted:
 class Sum:
     """The weighted sum of activities: a GPU that is cut into MIG instances. `weights` has shape (parts, WIDTH)."""
 
-    def __init__(self, parts: Sequence[Activity], weights: Floats) -> None:
+    def __init__(self, parts: Sequence[SimulatedActivity], weights: Floats) -> None:
         self._parts, self._weights = parts, weights
 
     def totals(self, t_ns: int) -> Floats:

@@ -15,13 +15,13 @@ import numpy as np
 
 from gpu_profile.clock import Clock
 from gpu_profile.driver.own_process import runs
-from gpu_profile.driver.simulated.activity import Activity, LoggedActivity, Shifted, Sum
+from gpu_profile.driver.simulated.activity import LoggedActivity, Shifted, SimulatedActivity, Sum
 from gpu_profile.driver.simulated.models import DeviceModel
-from gpu_profile.driver.simulated.physics import WIDTH, Column, Floats, Ints
+from gpu_profile.driver.simulated.physics import WIDTH, Floats, Ints, SimulatedQuantity
 from gpu_profile.driver.simulated.scenario import FILE, Scenario, Unit, load, parse
 from gpu_profile.driver.simulated.script import script
 from gpu_profile.driver.simulated.sensors import Sensors
-from gpu_profile.driver.simulated.worklog import Batch, LogReader, RecordKind
+from gpu_profile.driver.simulated.worklog import LogBatch, LogReader, RecordKind
 from gpu_profile.errors import ScenarioError
 from gpu_profile.units import MIB, NS_PER_S
 
@@ -116,7 +116,7 @@ class Node:
             for unit in self.scenario.units
         ]
 
-    def _log(self, unit: Unit) -> Activity:
+    def _log(self, unit: Unit) -> SimulatedActivity:
         logged = self._logged[unit.slot] = LoggedActivity(unit.model, self.loads[1:])
         return logged
 
@@ -132,7 +132,7 @@ class Node:
                 self._polled_ns = now_ns
         return max(self.epoch_ns, now_ns - PUBLISHED_NS)
 
-    def _take(self, batches: Sequence[Batch], now_ns: int) -> bool:
+    def _take(self, batches: Sequence[LogBatch], now_ns: int) -> bool:
         if not batches:
             return True
         for batch in batches:
@@ -153,7 +153,7 @@ class Node:
             sensors.forget()
         return True
 
-    def _bookkeeping(self, batch: Batch, now_ns: int) -> None:
+    def _bookkeeping(self, batch: LogBatch, now_ns: int) -> None:
         writer = self._writers.setdefault(batch.file, _Writer(batch.pid))
         kernels = batch.records[batch.records["kind"] == RecordKind.KERNEL]
         for slot in map(int, np.unique(batch.records["device"])):
@@ -216,9 +216,11 @@ class Node:
         self._reader.close()
 
 
-def activities(scenario: Scenario, epoch_ns: int, logged: Callable[[Unit], Activity]) -> dict[int, Activity]:
+def activities(
+    scenario: Scenario, epoch_ns: int, logged: Callable[[Unit], SimulatedActivity]
+) -> dict[int, SimulatedActivity]:
     """What every device does, by slot; `logged` tells it of those that run logged work."""
-    found: dict[int, Activity] = {}
+    found: dict[int, SimulatedActivity] = {}
     for unit in reversed(scenario.units):  # Instances before the GPU that is their sum.
         if unit.slices:
             parts = [scenario.units[slot] for slot in unit.slices]
@@ -233,8 +235,16 @@ def activities(scenario: Scenario, epoch_ns: int, logged: Callable[[Unit], Activ
 def _weights(whole: DeviceModel, parts: Sequence[Unit]) -> Floats:
     """What one unit of an instance's total adds to its GPU's: shares of ceilings shrink, amounts do not."""
     weights = np.ones((len(parts), WIDTH))
-    compute = [Column.BUSY, Column.SM, Column.OCCUPANCY, Column.TENSOR, Column.FP64, Column.FP32, Column.THROTTLED]
-    memory = [Column.MEMORY_BUSY, Column.DRAM]
+    compute = [
+        SimulatedQuantity.BUSY,
+        SimulatedQuantity.SM,
+        SimulatedQuantity.OCCUPANCY,
+        SimulatedQuantity.TENSOR,
+        SimulatedQuantity.FP64,
+        SimulatedQuantity.FP32,
+        SimulatedQuantity.THROTTLED,
+    ]
+    memory = [SimulatedQuantity.MEMORY_BUSY, SimulatedQuantity.DRAM]
     for row, part in enumerate(parts):
         weights[row, compute] = part.model.sms / whole.sms
         weights[row, memory] = part.model.dram_bytes_per_s / whole.dram_bytes_per_s

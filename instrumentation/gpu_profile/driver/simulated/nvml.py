@@ -19,14 +19,14 @@ import pynvml as nv
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.driver.simulated import nvml_device, nvml_events, nvml_fields, nvml_gpm
 from gpu_profile.driver.simulated.node import Node
-from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, needs, number, put, text
+from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, SimulatedLibrary, needs, number, put, text
 from gpu_profile.driver.simulated.scenario import FILE, Fault, Unit
 from gpu_profile.errors import ScenarioError
 
 _CUDA_VERSION: Final = 13_000
 
 
-class SimulatedNvml(Library):
+class SimulatedNvml(SimulatedLibrary):
     """The simulated library of one process: the functions of NVML that gpu-profile uses; others are not found.
 
     Raises ScenarioError if the node's directory is not valid. A work log that turns out to be broken later raises it
@@ -74,7 +74,7 @@ class SimulatedNvml(Library):
             self._check_device(unit, name, now)
         needs(name not in unit.unsupported)
         with self.node.lock:
-            body(Call(self, unit, now, self.node.refresh(now)), *arguments)
+            body(NvmlCall(self, unit, now, self.node.refresh(now)), *arguments)
 
     def _init(self, _flags: Any) -> None:
         now = self._check_reloads(nv.NVML_ERROR_DRIVER_NOT_LOADED)
@@ -154,7 +154,7 @@ def _function(body: Callable[..., None]) -> Callable[..., int]:
     return call
 
 
-def _of_gpus(body: Callable[..., None], call: Call, *arguments: Any) -> None:
+def _of_gpus(body: Callable[..., None], call: NvmlCall, *arguments: Any) -> None:
     needs(call.unit.parent is None)
     body(call, *arguments)
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pynvml as nv
 
-from gpu_profile.driver.simulated.nvml_call import Call, Done, needs, number, put, text
-from gpu_profile.driver.simulated.physics import Column
+from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, needs, number, put, text
+from gpu_profile.driver.simulated.physics import SimulatedQuantity
 from gpu_profile.driver.simulated.sensors import COUNTER_REFRESH_NS
 from gpu_profile.units import MIB
 
@@ -26,74 +26,74 @@ _FAN_IDLE: Final = 30
 _P_IDLE: Final = 8
 
 
-def _idle(call: Call) -> bool:
+def _idle(call: NvmlCall) -> bool:
     """Whether nothing ran in the last refresh period of the clocks."""
     return call.sensors.sm_clock_mhz(call.t_ns) == call.unit.model.idle_clock_mhz
 
 
-def _text(fact: Callable[[Call], str]) -> Callable[..., None]:
+def _text(fact: Callable[[NvmlCall], str]) -> Callable[..., None]:
     return lambda call, buffer, _size: text(buffer, fact(call))
 
 
-def _scalar(read: Callable[[Call], int]) -> Callable[..., None]:
+def _scalar(read: Callable[[NvmlCall], int]) -> Callable[..., None]:
     return lambda call, out: put(out, read(call))
 
 
-def _capability(call: Call, major: Any, minor: Any) -> None:
+def _capability(call: NvmlCall, major: Any, minor: Any) -> None:
     first, _, second = call.unit.model.compute_capability.partition(".")
     put(major, int(first))
     put(minor, int(second))
 
 
-def _pci(call: Call, out: Any) -> None:
+def _pci(call: NvmlCall, out: Any) -> None:
     info, bus = out._obj, 0x18 + 0x10 * call.library.gpu(call.unit).index
     info.domain, info.bus, info.device = 0, bus, 0
     info.busIdLegacy = f"0000:{bus:02X}:00.0".encode()
     info.busId = f"00000000:{bus:02X}:00.0".encode()
 
 
-def _generation(call: Call) -> int:
+def _generation(call: NvmlCall) -> int:
     # Boards that save power at idle let the link fall back to its slowest.
     return 1 if call.unit.model.saves_power and _idle(call) else call.unit.model.pcie_generation
 
 
-def _limit_mw(call: Call) -> int:
+def _limit_mw(call: NvmlCall) -> int:
     return round(call.unit.model.tdp_w * 1000)
 
 
-def _limits(call: Call, lowest: Any, highest: Any) -> None:
+def _limits(call: NvmlCall, lowest: Any, highest: Any) -> None:
     put(lowest, round(call.unit.model.tdp_w * 1000 * 0.3))
     put(highest, _limit_mw(call))
 
 
-def _temperature(call: Call, sensor: Any, out: Any) -> None:
+def _temperature(call: NvmlCall, sensor: Any, out: Any) -> None:
     if number(sensor) != nv.NVML_TEMPERATURE_GPU:
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
     put(out, call.sensors.temperature_c(call.t_ns))
 
 
-def _threshold(call: Call, kind: Any, out: Any) -> None:
+def _threshold(call: NvmlCall, kind: Any, out: Any) -> None:
     if number(kind) == nv.NVML_TEMPERATURE_THRESHOLD_MEM_MAX:
         needs(call.unit.model.memory_temperature)
     needs(number(kind) in THRESHOLDS)
     put(out, THRESHOLDS[number(kind)])
 
 
-def _margin(call: Call, out: Any) -> None:
+def _margin(call: NvmlCall, out: Any) -> None:
     needs(call.unit.model.temperature_margin)
     slowdown = THRESHOLDS[nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN]
     out._obj.marginTemperature = slowdown - call.sensors.temperature_c(call.t_ns)
 
 
-def _fan(call: Call, out: Any) -> None:
+def _fan(call: NvmlCall, out: Any) -> None:
     needs(call.unit.model.fan)
     put(out, _FAN_IDLE + max(0, call.sensors.temperature_c(call.t_ns) - 35))
 
 
-def _clock(sm_mhz: Callable[[Call], int]) -> Callable[..., None]:
+def _clock(sm_mhz: Callable[[NvmlCall], int]) -> Callable[..., None]:
     """The clock of a domain, from that of the multiprocessors."""
 
-    def entry(call: Call, domain: Any, out: Any) -> None:
+    def entry(call: NvmlCall, domain: Any, out: Any) -> None:
         wanted = number(domain)
         if wanted >= nv.NVML_CLOCK_COUNT:
             raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
@@ -105,14 +105,14 @@ def _clock(sm_mhz: Callable[[Call], int]) -> Callable[..., None]:
     return entry
 
 
-def _reasons(call: Call, out: Any) -> None:
+def _reasons(call: NvmlCall, out: Any) -> None:
     end = call.sensors.refreshed(call.t_ns, COUNTER_REFRESH_NS)
-    throttled = call.sensors.mean(Column.THROTTLED, end, COUNTER_REFRESH_NS) > 0
+    throttled = call.sensors.mean(SimulatedQuantity.THROTTLED, end, COUNTER_REFRESH_NS) > 0
     capped = nv.nvmlClocksEventReasonSwPowerCap if throttled else 0
     put(out, capped or (nv.nvmlClocksEventReasonGpuIdle if _idle(call) else 0))
 
 
-def _bar1(call: Call, out: Any) -> None:
+def _bar1(call: NvmlCall, out: Any) -> None:
     needs(not call.unit.model.unified_memory)
     # The window is as large as the memory, in a power of two.
     out._obj.bar1Total = (1 << (call.unit.model.memory_mib - 1).bit_length()) * MIB
@@ -120,17 +120,17 @@ def _bar1(call: Call, out: Any) -> None:
     out._obj.bar1Free = out._obj.bar1Total - out._obj.bar1Used
 
 
-def _memory_errors(call: Call, _kind: Any, _count: Any, place: Any, out: Any) -> None:
+def _memory_errors(call: NvmlCall, _kind: Any, _count: Any, place: Any, out: Any) -> None:
     needs(call.unit.model.ecc and number(place) in (nv.NVML_MEMORY_LOCATION_SRAM, nv.NVML_MEMORY_LOCATION_DRAM))
     put(out, 0)
 
 
-def _sram(call: Call, out: Any) -> None:
+def _sram(call: NvmlCall, out: Any) -> None:
     needs(call.unit.model.ecc)
     out._obj.bThresholdExceeded = 0
 
 
-def _fabric(call: Call, out: Any) -> None:
+def _fabric(call: NvmlCall, out: Any) -> None:
     info = out._obj
     if call.unit.model.fabric:
         info.state, info.status, info.healthMask = nv.NVML_GPU_FABRIC_STATE_COMPLETED, 0, _HEALTHY

@@ -22,7 +22,7 @@ class Done(Exception):  # noqa: N818 - a way out of a call, not an error of this
         self.code = code
 
 
-class Library:
+class SimulatedLibrary:
     """The state of one process's simulated library, as the functions see it."""
 
     def __init__(self, node: Node) -> None:
@@ -57,10 +57,10 @@ class Library:
         return self.next_object * 64
 
 
-class Call(NamedTuple):
+class NvmlCall(NamedTuple):
     """One call on a device: `now_ns` by the clock, `t_ns` the moment that the sensors show."""
 
-    library: Library
+    library: SimulatedLibrary
     unit: Unit
     now_ns: int
     t_ns: int

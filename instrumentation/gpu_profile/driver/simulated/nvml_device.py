@@ -8,30 +8,30 @@ from typing import Any, Final
 import pynvml as nv
 
 from gpu_profile.driver.simulated import nvml_board, nvml_processes
-from gpu_profile.driver.simulated.nvml_call import Call, Done, needs, number, put, text
+from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, needs, number, put, text
 from gpu_profile.driver.simulated.sensors import SAMPLES_KEPT
 from gpu_profile.units import MIB
 
 _MOST_INSTANCES: Final = 7
 
 
-def _utilization(call: Call, out: Any) -> None:
+def _utilization(call: NvmlCall, out: Any) -> None:
     call.whole_gpu_only()
     out._obj.gpu, out._obj.memory = call.sensors.utilization(call.t_ns)
 
 
-def _no_video(call: Call, utilization: Any, period_us: Any) -> None:
+def _no_video(call: NvmlCall, utilization: Any, period_us: Any) -> None:
     call.whole_gpu_only()
     put(utilization, 0)
     put(period_us, call.unit.model.utilization_refresh_ns // 1000)
 
 
-def _jpeg(call: Call, utilization: Any, period_us: Any) -> None:
+def _jpeg(call: NvmlCall, utilization: Any, period_us: Any) -> None:
     needs(call.unit.model.jpeg)
     _no_video(call, utilization, period_us)
 
 
-def _memory(call: Call, out: Any) -> None:
+def _memory(call: NvmlCall, out: Any) -> None:
     memory, model = out._obj, call.unit.model
     needs(not model.unified_memory)
     used, reserved = call.library.node.memory_used(call.unit, call.t_ns), model.reserved_mib * MIB
@@ -40,7 +40,7 @@ def _memory(call: Call, out: Any) -> None:
     memory.used = used + reserved
 
 
-def _memory_v2(call: Call, out: Any) -> None:
+def _memory_v2(call: NvmlCall, out: Any) -> None:
     if out._obj.version != nv.nvmlMemory_v2:
         raise Done(nv.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
     _memory(call, out)
@@ -48,25 +48,25 @@ def _memory_v2(call: Call, out: Any) -> None:
     out._obj.used -= out._obj.reserved
 
 
-def _power_mw(call: Call) -> int:
+def _power_mw(call: NvmlCall) -> int:
     """The 1 s mean where there is one, else the instant reading."""
     sensors = call.sensors
     return (sensors.power_average_mw if call.unit.model.power_average else sensors.power_instant_mw)(call.t_ns)
 
 
-def energy_mj(call: Call) -> int:
+def energy_mj(call: NvmlCall) -> int:
     """The energy counter in mJ since the driver was last loaded."""
     loaded = max(load for load in call.library.node.loads if load <= max(call.now_ns, call.sensors.epoch_ns))
     return call.sensors.energy_mj(call.t_ns, loaded)
 
 
-def _memory_clocks(call: Call, after_ns: int) -> tuple[Any, Any]:
+def _memory_clocks(call: NvmlCall, after_ns: int) -> tuple[Any, Any]:
     instants, clocks = call.sensors.clock_samples(call.t_ns, after_ns)
     return instants, clocks * 0 + call.unit.model.memory_clock_mhz
 
 
 #: Sample types by number: the name that `unsupported` knows them by, and what they hold after a moment.
-SAMPLES: Final[dict[int, tuple[str, Callable[[Call, int], tuple[Any, Any]]]]] = {
+SAMPLES: Final[dict[int, tuple[str, Callable[[NvmlCall, int], tuple[Any, Any]]]]] = {
     nv.NVML_TOTAL_POWER_SAMPLES: (
         "NVML_TOTAL_POWER_SAMPLES",
         lambda call, after: call.sensors.power_samples(call.t_ns, after),
@@ -89,7 +89,7 @@ SAMPLE_NAMES: Final = frozenset(name for name, _ in SAMPLES.values())
 _OF_WHOLE_GPUS: Final = {nv.NVML_GPU_UTILIZATION_SAMPLES, nv.NVML_MEMORY_UTILIZATION_SAMPLES}
 
 
-def _samples(call: Call, kind: Any, last_seen_us: Any, value_type: Any, count: Any, out: Any) -> None:
+def _samples(call: NvmlCall, kind: Any, last_seen_us: Any, value_type: Any, count: Any, out: Any) -> None:
     name, read = SAMPLES.get(number(kind), ("", None))
     mig = call.unit.slices and number(kind) in _OF_WHOLE_GPUS
     if read is None or mig or name in call.unit.unsupported:
@@ -110,40 +110,40 @@ def _samples(call: Call, kind: Any, last_seen_us: Any, value_type: Any, count: A
         slot.timeStamp, slot.sampleValue.uiVal = instant, value
 
 
-def _mig_mode(call: Call, current: Any, pending: Any) -> None:
+def _mig_mode(call: NvmlCall, current: Any, pending: Any) -> None:
     needs(call.unit.model.mig)
     put(current, int(bool(call.unit.slices)))
     put(pending, int(bool(call.unit.slices)))
 
 
-def _most_instances(call: Call, out: Any) -> None:
+def _most_instances(call: NvmlCall, out: Any) -> None:
     put(out, _MOST_INSTANCES if call.unit.model.mig else 0)
 
 
-def _instance(call: Call, index: Any, out: Any) -> None:
+def _instance(call: NvmlCall, index: Any, out: Any) -> None:
     needs(call.unit.model.mig)
     if number(index) >= len(call.unit.slices):
         raise Done(nv.NVML_ERROR_NOT_FOUND)
     call.library.put_handle(out, call.library.node.scenario.units[call.unit.slices[number(index)]])
 
 
-def _parent(call: Call, out: Any) -> None:
+def _parent(call: NvmlCall, out: Any) -> None:
     if call.unit.parent is None:
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
     call.library.put_handle(out, call.library.gpu(call.unit))
 
 
-def _instance_id(call: Call, out: Any) -> None:
+def _instance_id(call: NvmlCall, out: Any) -> None:
     needs(call.unit.parent is not None)
     put(out, call.unit.index + 1)
 
 
-def _compute_instance_id(call: Call, out: Any) -> None:
+def _compute_instance_id(call: NvmlCall, out: Any) -> None:
     needs(call.unit.parent is not None)
     put(out, 0)
 
 
-def _attributes(call: Call, out: Any) -> None:
+def _attributes(call: NvmlCall, out: Any) -> None:
     needs(call.unit.parent is not None)
     compute, _ = call.library.gpu(call.unit).model.mig[call.unit.profile or ""]
     attributes = out._obj

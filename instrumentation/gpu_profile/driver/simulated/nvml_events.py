@@ -10,7 +10,16 @@ from typing import Any, Final
 
 import pynvml as nv
 
-from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, address, needs, number, put, put_address
+from gpu_profile.driver.simulated.nvml_call import (
+    Done,
+    NvmlCall,
+    SimulatedLibrary,
+    address,
+    needs,
+    number,
+    put,
+    put_address,
+)
 from gpu_profile.units import NS_PER_S
 
 _SUPPORTED: Final = nv.nvmlEventTypeXidCriticalError
@@ -27,7 +36,7 @@ class EventSet:
     taken: set[tuple[int, int, int]] = field(default_factory=set)
 
 
-def _events(library: Library, chosen: EventSet) -> Iterator[tuple[int, int, int]]:
+def _events(library: SimulatedLibrary, chosen: EventSet) -> Iterator[tuple[int, int, int]]:
     """Events not handed out yet, after registration: (moment, GPU, XID)."""
     for fault in library.node.scenario.faults:
         since = chosen.registered.get(fault.device)
@@ -37,27 +46,27 @@ def _events(library: Library, chosen: EventSet) -> Iterator[tuple[int, int, int]
             yield event
 
 
-def _create(library: Library, out: Any) -> None:
+def _create(library: SimulatedLibrary, out: Any) -> None:
     where = library.new_object()
     library.event_sets[where] = EventSet()
     put_address(out, where)
 
 
-def _find(library: Library, where: Any) -> EventSet:
+def _find(library: SimulatedLibrary, where: Any) -> EventSet:
     found = library.event_sets.get(address(where))
     if not isinstance(found, EventSet):
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
     return found
 
 
-def _register(call: Call, types: Any, where: Any) -> None:
+def _register(call: NvmlCall, types: Any, where: Any) -> None:
     chosen = _find(call.library, where)
     needs(not number(types) & ~_SUPPORTED)
     if number(types):
         chosen.registered.setdefault(call.unit.index, call.now_ns)
 
 
-def _wait(library: Library, where: Any, out: Any, timeout_ms: Any) -> None:
+def _wait(library: SimulatedLibrary, where: Any, out: Any, timeout_ms: Any) -> None:
     chosen, clock = _find(library, where), library.node.clock
     now = clock.now_ns()
     deadline = now + number(timeout_ms) * 1_000_000
@@ -79,7 +88,7 @@ def _wait(library: Library, where: Any, out: Any, timeout_ms: Any) -> None:
     data.gpuInstanceId = data.computeInstanceId = _NO_INSTANCE
 
 
-def _free(library: Library, where: Any) -> None:
+def _free(library: SimulatedLibrary, where: Any) -> None:
     _find(library, where)
     del library.event_sets[address(where)]
 

@@ -9,9 +9,9 @@ import pynvml as nv
 
 from gpu_profile.catalogue.links import PCIE_ERROR_KINDS
 from gpu_profile.driver.simulated.nvml_board import THRESHOLDS
-from gpu_profile.driver.simulated.nvml_call import Call, Done, needs, number
+from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, needs, number
 from gpu_profile.driver.simulated.nvml_device import energy_mj
-from gpu_profile.driver.simulated.physics import Column
+from gpu_profile.driver.simulated.physics import SimulatedQuantity
 
 _ALL_LINKS: Final = 0xFFFFFFFF
 _KIB: Final = 1024
@@ -22,22 +22,22 @@ _SIGNED: Final = nv.NVML_VALUE_TYPE_SIGNED_INT
 _CPU_W, _MEMORY_SHARE = 120.0, 0.25
 
 
-def _memory_temperature(call: Call, _scope: int) -> int:
+def _memory_temperature(call: NvmlCall, _scope: int) -> int:
     needs(call.unit.model.memory_temperature)
     return call.sensors.temperature_c(call.t_ns) + 6
 
 
-def _power_average(call: Call, scope: int) -> int:
+def _power_average(call: NvmlCall, scope: int) -> int:
     needs(call.unit.model.power_average)
     return _scoped(call, scope, call.sensors.power_average_mw(call.t_ns))
 
 
-def _power_instant(call: Call, scope: int) -> int:
+def _power_instant(call: NvmlCall, scope: int) -> int:
     needs(scope != nv.NVML_POWER_SCOPE_MEMORY)
     return _scoped(call, scope, call.sensors.power_instant_mw(call.t_ns))
 
 
-def _scoped(call: Call, scope: int, milliwatts: int) -> int:
+def _scoped(call: NvmlCall, scope: int, milliwatts: int) -> int:
     if scope == nv.NVML_POWER_SCOPE_GPU:
         return milliwatts
     if scope == nv.NVML_POWER_SCOPE_MODULE:
@@ -51,24 +51,24 @@ def _limit(share: float) -> _Reader:
     return lambda call, _scope: round(call.unit.model.tdp_w * 1000 * share)
 
 
-def _nvlink(call: Call, scope: int) -> int:
+def _nvlink(call: NvmlCall, scope: int) -> int:
     links = call.unit.model.nvlinks
     needs(links)
     if scope != _ALL_LINKS and scope >= links:
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
-    total = call.sensors.counted(Column.NVLINK, call.t_ns) // _KIB
+    total = call.sensors.counted(SimulatedQuantity.NVLINK, call.t_ns) // _KIB
     return total if scope == _ALL_LINKS else total // links
 
 
-def _nvlink_speed(call: Call, _scope: int) -> int:
+def _nvlink_speed(call: NvmlCall, _scope: int) -> int:
     model = call.unit.model
     return round(model.nvlink_bytes_per_s / model.nvlinks / 1e6) if model.nvlinks else 0
 
 
-def _of_link(links: Callable[[Call], int], value: int) -> _Reader:
+def _of_link(links: Callable[[NvmlCall], int], value: int) -> _Reader:
     """What every link says, of those that there are."""
 
-    def read(call: Call, scope: int) -> int:
+    def read(call: NvmlCall, scope: int) -> int:
         needs(links(call))
         if scope >= links(call):
             raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
@@ -77,10 +77,10 @@ def _of_link(links: Callable[[Call], int], value: int) -> _Reader:
     return read
 
 
-def _where(has: Callable[[Call], object], value: int = 0) -> _Reader:
+def _where(has: Callable[[NvmlCall], object], value: int = 0) -> _Reader:
     """What a device says that has something."""
 
-    def read(call: Call, _scope: int) -> int:
+    def read(call: NvmlCall, _scope: int) -> int:
         needs(has(call))
         return value
 
@@ -90,25 +90,25 @@ def _where(has: Callable[[Call], object], value: int = 0) -> _Reader:
 def _margin(threshold: int) -> _Reader:
     """The T.Limit margin at which a threshold is reached."""
 
-    def read(call: Call, _scope: int) -> int:
+    def read(call: NvmlCall, _scope: int) -> int:
         needs(call.unit.model.temperature_margin)
         return THRESHOLDS[nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN] - THRESHOLDS[threshold]
 
     return read
 
 
-def _nothing(_call: Call, _scope: int) -> int:
+def _nothing(_call: NvmlCall, _scope: int) -> int:
     return 0
 
 
-_Reader = Callable[[Call, int], int]
+_Reader = Callable[[NvmlCall, int], int]
 
 
-def _nvlinks(call: Call) -> int:
+def _nvlinks(call: NvmlCall) -> int:
     return call.unit.model.nvlinks
 
 
-def _c2c(call: Call) -> int:
+def _c2c(call: NvmlCall) -> int:
     return call.unit.model.c2c_links
 
 
@@ -129,8 +129,14 @@ _FIELDS: Final[dict[str, tuple[int, _Reader]]] = {
     "NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION": (_WIDE, lambda call, _: energy_mj(call)),
     "NVML_FI_DEV_POWER_AVERAGE": (_PLAIN, _power_average),
     "NVML_FI_DEV_POWER_INSTANT": (_PLAIN, _power_instant),
-    "NVML_FI_DEV_PCIE_COUNT_TX_BYTES": (_WIDE, lambda call, _: call.sensors.counted(Column.PCIE_TX, call.t_ns)),
-    "NVML_FI_DEV_PCIE_COUNT_RX_BYTES": (_WIDE, lambda call, _: call.sensors.counted(Column.PCIE_RX, call.t_ns)),
+    "NVML_FI_DEV_PCIE_COUNT_TX_BYTES": (
+        _WIDE,
+        lambda call, _: call.sensors.counted(SimulatedQuantity.PCIE_TX, call.t_ns),
+    ),
+    "NVML_FI_DEV_PCIE_COUNT_RX_BYTES": (
+        _WIDE,
+        lambda call, _: call.sensors.counted(SimulatedQuantity.PCIE_RX, call.t_ns),
+    ),
     "NVML_FI_DEV_PCIE_REPLAY_COUNTER": (_PLAIN, _nothing),
     "NVML_FI_DEV_NVLINK_LINK_COUNT": (_PLAIN, lambda call, _: _nvlinks(call)),
     "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON": (_PLAIN, _nvlink_speed),
@@ -182,7 +188,7 @@ _BY_ID: Final = {
 NAMES: Final = frozenset(name for name in dir(nv) if name.startswith("NVML_FI_DEV_"))
 
 
-def _field_values(call: Call, count: Any, values: Any) -> None:
+def _field_values(call: NvmlCall, count: Any, values: Any) -> None:
     fields = getattr(values, "_obj", values)
     stamp, unsupported = call.now_ns // 1000, call.unit.unsupported
     for i in range(number(count)):

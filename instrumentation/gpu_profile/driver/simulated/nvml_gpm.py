@@ -7,50 +7,50 @@ from typing import Any, Final
 
 import pynvml as nv
 
-from gpu_profile.driver.simulated.nvml_call import Call, Done, Library, address, needs, number, put_address
-from gpu_profile.driver.simulated.physics import Column
+from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, SimulatedLibrary, address, needs, number, put_address
+from gpu_profile.driver.simulated.physics import SimulatedQuantity
 from gpu_profile.units import MIB, NS_PER_S
 
 #: Metric -> (column, its scale, short name, unit). None: this device has the pipe, and it never works.
-_METRICS: Final[dict[str, tuple[Column | None, float, bytes, bytes]]] = {
-    "NVML_GPM_METRIC_GRAPHICS_UTIL": (Column.BUSY, 100.0, b"Graphics Util", b"%"),
-    "NVML_GPM_METRIC_SM_UTIL": (Column.SM, 100.0, b"SM Util", b"%"),
-    "NVML_GPM_METRIC_SM_OCCUPANCY": (Column.OCCUPANCY, 100.0, b"SM Occupancy", b"%"),
-    "NVML_GPM_METRIC_ANY_TENSOR_UTIL": (Column.TENSOR, 100.0, b"Tensor Util", b"%"),
-    "NVML_GPM_METRIC_HMMA_TENSOR_UTIL": (Column.TENSOR, 100.0, b"HMMA Tensor Util", b"%"),
-    "NVML_GPM_METRIC_DRAM_BW_UTIL": (Column.DRAM, 100.0, b"DRAM BW Util", b"%"),
-    "NVML_GPM_METRIC_FP64_UTIL": (Column.FP64, 100.0, b"FP64 Util", b"%"),
-    "NVML_GPM_METRIC_FP32_UTIL": (Column.FP32, 100.0, b"FP32 Util", b"%"),
+_METRICS: Final[dict[str, tuple[SimulatedQuantity | None, float, bytes, bytes]]] = {
+    "NVML_GPM_METRIC_GRAPHICS_UTIL": (SimulatedQuantity.BUSY, 100.0, b"Graphics Util", b"%"),
+    "NVML_GPM_METRIC_SM_UTIL": (SimulatedQuantity.SM, 100.0, b"SM Util", b"%"),
+    "NVML_GPM_METRIC_SM_OCCUPANCY": (SimulatedQuantity.OCCUPANCY, 100.0, b"SM Occupancy", b"%"),
+    "NVML_GPM_METRIC_ANY_TENSOR_UTIL": (SimulatedQuantity.TENSOR, 100.0, b"Tensor Util", b"%"),
+    "NVML_GPM_METRIC_HMMA_TENSOR_UTIL": (SimulatedQuantity.TENSOR, 100.0, b"HMMA Tensor Util", b"%"),
+    "NVML_GPM_METRIC_DRAM_BW_UTIL": (SimulatedQuantity.DRAM, 100.0, b"DRAM BW Util", b"%"),
+    "NVML_GPM_METRIC_FP64_UTIL": (SimulatedQuantity.FP64, 100.0, b"FP64 Util", b"%"),
+    "NVML_GPM_METRIC_FP32_UTIL": (SimulatedQuantity.FP32, 100.0, b"FP32 Util", b"%"),
     "NVML_GPM_METRIC_FP16_UTIL": (None, 0.0, b"FP16 Util", b"%"),
     "NVML_GPM_METRIC_INTEGER_UTIL": (None, 0.0, b"Integer Util", b"%"),
     "NVML_GPM_METRIC_IMMA_TENSOR_UTIL": (None, 0.0, b"IMMA Tensor Util", b"%"),
     "NVML_GPM_METRIC_DFMA_TENSOR_UTIL": (None, 0.0, b"DFMA Tensor Util", b"%"),
-    "NVML_GPM_METRIC_PCIE_TX_PER_SEC": (Column.PCIE_TX, 1 / MIB, b"PCIe TX", b"MiB/s"),
-    "NVML_GPM_METRIC_PCIE_RX_PER_SEC": (Column.PCIE_RX, 1 / MIB, b"PCIe RX", b"MiB/s"),
-    "NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC": (Column.NVLINK, 1 / MIB, b"NVLink RX", b"MiB/s"),
-    "NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC": (Column.NVLINK, 1 / MIB, b"NVLink TX", b"MiB/s"),
+    "NVML_GPM_METRIC_PCIE_TX_PER_SEC": (SimulatedQuantity.PCIE_TX, 1 / MIB, b"PCIe TX", b"MiB/s"),
+    "NVML_GPM_METRIC_PCIE_RX_PER_SEC": (SimulatedQuantity.PCIE_RX, 1 / MIB, b"PCIe RX", b"MiB/s"),
+    "NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC": (SimulatedQuantity.NVLINK, 1 / MIB, b"NVLink RX", b"MiB/s"),
+    "NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC": (SimulatedQuantity.NVLINK, 1 / MIB, b"NVLink TX", b"MiB/s"),
 }
 _NVLINK: Final = frozenset(name for name in _METRICS if "NVLINK" in name)
 _BY_ID: Final = {getattr(nv, name): (name, *row) for name, row in _METRICS.items() if hasattr(nv, name)}
 NAMES: Final = frozenset(_METRICS)
 
 
-def _support(call: Call, out: Any) -> None:
+def _support(call: NvmlCall, out: Any) -> None:
     out._obj.isSupportedDevice = int(call.unit.model.gpm)
 
 
-def _allocate(library: Library, out: Any) -> None:
+def _allocate(library: SimulatedLibrary, out: Any) -> None:
     sample = library.new_object()
     library.gpm_samples[sample] = None
     put_address(out, sample)
 
 
-def _free(library: Library, sample: Any) -> None:
+def _free(library: SimulatedLibrary, sample: Any) -> None:
     if library.gpm_samples.pop(address(sample), 0) == 0:
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
 
 
-def _store(call: Call, slot: int, sample: Any) -> None:
+def _store(call: NvmlCall, slot: int, sample: Any) -> None:
     needs(call.unit.model.gpm)
     if (where := address(sample)) not in call.library.gpm_samples:
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
@@ -58,17 +58,17 @@ def _store(call: Call, slot: int, sample: Any) -> None:
     call.library.gpm_samples[where] = (slot, instant, totals.copy())
 
 
-def _get(call: Call, sample: Any) -> None:
+def _get(call: NvmlCall, sample: Any) -> None:
     _store(call, call.unit.slot, sample)
 
 
-def _mig_get(call: Call, instance: Any, sample: Any) -> None:
+def _mig_get(call: NvmlCall, instance: Any, sample: Any) -> None:
     if not 0 < number(instance) <= len(call.unit.slices):
         raise Done(nv.NVML_ERROR_INVALID_ARGUMENT)
     _store(call, call.unit.slices[number(instance) - 1], sample)
 
 
-def _metrics(library: Library, out: Any) -> None:
+def _metrics(library: SimulatedLibrary, out: Any) -> None:
     request = out._obj
     if request.version != nv.NVML_GPM_METRICS_GET_VERSION:
         raise Done(nv.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import pynvml as nv
 
-from gpu_profile.driver.simulated.nvml_call import Call, Done, number, put
+from gpu_profile.driver.simulated.nvml_call import Done, NvmlCall, number, put
 from gpu_profile.driver.simulated.sensors import SAMPLES_KEPT
 
 _NO_INSTANCE: Final = 0xFFFFFFFF
 
 
-def _compute(call: Call, count: Any, out: Any) -> None:
+def _compute(call: NvmlCall, count: Any, out: Any) -> None:
     units = call.library.node.scenario.units
     held = call.library.node.processes(call.unit, call.t_ns)
     room = count._obj.value
@@ -29,11 +29,11 @@ def _compute(call: Call, count: Any, out: Any) -> None:
         info.computeInstanceId = 0 if instance else _NO_INSTANCE
 
 
-def _nobody(_: Call, count: Any, _out: Any) -> None:
+def _nobody(_: NvmlCall, count: Any, _out: Any) -> None:
     put(count, 0)
 
 
-def _utilization(call: Call, out: Any, count: Any, last_seen_us: Any) -> None:
+def _utilization(call: NvmlCall, out: Any, count: Any, last_seen_us: Any) -> None:
     call.whole_gpu_only()
     # Samples end when the utilisation is renewed; only so many of them are kept.
     period, epoch = call.unit.model.utilization_refresh_ns, call.sensors.epoch_ns

@@ -30,7 +30,7 @@ SHORTEST_KERNEL_NS: Final = 2_000
 _SM_WEIGHT, _PIPE_WEIGHT, _DRAM_WEIGHT = 0.15, 0.85, 0.55
 
 
-class Column(IntEnum):
+class SimulatedQuantity(IntEnum):
     """The quantities whose running totals a device keeps; each is the integral of its rate over seconds."""
 
     BUSY = 0  # s with at least one kernel
@@ -50,9 +50,9 @@ class Column(IntEnum):
     BYTES = 14
 
 
-WIDTH: Final = len(Column)
+WIDTH: Final = len(SimulatedQuantity)
 #: Rates that are shares of a ceiling.
-_SHARES: Final = [column for column in Column if column < Column.ENERGY]
+_SHARES: Final = [column for column in SimulatedQuantity if column < SimulatedQuantity.ENERGY]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class TimeBounds:
     """The time in seconds that each ceiling alone asks of a piece of work, and the ceiling-free floor."""
 
     compute: float
@@ -99,14 +99,14 @@ class Bounds:
         return max(self.compute, self.memory, self.pcie, self.nvlink, self.floor)
 
 
-def bounds(model: DeviceModel, work: Work) -> Bounds:
+def bounds(model: DeviceModel, work: Work) -> TimeBounds:
     """What bounds `work` on `model`. Half of the multiprocessors are enough to saturate device memory."""
     peak = model.peak_flops.get(work.precision)
     if peak is None and work.flops:
         raise ValueError(f"{model.key} has no {work.precision} pipe")
     if work.nvlink_bytes and not model.nvlink_bytes_per_s:
         raise ValueError(f"{model.key} has no NVLink")
-    return Bounds(
+    return TimeBounds(
         compute=work.flops / (peak * COMPUTE_EFFICIENCY * work.sms) if peak else 0.0,
         memory=work.bytes / (model.dram_bytes_per_s * MEMORY_EFFICIENCY * min(1.0, 2 * work.sms)),
         pcie=work.pcie_bytes / model.pcie_bytes_per_s,
@@ -127,7 +127,7 @@ def copy_ns(model: DeviceModel, size: float) -> int:
 
 
 def rates(model: DeviceModel, records: npt.NDArray[np.void]) -> Floats:
-    """The rate per second of each `Column` while each of `records` (`worklog.RECORD`) runs: shape (records, WIDTH).
+    """Rates per second of each `SimulatedQuantity` while `records` (`worklog.RECORD`) run: shape (records, WIDTH).
 
     Energy is dynamic power before the power limit; `limited` applies the limits to what runs together.
     """
@@ -135,23 +135,23 @@ def rates(model: DeviceModel, records: npt.NDArray[np.void]) -> Floats:
     seconds = np.maximum(records["end"] - records["start"], 1) / NS_PER_S
     kernel = records["kind"] == 0
     flops, size = records["flops"] / seconds, records["bytes"] / seconds
-    out[:, Column.BUSY] = kernel
-    out[:, Column.MEMORY_BUSY] = (records["bytes"] > 0) | (records["pcie"] > 0)
-    out[:, Column.SM] = np.where(kernel, records["sms"], 0.0)
-    out[:, Column.OCCUPANCY] = out[:, Column.SM] * records["occupancy"]
+    out[:, SimulatedQuantity.BUSY] = kernel
+    out[:, SimulatedQuantity.MEMORY_BUSY] = (records["bytes"] > 0) | (records["pcie"] > 0)
+    out[:, SimulatedQuantity.SM] = np.where(kernel, records["sms"], 0.0)
+    out[:, SimulatedQuantity.OCCUPANCY] = out[:, SimulatedQuantity.SM] * records["occupancy"]
     for code, precision in enumerate(PRECISIONS):
-        column = Column.TENSOR if precision in TENSOR else Column[precision.upper()]
+        column = SimulatedQuantity.TENSOR if precision in TENSOR else SimulatedQuantity[precision.upper()]
         if peak := model.peak_flops.get(precision):
             out[:, column] += np.where(records["precision"] == code, flops / peak, 0.0)
-    out[:, Column.DRAM] = (size + records["pcie"] / seconds) / model.dram_bytes_per_s
-    pipe = out[:, [Column.TENSOR, Column.FP64, Column.FP32]].max(axis=1)
-    dynamic = power_share(out[:, Column.SM], pipe, out[:, Column.DRAM])
-    out[:, Column.ENERGY] = dynamic * (model.tdp_w - model.idle_w)
+    out[:, SimulatedQuantity.DRAM] = (size + records["pcie"] / seconds) / model.dram_bytes_per_s
+    pipe = out[:, [SimulatedQuantity.TENSOR, SimulatedQuantity.FP64, SimulatedQuantity.FP32]].max(axis=1)
+    dynamic = power_share(out[:, SimulatedQuantity.SM], pipe, out[:, SimulatedQuantity.DRAM])
+    out[:, SimulatedQuantity.ENERGY] = dynamic * (model.tdp_w - model.idle_w)
     outward = records["kind"] == 2
-    out[:, Column.PCIE_RX] = np.where(outward, 0.0, records["pcie"] / seconds)
-    out[:, Column.PCIE_TX] = np.where(outward, records["pcie"] / seconds, 0.0)
-    out[:, Column.NVLINK] = records["nvlink"] / seconds
-    out[:, Column.FLOPS], out[:, Column.BYTES] = flops, size
+    out[:, SimulatedQuantity.PCIE_RX] = np.where(outward, 0.0, records["pcie"] / seconds)
+    out[:, SimulatedQuantity.PCIE_TX] = np.where(outward, records["pcie"] / seconds, 0.0)
+    out[:, SimulatedQuantity.NVLINK] = records["nvlink"] / seconds
+    out[:, SimulatedQuantity.FLOPS], out[:, SimulatedQuantity.BYTES] = flops, size
     return out
 
 
@@ -164,6 +164,6 @@ def limited(model: DeviceModel, together: Floats) -> Floats:
     """Rates that run together, cut off at their ceilings (in place); time at the power limit counts as throttled."""
     ceiling = model.tdp_w - model.idle_w
     together[:, _SHARES] = np.clip(together[:, _SHARES], 0.0, 1.0)
-    together[:, Column.THROTTLED] = together[:, Column.ENERGY] > ceiling
-    np.clip(together[:, Column.ENERGY], 0.0, ceiling, out=together[:, Column.ENERGY])
+    together[:, SimulatedQuantity.THROTTLED] = together[:, SimulatedQuantity.ENERGY] > ceiling
+    np.clip(together[:, SimulatedQuantity.ENERGY], 0.0, ceiling, out=together[:, SimulatedQuantity.ENERGY])
     return together

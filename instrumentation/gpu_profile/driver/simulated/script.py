@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.driver.simulated.activity import Activity, Chain, Cycle, integrated, pieces
+from gpu_profile.driver.simulated.activity import Chain, Cycle, SimulatedActivity, integrated, pieces
 from gpu_profile.driver.simulated.models import PRECISIONS, DeviceModel, Precision
 from gpu_profile.driver.simulated.physics import Work, bounds, copy_ns, duration_ns
 from gpu_profile.driver.simulated.worklog import RECORD, RecordKind, Records
@@ -89,9 +89,9 @@ def step(phase: Phase, model: DeviceModel) -> Step:
     return Step(records, int((records["end"] - records["start"]).sum()), max(1, t + wait))
 
 
-def script(phases: Sequence[Phase], model: DeviceModel, *, loop: bool) -> Activity:
+def script(phases: Sequence[Phase], model: DeviceModel, *, loop: bool) -> SimulatedActivity:
     """The activity of a device that goes through `phases`, from time 0, once or for ever."""
-    parts: list[tuple[Activity, int]] = []
+    parts: list[tuple[SimulatedActivity, int]] = []
     for phase in phases:
         one = step(phase, model)
         edges, together, _ = pieces(model, one.records, 0)

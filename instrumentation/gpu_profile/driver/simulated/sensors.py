@@ -8,9 +8,9 @@ from zlib import crc32
 
 import numpy as np
 
-from gpu_profile.driver.simulated.activity import Activity
+from gpu_profile.driver.simulated.activity import SimulatedActivity
 from gpu_profile.driver.simulated.models import DeviceModel
-from gpu_profile.driver.simulated.physics import Column, Floats, Ints
+from gpu_profile.driver.simulated.physics import Floats, Ints, SimulatedQuantity
 from gpu_profile.units import NS_PER_S
 
 _MS: Final = 1_000_000
@@ -36,7 +36,9 @@ class Sensors:
     power readings, drawn from `seed` and the moment of the refresh, so that every reader sees the same noise.
     """
 
-    def __init__(self, model: DeviceModel, activity: Activity, epoch_ns: int, *, noise: float = 0.0, seed: int = 0):
+    def __init__(
+        self, model: DeviceModel, activity: SimulatedActivity, epoch_ns: int, *, noise: float = 0.0, seed: int = 0
+    ):
         self.model, self.activity, self.epoch_ns = model, activity, epoch_ns
         self._noise, self._seed = noise, seed
         self._memo: dict[int, Floats] = {}
@@ -58,7 +60,7 @@ class Sensors:
         """When a sensor of this period last refreshed."""
         return t_ns - (t_ns - self.epoch_ns) % period_ns
 
-    def mean(self, column: Column, end_ns: int, window_ns: int) -> float:
+    def mean(self, column: SimulatedQuantity, end_ns: int, window_ns: int) -> float:
         """The exact mean rate of `column` over the window that ends at `end_ns`, per second."""
         growth = self.totals(end_ns)[column] - self.totals(end_ns - window_ns)[column]
         return float(growth) * NS_PER_S / window_ns
@@ -67,7 +69,9 @@ class Sensors:
         """Busy time of kernels and of device memory in the trailing window, in whole per cent."""
         end = self.refreshed(t_ns, self.model.utilization_refresh_ns)
         window = self.model.utilization_window_ns
-        return _percent(self.mean(Column.BUSY, end, window)), _percent(self.mean(Column.MEMORY_BUSY, end, window))
+        return _percent(self.mean(SimulatedQuantity.BUSY, end, window)), _percent(
+            self.mean(SimulatedQuantity.MEMORY_BUSY, end, window)
+        )
 
     def power_instant_mw(self, t_ns: int) -> int:
         """Power over the model's short window, in mW; refreshed every 100 ms."""
@@ -79,7 +83,7 @@ class Sensors:
 
     def _power(self, t_ns: int, window_ns: int) -> int:
         end = self.refreshed(t_ns, self.model.power_refresh_ns)
-        watts = self.model.idle_w + self.mean(Column.ENERGY, end, window_ns)
+        watts = self.model.idle_w + self.mean(SimulatedQuantity.ENERGY, end, window_ns)
         return round(watts * 1000 * self._factor(end, window_ns))
 
     def _factor(self, end_ns: int, window_ns: int) -> float:
@@ -91,31 +95,33 @@ class Sensors:
     def energy_mj(self, t_ns: int, loaded_ns: int) -> int:
         """The energy counter in mJ since the driver was loaded; refreshed every 100 ms."""
         end = max(loaded_ns, self.refreshed(t_ns, COUNTER_REFRESH_NS))
-        joules = float(self.totals(end)[Column.ENERGY])
+        joules = float(self.totals(end)[SimulatedQuantity.ENERGY])
         if loaded_ns > self.epoch_ns:
-            joules -= float(self.totals(loaded_ns)[Column.ENERGY])
+            joules -= float(self.totals(loaded_ns)[SimulatedQuantity.ENERGY])
         return int((self.model.idle_w * (end - loaded_ns) / NS_PER_S + joules) * 1000)
 
     def throttled_ns(self, t_ns: int) -> int:
         """Time at the power limit, in ns; refreshed every 100 ms."""
-        return round(float(self.totals(self.refreshed(t_ns, COUNTER_REFRESH_NS))[Column.THROTTLED]) * NS_PER_S)
+        return round(
+            float(self.totals(self.refreshed(t_ns, COUNTER_REFRESH_NS))[SimulatedQuantity.THROTTLED]) * NS_PER_S
+        )
 
-    def counted(self, column: Column, t_ns: int) -> int:
+    def counted(self, column: SimulatedQuantity, t_ns: int) -> int:
         """A byte counter of the hardware: no refresh period."""
         return round(float(self.totals(t_ns)[column]))
 
     def sm_clock_mhz(self, t_ns: int) -> int:
         """The clock in the last refresh: idle without work, lower at the power limit."""
         end = self.refreshed(t_ns, COUNTER_REFRESH_NS)
-        if self.mean(Column.BUSY, end, COUNTER_REFRESH_NS) <= 0:
+        if self.mean(SimulatedQuantity.BUSY, end, COUNTER_REFRESH_NS) <= 0:
             return self.model.idle_clock_mhz
-        throttled = self.mean(Column.THROTTLED, end, COUNTER_REFRESH_NS)
+        throttled = self.mean(SimulatedQuantity.THROTTLED, end, COUNTER_REFRESH_NS)
         return round(self.model.sm_clock_mhz * (1 - 0.2 * throttled))
 
     def temperature_c(self, t_ns: int) -> int:
         """Core temperature, from the mean power of the last 20 s; refreshed every second."""
         end = self.refreshed(t_ns, NS_PER_S)
-        watts = self.model.idle_w + self.mean(Column.ENERGY, end, _WARM_UP_NS)
+        watts = self.model.idle_w + self.mean(SimulatedQuantity.ENERGY, end, _WARM_UP_NS)
         return round(_AMBIENT + (_HOT - _AMBIENT) * watts / self.model.tdp_w)
 
     def gpm_snapshot(self, t_ns: int) -> tuple[int, Floats]:
@@ -129,7 +135,7 @@ class Sensors:
         ends = self._instants(t_ns, after_ns, self.model.utilization_refresh_ns)
         growth = self.activity.many(ends) - self.activity.many(ends - window)
         share = np.clip(np.floor(growth * (NS_PER_S / window) * 100 + 0.5), 0, 100).astype(np.int64)
-        return ends, share[:, Column.BUSY], share[:, Column.MEMORY_BUSY]
+        return ends, share[:, SimulatedQuantity.BUSY], share[:, SimulatedQuantity.MEMORY_BUSY]
 
     def power_samples(self, t_ns: int, after_ns: int) -> tuple[Ints, Ints]:
         """The driver's buffer after `after_ns`: moments 20 ms apart, and power in mW as a sensor shows it that follows
@@ -138,7 +144,7 @@ class Sensors:
         if not len(ends):
             return ends, ends
         first, last = int(ends[0]) - LATE_NS - len(_WEIGHTS) * _STEP_NS, int(ends[-1]) - LATE_NS
-        energy = self.activity.many(np.arange(first, last + 1, _STEP_NS))[:, Column.ENERGY]
+        energy = self.activity.many(np.arange(first, last + 1, _STEP_NS))[:, SimulatedQuantity.ENERGY]
         steps = np.convolve(np.diff(energy), _WEIGHTS / _WEIGHTS.sum(), "valid") * (NS_PER_S / _STEP_NS)
         watts = self.model.idle_w + steps[:: POWER_SAMPLE_NS // _STEP_NS]
         noise = np.array([self._factor(end, POWER_SAMPLE_NS) for end in ends.tolist()])

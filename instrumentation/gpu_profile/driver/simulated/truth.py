@@ -13,10 +13,16 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
-from gpu_profile.driver.simulated.activity import Activity, Totals, integrated, pieces
+from gpu_profile.driver.simulated.activity import RunningTotals, SimulatedActivity, integrated, pieces
 from gpu_profile.driver.simulated.models import PRECISIONS, DeviceModel
 from gpu_profile.driver.simulated.node import activities, epoch
-from gpu_profile.driver.simulated.physics import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, SHORTEST_KERNEL_NS, Column, Ints
+from gpu_profile.driver.simulated.physics import (
+    COMPUTE_EFFICIENCY,
+    MEMORY_EFFICIENCY,
+    SHORTEST_KERNEL_NS,
+    Ints,
+    SimulatedQuantity,
+)
 from gpu_profile.driver.simulated.scenario import Unit, load
 from gpu_profile.driver.simulated.script import Phase, step
 from gpu_profile.driver.simulated.worklog import RECORD, LogReader, RecordKind, Records
@@ -47,7 +53,7 @@ class DeviceTruth:
     means: dict[str, float]
 
 
-class Share(NamedTuple):
+class TrueShare(NamedTuple):
     """What one tag is charged of a device.
 
     Each moment is split equally: its busy time among the kernels that run then, the device's power among kernels and
@@ -79,7 +85,7 @@ class Truth:
         self._files: Ints = np.zeros(0, np.int64)
         self._records, self._tag_of = self._read(path)
         #: Of devices that run logged work: busy seconds and joules, each divided by how many share them.
-        self._splits: dict[int, tuple[Totals, Totals]] = {}
+        self._splits: dict[int, tuple[RunningTotals, RunningTotals]] = {}
         self._activity = activities(self._scenario, self.epoch_ns, self._exact)
 
     def _read(self, path: Path) -> tuple[Records, Ints]:
@@ -102,11 +108,11 @@ class Truth:
         self._files = np.concatenate(all_files)[order]
         return records[order], np.concatenate(all_tags)[order]
 
-    def _exact(self, unit: Unit) -> Activity:
+    def _exact(self, unit: Unit) -> SimulatedActivity:
         mine = self._records[self._records["device"] == unit.slot]
         first = min(self.epoch_ns, int(mine["start"].min(initial=_FOREVER_NS)))
         edges, together, running = pieces(unit.model, mine, first)
-        watts = unit.model.idle_w + together[:, Column.ENERGY]
+        watts = unit.model.idle_w + together[:, SimulatedQuantity.ENERGY]
         kernels = pieces(unit.model, mine[mine["kind"] == RecordKind.KERNEL], first)
         self._splits[unit.slot] = (
             integrated(kernels[0], (1 / np.maximum(kernels[2], 1))[:, None]),
@@ -126,13 +132,17 @@ class Truth:
         activity, seconds = self._activity[unit.slot], (end_ns - start_ns) / NS_PER_S
         growth = activity.totals(end_ns) - activity.totals(start_ns)
         return DeviceTruth(
-            busy_s=float(growth[Column.BUSY]),
-            energy_j=float(growth[Column.ENERGY]) + unit.model.idle_w * seconds,
-            flops=float(growth[Column.FLOPS]),
-            bytes=float(growth[Column.BYTES]),
-            pcie_rx_bytes=float(growth[Column.PCIE_RX]),
-            pcie_tx_bytes=float(growth[Column.PCIE_TX]),
-            means={c.name.lower(): float(growth[c]) / seconds for c in Column if c < Column.ENERGY} if seconds else {},
+            busy_s=float(growth[SimulatedQuantity.BUSY]),
+            energy_j=float(growth[SimulatedQuantity.ENERGY]) + unit.model.idle_w * seconds,
+            flops=float(growth[SimulatedQuantity.FLOPS]),
+            bytes=float(growth[SimulatedQuantity.BYTES]),
+            pcie_rx_bytes=float(growth[SimulatedQuantity.PCIE_RX]),
+            pcie_tx_bytes=float(growth[SimulatedQuantity.PCIE_TX]),
+            means={
+                c.name.lower(): float(growth[c]) / seconds for c in SimulatedQuantity if c < SimulatedQuantity.ENERGY
+            }
+            if seconds
+            else {},
         )
 
     @property
@@ -157,14 +167,14 @@ class Truth:
         inside = end > start
         return records[inside], start[inside], end[inside]
 
-    def tag(self, device: int | str, tag: str | None, start_ns: int = 0, end_ns: int = _FOREVER_NS) -> Share:
+    def tag(self, device: int | str, tag: str | None, start_ns: int = 0, end_ns: int = _FOREVER_NS) -> TrueShare:
         """The share of a device that the work of a tag (None: untagged) had within [start_ns, end_ns)."""
         records, start, end = self._clipped(device, tag, start_ns, end_ns)
         if not len(records):
-            return Share(0.0, 0.0)
+            return TrueShare(0.0, 0.0)
         busy, energy = self._splits[self._unit(device).slot]
         kernel = records["kind"] == RecordKind.KERNEL
-        return Share(
+        return TrueShare(
             float((busy.many(end[kernel]) - busy.many(start[kernel])).sum()),
             float((energy.many(end) - energy.many(start)).sum()),
         )

@@ -115,7 +115,7 @@ class LogWriter:
 
 
 @dataclass(slots=True)
-class _File:
+class _LogFile:
     path: Path
     pid: int
     fd: int
@@ -124,7 +124,7 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LogBatch:
     """New records of one log, and who wrote them. Name records are taken out; `file` tells logs apart."""
 
     file: int
@@ -140,7 +140,7 @@ class LogReader:
     def __init__(self, directory: Path, devices: int) -> None:
         self._directory = directory
         self._devices = devices
-        self._files: list[_File] = []
+        self._files: list[_LogFile] = []
         self._known: set[str] = set()
         self._stamp = -1
         self._listed_ns = 0
@@ -156,7 +156,7 @@ class LogReader:
         raw = self._files[file].names.get(tag)
         return raw.rstrip(b"\0").decode(errors="replace") if raw is not None else None
 
-    def poll(self) -> list[Batch]:
+    def poll(self) -> list[LogBatch]:
         """What was appended since the last poll. Raises ScenarioError(file, byte offset, reason) for a broken log."""
         self._list()
         return [batch for number, file in enumerate(self._files) for batch in self._read(number, file)]
@@ -171,9 +171,9 @@ class LogReader:
             if match[0] not in self._known:
                 self._known.add(match[0])
                 path = self._directory / match[0]
-                self._files.append(_File(path, int(match[1]), os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
+                self._files.append(_LogFile(path, int(match[1]), os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
 
-    def _read(self, number: int, file: _File) -> Iterator[Batch]:
+    def _read(self, number: int, file: _LogFile) -> Iterator[LogBatch]:
         if file.offset == 0:
             header = os.pread(file.fd, SIZE, 0)
             if len(header) < SIZE and MAGIC.startswith(header[: len(MAGIC)]):
@@ -201,13 +201,13 @@ class LogReader:
                     file.names.setdefault(int(records["tag"][row]), bytearray()).extend(raw)
                 records = records[~named]
             if len(records):
-                yield Batch(number, file.pid, file.path, offset, records)
+                yield LogBatch(number, file.pid, file.path, offset, records)
         if (size := os.fstat(file.fd).st_size) < file.offset:
             raise ScenarioError(
                 f"{file.path}: [byte {size}]: the log was cut short; {file.offset} bytes were read before"
             )
 
-    def _check(self, file: _File, records: Records) -> None:
+    def _check(self, file: _LogFile, records: Records) -> None:
         kind = records["kind"]
         named = kind == RecordKind.NAME
         faults = (

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.probes import FADES_NS, PHASES, TAIL_NS, Gaps, Kind, faded, phases
+from gpu_profile.join.unmixing.probes import FADES_NS, PHASES, TAIL_NS, Gaps, ProbeKind, faded, phases
 
 #: Numbers of columns: two bytes each, as there are many pieces.
 Columns = npt.NDArray[np.integer[Any]]
@@ -156,13 +156,13 @@ class ActiveTime(NamedTuple):
         """The pauses between pieces."""
         return Gaps.between(self.starts, self.reached)
 
-    def varied(self, moments: Ints, slots: Ints) -> tuple[Floats, dict[Kind, Floats]]:
+    def varied(self, moments: Ints, slots: Ints) -> tuple[Floats, dict[ProbeKind, Floats]]:
         """At each of the moments: the share of the device that each column has, `[columns, moments]`, and the integrals
         up to it of what its probes vary by, `[slots, moments]`.
 
         `slots` is the place of each column's probes, -1 for none.
         """
-        count, kinds = int(slots.max(initial=-1)) + 1, (*PHASES, Kind.START, Kind.LENGTH)
+        count, kinds = int(slots.max(initial=-1)) + 1, (*PHASES, ProbeKind.START, ProbeKind.LENGTH)
         running, found = np.zeros((len(slots), len(moments))), np.zeros((len(kinds), count, len(moments)))
         if len(moments) and len(self.starts):
             self._vary(moments, slots, running, found)

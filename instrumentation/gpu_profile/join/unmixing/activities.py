@@ -19,7 +19,7 @@ from gpu_profile.history.timeline import Ints
 MOST_DEEP: Final = 1000
 
 
-class Activity(NamedTuple):
+class DeviceExecution(NamedTuple):
     """One execution on one device: when it was active there, whose it is, and inside which execution it ran.
 
     `end_ns` None: it still runs.
@@ -44,7 +44,7 @@ class Activities(NamedTuple):
     columns: Ints
 
     @classmethod
-    def of(cls, activities: Iterable[Activity], column: Callable[[str], int], until_ns: int) -> Activities:
+    def of(cls, activities: Iterable[DeviceExecution], column: Callable[[str], int], until_ns: int) -> Activities:
         """From one object each; what still runs ends at `until_ns`. Of several with one key, the last counts."""
         return Named.of(activities, until_ns).numbered(column)
 
@@ -118,7 +118,7 @@ class Named(NamedTuple):
     parents: Ints
 
     @classmethod
-    def of(cls, activities: Iterable[Activity], until_ns: int) -> Named:
+    def of(cls, activities: Iterable[DeviceExecution], until_ns: int) -> Named:
         """From one object each; what still runs ends at `until_ns`. Of several with one key, the last counts."""
         every = list(activities)
         if not every:
@@ -214,10 +214,10 @@ class Segment(NamedTuple):
 
     start_ns: int
     end_ns: int
-    innermost: tuple[Activity, ...]
+    innermost: tuple[DeviceExecution, ...]
 
 
-def segments(activities: Iterable[Activity], start_ns: int, end_ns: int) -> list[Segment]:
+def segments(activities: Iterable[DeviceExecution], start_ns: int, end_ns: int) -> list[Segment]:
     """Cut `[start, end)` wherever the set of innermost activities changes. Covers all of it, oldest first."""
     by_key = {activity.key: activity for activity in activities}
     every = list(by_key.values())

@@ -11,8 +11,7 @@ from gpu_profile.catalogue import Kind, Signal
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.design import Rows
 from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.probes import Kind as Probing
-from gpu_profile.join.unmixing.probes import run_time
+from gpu_profile.join.unmixing.probes import ProbeKind, run_time
 from gpu_profile.join.unmixing.sensor import Sensor
 from gpu_profile.join.unmixing.unmix import Fit
 
@@ -53,12 +52,12 @@ def corrected(
     held = tried(sensor, reference)
     for _ in range(_CORRECTIONS):
         sensor, fit = held.sensor, held.fit
-        drift = fit.correction(Probing.LAG_DRIFT)
+        drift = fit.correction(ProbeKind.LAG_DRIFT)
         # Late in a run, windows of a short time say well what the lag is then, not what it was at the start.
-        lag = fit.correction(Probing.LAG) + drift * at
+        lag = fit.correction(ProbeKind.LAG) + drift * at
         if not sensor.period_ns or sensor.follows or lead.kind is not Kind.COUNTER:
             drift = 0.0
-        window = 0.0 if given else fit.correction(Probing.WINDOW)
+        window = 0.0 if given else fit.correction(ProbeKind.WINDOW)
         moved = sensor.corrected(lag, window, drift, now_ns)
         if moved is sensor:
             break

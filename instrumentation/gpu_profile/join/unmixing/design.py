@@ -15,7 +15,7 @@ from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, SampledTime
 from gpu_profile.join.unmixing.equations import Sums
 from gpu_profile.join.unmixing.pauses import give_way
-from gpu_profile.join.unmixing.probes import Kind, Probe, run_time, slots_of
+from gpu_profile.join.unmixing.probes import Probe, ProbeKind, run_time, slots_of
 from gpu_profile.join.unmixing.sensor import Sensor, clear_of, moments_of
 from gpu_profile.units import NS_PER_S
 
@@ -197,7 +197,7 @@ class Design:
         parts = running.reshape(columns, -1, len(self._moments_of))
         drawn = np.einsum("nc,cmn->mn", weights[self._moments_of], parts).reshape(1, -1)
         if tails is not None:
-            varied[Kind.TAIL] = active.tails(self._moments, plan.slots)
+            varied[ProbeKind.TAIL] = active.tails(self._moments, plan.slots)
         pauses = active.gaps.integrals(self._moments, self._latest())
         varied |= {kind: each[None, :] for kind, each in pauses.items()}
         # All at once: for a few windows, each call costs more than what it does.
@@ -206,20 +206,20 @@ class Design:
         time = run_time(self.ends, origin_ns)
         lag = -weighted[:, 0] * _MS
         for kind, (places, rows) in plan.places.items():
-            if kind is Kind.DRIFT:
+            if kind is ProbeKind.DRIFT:
                 result[:, places] = shares[:, rows] * time[:, None]
-            elif kind is Kind.LAG:
+            elif kind is ProbeKind.LAG:
                 result[:, places] = lag[:, None]
-            elif kind is Kind.LAG_DRIFT:
+            elif kind is ProbeKind.LAG_DRIFT:
                 result[:, places] = (lag * time)[:, None]
-            elif kind is Kind.WINDOW:
+            elif kind is ProbeKind.WINDOW:
                 moved = self._weighted(drawn, self._factors * self._offsets[0])[:, 0]
                 moved -= (shares * weights[self._of]).sum(axis=1)
                 result[:, places] = (moved * (_MS / self._sensors[0].window_ns))[:, None]
             else:
                 slots = plan.slots[rows]
                 result[:, places] = weighted[:, first[kind] + np.maximum(slots, 0)]
-                if kind is Kind.TAIL and tails is not None:
+                if kind is ProbeKind.TAIL and tails is not None:
                     # Around its mean over the time of each column, so that rates are means with what others left.
                     known = min(columns, len(tails))
                     result[:, places] -= shares[:, :known] @ tails[:known, slots]
@@ -272,13 +272,13 @@ class _Plan(NamedTuple):
     its probes and their columns."""
 
     slots: Ints
-    places: Mapping[Kind, tuple[Ints, Ints]]
+    places: Mapping[ProbeKind, tuple[Ints, Ints]]
 
     @staticmethod
     @lru_cache(16)
     def of(probes: tuple[Probe, ...], columns: int) -> _Plan:
         """Where some probes are; kept, as the same ones are asked for again and again."""
-        places: dict[Kind, list[tuple[int, int]]] = {}
+        places: dict[ProbeKind, list[tuple[int, int]]] = {}
         for i, (kind, column) in enumerate(probes):
             places.setdefault(kind, []).append((i, column))
         return _Plan(slots_of(probes, columns), {kind: (*np.transpose(each),) for kind, each in places.items()})

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.least_squares import least_of_each
-from gpu_profile.join.unmixing.probes import Kind, Probe
+from gpu_profile.join.unmixing.probes import Probe, ProbeKind
 
 #: Windows are summed by blocks of time, whose differences show what windows have in common with their neighbours.
 #: With this many, every two become one.
@@ -65,7 +65,7 @@ class Equations:
         result = np.eye(self.columns, len(self.total), p)
         for i, (kind, column) in enumerate(self.probes):
             # What follows a region is around its mean over the time of each column already.
-            if 0 <= column < self.columns and self.total[p + column] > 0 and kind is not Kind.TAIL:
+            if 0 <= column < self.columns and self.total[p + column] > 0 and kind is not ProbeKind.TAIL:
                 result[column, i] = self.total[i] / self.total[p + column]
         return result
 

@@ -14,8 +14,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.signals import POWER, signal
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.probes import Kind as Probing
-from gpu_profile.join.unmixing.probes import Prior
+from gpu_profile.join.unmixing.probes import Prior, ProbeKind
 from gpu_profile.join.unmixing.sensor import GUARD_NS, Sensor
 from gpu_profile.join.unmixing.timings import STEP_NS
 from gpu_profile.join.unmixing.unmix import LOCK_STEP, Z95, Fit
@@ -43,7 +42,7 @@ _MISFIT: Final = 0.2
 _SPACED: Final = 0.05
 
 
-class Expected(NamedTuple):
+class SensorPrior(NamedTuple):
     """A sensor's timing, whose phase nobody knows, with the half-widths of its lag and of its window.
 
     `stamped`: the driver stamps each renewal itself, and its shape is not looked for; nor is its lag, but where stamps
@@ -81,7 +80,7 @@ class Expected(NamedTuple):
     def prior(self) -> Prior | None:
         """What is known of it beforehand; None if it is looked for all the same."""
         lag, window = (max(_SUREST_NS, half) / Z95 for half in (self.lag_ns, self.window_ns))
-        spreads = {Probing.LAG: math.hypot(lag, self.late_ns) / _MS, Probing.WINDOW: window / _MS}
+        spreads = {ProbeKind.LAG: math.hypot(lag, self.late_ns) / _MS, ProbeKind.WINDOW: window / _MS}
         return Prior(spreads, _MISFIT) if self.stamped else None
 
     @property
@@ -147,10 +146,10 @@ class Expected(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class DevicePrior:
     """What is known of one device: its sensors, and why its pooled numbers are not to be trusted, if they are not."""
 
-    sensors: Mapping[Signal, Expected] = field(default_factory=dict)
+    sensors: Mapping[Signal, SensorPrior] = field(default_factory=dict)
     untrusted: str = ""
 
     @classmethod
@@ -165,7 +164,7 @@ class Known:
         A response that is doubted itself tells nothing.
         """
         told = {
-            (row := signal(key)): Expected.of(row, each)
+            (row := signal(key)): SensorPrior.of(row, each)
             for key, each in content["signals"].items()
             if not each["reason"]
         }
@@ -173,15 +172,15 @@ class Known:
         return cls(told, f"{UNTRUSTED}: {missed}" if missed else "")
 
 
-def _expected_ms(period: float, lag: tuple[float, float], window: tuple[float, float]) -> Expected:
+def _expected_ms(period: float, lag: tuple[float, float], window: tuple[float, float]) -> SensorPrior:
     """Of an exponential that the driver stamps: the period, and its lag and time constant with half-widths, in ms."""
     (lag_ns, late_ns), (window_ns, wide_ns) = ([round(part * _MS) for part in each] for each in (lag, window))
     sensor = Sensor(lag_ns, round(period * _MS), window_ns=window_ns, smooth=True)
-    return Expected(sensor, late_ns, wide_ns, stamped=True)
+    return SensorPrior(sensor, late_ns, wide_ns, stamped=True)
 
 
 #: By what a board's name has in it: measured with a known load (`docs/accuracy.md`).
-_BOARDS: Final[Mapping[str, Mapping[Signal, Expected]]] = {
+_BOARDS: Final[Mapping[str, Mapping[Signal, SensorPrior]]] = {
     r"\bH100 80GB HBM3$": {POWER: _expected_ms(20.0, (4.7, 1.5), (13.6, 2.0))},
     r"\bH200$": {POWER: _expected_ms(20.0, (4.5, 1.5), (15.0, 2.0))},
 }

@@ -47,7 +47,7 @@ _STUCK: Final = 1.7
 _FEW_REPEATED: Final = 0.3
 
 
-class Family:
+class SignalFamily:
     """The windows that all signals of a family have in a timeline, each fetched once, and what was measured in them."""
 
     def __init__(self, timeline: Timeline, signals: tuple[Signal, ...], start_ns: int) -> None:

@@ -27,13 +27,12 @@ from gpu_profile.join.unmixing.design import (
     totals,
 )
 from gpu_profile.join.unmixing.equations import Equations, Sums, rates_of_each
-from gpu_profile.join.unmixing.expected import Expected
+from gpu_profile.join.unmixing.expected import SensorPrior
 from gpu_profile.join.unmixing.pauses import give_way
-from gpu_profile.join.unmixing.probes import Kind as Probing
-from gpu_profile.join.unmixing.probes import Probe, choose, groups_of
+from gpu_profile.join.unmixing.probes import Probe, ProbeKind, choose, groups_of
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, GUARD_NS, Sensor, renews_faster, unsteadiness_ns
 from gpu_profile.join.unmixing.shrinkage import CERTAIN, shrink
-from gpu_profile.join.unmixing.stamps import Errors
+from gpu_profile.join.unmixing.stamps import StampErrors
 from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
 from gpu_profile.units import NS_PER_S
 
@@ -128,7 +127,7 @@ class Likelihood:
 
     def __init__(
         self, lead: Signal, windows: Windows, active: ActiveTime, columns: int, most: float,
-        *, known: Sequence[Sensor] = (), expected: Expected | None = None, errors: Errors | None = None,
+        *, known: Sequence[Sensor] = (), expected: SensorPrior | None = None, errors: StampErrors | None = None,
     ) -> None:  # fmt: skip
         self.lead = lead
         self.windows = windows
@@ -140,7 +139,7 @@ class Likelihood:
         self._known, self._expected = known, expected
         #: A reading is of no moment after its stamp, unless stamps of work are late: by no more than this.
         self._earliest_ns = expected.sensor.lag_ns - expected.nearest_ns if expected and expected.stamped else 0
-        self._stamp_errors = errors or Errors(np.zeros((columns, columns)))
+        self._stamp_errors = errors or StampErrors(np.zeros((columns, columns)))
         self._some = windows.ends[:: max(1, len(windows.ends) // _COMPARED)]
         #: The moments of those under timings that were asked for, moved to the mean age of what they are of.
         self._middle_moments: dict[Sensor, Ints] = {}
@@ -343,8 +342,8 @@ class Likelihood:
         """Try timings of one form, with windows of one length, at once."""
         every = choose(self._active_s, self._lengths(sensors[0]), window=sensors[0].window_ns > 0)
         # What begins an execution and fades is in part what a wrong lag shows: timings are told apart without it.
-        chosen = tuple(probe for probe in every if probe.kind not in {Probing.START, Probing.TAIL})
-        groups, lag = groups_of(chosen), chosen.index(Probe(Probing.LAG))
+        chosen = tuple(probe for probe in every if probe.kind not in {ProbeKind.START, ProbeKind.TAIL})
+        groups, lag = groups_of(chosen), chosen.index(Probe(ProbeKind.LAG))
         some = self._observed(windows, self._pieces, *sensors)
         sums, n = totals(some), len(windows.ends)
         steady, origin_ns = np.array(rates_of_each(sums, self.most)), int(windows.starts[0])

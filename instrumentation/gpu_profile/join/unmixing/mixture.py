@@ -20,17 +20,16 @@ from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.correction import corrected
 from gpu_profile.join.unmixing.design import Design, Rows, Windows
 from gpu_profile.join.unmixing.equations import Equations, sized
-from gpu_profile.join.unmixing.expected import Known
-from gpu_profile.join.unmixing.family import IMMEDIATE, Family
-from gpu_profile.join.unmixing.probes import Kind as Probing
-from gpu_profile.join.unmixing.probes import Probe, choose, slots_of
+from gpu_profile.join.unmixing.expected import DevicePrior
+from gpu_profile.join.unmixing.family import IMMEDIATE, SignalFamily
+from gpu_profile.join.unmixing.probes import Probe, ProbeKind, choose, slots_of
 from gpu_profile.join.unmixing.sensor import Sensor
-from gpu_profile.join.unmixing.shares import Counted, Share, Shares, Targets, drawn, targets
-from gpu_profile.join.unmixing.stamps import Errors, Stamps
+from gpu_profile.join.unmixing.shares import CountedShare, Share, Shares, Targets, drawn, targets
+from gpu_profile.join.unmixing.stamps import StampErrors, Stamps
 from gpu_profile.join.unmixing.timing_search import Search
 from gpu_profile.join.unmixing.timings import LONGEST_LAG_NS, shapes
 from gpu_profile.join.unmixing.unmix import Fit, Rate
-from gpu_profile.join.unmixing.watch import Watch
+from gpu_profile.join.unmixing.watch import ResidualWatch
 from gpu_profile.units import NS_PER_S
 
 #: Windows after which a timing is locked if it has no phase, nothing comes near it, and its lag is known this well, and
@@ -63,9 +62,9 @@ class Mixture:
     def __init__(
         self, timeline: Timeline, family: tuple[Signal, ...], *, start_ns: int,
         active_s: Callable[[], Floats], regions: Callable[[], Iterable[Sequence[int]]], joint: Callable[[], Floats],
-        stamps: Stamps, known: Known,
+        stamps: Stamps, known: DevicePrior,
     ) -> None:  # fmt: skip
-        self.family = Family(timeline, family, start_ns)
+        self.family = SignalFamily(timeline, family, start_ns)
         self.lead = family[0]
         self._reference: Floats = np.zeros(1)  # the rates that the probes of the timing are weighted by
         #: What follows regions, on average over the time of each column.
@@ -87,7 +86,7 @@ class Mixture:
         self._shares, self._equations = Shares(), Equations()
         #: What they said of rates when the timing was last beyond doubt: it stands.
         self._settled = Equations()
-        self._watch, self._waiting, self._kept = Watch(), list[Windows](), list[Windows]()
+        self._watch, self._waiting, self._kept = ResidualWatch(), list[Windows](), list[Windows]()
         self._judged_n = self._searched_n = self.searches = 0
         #: The timings that the latest search could not rule out, and by column each signal's rates under the others.
         self._known: tuple[Sensor, ...] = ()
@@ -244,7 +243,7 @@ class Mixture:
         if self._expected is not None:
             told = windows, self._fit(self.lead), self._effect
             self.unexpected = self._expected.contradicted(self._known, *told, before=self._contradicted)
-        sure = found.sensor.in_step and not found.rivals and fit.uncertainty(Probing.LAG) <= _SURE_LAG_MS
+        sure = found.sensor.in_step and not found.rivals and fit.uncertainty(ProbeKind.LAG) <= _SURE_LAG_MS
         if last or (sure and self._searched_n >= LOCK_AT):
             self.lock()
         return True
@@ -345,7 +344,7 @@ class Mixture:
             )  # fmt: skip
         return fit
 
-    def _errors(self) -> Errors | None:
+    def _errors(self) -> StampErrors | None:
         """What errors of stamps may add to the equations."""
         if self.lead in IMMEDIATE or not self.n:
             return None
@@ -367,7 +366,7 @@ class Mixture:
             return None
         return self._targets().share(columns)
 
-    def counted(self, columns: Sequence[int]) -> Counted:
+    def counted(self, columns: Sequence[int]) -> CountedShare:
         """What columns were given so far of the lead's measured total, never less than before."""
         wanted = self._targets()
         self._shares.hand_out(float(self.family.measured[0]), wanted.values, np.isfinite(wanted.half_widths))

@@ -17,15 +17,15 @@ import numpy as np
 from gpu_profile.catalogue import BUSY_SOURCES, ENERGY_SOURCES, POWER_SOURCES, Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.history.timeline import Floats, Timeline
-from gpu_profile.join.unmixing.activities import Activities, Activity, Named
-from gpu_profile.join.unmixing.expected import CONTRADICTED, GIVEN, Known
+from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, Named
+from gpu_profile.join.unmixing.expected import CONTRADICTED, GIVEN, DevicePrior
 from gpu_profile.join.unmixing.family import FAMILIES, SUPERSEDED
 from gpu_profile.join.unmixing.meter import Meter
 from gpu_profile.join.unmixing.mixture import PATIENCE_NS, Mixture
 from gpu_profile.join.unmixing.pooled import Pooled
-from gpu_profile.join.unmixing.region_columns import OTHER, Attribution
+from gpu_profile.join.unmixing.region_columns import OTHER, RegionColumns
 from gpu_profile.join.unmixing.sensor import Sensor
-from gpu_profile.join.unmixing.shares import Counted, Share
+from gpu_profile.join.unmixing.shares import CountedShare, Share
 from gpu_profile.join.unmixing.throttling import Throttling
 from gpu_profile.join.unmixing.unmix import Rate
 from gpu_profile.units import NS_PER_S
@@ -52,13 +52,13 @@ _SET_BACK_NS: Final = 5 * NS_PER_S
 class Pool:
     """The regions of one device, from `start_ns` on. `known` is what was known of its sensors before."""
 
-    def __init__(self, timeline: Timeline, *, start_ns: int, known: Known | None = None) -> None:
+    def __init__(self, timeline: Timeline, *, start_ns: int, known: DevicePrior | None = None) -> None:
         self.timeline = timeline
         self.start_ns = self.frontier_ns = start_ns
         #: How often the clock was set back by more than a moment.
         self.set_back = 0
-        self.attribution = Attribution()
-        known = known or Known()
+        self.attribution = RegionColumns()
+        known = known or DevicePrior()
         told = self.attribution
         made = partial(Mixture, timeline, start_ns=start_ns, active_s=self._active_s, stamps=told.stamps, known=known)
         self._mixtures = [
@@ -148,7 +148,7 @@ class Pool:
         """Whether `advance` would take anything in."""
         return until_ns - until_ns % _STEP_NS > self.frontier_ns or until_ns < self.frontier_ns - _SET_BACK_NS
 
-    def advance(self, activities: Named | Sequence[Activity], until_ns: int, *, final: bool = False) -> None:
+    def advance(self, activities: Named | Sequence[DeviceExecution], until_ns: int, *, final: bool = False) -> None:
         """Take in the time from the frontier to `until_ns`; `activities` are all that overlap it.
 
         Time is taken in by the second of the clock, so that it does not matter when this is called: what is left
@@ -362,7 +362,7 @@ class Pool:
         }
         return min(told, key=lambda signal: told[signal], default=None)
 
-    def counted(self, region: str, signal: Signal | None) -> Counted | None:
+    def counted(self, region: str, signal: Signal | None) -> CountedShare | None:
         """The counted share of `signal` (base unit, times s for a mean) of `region`; None where it is not shared out.
 
         Both parts follow the best estimate without ever falling. All regions' and the rest add up to what was measured.
@@ -372,7 +372,7 @@ class Pool:
         # A counter starts at 0, before its region is met by the first window.
         return mixture.counted(own) if mixture is not None and own else None
 
-    def rest(self, signal: Signal | None) -> Counted | None:
+    def rest(self, signal: Signal | None) -> CountedShare | None:
         """The counted share of `signal` that no region was active for; None where its total is not shared out."""
         mixture = self._measured(signal)
         return None if mixture is None else mixture.counted([0])

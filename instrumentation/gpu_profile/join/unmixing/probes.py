@@ -36,7 +36,7 @@ TAIL_NS: Final = 1.5 * _MS
 _RUN_NS: Final = 60 * NS_PER_S
 
 
-class Group(StrEnum):
+class ProbeGroup(StrEnum):
     """Violations whose probes are shrunk together; the value says it in a refusal."""
 
     PHASE = "its power changes within an execution"
@@ -47,7 +47,7 @@ class Group(StrEnum):
     IDLE = "power outside regions changes with the length of the pause"
 
 
-class Kind(StrEnum):
+class ProbeKind(StrEnum):
     """What a probe is the effect of."""
 
     SLOPE = "slope"
@@ -69,25 +69,34 @@ class Kind(StrEnum):
 
 
 GROUPS: Final = {
-    Kind.SLOPE: Group.PHASE,
-    Kind.BEND: Group.PHASE,
-    Kind.THIRD: Group.PHASE,
-    Kind.FOURTH: Group.PHASE,
-    Kind.START: Group.PHASE,
-    Kind.TAIL: Group.AFTER,
-    Kind.LENGTH: Group.LENGTH,
-    Kind.DRIFT: Group.RUN_TIME,
-    Kind.LAG_DRIFT: Group.TIMING,
-    Kind.GAP: Group.IDLE,
-    Kind.PAUSE: Group.IDLE,
-    Kind.REST: Group.IDLE,
-    Kind.SOON: Group.IDLE,
-    Kind.LATER: Group.IDLE,
+    ProbeKind.SLOPE: ProbeGroup.PHASE,
+    ProbeKind.BEND: ProbeGroup.PHASE,
+    ProbeKind.THIRD: ProbeGroup.PHASE,
+    ProbeKind.FOURTH: ProbeGroup.PHASE,
+    ProbeKind.START: ProbeGroup.PHASE,
+    ProbeKind.TAIL: ProbeGroup.AFTER,
+    ProbeKind.LENGTH: ProbeGroup.LENGTH,
+    ProbeKind.DRIFT: ProbeGroup.RUN_TIME,
+    ProbeKind.LAG_DRIFT: ProbeGroup.TIMING,
+    ProbeKind.GAP: ProbeGroup.IDLE,
+    ProbeKind.PAUSE: ProbeGroup.IDLE,
+    ProbeKind.REST: ProbeGroup.IDLE,
+    ProbeKind.SOON: ProbeGroup.IDLE,
+    ProbeKind.LATER: ProbeGroup.IDLE,
 }
 #: The kinds that say how one column's rate varies, of a region's and of nobody's.
-_FINE: Final = (Kind.THIRD, Kind.FOURTH)
-_OF_REGIONS: Final = (Kind.SLOPE, Kind.BEND, Kind.THIRD, Kind.FOURTH, Kind.START, Kind.TAIL, Kind.LENGTH, Kind.DRIFT)
-_OF_NOBODY: Final = (Kind.GAP, Kind.PAUSE, Kind.REST, Kind.SOON, Kind.LATER, Kind.DRIFT)
+_FINE: Final = (ProbeKind.THIRD, ProbeKind.FOURTH)
+_OF_REGIONS: Final = (
+    ProbeKind.SLOPE,
+    ProbeKind.BEND,
+    ProbeKind.THIRD,
+    ProbeKind.FOURTH,
+    ProbeKind.START,
+    ProbeKind.TAIL,
+    ProbeKind.LENGTH,
+    ProbeKind.DRIFT,
+)
+_OF_NOBODY: Final = (ProbeKind.GAP, ProbeKind.PAUSE, ProbeKind.REST, ProbeKind.SOON, ProbeKind.LATER, ProbeKind.DRIFT)
 
 
 def _phase(degree: int) -> Polynomial:
@@ -100,7 +109,8 @@ def _phase(degree: int) -> Polynomial:
 #: Legendre polynomial, so that it is 0 over all of it. With fewer degrees than four, a region that works in a third of
 #: its time is better explained by a sensor that lags by some milliseconds more or less.
 PHASES: Final = {
-    kind: _phase(degree) for degree, kind in enumerate((Kind.SLOPE, Kind.BEND, Kind.THIRD, Kind.FOURTH), start=1)
+    kind: _phase(degree)
+    for degree, kind in enumerate((ProbeKind.SLOPE, ProbeKind.BEND, ProbeKind.THIRD, ProbeKind.FOURTH), start=1)
 }
 #: By power of the part that has passed, the coefficients of each.
 _COEFFICIENTS: Final = np.stack([np.pad(each.coef, (0, 6 - len(each.coef))) for each in PHASES.values()], axis=1)
@@ -114,13 +124,13 @@ def phases(passed: Floats) -> Floats:
 #: Nobody's power may go from one level to another between pauses of these lengths and ten times longer ones: those
 #: between regions, those in which a region is that nobody marked, and those in which the program waits. Pauses shorter
 #: than the first are alike: how long one is, stamps decide as much as the program.
-_LONGER_NS: Final = {Kind.GAP: _MS, Kind.PAUSE: 10 * _MS, Kind.REST: 100 * _MS}
+_LONGER_NS: Final = {ProbeKind.GAP: _MS, ProbeKind.PAUSE: 10 * _MS, ProbeKind.REST: 100 * _MS}
 
 
 class Probe(NamedTuple):
     """One probe. `column` is whose rate it varies; -1 for the timing, which concerns all."""
 
-    kind: Kind
+    kind: ProbeKind
     column: int = -1
 
 
@@ -128,7 +138,7 @@ class Prior(NamedTuple):
     """What is known of a sensor's timing before its windows: the standard deviations, in ms, of what it is off by, and
     what it leaves unexplained of the windows of a load that is known, as a share of their standard deviation."""
 
-    spreads_ms: Mapping[Kind, float]
+    spreads_ms: Mapping[ProbeKind, float]
     misfit: float
 
 
@@ -150,9 +160,9 @@ def choose(active: Floats, lengths: Floats, *, window: bool) -> tuple[Probe, ...
             if kind not in _FINE or lengths[column] >= _SHORT
         ),
         *(Probe(kind, 0) for kind in _OF_NOBODY),
-        Probe(Kind.LAG),
-        Probe(Kind.LAG_DRIFT),
-        *([Probe(Kind.WINDOW)] if window else ()),
+        Probe(ProbeKind.LAG),
+        Probe(ProbeKind.LAG_DRIFT),
+        *([Probe(ProbeKind.WINDOW)] if window else ()),
     )
 
 
@@ -177,13 +187,13 @@ class Gaps(NamedTuple):
         apart = starts[1:] > reached[:-1]
         return cls(np.append(reached[:-1][apart], reached[-1]), np.append(starts[1:][apart], reached[-1]))
 
-    def integrals(self, moments: Ints, latest: Ints | None = None) -> dict[Kind, Floats]:
+    def integrals(self, moments: Ints, latest: Ints | None = None) -> dict[ProbeKind, Floats]:
         """Of each way in which nobody's power may vary over a pause, its integral up to each moment, in ns.
 
         The last pause is as long as is known: up to the latest of the moments, or for each moment up to `latest`.
         """
         if not len(self.starts):
-            return {kind: np.zeros(len(moments)) for kind in (*_LONGER_NS, Kind.SOON, Kind.LATER)}
+            return {kind: np.zeros(len(moments)) for kind in (*_LONGER_NS, ProbeKind.SOON, ProbeKind.LATER)}
         origin = int(self.starts[0])
         starts, ends, at = ((part - origin).astype(np.float64) for part in (self.starts, self.ends, moments))
         ends[-1] = max(starts[-1] + 1.0, float(at.max(initial=0.0)))
@@ -197,15 +207,15 @@ class Gaps(NamedTuple):
         found = {}
         for kind, passed, whole in (
             *((kind, _level(kind, own) * since, _level(kind, lengths) * lengths) for kind in _LONGER_NS),
-            (Kind.SOON, _settled(since, 50e6), _settled(lengths, 50e6)),
-            (Kind.LATER, _settled(since, 1e9), _settled(lengths, 1e9)),
+            (ProbeKind.SOON, _settled(since, 50e6), _settled(lengths, 50e6)),
+            (ProbeKind.LATER, _settled(since, 1e9), _settled(lengths, 1e9)),
         ):
             before = np.concatenate(([0.0], np.cumsum(whole)[:-1]))
             found[kind] = before[place] + passed
         return found
 
 
-def _level(kind: Kind, lengths: Floats) -> Floats:
+def _level(kind: ProbeKind, lengths: Floats) -> Floats:
     """How far nobody's power has gone from one level to the other in pauses of these lengths."""
     level: Floats = np.clip(np.log10(np.maximum(lengths, 1.0) / _LONGER_NS[kind]), 0.0, 1.0)
     return level
@@ -229,9 +239,9 @@ def run_time(moments: Ints, origin_ns: int) -> Floats:
     return since
 
 
-def groups_of(probes: Sequence[Probe]) -> dict[Group, Ints]:
+def groups_of(probes: Sequence[Probe]) -> dict[ProbeGroup, Ints]:
     """The places of each group's probes. The sensor's lag and window are in none: nothing says that they are right."""
-    places: dict[Group, list[int]] = {}
+    places: dict[ProbeGroup, list[int]] = {}
     for i, probe in enumerate(probes):
         if probe.kind in GROUPS:
             places.setdefault(GROUPS[probe.kind], []).append(i)

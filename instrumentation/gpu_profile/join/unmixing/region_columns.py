@@ -27,7 +27,7 @@ _MOST_WATCHED: Final = 256
 _BUSIER: Final = 2.0
 
 
-class Attribution:
+class RegionColumns:
     """The regions of one device: their columns, and their active time so far."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ class Share(NamedTuple):
     half_width: float | None
 
 
-class Counted(NamedTuple):
+class CountedShare(NamedTuple):
     """A share of a measured total that only grows: what was given while the rate was known, and what was not."""
 
     certain: float
@@ -94,10 +94,10 @@ class Shares:
             self.certain = self.certain + np.where(known, given, 0.0)
             self.uncertain = self.uncertain + np.where(known, 0.0, given)
 
-    def counted(self, columns: Sequence[int]) -> Counted:
+    def counted(self, columns: Sequence[int]) -> CountedShare:
         """What columns were given together."""
         own = [column for column in columns if column < len(self.certain)]
-        return Counted(float(self.certain[own].sum()), float(self.uncertain[own].sum()))
+        return CountedShare(float(self.certain[own].sum()), float(self.uncertain[own].sum()))
 
     def merge(self, column: int, into: int) -> None:
         """Give what a column was given to another."""

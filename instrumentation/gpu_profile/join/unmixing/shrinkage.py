@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from gpu_profile.history.timeline import Floats, Ints
-from gpu_profile.join.unmixing.probes import Group
+from gpu_profile.join.unmixing.probes import ProbeGroup
 
 #: Of two models, one is ruled out by the windows if its evidence is so much worse (twice a natural logarithm).
 CERTAIN: Final = 20.0
@@ -49,7 +49,7 @@ class Posterior:
     solution: Floats
     covariance: Floats
     noise: float
-    variances: Mapping[Group, float]
+    variances: Mapping[ProbeGroup, float]
     evidence: float
     #: By the places of some unknowns: those that are known at all, and the root of the inverse of their covariance.
     _roots: dict[tuple[int, ...], tuple[Ints, Floats]] = field(default_factory=dict, init=False, repr=False)
@@ -69,8 +69,8 @@ class Posterior:
 
 
 def shrink(
-    gram: Floats, moment: Floats, square: float, n: int, groups: Mapping[Group, Ints],
-    mean: float, start: Mapping[Group, float] | None = None, least: float = 0.0,
+    gram: Floats, moment: Floats, square: float, n: int, groups: Mapping[ProbeGroup, Ints],
+    mean: float, start: Mapping[ProbeGroup, float] | None = None, least: float = 0.0,
 ) -> Posterior:  # fmt: skip
     """Solve the normal equations of `n` rows, whose values are `mean` on average and whose squares add up to `square`.
 
@@ -99,7 +99,7 @@ def shrink(
     strength = 1 / scale[:m] ** 2
     strengths = np.add.reduceat(strength, starts)
     given = np.array([(start or {}).get(group, 0.0) for group in own])
-    most = np.array([1 / _TINY if group is Group.TIMING else max(_TINY, (_LARGEST * mean) ** 2) for group in own])
+    most = np.array([1 / _TINY if group is ProbeGroup.TIMING else max(_TINY, (_LARGEST * mean) ** 2) for group in own])
     variances = _within(np.where(given > 0, given, 0.1 * noise * n / strengths), _TINY, most)
     precision = np.full(len(kept), _ROUNDING)
     step, stride = np.zeros(len(own)), np.ones(len(own))
@@ -137,7 +137,7 @@ def shrink(
 
 def shrink_without(
     places: Ints, found: Posterior, gram: Floats, moment: Floats, square: float, n: int,
-    groups: Mapping[Group, Ints], mean: float, certain: float = CERTAIN, least: float = 0.0,
+    groups: Mapping[ProbeGroup, Ints], mean: float, certain: float = CERTAIN, least: float = 0.0,
 ) -> Posterior:  # fmt: skip
     """What `shrink` finds if the unknowns at `places` are 0; `found`, what it found with them, if they are 0 there too
     or the windows rule it out: by an evidence of `certain`. The other arguments are those of `shrink`."""

@@ -48,7 +48,7 @@ _WINDOWS_PER_UNKNOWN: Final = 4
 _NEARLY_ALL: Final = 0.98
 
 
-class Errors(NamedTuple):
+class StampErrors(NamedTuple):
     """What errors of stamps may add to the equations: the covariance of the shares, `[columns, columns]`, summed over
     the windows, at most; the shares of it that they add at least, and most likely, by the stamps alone; and the largest
     that the windows of all sensors allow."""
@@ -183,13 +183,13 @@ class Stamps:
         by_length = float(variances[order][np.searchsorted(reached, _QUARTILE)])
         return max(float(BEST_NS) ** 2, min(float(HOST_NS) ** 2, by_length, self._by_edges()[2]))
 
-    def errors(self, columns: int, windows: int, kernel: float) -> Errors:
+    def errors(self, columns: int, windows: int, kernel: float) -> StampErrors:
         """What errors of stamps may add to the shares of so many windows.
 
         `kernel`: the integral of the square of a window's weight over time, in 1/ns (1 / length for a mean).
         """
         if not self.elapsed_ns:
-            return Errors(np.zeros((columns, columns)))
+            return StampErrors(np.zeros((columns, columns)))
         known = min(columns, len(self._follows))
         both = np.zeros((columns, columns))
         both[:known, :known] = self._follows[:known, :known]
@@ -199,11 +199,11 @@ class Stamps:
         # Whatever one region gains at an edge, its neighbour loses.
         most = (np.diag(both.sum(axis=0)) - both) * (variance * windows * kernel / self.elapsed_ns)
         if variance <= 0:
-            return Errors(most)
+            return StampErrors(most)
         low, likely, _ = self._by_edges()
         allowed = min((most for _, most in self._allowed.values()), default=math.inf)
         found = low, 0.5 * variance if likely is None else likely, allowed
-        return Errors(most, *(min(1.0, each / variance) for each in found))
+        return StampErrors(most, *(min(1.0, each / variance) for each in found))
 
     def merge(self, column: int, into: int) -> None:
         """Make a column part of another."""

@@ -13,7 +13,7 @@ import numpy as np
 from gpu_profile.catalogue import Kind
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.design import Windows, design_effect
-from gpu_profile.join.unmixing.expected import Expected
+from gpu_profile.join.unmixing.expected import SensorPrior
 from gpu_profile.join.unmixing.likelihood import UNKNOWN, Best, Likelihood, Trial, is_late
 from gpu_profile.join.unmixing.scan import Scan
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS, IN_STEP, NEAR_STEP, Sensor, in_step
@@ -78,7 +78,7 @@ _BETTER: Final = 0.98
 Ranked = tuple[float, int, Sensor]
 
 
-class Found(NamedTuple):
+class SensorTiming(NamedTuple):
     """A timing, and the mean squared error that it leaves. `rivals` are others that the windows do not rule out, of
     which so many tell as much as one that is independent of the others would: `effect`."""
 
@@ -91,7 +91,7 @@ class Found(NamedTuple):
 class Search(Likelihood):
     """The search for the timing of one family."""
 
-    def run(self) -> Found:
+    def run(self) -> SensorTiming:
         """The timing under which the windows are the most likely; the one that is given, if it is known beforehand."""
         if self._expected is not None and self._expected.stamped:
             return self._as_given(self._expected)
@@ -127,16 +127,16 @@ class Search(Likelihood):
             # Residuals of later windows are compared with those of all windows, outliers included.
             self._limit = math.inf
             left = self.residual(best)
-        return Found(best, left, rivals, effect)
+        return SensorTiming(best, left, rivals, effect)
 
-    def _as_given(self, expected: Expected) -> Found:
+    def _as_given(self, expected: SensorPrior) -> SensorTiming:
         """The timing whose shape is known beforehand, with the lag that fits best so near, as stamps of work are late;
         its rivals are other lags, or another timing altogether if that certainly explains the windows better."""
         given, near_ns = expected.behind_stamps, expected.nearest_ns
         errors, groups = self._errors(given)
         # Of a program that repeats with the readings, few say anything of their own: rounding makes two groups of one.
         if len(np.unique(groups)) <= 2 * (self.columns + UNKNOWN):
-            return Found(given, self.residual(given), (), math.inf)
+            return SensorTiming(given, self.residual(given), (), math.inf)
         effect = design_effect(errors, groups, self.columns + UNKNOWN)
         best, rivals = self._trial(given), tuple[Sensor, ...]()
         if near_ns:
@@ -151,7 +151,7 @@ class Search(Likelihood):
         mine = min(self._beside_if_rates_vary(one, other, self._discrepancy) for one in like)
         if other.score < mine and not Best(other.score, False, effect).near(mine, late=False):
             rivals = (*rivals, other.sensor)
-        return Found(best.sensor, best.left, rivals, effect)
+        return SensorTiming(best.sensor, best.left, rivals, effect)
 
     def _rivals(self, best: Trial, rough: Sequence[Trial], every: Sequence[Trial], effect: float) -> tuple[Sensor, ...]:
         """The timings that the best one does not rule out if rates vary, but for its neighbours."""

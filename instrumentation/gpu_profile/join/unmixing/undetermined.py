@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.join.unmixing.stamps import Errors, largest
+from gpu_profile.join.unmixing.stamps import StampErrors, largest
 
 #: A direction of the scaled equations that carries this much less than the strongest one is rounding.
 _WORST_CONDITION: Final = 1e9
@@ -32,7 +32,7 @@ class Undetermined:
     """
 
     def __init__(
-        self, gram: Floats, moment: Floats, square: float, errors: Errors, ceilings: Floats, most: float
+        self, gram: Floats, moment: Floats, square: float, errors: StampErrors, ceilings: Floats, most: float
     ) -> None:
         self._ceilings, self._most = ceilings, most
         diagonal = np.diag(gram)

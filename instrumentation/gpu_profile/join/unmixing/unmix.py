@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.probes import Group, Kind, Prior, groups_of
+from gpu_profile.join.unmixing.probes import Prior, ProbeGroup, ProbeKind, groups_of
 from gpu_profile.join.unmixing.shrinkage import CERTAIN, Posterior, omitted, shrink, shrink_without
-from gpu_profile.join.unmixing.stamps import Errors
+from gpu_profile.join.unmixing.stamps import StampErrors
 from gpu_profile.join.unmixing.undetermined import Undetermined
 
 #: 97.5 % quantile of the normal distribution: half-widths are of 95 % intervals.
@@ -50,8 +50,7 @@ _LEAST_SHARE, _HIGHEST = 1e-4, 300.0
 WINDOWS_PER_RATE: Final = 4
 _SURELY: Final = 1e200  #: what is taken to be 0 is known as well as this
 _FEWEST_BLOCKS: Final = 6  #: blocks of windows from which their differences tell anything
-#: What was known beforehand is contradicted by what draws it so many standard deviations away.
-_BEYOND: Final = 3.0
+_BEYOND: Final = 3.0  #: the data contradict a prior if they move it by more standard deviations than this
 #: What physics says of how large a group's unknowns are counts for as much as so many of them.
 _BOUND: Final = 2
 LOCK_STEP: Final = "not identifiable: the regions run in lock-step with the sensor's window"
@@ -63,6 +62,8 @@ _EVEN: Final = 0.15
 #: That nothing works outside regions holds for most programs. It is ruled out if it leaves this share more of the
 #: variance besides: the equations are an approximation, whose error no number of windows evens out.
 _MISFIT: Final = 0.05
+_TIMING: Final = (ProbeKind.LAG, ProbeKind.WINDOW)
+Variances = Mapping[ProbeGroup, float]  #: the variance of each group's unknowns
 #: The simplest rate outside regions that is considered.
 Idle = Literal["varies", "steady", "none"]
 
@@ -94,9 +95,9 @@ class Fit:
     """
 
     def __init__(
-        self, equations: Equations, output: int = 0, *, errors: Errors | None = None, others: Sequence[Floats] = (),
-        most: float = np.inf, start: Mapping[Group, float] | None = None, effect: float = 1.0,
-        idle: Idle = "varies", step: float = 0.0, prior: Prior | None = None,
+        self, equations: Equations, output: int = 0, *, errors: StampErrors | None = None,
+        others: Sequence[Floats] = (), most: float = np.inf, start: Variances | None = None,
+        effect: float = 1.0, idle: Idle = "varies", step: float = 0.0, prior: Prior | None = None,
     ) -> None:  # fmt: skip
         self.n, self.most = equations.n, most
         self._first = p = len(equations.probes)
@@ -118,7 +119,7 @@ class Fit:
         self._simpler = np.zeros((0, columns))
         self._means = equations.averages
         self.mean, self._groups = 0.0, groups_of(self._probes)
-        self._after = self._groups.pop(Group.AFTER, np.zeros(0, np.int64))
+        self._after = self._groups.pop(ProbeGroup.AFTER, np.zeros(0, np.int64))
         self._step, self._shares = step, equations.total[p:] / max(1, self.n)
         #: The rates by column if they do not vary, and by how much they change if things go on after regions' ends.
         self.steady, self._followed = np.zeros(columns), np.zeros(columns)
@@ -131,8 +132,8 @@ class Fit:
             self._offsets = np.array([self._padded(other, own) - own for other in others]).reshape(-1, 2, columns)
 
     def _solve(
-        self, equations: Equations, output: int, gram: Floats, errors: Errors | None,
-        start: Mapping[Group, float] | None, effect: float, idle: Idle, prior: Prior | None,
+        self, equations: Equations, output: int, gram: Floats, errors: StampErrors | None,
+        start: Variances | None, effect: float, idle: Idle, prior: Prior | None,
     ) -> None:  # fmt: skip
         p, columns, size = self._first, equations.columns, len(gram)
         square = float(equations.square[output])
@@ -140,7 +141,7 @@ class Fit:
         ceilings = np.full(columns, self.most)
         # What runs in nobody's time is not heavier than what regions do in the busiest window.
         ceilings[0] = min(self.most, float(equations.highest[output]))
-        errors = errors or Errors(np.zeros((columns, columns)))
+        errors = errors or StampErrors(np.zeros((columns, columns)))
         self.steady = steady = np.linalg.lstsq(self._gram, self._moment, rcond=None)[0].astype(np.float64)
         left = max(square - float(steady @ self._moment), 1e-300)
         explained = errors.least * float(steady @ errors.most @ steady) / left
@@ -171,7 +172,7 @@ class Fit:
             self.noise = found.noise
         self._cluster(equations, output, gram)
 
-    def _know(self, prior: Prior, sums: tuple[Floats, Floats, float, int], start: Mapping[Group, float] | None) -> None:
+    def _know(self, prior: Prior, sums: tuple[Floats, Floats, float, int], start: Variances | None) -> None:
         """What is known beforehand counts as windows that show it."""
         self._least = prior.misfit**2 * max(0.0, sums[2] / sums[3] - self.mean**2)
         noise = shrink(*sums, self._groups, self.mean, start, self._least).noise
@@ -180,13 +181,13 @@ class Fit:
 
     def _change_if_followed(self, found: Posterior, gram: Floats, sums: tuple[Floats, Floats, float, int]) -> Floats:
         """By how much what goes on after regions' ends, as far as the windows call for it, changes the rates."""
-        groups = {**self._groups, Group.AFTER: self._after}
+        groups = {**self._groups, ProbeGroup.AFTER: self._after}
         followed = shrink(gram, *sums[1:], groups, self.mean, found.variances, self._least)
         return self._means @ (followed.solution - found.solution)
 
     def _changes(self, idle: Idle, found: Posterior, sums: tuple[Floats, Floats, float, int]) -> Floats:
         """By how much each simpler rate outside regions, if it is not ruled out, would change the rates by column."""
-        varying, sure = self._groups.get(Group.IDLE, np.zeros(0, np.int64)), CERTAIN + _MISFIT * sums[-1]
+        varying, sure = self._groups.get(ProbeGroup.IDLE, np.zeros(0, np.int64)), CERTAIN + _MISFIT * sums[-1]
         steady, none = (varying, CERTAIN), (np.append(varying, self._first), sure)
         held: list[tuple[Ints, float]] = {"varies": [], "steady": [steady], "none": [steady, none]}[idle]
         rest = *sums, self._groups, self.mean
@@ -230,7 +231,7 @@ class Fit:
         """The rates by column, within physics."""
         return np.clip(self._means @ self.solution, 0.0, self.most)
 
-    def correction(self, kind: Kind) -> float:
+    def correction(self, kind: ProbeKind) -> float:
         """What a probe of the timing says that it is off by, in ms; 0 if there is no such probe."""
         return next((float(self.solution[i]) for i, probe in enumerate(self._probes) if probe.kind is kind), 0.0)
 
@@ -240,7 +241,7 @@ class Fit:
         least = {kind: max(spread**2, _BEYOND**2 * drawn[kind]) for kind, spread in prior.spreads_ms.items()}
         return any(self.correction(kind) ** 2 > square for kind, square in least.items())
 
-    def uncertainty(self, kind: Kind) -> float:
+    def uncertainty(self, kind: ProbeKind) -> float:
         """The standard deviation of that, in ms."""
         places = [i for i, probe in enumerate(self._probes) if probe.kind is kind]
         return math.sqrt(max(0.0, float(self.found.covariance[places[0], places[0]]))) if places else math.inf
@@ -304,7 +305,7 @@ class Fit:
         for group, part in own.items():
             if part > 0:
                 widths[f"not identifiable: {group}"] = widths[""] * part * (1 + beyond[group]) / spread
-        free = np.array([i for i, probe in enumerate(self._probes) if probe.kind in (Kind.LAG, Kind.WINDOW)], np.int64)
+        free = np.array([i for i, probe in enumerate(self._probes) if probe.kind in _TIMING], np.int64)
         if len(free) and variance > 0:
             widths[TIMING] = widths[""] * min(1.0, self.found.due_to(free, along) / variance)
         widths[""] -= sum(width for cause, width in widths.items() if cause)
@@ -313,9 +314,9 @@ class Fit:
             blocks = _t95(self._blocks - 1) * together
             widths["not identifiable: the windows contradict steady rates"] = max(0.0, blocks - sum(widths.values()))
         # The rate that follows from a simpler one outside regions is taken to be no surer than this one.
-        idle = f"not identifiable: {Group.IDLE}"
+        idle = f"not identifiable: {ProbeGroup.IDLE}"
         widths[idle] = widths.get(idle, 0.0) + float(np.abs(self._simpler @ weights).max(initial=0.0))
-        widths[f"not identifiable: {Group.AFTER}"] = abs(float(self._followed @ weights))
+        widths[f"not identifiable: {ProbeGroup.AFTER}"] = abs(float(self._followed @ weights))
         if self.noise < _EVEN * self._step**2 / 12:
             widths[ROUNDED] = self._rounded(weights, variance)
         shift = float(self._open.unsure @ weights)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gpu_profile.history.timeline import Floats
 from gpu_profile.join.unmixing.equations import packed, unpacked
-from gpu_profile.join.unmixing.probes import Group
+from gpu_profile.join.unmixing.probes import ProbeGroup
 from gpu_profile.join.unmixing.unmix import Fit
 
 #: A window that misses by so many standard deviations is not what the equations are about: a late reading, or one that
@@ -30,14 +30,14 @@ _UNKNOWN: Final = 1e30
 _REFIT: Final = 1.25
 
 
-class Watch:
+class ResidualWatch:
     """What the latest solution says of new windows, and by how much they miss that."""
 
     def __init__(self) -> None:
         #: How often the windows had missed by too much.
         self.drifts = 0
         #: The variances of the latest solution.
-        self.variances: Mapping[Group, float] = {}
+        self.variances: Mapping[ProbeGroup, float] = {}
         #: What windows miss by, as mean squares: when the timing was found, and lately.
         self._usual = self._recent = 0.0
         #: Windows that told of the timing since it was last beyond doubt or locked, and how many there were by then.

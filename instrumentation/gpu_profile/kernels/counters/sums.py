@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.counters.formulas import FORMULAS, SECONDS, TIME, Terms, adds_up, parts_of
-from gpu_profile.kernels.records import Counted
+from gpu_profile.kernels.records import RangeCounters
 from gpu_profile.kernels.sums import KernelSum, merged
 
 REDUCTIONS: Final = ("SUM", "MAX", "MEAN")
@@ -219,7 +219,7 @@ class _Records:
 class Counters:
     """Counter records by name, made once for all regions."""
 
-    def __init__(self, counted: Iterable[Counted]) -> None:
+    def __init__(self, counted: Iterable[RangeCounters]) -> None:
         values: dict[str, dict[str, list[tuple[float, float | None]]]] = defaultdict(lambda: defaultdict(list))
         for record in counted:
             of = values[record.name]

@@ -15,12 +15,12 @@ from typing import Final
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.kernels.claim import forget_in_children
 from gpu_profile.kernels.gmp.results import ProfileType, Results
-from gpu_profile.kernels.gmp.totals import Totals
+from gpu_profile.kernels.gmp.totals import RangeTotals
 from gpu_profile.kernels.records import Record
 from gpu_profile.kernels.sources.opening import check_spec, open_source
-from gpu_profile.kernels.sources.source import Source
+from gpu_profile.kernels.sources.source import ProfilerSource
 from gpu_profile.kernels.sources.torch_source import TorchSource
-from gpu_profile.kernels.windows.window import OPEN, Taken, Window
+from gpu_profile.kernels.windows.window import OPEN, Window, WindowContent
 from gpu_profile.regions.session import process
 from gpu_profile.units import nanoseconds
 
@@ -29,7 +29,7 @@ MOST_WINDOWS: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class GmpSettings:
     """How a profiler records; see `GmpProfiler`. UsageError for an unknown source and numbers that are not above 0."""
 
     source: str = "auto"
@@ -48,7 +48,7 @@ class Settings:
 class Collecting:
     """What happens around the ranges of one profiler. Its lock is held while a window opens, closes and is read."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: GmpSettings) -> None:
         self.settings = settings
         self.enabled = self._forked = False
         self._reset()
@@ -56,7 +56,7 @@ class Collecting:
 
     def _reset(self) -> None:
         self._lock = threading.RLock()
-        self._totals = Totals()
+        self._totals = RangeTotals()
         self._window: _Open | None = None
         #: Ranges that run, by the thread in which they began.
         self._running: Counter[int] = Counter()
@@ -152,7 +152,7 @@ class Collecting:
             except Exception as another:  # noqa: BLE001 - as above
                 self._totals.problem(f"Ranges were not collected: {_line(another)}")
 
-    def _source(self, kind: ProfileType) -> Source:
+    def _source(self, kind: ProfileType) -> ProfilerSource:
         in_main_thread = threading.current_thread() is threading.main_thread()
         # Whoever asks for results is likely to be another thread, when one that is not the main one is gone.
         all_threads = not in_main_thread and kind is not ProfileType.MEMORY
@@ -184,7 +184,7 @@ class Collecting:
 class _Open:
     """An open window: who records, since when, and how many ranges have begun in it. It ends with its profiler, too."""
 
-    def __init__(self, owner: Collecting, source: Source) -> None:
+    def __init__(self, owner: Collecting, source: ProfilerSource) -> None:
         self.source = source
         self._torch = "torch" in sys.modules
         # Room for a range with many inside it, for the window stays open until that ends.
@@ -226,7 +226,7 @@ class _Open:
         """Since it was opened."""
         return self._clock.now_ns() - self._window.start_ns
 
-    def stop(self) -> Taken:
+    def stop(self) -> WindowContent:
         """End it: what was taken."""
         self._abandoned.detach()
         return self._window.stop()

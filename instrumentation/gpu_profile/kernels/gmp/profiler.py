@@ -19,7 +19,7 @@ from typing import Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.kernels.gmp import results as shown
-from gpu_profile.kernels.gmp.collecting import Collecting, Settings
+from gpu_profile.kernels.gmp.collecting import Collecting, GmpSettings
 from gpu_profile.kernels.gmp.ranges import ProfiledRange, decorate, pop, push
 from gpu_profile.kernels.gmp.results import ProfileType, Reduction, Results, one_of
 from gpu_profile.kernels.sources.opening import open_source
@@ -32,7 +32,7 @@ _log = logging.getLogger("gpu_profile")
 _KERNELS: Final = ProfileType.CONCURRENT_KERNEL
 
 
-class Options(TypedDict, total=False):
+class GmpOptions(TypedDict, total=False):
     """What a profiler can be made with; see `GmpProfiler`."""
 
     source: str
@@ -58,7 +58,7 @@ class GmpProfiler:
     Raises UsageError for an unknown source and for numbers that are not above 0.
     """
 
-    def __init__(self, **options: Unpack[Options]) -> None:
+    def __init__(self, **options: Unpack[GmpOptions]) -> None:
         self._collecting = Collecting(_settings(options))
         self._ready = self._warned = False
 
@@ -177,11 +177,11 @@ class GmpProfiler:
 _numbers: Final = itertools.count(1)
 
 
-def _settings(options: Options) -> Settings:
+def _settings(options: GmpOptions) -> GmpSettings:
     given: dict[str, Any] = {"output": "output", **options}
     given["output"] = None if given["output"] is None else Path(given["output"])
     given["name"] = given.get("name") or f"profiler {next(_numbers)}"
-    return Settings(**given)
+    return GmpSettings(**given)
 
 
 def _import_torch() -> None:
@@ -210,7 +210,7 @@ def _print(text: str) -> None:
 # ---------------------------------------------------------------------- without an object of one's own
 
 
-def create_profiler(**options: Unpack[Options]) -> GmpProfiler:
+def create_profiler(**options: Unpack[GmpOptions]) -> GmpProfiler:
     """A profiler of its own; see `GmpProfiler` for the options."""
     return GmpProfiler(**options)
 
@@ -222,7 +222,7 @@ profile_memory: Final = _GLOBAL.profile_memory
 profile_function: Final = _GLOBAL.profile_function
 
 
-def init_global_profiler(**options: Unpack[Options]) -> GmpProfiler:
+def init_global_profiler(**options: Unpack[GmpOptions]) -> GmpProfiler:
     """Have the global profiler record from now on; once more is fine. Options that are given replace those before."""
     if options:
         collecting = _GLOBAL._collecting

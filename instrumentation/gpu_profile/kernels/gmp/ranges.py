@@ -59,9 +59,9 @@ def decorate(told: Collecting, function: Callable[P, R], given: str | None, kind
     name: str = given or cast("str", getattr(function, "__qualname__", "range"))
     inner = region(name)(function)  # it also says what cannot be decorated
     if inspect.isasyncgenfunction(function):
-        return cast("Callable[P, R]", async_generator(lambda: _Body(told, name, kind), function))
+        return cast("Callable[P, R]", async_generator(lambda: _GeneratorRange(told, name, kind), function))
     if inspect.isgeneratorfunction(function):
-        return cast("Callable[P, R]", generator(lambda: _Body(told, name, kind), function))
+        return cast("Callable[P, R]", generator(lambda: _GeneratorRange(told, name, kind), function))
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -88,7 +88,7 @@ def _around(told: Collecting, name: str, kind: ProfileType) -> Iterator[None]:
         told.end(thread)
 
 
-class _Body(Running):
+class _GeneratorRange(Running):
     """The execution of a generator, from its first step to its last, which may be in several threads."""
 
     __slots__ = ("_thread", "_told")

@@ -15,7 +15,7 @@ from gpu_profile.kernels.report import ReportData
 MOST_RECORDS: Final = 100_000
 
 
-class Totals:
+class RangeTotals:
     """The sums of a profiler's ranges. Not for several threads at once."""
 
     def __init__(self) -> None:

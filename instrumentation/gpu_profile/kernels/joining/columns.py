@@ -11,7 +11,17 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_profile.kernels.records import Allocation, Call, Counted, Kind, Launched, Operation, Operator, Range, Record
+from gpu_profile.kernels.records import (
+    Allocation,
+    Call,
+    Kind,
+    Launched,
+    Operation,
+    Operator,
+    Range,
+    RangeCounters,
+    Record,
+)
 
 KINDS: Final = tuple(Kind)
 CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
@@ -23,8 +33,8 @@ _BATCH: Final = 256
 K = TypeVar("K")
 
 
-class Operations(NamedTuple):
-    """GPU operations as arrays of one length; `streams` and `names` number the entries of the lists of `Columns`.
+class OperationArrays(NamedTuple):
+    """GPU operations as arrays of one length; `streams` and `names` number the entries of the lists of `RecordArrays`.
 
     `bytes` is `NONE` where it is not known, `occupancy` and `blocks` NaN; `causes` are correlations, 0: none.
     """
@@ -94,7 +104,7 @@ class _Numbered(dict[K, int]):
         return number
 
 
-class Columns:
+class RecordArrays:
     """All records of a recording, as arrays of each kind in the order in which they came.
 
     `names`, `streams` (device and stream) and `threads` are by their numbers. `launched` are external correlations: ids
@@ -106,7 +116,7 @@ class Columns:
         self._names: _Numbered[str] = _Numbered()
         self._streams: _Numbered[tuple[int, int | str]] = _Numbered()
         self._threads: _Numbered[int | str] = _Numbered()
-        self.counted: list[Counted] = []
+        self.counted: list[RangeCounters] = []
         self.driver: list[Allocation] = []
         #: By the type of record: its row, and the type codes of the columns that this goes into.
         rows: dict[type, tuple[Callable[[Any], tuple[Any, ...]], str]] = {
@@ -123,13 +133,13 @@ class Columns:
             found: dict[type, list[Any]] = defaultdict(list)
             for record in batch:
                 found[type(record)].append(record)
-            self.counted += found.pop(Counted, [])
+            self.counted += found.pop(RangeCounters, [])
             for kind, members in found.items():
                 for column, values in zip(arrays[kind], zip(*map(rows[kind][0], members), strict=True), strict=True):
                     column.extend(values)
         made: dict[type, list[Any]] = {kind: list(map(np.asarray, columns)) for kind, columns in arrays.items()}
         self.names, self.streams, self.threads = list(self._names), list(self._streams), list(self._threads)
-        self.operations, self.calls = Operations(*made[Operation]), Calls(*made[Call])
+        self.operations, self.calls = OperationArrays(*made[Operation]), Calls(*made[Call])
         self.ranges, self.operators = Ranges(*made[Range]), Operators(*made[Operator])
         self.allocations = Allocations(*made[Allocation])
         self.launched: tuple[Numbers, Numbers] = made[Launched][0], made[Launched][1]

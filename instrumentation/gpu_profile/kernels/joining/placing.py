@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_profile.kernels.joining.columns import NONE, Columns, Numbers, Operators, Ranges
+from gpu_profile.kernels.joining.columns import NONE, Numbers, Operators, Ranges, RecordArrays
 from gpu_profile.kernels.joining.nesting import Forest, Nesting
-from gpu_profile.kernels.joining.work import Work
+from gpu_profile.kernels.joining.work import OperationTable
 
 
 class Placing(NamedTuple):
@@ -33,7 +33,7 @@ class Placing(NamedTuple):
     notes: Mapping[str, int]
 
 
-def place(columns: Columns, work: Work) -> Placing:
+def place(columns: RecordArrays, work: OperationTable) -> Placing:
     """Find the ranges of everything."""
     ranges, calls, allocations = columns.ranges, columns.calls, columns.allocations
     threads = ranges.threads.astype(np.int64)
@@ -74,7 +74,7 @@ def _parents(around: Numbers, ranges: Ranges, by_id: Mapping[int, int]) -> Numbe
 
 
 def _backward(
-    operators: Operators, work: Work, direct: Numbers, nesting: Nesting, starts: Numbers
+    operators: Operators, work: OperationTable, direct: Numbers, nesting: Nesting, starts: Numbers
 ) -> tuple[Numbers, Numbers, NDArray[np.bool_], int]:
     none = np.full(len(direct), -1, np.int64)
     back = np.flatnonzero((operators.backward != 0) & (operators.sequences >= 0))

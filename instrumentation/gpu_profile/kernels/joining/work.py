@@ -9,18 +9,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_profile.kernels.joining.columns import CODES, NONE, Columns, Numbers
+from gpu_profile.kernels.joining.columns import CODES, NONE, Numbers, RecordArrays
 from gpu_profile.kernels.joining.nesting import Nesting
 from gpu_profile.kernels.records import HOST, Kind
 
 
-class Work(NamedTuple):
+class OperationTable(NamedTuple):
     """Operations as arrays of one length, sorted by start and then by launch.
 
     `launched` is when the call of each began and `threads` the thread that made it, `NONE` and -1 where that is not
     known; `calls` numbers the call, -1: none. `lengths` is the time of each that no other counts: of an operator, that
     outside those that it calls. `ranges` is an external correlation's range id, 0: none. The rest is as
-    in `columns.Operations`.
+    in `columns.OperationArrays`.
     """
 
     devices: Numbers
@@ -40,7 +40,7 @@ class Work(NamedTuple):
     graphs: NDArray[np.bool_]
 
 
-def gpu_work(columns: Columns) -> tuple[Work, Mapping[str, int]]:
+def gpu_work(columns: RecordArrays) -> tuple[OperationTable, Mapping[str, int]]:
     """GPU operations, and how many of them could not be joined with a call, by reason."""
     found, calls = columns.operations, columns.calls
     call, notes = _launching(columns)
@@ -52,7 +52,7 @@ def gpu_work(columns: Columns) -> tuple[Work, Mapping[str, int]]:
     moved[untold] = calls.bytes[call[untold]]
     launching = np.array(["GraphLaunch" in name for name in columns.names], bool)
     graphs[has] |= launching[calls.names[call[has]]]
-    work = Work(
+    work = OperationTable(
         devices=np.array([device for device, _ in columns.streams], np.int64)[found.streams],
         streams=found.streams,
         kinds=found.kinds,
@@ -70,10 +70,10 @@ def gpu_work(columns: Columns) -> tuple[Work, Mapping[str, int]]:
         graphs=graphs,
     )
     order = np.lexsort((found.ends, launched, found.starts))
-    return Work._make(column[order] for column in work), notes
+    return OperationTable._make(column[order] for column in work), notes
 
 
-def _launching(columns: Columns) -> tuple[Numbers, Mapping[str, int]]:
+def _launching(columns: RecordArrays) -> tuple[Numbers, Mapping[str, int]]:
     """The call of each operation by its number among the calls, and how many have none, by reason.
 
     -1 where there is none, or where unrelated calls share its id. A driver's call inside the runtime's, with the same
@@ -105,7 +105,7 @@ def _noted(missing: int, ambiguous: int) -> Mapping[str, int]:
     )
 
 
-def _external(columns: Columns, causes: Numbers) -> Numbers:
+def _external(columns: RecordArrays, causes: Numbers) -> Numbers:
     calls, ranges = columns.launched
     if not len(calls) or not len(causes):
         return np.zeros(len(causes), np.int64)
@@ -117,7 +117,7 @@ def _external(columns: Columns, causes: Numbers) -> Numbers:
     return found
 
 
-def host_work(columns: Columns) -> Work:
+def host_work(columns: RecordArrays) -> OperationTable:
     """Operators: the work of a program that uses no GPU. Each launches itself, and takes the time that is its own."""
     found = columns.operators
     nesting = Nesting(found.threads.astype(np.int64), found.starts, found.ends)
@@ -127,7 +127,7 @@ def host_work(columns: Columns) -> Work:
     order = np.lexsort((found.ends, found.starts))
     count = len(order)
     nothing = np.full(count, np.nan, np.float32)
-    return Work(
+    return OperationTable(
         devices=np.full(count, HOST, np.int64),
         streams=found.threads[order],
         kinds=np.full(count, CODES[Kind.KERNEL], np.int8),

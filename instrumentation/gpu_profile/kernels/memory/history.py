@@ -11,9 +11,9 @@ import numpy as np
 
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels.joining.columns import Columns
+from gpu_profile.kernels.joining.columns import RecordArrays
 from gpu_profile.kernels.memory.allocator import initialised
-from gpu_profile.kernels.memory.region import Level, levels_of
+from gpu_profile.kernels.memory.region import AllocatorLevel, levels_of
 from gpu_profile.kernels.records import Allocation
 
 _NS_PER_US: Final = 1000
@@ -35,7 +35,7 @@ class MemoryHistory:
         self.since_ns: dict[int, int] = {}
         self.reason = "the recording has not ended"
         self._held: dict[int, int] = {}
-        self._levels: dict[int, Level] = {}
+        self._levels: dict[int, AllocatorLevel] = {}
 
     def peak_bytes(self, device: int, start_ns: int, end_ns: int) -> int | None:
         """The most bytes that were given out at any moment of the time, to the microsecond.
@@ -63,7 +63,7 @@ class MemoryHistory:
                 since[device] = max(began_ns, (int(trace[0]["time_us"]) + 1) * _NS_PER_US)
             found.extend(_records(trace, device, self._held[device]))
         self.records, self.since_ns = tuple(found), since
-        self._levels = {level.device: level for level in levels_of(Columns(found))}
+        self._levels = {level.device: level for level in levels_of(RecordArrays(found))}
         self.reason = ""
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_profile.kernels.joining.columns import NONE, Allocations, Columns, Numbers
+from gpu_profile.kernels.joining.columns import NONE, Allocations, Numbers, RecordArrays
 from gpu_profile.kernels.sums import merged
 
 
@@ -32,7 +32,7 @@ class RegionMemory:
     rise_bytes: int | None
 
 
-class Level(NamedTuple):
+class AllocatorLevel(NamedTuple):
     """What one allocator had given out on one device: `totals[i]` bytes after the i-th of its records.
 
     `times` are in order; records of one moment stay in the order in which they came. `before` is the level before the
@@ -60,7 +60,7 @@ class Level(NamedTuple):
         return highest
 
 
-def levels_of(columns: Columns) -> tuple[Level, ...]:
+def levels_of(columns: RecordArrays) -> tuple[AllocatorLevel, ...]:
     """The levels of every source and device, sorted. Work in proportion to the records: do it once for many regions.
 
     A total that a record does not tell is rebuilt from the bytes of the records since, or until, one that does. If no
@@ -76,12 +76,12 @@ def levels_of(columns: Columns) -> tuple[Level, ...]:
             last = np.maximum.accumulate(np.where(known, np.arange(known.size), known.argmax()))
             totals += (told - totals)[last]
         before = int(totals[0] - moved[0])
-        found.append(Level(source, device, bool(known.any()), before, allocations.times[order], totals))
+        found.append(AllocatorLevel(source, device, bool(known.any()), before, allocations.times[order], totals))
     return tuple(found)
 
 
 def region_memory(
-    columns: Columns, members: Numbers, starts: Numbers, ends: Numbers, levels: Sequence[Level]
+    columns: RecordArrays, members: Numbers, starts: Numbers, ends: Numbers, levels: Sequence[AllocatorLevel]
 ) -> tuple[RegionMemory, ...]:
     """What one region did to the memory of every source and device, sorted; those with nothing to tell are left out.
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpu_profile.kernels.joining.columns import Numbers
-from gpu_profile.kernels.memory.region import Level
+from gpu_profile.kernels.memory.region import AllocatorLevel
 
 #: A bucket keeps three records, and a timeline its start.
 _FEWEST: Final = 4
@@ -28,7 +28,7 @@ class MemorySteps(NamedTuple):
 
 
 def memory_timeline(
-    levels: Iterable[Level], *, window: tuple[int, int] | None = None, points: int = 1000
+    levels: Iterable[AllocatorLevel], *, window: tuple[int, int] | None = None, points: int = 1000
 ) -> tuple[MemorySteps, ...]:
     """The levels as steps, in their order; at most `points` of them (at least 4) for each.
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from gpu_profile.history.timeline import Floats
-from gpu_profile.kernels.joining.columns import KINDS, Columns, Numbers
+from gpu_profile.kernels.joining.columns import KINDS, Numbers, RecordArrays
 from gpu_profile.kernels.joining.intervals import Cover
 from gpu_profile.kernels.memory.timeline import MemorySteps
 from gpu_profile.kernels.records import HOST
@@ -83,7 +83,7 @@ def timeline(report: ReportData) -> dict[str, Any] | None:
     }
 
 
-def _edges(columns: Columns) -> tuple[int, int] | None:
+def _edges(columns: RecordArrays) -> tuple[int, int] | None:
     operations, ranges, operators = columns.operations, columns.ranges, columns.operators
     pairs = [(operations.starts, operations.ends), (ranges.starts, ranges.ends), (operators.starts, operators.ends)]
     found = [(int(starts.min()), int(ends.max())) for starts, ends in pairs if len(starts)]
@@ -128,7 +128,7 @@ class _Entries:
         name = middle(printable(region.name), NAME)
         return self._entry(name, "region", [["all of it", told]], regimes or ["UNKNOWN"])
 
-    def of(self, lane: Lane, columns: Columns, *, marked: bool) -> Numbers:
+    def of(self, lane: Lane, columns: RecordArrays, *, marked: bool) -> Numbers:
         """The entry of each block of a lane."""
         texts, many = columns.names, len(KINDS)
         kinds = columns.operations.kinds[lane.places] if marked else 0
@@ -185,7 +185,7 @@ def _joined(parts: Sequence[Numbers]) -> Numbers:
 # ---------------------------------------------------------------------- charts
 
 
-def _busy(columns: Columns, device: int, scale: Scale, edges: tuple[int, int]) -> dict[str, Any]:
+def _busy(columns: RecordArrays, device: int, scale: Scale, edges: tuple[int, int]) -> dict[str, Any]:
     """The share of each stretch of time in which at least one operation ran."""
     found = columns.operations
     here = np.isin(found.streams, [i for i, (owner, _) in enumerate(columns.streams) if owner == device])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_profile.join.unmixing.activities import Activities
-from gpu_profile.kernels.joining.columns import Columns, Numbers
+from gpu_profile.kernels.joining.columns import Numbers, RecordArrays
 from gpu_profile.kernels.joining.nesting import Nesting
 from gpu_profile.report.blocks import pack
 
@@ -33,7 +33,7 @@ class Lane(NamedTuple):
     places: Numbers
 
 
-def streams(columns: Columns) -> dict[int, list[Lane]]:
+def streams(columns: RecordArrays) -> dict[int, list[Lane]]:
     """The streams of each device with what ran on them; devices and streams by their numbers."""
     found = columns.operations
     keys = sorted(enumerate(columns.streams), key=lambda item: (item[1][0], *_rank(item[1][1])))
@@ -46,7 +46,7 @@ def streams(columns: Columns) -> dict[int, list[Lane]]:
     return devices
 
 
-def threads(columns: Columns, *, operators: bool = False) -> Iterator[Lane]:
+def threads(columns: RecordArrays, *, operators: bool = False) -> Iterator[Lane]:
     """The threads that regions (or, with `operators`, a framework's operators) ran on, by their first moment."""
     found = columns.operators if operators else columns.ranges
     on = found.threads.astype(np.int64)

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from gpu_profile.kernels.joining.columns import KINDS, NONE, Columns, Operations
+from gpu_profile.kernels.joining.columns import KINDS, NONE, OperationArrays, RecordArrays
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.render.lanes import Lane, streams, threads
 from gpu_profile.kernels.report import ReportData
@@ -38,7 +38,7 @@ class _Trace(perfetto.Tracks):
     def __init__(self, report: ReportData, base_ns: int) -> None:
         super().__init__(base_ns)
         self.report = report
-        self.columns: Columns = report.columns
+        self.columns: RecordArrays = report.columns
         self.texts = [printable(name) or "(no name)" for name in self.columns.names]
 
     def packets(self) -> Iterator[bytes]:
@@ -132,7 +132,7 @@ class _Trace(perfetto.Tracks):
 class _Operations:
     """What a GPU operation tells."""
 
-    def __init__(self, found: Operations, known: set[int], names: perfetto.Names) -> None:
+    def __init__(self, found: OperationArrays, known: set[int], names: perfetto.Names) -> None:
         self._found, self._known, self._names = found, known, names
 
     def __call__(self, place: int, _: int) -> bytes:

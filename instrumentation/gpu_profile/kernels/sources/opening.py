@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from gpu_profile.errors import GpuBackendError, UsageError
-from gpu_profile.kernels.sources.source import Source, has_driver
+from gpu_profile.kernels.sources.source import ProfilerSource, has_driver
 
 #: What can be asked for by name.
 SPECS: Final = ("auto", "torch", "cupti")
@@ -19,7 +19,7 @@ def check_spec(spec: str) -> None:
         raise UsageError(f"no source of kernel records is named {spec!r}: choose among {', '.join(SPECS)}")
 
 
-def open_source(spec: str = "auto", *, all_threads: bool = False) -> Source:
+def open_source(spec: str = "auto", *, all_threads: bool = False) -> ProfilerSource:
     """The source of this name; `auto` is PyTorch's profiler if the program has imported PyTorch, else CUPTI.
 
     `all_threads` is as for `TorchSource`; CUPTI has no such difference.

@@ -29,7 +29,7 @@ class WrongThreadError(GpuBackendError):
     """The profiler goes on, for only the thread that started it may stop it."""
 
 
-class Source(Protocol):
+class ProfilerSource(Protocol):
     """A profiler that records from `start` to `stop`, as often as it is asked to.
 
     `dropped` is how many records it lost in the last recording (None: it cannot tell), and `problem` what else went

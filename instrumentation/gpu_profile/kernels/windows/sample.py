@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpu_profile.clock import Clock
-from gpu_profile.kernels.executions import Watch, running_from
-from gpu_profile.kernels.sources.source import Source, WrongThreadError
-from gpu_profile.kernels.windows.window import OPEN, Taken, Window
+from gpu_profile.kernels.executions import ExecutionWatch, running_from
+from gpu_profile.kernels.sources.source import ProfilerSource, WrongThreadError
+from gpu_profile.kernels.windows.window import OPEN, Window, WindowContent
 from gpu_profile.regions.execution import Execution
 from gpu_profile.units import nanoseconds, seconds
 
@@ -38,14 +38,14 @@ class SamplingStats:
     read_s: float = 0.0
 
 
-class Sample:
+class WindowSample:
     """A window that is due, then open, then `over`.
 
     It is due from the beginning: the next outermost region of any thread opens it. It closes when that or a later
     outermost one of its thread ends, once it is `window_s` old.
     """
 
-    def __init__(self, source: Source, *, window_s: float, clock: Clock, stats: SamplingStats) -> None:
+    def __init__(self, source: ProfilerSource, *, window_s: float, clock: Clock, stats: SamplingStats) -> None:
         self.over = threading.Event()
         self._stats = stats
         self._least_ns = nanoseconds(window_s)
@@ -53,12 +53,12 @@ class Sample:
         self._clock = clock
         self._window = Window(source, clock=clock, awaits=True, most_executions=MOST_EXECUTIONS)
         self._thread_id = 0
-        self._outcome: Taken | Exception | None = None
+        self._outcome: WindowContent | Exception | None = None
         # Regions do not wait for it: whoever comes second has nothing to do. Reentrant, for a signal's handler may run
         # a region.
         self._lock = threading.RLock()
         self._due = True
-        self._watch = Watch(self)
+        self._watch = ExecutionWatch(self)
         self._watch.begin()
 
     def begun(self, execution: Execution, *, nested: bool) -> None:
@@ -134,7 +134,7 @@ class Sample:
         self._watch.end()
         self.over.set()
 
-    def outcome(self) -> Taken | Exception | None:
+    def outcome(self) -> WindowContent | Exception | None:
         """What the window took, or why it failed; None if it was not opened, is open, or when asked again."""
         with self._lock:
             outcome, self._outcome = self._outcome, None

@@ -22,10 +22,10 @@ from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.claim import Claim, forget_in_children
 from gpu_profile.kernels.sources.opening import check_spec, open_source
-from gpu_profile.kernels.sources.source import Source
+from gpu_profile.kernels.sources.source import ProfilerSource
 from gpu_profile.kernels.sources.torch_source import TorchSource, first_line, waits_for_gpu, warm_up
-from gpu_profile.kernels.windows.sample import Sample, SamplingStats, let_go
-from gpu_profile.kernels.windows.window import OPEN, Taken
+from gpu_profile.kernels.windows.sample import SamplingStats, WindowSample, let_go
+from gpu_profile.kernels.windows.window import OPEN, WindowContent
 from gpu_profile.regions.running import Running
 from gpu_profile.regions.session import process
 from gpu_profile.units import seconds
@@ -54,12 +54,12 @@ class Sampling:
         window_s: float = 0.5,
         source: str = "auto",
         clock: Clock = SYSTEM_CLOCK,
-        opener: Callable[[str], Source] | None = None,
+        opener: Callable[[str], ProfilerSource] | None = None,
     ) -> None:
         self.stats = SamplingStats()
         self._every_s, self._window_s, self._spec = every_s, window_s, source
         self._clock, self._opener = clock, opener or _open_warm
-        self._sample: Sample | None = None
+        self._sample: WindowSample | None = None
         self._in_a_row = 0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -85,7 +85,7 @@ class Sampling:
                 self.read()
             pause_s = self._every_s * random.uniform(1.0, 1.0 + JITTER)  # noqa: S311
 
-    def arm(self) -> Sample | None:
+    def arm(self) -> WindowSample | None:
         """Have the next outermost region open a window. None if there can be none now."""
         if not process.may_sample():
             self._end()
@@ -98,7 +98,7 @@ class Sampling:
             if self._spec != "auto" or not _torch_may_come():
                 self._fail(error)
             return None
-        sample = self._sample = Sample(source, window_s=self._window_s, clock=self._clock, stats=self.stats)
+        sample = self._sample = WindowSample(source, window_s=self._window_s, clock=self._clock, stats=self.stats)
         if not self.running:  # `stop` has come, perhaps without seeing it
             sample.end()
             return None
@@ -109,7 +109,7 @@ class Sampling:
         taken = None if self._sample is None else self._sample.outcome()
         if isinstance(taken, Exception):
             self._fail(taken)
-        if not isinstance(taken, Taken):
+        if not isinstance(taken, WindowContent):
             return
         began_ns = self._clock.now_ns()
         try:
@@ -120,7 +120,7 @@ class Sampling:
             let_go(taken.executions)
             self.stats.read_s += seconds(self._clock.now_ns() - began_ns)
 
-    def _tell(self, taken: Taken) -> None:
+    def _tell(self, taken: WindowContent) -> None:
         report = taken.report()
         if taken.source.problem:
             self._fail(UsageError(taken.source.problem))
@@ -182,7 +182,7 @@ def _torch_may_come() -> bool:
     return "torch" not in sys.modules and importlib.util.find_spec("torch") is not None
 
 
-def _open_warm(spec: str) -> Source:
+def _open_warm(spec: str) -> ProfilerSource:
     """A source that any thread may stop, where there is one; PyTorch's first start is paid for here."""
     source = open_source(spec, all_threads=True)
     if isinstance(source, TorchSource):

@@ -13,10 +13,10 @@ from typing import Final, Self
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.errors import GpuProfileError, UsageError
 from gpu_profile.kernels.claim import Claim
-from gpu_profile.kernels.executions import MOST_EXECUTIONS, Watch, running_from
+from gpu_profile.kernels.executions import MOST_EXECUTIONS, ExecutionWatch, running_from
 from gpu_profile.kernels.records import Call, Range, Record
 from gpu_profile.kernels.sources.opening import open_source
-from gpu_profile.kernels.sources.source import Source, WrongThreadError
+from gpu_profile.kernels.sources.source import ProfilerSource, WrongThreadError
 from gpu_profile.kernels.views import KernelReport, report_of
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.running import begun
@@ -25,14 +25,14 @@ _log = logging.getLogger("gpu_profile")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class WindowContent:
     """What a window took. `executions` are in order of their beginnings; the first is range 1 of the records.
 
     The window was open from `start_ns` to `end_ns`, and ranges are as long as it saw them. `left_out` executions were
     too many.
     """
 
-    source: Source
+    source: ProfilerSource
     executions: tuple[Execution, ...]
     ranges: tuple[Range, ...]
     left_out: int
@@ -69,7 +69,7 @@ class Window:
 
     def __init__(
         self,
-        source: Source,
+        source: ProfilerSource,
         *,
         clock: Clock = SYSTEM_CLOCK,
         most_executions: int = MOST_EXECUTIONS,
@@ -89,7 +89,7 @@ class Window:
         self._numbers: dict[int, int] = {}
         self._executions: list[tuple[Execution, int]] = []
         self._threads: dict[int, int] = {}
-        self._watch = Watch(self)
+        self._watch = ExecutionWatch(self)
         self._pushed = threading.local()
 
     @property
@@ -117,7 +117,7 @@ class Window:
         self._watch.begin()
         return self
 
-    def stop(self) -> Taken:
+    def stop(self) -> WindowContent:
         """Close. WrongThreadError if it goes on, for only the thread that started it may stop it; GpuBackendError if
         the source failed, and the window is closed.
         """
@@ -137,7 +137,9 @@ class Window:
             collected, self._executions = self._executions, []
             ranges = tuple(self._ranges(collected, end_ns))
         executions = tuple(execution for execution, _ in collected)
-        return Taken(self.source, executions, ranges, self.left_out, self.start_ns, end_ns, records, self._threads)
+        return WindowContent(
+            self.source, executions, ranges, self.left_out, self.start_ns, end_ns, records, self._threads
+        )
 
     @property
     def is_open(self) -> bool:
@@ -227,7 +229,7 @@ class Recording:
 
     def __init__(self, window: Window) -> None:
         self._window = window
-        self._taken: Taken | None = None
+        self._taken: WindowContent | None = None
         self._report: KernelReport | None = None
         self._error: GpuProfileError | None = None
 

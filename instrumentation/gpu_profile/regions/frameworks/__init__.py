@@ -23,7 +23,7 @@ from typing import Final
 from gpu_profile.clock import SYSTEM_CLOCK, Clock
 from gpu_profile.regions.frameworks import libcuda
 from gpu_profile.regions.frameworks.events import EventStream
-from gpu_profile.regions.frameworks.libraries import LIBRARIES, Library
+from gpu_profile.regions.frameworks.libraries import LIBRARIES, Framework
 from gpu_profile.regions.streams import Stream
 from gpu_profile.units import NS_PER_S
 
@@ -38,7 +38,7 @@ RETRY_S: Final = 1.0
 class _CurrentStream:
     """Gives the calling thread's current stream. Made once for each framework, as its events are shared."""
 
-    def __init__(self, library: Library, clock: Clock) -> None:
+    def __init__(self, library: Framework, clock: Clock) -> None:
         self._library = library
         self._clock = clock
         self._forget()
@@ -129,7 +129,7 @@ def current_device() -> int | None:
     return None
 
 
-def _alive(library: Library) -> bool:
+def _alive(library: Framework) -> bool:
     try:
         return library.alive()
     except Exception:  # noqa: BLE001 - half imported, or failing: not alive

@@ -104,7 +104,7 @@ class Drift:
         return distance_ns > 0 and base.ns > before.ns and abs(rest_ns) <= most + widths_ns
 
 
-class Mark:
+class EventMark:
     """An event and the base that it counts from, until it is resolved; then its moment."""
 
     __slots__ = ("_free", "base", "event", "moment_ns")
@@ -167,7 +167,7 @@ class EventStream:
         """Whether the device's context has failed too often to be asked again."""
         return self._failures >= MOST_FAILURES
 
-    def record(self) -> Mark | Unmarked:
+    def record(self) -> EventMark | Unmarked:
         """A mark at the end of what the calling thread's current stream has queued."""
         if self._failures >= MOST_FAILURES:
             return UNMARKED
@@ -187,7 +187,7 @@ class EventStream:
                 if self._made >= MOST_EVENTS:
                     return UNMARKED
                 event = self._new_event()
-            mark = Mark(event, base, self._free)
+            mark = EventMark(event, base, self._free)
             self._cuda.record(event, stream, self._context)
         except Exception as error:  # noqa: BLE001 - a framework's or device's failure must not fail the user's region
             self._fail(error)
@@ -208,7 +208,7 @@ class EventStream:
             finally:
                 self._here.within = False
 
-    def resolve(self, mark: Mark | Unmarked) -> int | None:
+    def resolve(self, mark: EventMark | Unmarked) -> int | None:
         """When the device passed the mark (ns since the epoch), None while it has not.
 
         Raises LookupError for `UNMARKED`, CudaError if the device cannot tell any more. Also sees to it that marks
@@ -248,15 +248,15 @@ class EventStream:
         is no mark. At a fraction of what `resolve` costs. Raises CudaError if the device cannot tell."""
         for some in range(0, len(marks), _AT_ONCE):
             with self._lock:
-                asked = [(m, m.event) for m in marks[some : some + _AT_ONCE] if isinstance(m, Mark) and m.event]
+                asked = [(m, m.event) for m in marks[some : some + _AT_ONCE] if isinstance(m, EventMark) and m.event]
                 distances = self._cuda.elapsed_each((mark.base.event, event) for mark, event in asked)
                 self._failures = 0 if asked else self._failures
                 for (mark, _), distance_ns in zip(asked, distances, strict=True):
                     if distance_ns is not None:
                         self._settle(mark, distance_ns)
-        return [mark.moment_ns if isinstance(mark, Mark) and mark.event is None else None for mark in marks]
+        return [mark.moment_ns if isinstance(mark, EventMark) and mark.event is None else None for mark in marks]
 
-    def _settle(self, mark: Mark, distance_ns: int) -> None:
+    def _settle(self, mark: EventMark, distance_ns: int) -> None:
         """The device passed the mark so long after its base, if nobody has found that out meanwhile."""
         event, base = mark.event, mark.base
         if event is None:

@@ -15,7 +15,7 @@ from gpu_profile.regions.frameworks import libcuda
 _PER_THREAD: Final = 2
 
 
-class Library(Protocol):
+class Framework(Protocol):
     """One framework. `ordinal` and `wait` are about the calling thread."""
 
     name: str
@@ -185,4 +185,4 @@ def _active(ordinal: int) -> bool:
 
 
 #: In the order in which they are asked for the device and the stream.
-LIBRARIES: Final[tuple[Library, ...]] = (Torch(), Cupy(), Numba(), Jax())
+LIBRARIES: Final[tuple[Framework, ...]] = (Torch(), Cupy(), Numba(), Jax())

@@ -9,7 +9,7 @@ from typing import Any, Final
 from gpu_profile import user_cache
 from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Device
-from gpu_profile.join.unmixing.expected import Known
+from gpu_profile.join.unmixing.expected import DevicePrior
 
 #: Raised whenever what is kept changes its meaning.
 SCHEMA: Final = 1
@@ -27,20 +27,20 @@ def kept_calibration(device: Device, driver_version: str) -> Mapping[str, Any] |
     def read(content: Any) -> Mapping[str, Any] | None:
         if content["schema"] != SCHEMA:
             return None
-        Known.of(content)
+        DevicePrior.of(content)
         found: Mapping[str, Any] = content
         return found
 
     return user_cache.load(sensors_path(device, driver_version), read)
 
 
-def known_sensors(device: Device, driver_version: str) -> Known:
+def known_sensors(device: Device, driver_version: str) -> DevicePrior:
     """What is known of the device's sensors: as they were calibrated, else as such boards have them. Never raises."""
-    content, usual = kept_calibration(device, driver_version), Known.of_board(device.name)
+    content, usual = kept_calibration(device, driver_version), DevicePrior.of_board(device.name)
     if content is None:
         return usual
-    own = Known.of(content)
-    return Known({**usual.sensors, **own.sensors}, own.untrusted)
+    own = DevicePrior.of(content)
+    return DevicePrior({**usual.sensors, **own.sensors}, own.untrusted)
 
 
 def unexpected(device: Device, signal: Signal) -> str:

@@ -13,7 +13,7 @@ from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import OTHER
 from gpu_profile.regimes import Regime, Thresholds, Verdict, classify
 from gpu_profile.regimes.kernel_work import KernelWork, KernelWorks
-from gpu_profile.regimes.operation import Operations
+from gpu_profile.regimes.operation import RegionOperations
 from gpu_profile.regions.execution import Execution
 from gpu_profile.units import NS_PER_S
 
@@ -32,7 +32,7 @@ class Verdicts:
         #: Executions by region, the regime that it was in, and device.
         self.calls: Counter[tuple[str, str, str]] = Counter()
         #: Of the regions that have profiled operations.
-        self.operations: dict[str, Operations] = {}
+        self.operations: dict[str, RegionOperations] = {}
         #: Of the regions that a profiler's window has seen.
         self.kernels: dict[str, KernelWorks] = {}
         self._pools = pools
@@ -63,7 +63,7 @@ class Verdicts:
                     stats.add_items(execution.items)
                 stats.errors += execution.failed
                 if execution.operation is not None:
-                    operations = self.operations.setdefault(name, Operations())
+                    operations = self.operations.setdefault(name, RegionOperations())
                     operations.add(execution.operation, execution.end_ns - execution.start_ns)
             if name in self.operations:
                 self.operations[name].whole_ns = stats.total_ns

@@ -11,7 +11,7 @@ from gpu_profile.catalogue import attributes as names
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Device, Interval
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.busy import Busy, busy_time, widest_window_ns
+from gpu_profile.join.busy import BusyTime, busy_time, widest_window_ns
 from gpu_profile.join.reading import WIDEST_WINDOW
 from gpu_profile.join.summary import Judged, SpanReading, read_span, span_evidence
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS
@@ -129,12 +129,12 @@ class Enricher:
             return joiner.sampler.problem
         return _why(joiner, execution.name, devices) if devices else joiner.placement.why(execution.device)
 
-    def _own(self, region: RegionValues, interval: Interval) -> list[tuple[SpanReading, Busy | None]] | None:
+    def _own(self, region: RegionValues, interval: Interval) -> list[tuple[SpanReading, BusyTime | None]] | None:
         """An execution's own readings on each of its devices, if they describe it and not its neighbourhood."""
         if not region.timelines or len(region.timelines) < len(region.devices):
             return None
         long = interval.end_ns - interval.start_ns >= region.resolved_ns
-        result: list[tuple[SpanReading, Busy | None]] = []
+        result: list[tuple[SpanReading, BusyTime | None]] = []
         for timeline in region.timelines:
             reading = read_span(timeline, interval)
             # What a sensor's windows hide of an interval can often be worked out, at ten times the cost.
@@ -198,7 +198,9 @@ def _why(joiner: Joiner, region: str, devices: Sequence[Device]) -> str:
     return "nothing is known of the region yet"
 
 
-def _add_own(result: dict[str, AttributeValues], joiner: Joiner, own: list[tuple[SpanReading, Busy | None]]) -> None:
+def _add_own(
+    result: dict[str, AttributeValues], joiner: Joiner, own: list[tuple[SpanReading, BusyTime | None]]
+) -> None:
     first, bounds = max(own, key=lambda pair: _busy(*pair))
     result[names.SCOPE.name] = "span"
     busy = first.get(BUSY_SOURCES)
@@ -225,7 +227,7 @@ def _add_own(result: dict[str, AttributeValues], joiner: Joiner, own: list[tuple
         _add_verdict(result, classify(span_evidence(timeline, first, overall), joiner.verdicts.thresholds))
 
 
-def _busy(reading: SpanReading, bounds: Busy | None) -> float:
+def _busy(reading: SpanReading, bounds: BusyTime | None) -> float:
     if bounds is not None:
         return bounds.share
     busy = reading.get(BUSY_SOURCES)

@@ -109,7 +109,7 @@ def parse_rule(text: str) -> ForeignRule:
     )
 
 
-class Choice:
+class SpanRule:
     """A rule ready for use: whether spans fit it."""
 
     def __init__(self, rule: ForeignRule) -> None:
@@ -165,7 +165,7 @@ class ForeignSpans:
         self._session = session
         self._innermost = innermost
         self._most_live = most_live
-        self._choice = Choice(rule)
+        self._choice = SpanRule(rule)
         # Weak, so that a span that nobody ends can go.
         self._live: dict[int, ref[Span]] = {}
         self._taken: dict[int, _Taken] = {}

@@ -41,7 +41,7 @@ BATCH: Final = 512
 FLUSH_S: Final = 5.0
 
 
-class _Held(NamedTuple):
+class _HeldSpan(NamedTuple):
     span: ReadableSpan
     execution: Execution
     session: Session
@@ -67,9 +67,9 @@ class GpuSpanProcessor(SpanProcessor):
         self.unjoined = 0
         self._queue = queue
         self._deadline_ns = int(deadline_s * NS_PER_S)
-        self._held: deque[_Held] = deque()
+        self._held: deque[_HeldSpan] = deque()
         #: Those whose execution's kernels are still to come.
-        self._awaiting: list[_Held] = []
+        self._awaiting: list[_HeldSpan] = []
         self._lock = threading.RLock()
         self._session: Session | None = None
         self._enricher: Enricher | None = None
@@ -116,7 +116,7 @@ class GpuSpanProcessor(SpanProcessor):
             self.overflowed += 1
             self._pass_unjoined(span, execution, "the queue is full")
         else:
-            self._held.append(_Held(span, execution, session, session.clock.now_ns()))
+            self._held.append(_HeldSpan(span, execution, session, session.clock.now_ns()))
 
     def _pass_unjoined(self, span: ReadableSpan, execution: Execution, why: str) -> None:
         self.unjoined += 1
@@ -155,7 +155,7 @@ class GpuSpanProcessor(SpanProcessor):
         """
         end_s = time.monotonic() + flush_s
         with self._lock:
-            ready: list[_Held] = []
+            ready: list[_HeldSpan] = []
             aside, self._awaiting = self._awaiting, []
             for held in aside:
                 (self._awaiting if not final and _awaited(held) else ready).append(held)
@@ -173,10 +173,10 @@ class GpuSpanProcessor(SpanProcessor):
                     self.inner.force_flush(int(left_s * 1000))
             return bool(self._held)
 
-    def _due(self, held: _Held) -> bool:
+    def _due(self, held: _HeldSpan) -> bool:
         return held.session.joiner.covered(held.execution) or not held.in_time(self._deadline_ns)
 
-    def _joined(self, held: _Held) -> ReadableSpan:
+    def _joined(self, held: _HeldSpan) -> ReadableSpan:
         try:
             enricher = self._enricher
             if enricher is None or enricher.joiner is not held.session.joiner:
@@ -196,7 +196,7 @@ def _unjoined(execution: Execution, why: str) -> dict[str, AttributeValues]:
     return {names.REGION.name: execution.name, names.UNJOINED.name: why, **execution.profiled()}
 
 
-def _awaited(held: _Held) -> bool:
+def _awaited(held: _HeldSpan) -> bool:
     """Whether its execution's kernels are still to come, and may be waited for."""
     return held.execution.awaited and held.in_time(int(AWAIT_S * NS_PER_S))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, TypeVar
 
-from gpu_profile.roofline.ceilings.benchmarks import BLOCK, Call, Traffic
+from gpu_profile.roofline.ceilings.benchmarks import BLOCK, BenchmarkCall, Call
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.machines.processor import processor
 from gpu_profile.roofline.precision import Precision
@@ -57,12 +57,15 @@ class ArrayBenchmarks:
         """The arrays' type decides."""
         return nullcontext()
 
-    def traffic(self, size: int) -> list[Traffic]:
+    def traffic(self, size: int) -> list[BenchmarkCall]:
         """Copy and sum of float32 arrays."""
         n = max(1, size // 12)
         library = self._library
         a, b, c = self._make(lambda: [library.full(n, 1.0, dtype="float32") for _ in range(3)])
-        return [Traffic(8 * n, lambda: library.copyto(c, a)), Traffic(12 * n, lambda: library.add(a, b, out=c))]
+        return [
+            BenchmarkCall(8 * n, lambda: library.copyto(c, a)),
+            BenchmarkCall(12 * n, lambda: library.add(a, b, out=c)),
+        ]
 
     def product(self, precision: Precision, n: int) -> Call:
         """A product into an array that is there."""

@@ -25,7 +25,7 @@ ELEMENT_BYTES: Final = {
 BLOCK: Final = 256
 
 
-class Traffic(NamedTuple):
+class BenchmarkCall(NamedTuple):
     """A call and the bytes that it moves, as STREAM counts them: what is read and written, not what the caches do."""
 
     bytes: int
@@ -54,7 +54,7 @@ class Benchmarks(Protocol):
         """While this lasts, products are computed in this format and no cheaper one."""
         ...
 
-    def traffic(self, size: int) -> list[Traffic]:
+    def traffic(self, size: int) -> list[BenchmarkCall]:
         """Ways to move data within three arrays of `size` bytes in all."""
         ...
 

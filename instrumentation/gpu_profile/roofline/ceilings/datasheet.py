@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from gpu_profile.roofline.ceilings.ceilings import Ceiling
-from gpu_profile.roofline.ceilings.datasheet_rows import ROWS, Row
+from gpu_profile.roofline.ceilings.datasheet_rows import ROWS, DatasheetRow
 from gpu_profile.roofline.precision import Precision
 
 #: Names begin with the maker and, before Ampere, the family.
@@ -123,7 +123,7 @@ def _product(name: str) -> str:
     return _MAKER.sub("", _MIG.sub("", " ".join(name.split())))
 
 
-def _instance(row: Row, compute: Mapping[Precision, float], mig: re.Match[str]) -> Sheet:
+def _instance(row: DatasheetRow, compute: Mapping[Precision, float], mig: re.Match[str]) -> Sheet:
     """What slices of a board promise: NVIDIA parts multiprocessors and memory evenly among slices."""
     of_compute, of_memory = row.slices
     has_compute = min(int(mig["part"] or mig["compute"]), of_compute)

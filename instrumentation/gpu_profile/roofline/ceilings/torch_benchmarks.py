@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from gpu_profile.roofline.ceilings.benchmarks import BLOCK, Call, Traffic
+from gpu_profile.roofline.ceilings.benchmarks import BLOCK, BenchmarkCall, Call
 from gpu_profile.roofline.machines.machine import Machine
 from gpu_profile.roofline.machines.processor import processor
 from gpu_profile.roofline.precision import Precision
@@ -84,12 +84,15 @@ class TorchBenchmarks:
         torch = self._torch
         return torch.full((n,), 1.0, dtype=torch.float32, device=self._device)
 
-    def traffic(self, size: int) -> list[Traffic]:
+    def traffic(self, size: int) -> list[BenchmarkCall]:
         """Copy and triad of float32 tensors, in memory as PyTorch allocates it: on processors, without huge pages."""
         n = max(1, size // 12)
         torch = self._torch
         a, b, c = (self._full(n) for _ in range(3))
-        return [Traffic(8 * n, lambda: c.copy_(a)), Traffic(12 * n, lambda: torch.add(a, b, alpha=3.0, out=c))]
+        return [
+            BenchmarkCall(8 * n, lambda: c.copy_(a)),
+            BenchmarkCall(12 * n, lambda: torch.add(a, b, alpha=3.0, out=c)),
+        ]
 
     def product(self, precision: Precision, n: int) -> Call:
         """A product; into a tensor that is there, where PyTorch can."""

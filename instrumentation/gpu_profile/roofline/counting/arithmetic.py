@@ -26,23 +26,23 @@ from collections.abc import Mapping
 from math import log2, prod
 from typing import Any, Final
 
-from gpu_profile.roofline.counting.operands import Call, Operand, operands
+from gpu_profile.roofline.counting.operands import Operand, OperatorCall, operands
 from gpu_profile.roofline.counting.products import Formula
 
 _COMPLEX: Final = {"add": 2, "sub": 2, "rsub": 2, "neg": 2, "sum": 2, "mul": 6, "div": 11}
 
 
-def _alpha(call: Call) -> int:
+def _alpha(call: OperatorCall) -> int:
     return 0 if call.get("alpha", 1) in (1, None) else 1
 
 
-def _each(call: Call, count: int) -> int:
+def _each(call: OperatorCall, count: int) -> int:
     """`count` for each element of the result; of lists, of all results. Integers are none."""
     results = call.results if "_foreach_" in call.name else call.results[:1]
     return sum(each.numel() for each in results if each.is_floating) * count
 
 
-def _complex(base: str, call: Call, inputs: list[Operand]) -> int:
+def _complex(base: str, call: OperatorCall, inputs: list[Operand]) -> int:
     if base == "abs":
         return 4  # two squares, their sum and its root
     if base in ("mul", "div"):
@@ -55,7 +55,7 @@ def _complex(base: str, call: Call, inputs: list[Operand]) -> int:
 def _elementwise(count: int) -> Formula:
     """`count` for each element of the result, with alpha one more; complex numbers as their table says."""
 
-    def flops(call: Call) -> int:
+    def flops(call: OperatorCall) -> int:
         base, inputs = _base(call.name), [each for _, each in call.inputs()]
         if any(each.is_complex for each in inputs):
             return _each(call, _complex(base, call, inputs))
@@ -68,24 +68,24 @@ def _weighted(count: int) -> Formula:
     return lambda call: _each(call, count + (0 if call.get("value", 1) == 1 and call.get("scalars") is None else 1))
 
 
-def _gelu(call: Call) -> int:
+def _gelu(call: OperatorCall) -> int:
     return _each(call, 9 if call["approximate"] == "tanh" else 5)
 
 
-def _gelu_backward(call: Call) -> int:
+def _gelu_backward(call: OperatorCall) -> int:
     return _each(call, 18 if call["approximate"] == "tanh" else 11)
 
 
-def _first(call: Call) -> Operand:
+def _first(call: OperatorCall) -> Operand:
     return next(each for _, each in call.inputs())
 
 
-def _floating(call: Call) -> int:
+def _floating(call: OperatorCall) -> int:
     """Elements of the first argument, lists included, that are no integers."""
     return sum(each.numel() for each in operands(next(iter(call.values.values()))) if each.is_floating)
 
 
-def _fold(call: Call) -> int:
+def _fold(call: OperatorCall) -> int:
     """What a sum or a maximum takes: one less than there is, for each result."""
     if isinstance(call.get("other"), Operand):  # max(a, b)
         return _each(call, 1)
@@ -96,19 +96,19 @@ def _fold(call: Call) -> int:
 def _of_inputs(count: int, *, once_more: int = 0) -> Formula:
     """`count` for each element that comes in, and `once_more` for each of a weight and bias that is there."""
 
-    def flops(call: Call) -> int:
+    def flops(call: OperatorCall) -> int:
         affine = sum(call.get(name) is not None for name in ("weight", "bias")) * once_more
         return _floating(call) * (count + affine) * (2 if _first(call).is_complex else 1)
 
     return flops
 
 
-def _batch_norm(call: Call) -> int:
+def _batch_norm(call: OperatorCall) -> int:
     trained = call.get("training", "with_update" in call.name)
     return _of_inputs(5 if trained else 2, once_more=1 if trained else 0)(call)
 
 
-def _norm_backward(call: Call) -> int:
+def _norm_backward(call: OperatorCall) -> int:
     mask = call.get("output_mask") or (True, True, True)
     gradient = _first(call).numel()
     return gradient * (10 * bool(mask[0]) + 2 * bool(mask[1]) + (bool(mask[2]) if len(mask) > 2 else 0))
@@ -120,7 +120,7 @@ def _lengths(size: Any, count: int) -> tuple[int, ...]:
 
 
 def _window(dimensions: int, less: int, *, backward: bool = False) -> Formula:
-    def flops(call: Call) -> int:
+    def flops(call: OperatorCall) -> int:
         window = prod(_lengths(call["kernel_size"], dimensions))
         of = call["grad_output"] if backward else call.result
         return int(of.numel()) * (window - less)
@@ -129,7 +129,7 @@ def _window(dimensions: int, less: int, *, backward: bool = False) -> Formula:
 
 
 def _adaptive(less: int) -> Formula:
-    def flops(call: Call) -> int:
+    def flops(call: OperatorCall) -> int:
         x, out = _first(call), call.result
         size = call["output_size"]
         taken = x.numel() // prod(x.shape[-len(size) :])
@@ -141,7 +141,7 @@ def _adaptive(less: int) -> Formula:
 
 
 def _fft(share: float) -> Formula:
-    def flops(call: Call) -> int:
+    def flops(call: OperatorCall) -> int:
         x, out = _first(call), call.result
         full = out if share < 1 and not out.is_complex else x  # of one-sided spectra the real side is whole
         length = prod(full.shape[each] for each in call["dim"])
@@ -154,12 +154,12 @@ def _loss(count: int) -> Formula:
     return lambda call: _first(call).numel() * (count + (1 if call.get("reduction", 0) else 0))
 
 
-def _adam(call: Call) -> int:
+def _adam(call: OperatorCall) -> int:
     parameters = sum(each.numel() for each in operands(call["self"]))
     return parameters * (12 + (2 if call["weight_decay"] else 0) + (1 if call["amsgrad"] else 0))
 
 
-def _sgd(call: Call) -> int:
+def _sgd(call: OperatorCall) -> int:
     parameters = sum(each.numel() for each in operands(call["self"]))
     return parameters * (2 + (2 if call["weight_decay"] else 0) + (2 if call["momentum"] else 0))
 
@@ -174,7 +174,7 @@ def _results(count: int) -> Formula:
     return lambda call: _each(call, count)
 
 
-def _bag(call: Call) -> int:
+def _bag(call: OperatorCall) -> int:
     return int(call["indices"].numel() * call["weight"].shape[-1])
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpu_profile.roofline.counting.recorder import Record, operation_name
+from gpu_profile.roofline.counting.recorder import OperationLog, operation_name
 from gpu_profile.roofline.counting.traffic import STILL
 from gpu_profile.roofline.counting.undispatched import Undispatched, compilations
 from gpu_profile.roofline.work import Work, unknown_work
@@ -45,7 +45,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
 
     supports_higher_order_operators = True
 
-    def __init__(self, record: Record | None, *, types: frozenset[type] = _PLAIN) -> None:
+    def __init__(self, record: OperationLog | None, *, types: frozenset[type] = _PLAIN) -> None:
         super().__init__()
         self.record = record
         self._types = types
@@ -140,7 +140,7 @@ class Counting:
         self._share = share
         self._grace_s = grace_s
         self._mode: Mode | None = None
-        self._record = Record()
+        self._record = OperationLog()
         self._undispatched = Undispatched()
         self._work: Work | None = None
 
@@ -168,7 +168,7 @@ class Counting:
             self._mode.__exit__(*exc)
             self._undispatched.__exit__(*exc)
 
-    def into(self, record: Record) -> str | None:
+    def into(self, record: OperationLog) -> str | None:
         """Note in this record from now on. Why the one before has not all of it; None if it has."""
         if self._mode is not None:
             self._mode.record = record
@@ -241,4 +241,4 @@ def _pass_over(function: Any, *, callees: bool) -> None:
 _pass_over(Mode.__torch_dispatch__, callees=False)
 _pass_over(Mode._look, callees=True)
 _pass_over(_kind, callees=True)
-_pass_over(Record.note, callees=True)
+_pass_over(OperationLog.note, callees=True)

@@ -16,7 +16,7 @@ from gpu_profile.regions.session import process
 from gpu_profile.roofline.counting.builtins import plain, tensors_of
 from gpu_profile.roofline.counting.counter import Mode
 from gpu_profile.roofline.counting.fake_tensors import WITHOUT_DATA, FakeTensors, unlogged
-from gpu_profile.roofline.counting.recorder import Record
+from gpu_profile.roofline.counting.recorder import OperationLog
 from gpu_profile.roofline.counting.registry import Registered, checked, registered_callable, registrations
 from gpu_profile.roofline.counting.signature import describe
 from gpu_profile.roofline.work import Work
@@ -128,7 +128,7 @@ def _unbound(
 
 
 def _counted(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work | None:
-    fakes, record = FakeTensors(), Record(fake=True)
+    fakes, record = FakeTensors(), OperationLog(fake=True)
     try:
         # What would be warned of in the run is warned of there. Filters belong to the process: one thread at a time.
         with _copying, warnings.catch_warnings(), unlogged():

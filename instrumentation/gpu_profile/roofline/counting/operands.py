@@ -58,7 +58,7 @@ class Operand(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """One operation: `name` is `aten.add`, `values` its arguments by name, left out ones by their default.
 
     `outputs`: the tensors that it made. `written`: names of the arguments that it changes; `out`: those of them that

@@ -26,9 +26,9 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Final
 
-from gpu_profile.roofline.counting.operands import Call, Operand
+from gpu_profile.roofline.counting.operands import Operand, OperatorCall
 
-Formula = Callable[[Call], int]
+Formula = Callable[[OperatorCall], int]
 
 
 def _complex(count: int, operand: Operand) -> int:
@@ -42,7 +42,7 @@ def _summed(count: int, operand: Operand) -> int:
 def _product(left: str, right: str, *, summand: str | None = None) -> Formula:
     """`left` (…, m, k) times `right` (…, k, n) or (k,), onto `summand` if beta is not 0."""
 
-    def flops(call: Call) -> int:
+    def flops(call: OperatorCall) -> int:
         a, b = call.operand(left), call.operand(right)
         columns: int = b.shape[-1] if b.ndim > 1 else 1
         count = _complex(2 * a.numel() * columns, a)
@@ -53,19 +53,19 @@ def _product(left: str, right: str, *, summand: str | None = None) -> Formula:
     return flops
 
 
-def _addbmm(call: Call) -> int:
+def _addbmm(call: OperatorCall) -> int:
     batches, added = call["batch1"], call["self"].numel() if call["beta"] != 0 else 0
     return _complex(2 * batches.numel() * call["batch2"].shape[-1], batches) + _summed(added, batches)
 
 
-def _linear(call: Call) -> int:
+def _linear(call: OperatorCall) -> int:
     x, w = call.operand("input", "self"), call["weight"]
     rows = prod(x.shape[:-1])
     added = rows * (w.numel() // w.shape[-1]) if call.get("bias") is not None else 0
     return _complex(2 * rows * w.numel(), x) + _summed(added, x)
 
 
-def _grouped(call: Call) -> int:
+def _grouped(call: OperatorCall) -> int:
     a, b = call.operand("self"), call.operand("mat2")
     if a.ndim == 2 and b.ndim == 2:  # the sum is what is parted
         return 2 * a.numel() * b.shape[-1]
@@ -79,13 +79,13 @@ def _convolved(x: Operand, weight: Operand, out: tuple[int, ...], transposed: bo
     return _complex(2 * (x.numel() if transposed else prod(out)) * prod(weight.shape[1:]), x)
 
 
-def _convolution(call: Call) -> int:
+def _convolution(call: OperatorCall) -> int:
     x, weight, out = call.operand("input", "self"), call["weight"], call.result
     count = _convolved(x, weight, out.shape, bool(call.get("transposed", "transpose" in call.name)))
     return count + (_summed(out.numel(), x) if call.get("bias") is not None else 0)
 
 
-def _convolution_backward(call: Call) -> int:
+def _convolution_backward(call: OperatorCall) -> int:
     gradient, mask = call["grad_output"], call["output_mask"]
     once = _convolved(call["input"], call["weight"], gradient.shape, bool(call["transposed"]))
     bias = gradient.numel() - gradient.shape[1] if mask[2] else 0
@@ -103,7 +103,7 @@ def _attention(key_products: int, value_products: int, *, heads_first: bool = Tr
     """So many products as long as a key is wide, and as a value is, for each pair of a query and a key."""
     length = -2 if heads_first else -3
 
-    def flops(call: Call) -> int:
+    def flops(call: OperatorCall) -> int:
         if call.get("cum_seq_q") is not None or call.get("cu_seqlens_q") is not None:
             raise LookupError("the lengths of the sequences are data")
         q, k, v = call["query"], call["key"], call["value"]
@@ -131,7 +131,7 @@ def _cell(mode: int, rows: int, inputs: int, hidden: int, recurrent: int, biases
     return rows * (products + arithmetic * hidden + projected)
 
 
-def _recurrent(call: Call) -> int:
+def _recurrent(call: OperatorCall) -> int:
     x, mode, hidden = call["input"], int(call["mode"]), int(call["hidden_size"])
     rows, width = prod(x.shape[:-1]), x.shape[-1]
     directions = 2 if call["bidirectional"] else 1
@@ -144,7 +144,7 @@ def _recurrent(call: Call) -> int:
 
 
 def _cell_arithmetic(mode: int) -> Formula:
-    def flops(call: Call) -> int:
+    def flops(call: OperatorCall) -> int:
         gates, arithmetic = _CELLS[mode]
         biased = 2 * gates if call.get("input_bias") is not None else 0
         return int(call["hidden_gates"].numel()) // gates * (arithmetic + biased)
@@ -152,7 +152,7 @@ def _cell_arithmetic(mode: int) -> Formula:
     return flops
 
 
-def _encoder_layer(call: Call) -> int:
+def _encoder_layer(call: OperatorCall) -> int:
     src, heads = call["src"], int(call["num_heads"])
     length, width = src.shape[-2:]
     rows = prod(src.shape[:-1])
@@ -211,7 +211,7 @@ CONVOLUTIONS: Final = frozenset(name for name in PRODUCTS if "conv" in name or "
 FACTORS: Final = ("mat1", "mat", "batch1", "query", "input", "src", "self", "hidden_gates", "grad_output")
 
 
-def factor(call: Call) -> Operand | None:
+def factor(call: OperatorCall) -> Operand | None:
     """The operand whose format a product is computed in."""
     try:
         return call.operand(*FACTORS)

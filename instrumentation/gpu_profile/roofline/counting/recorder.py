@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from gpu_profile.roofline.counting.footprint import Footprint
-from gpu_profile.roofline.counting.operands import Call, Operand
+from gpu_profile.roofline.counting.operands import Operand, OperatorCall
 from gpu_profile.roofline.counting.totals import Tf32, Totals
 
 #: Distinct operations that are kept before they are added up: a bound for loops in which every operation differs.
@@ -20,7 +20,7 @@ _TENSOR: Final = object()
 _OPERATOR: Final = torch._ops.OpOverload
 
 
-class Record:
+class OperationLog:
     """Operations that were dispatched and do something, until `totals` adds them up.
 
     `note` is what the user's run pays for: it makes a key of the operation and its tensors' shapes, strides and types,
@@ -133,14 +133,14 @@ def _restored(value: Any) -> Any:
     return value
 
 
-def _call(key: Any) -> Call:
+def _call(key: Any) -> OperatorCall:
     function, args, kwargs, out = key
     given = tuple(_restored(each) for each in args)
     named = dict(zip(kwargs[:-1], (_restored(each) for each in kwargs[-1]), strict=True)) if kwargs else {}
     outputs = tuple(_tensors(out))
     if not isinstance(function, _OPERATOR):
         values = {**{str(i): each for i, each in enumerate(given)}, **named}
-        return Call(operation_name(function), "", values, outputs)
+        return OperatorCall(operation_name(function), "", values, outputs)
     arguments = function._schema.arguments
     values = {each.name: each.default_value for each in arguments}
     values.update(zip(values, given, strict=False))
@@ -149,7 +149,7 @@ def _call(key: Any) -> Call:
     if len(returned) == len(out):
         made = [each for each, of in zip(out, returned, strict=True) if of.alias_info is None]
         outputs = tuple(_tensors(tuple(made)))
-    return Call(
+    return OperatorCall(
         operation_name(function),
         function._overloadname,
         values,

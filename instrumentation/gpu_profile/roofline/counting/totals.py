@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from gpu_profile.roofline.counting.operands import Call
+from gpu_profile.roofline.counting.operands import OperatorCall
 from gpu_profile.roofline.counting.products import CONVOLUTIONS, PRODUCTS, factor
 from gpu_profile.roofline.counting.registry import Registered, asked, checked, formula, registered_operation
 from gpu_profile.roofline.counting.traffic import traffic
@@ -43,7 +43,7 @@ class Totals:
         self._largest = 0
         self._unknown_bytes = 0
 
-    def add(self, call: Call, count: int) -> None:
+    def add(self, call: OperatorCall, count: int) -> None:
         """Add an operation that ran `count` times."""
         self._operations += count
         given = registered_operation(call.name, call.overload) or Registered(None, None)
@@ -101,7 +101,7 @@ class Totals:
             reasons=why,
         )
 
-    def _precision(self, call: Call) -> Precision | None:
+    def _precision(self, call: OperatorCall) -> Precision | None:
         if call.name not in PRODUCTS:
             return precision_of(call.results[0].dtype) if call.results else None
         operand = factor(call)
@@ -112,7 +112,7 @@ class Totals:
         return Precision.TF32 if found is Precision.FP32 and operand.is_cuda and allowed else found
 
 
-def _flops(call: Call) -> int | None:
+def _flops(call: OperatorCall) -> int | None:
     count = formula(call.name)
     return None if count is None else count(call)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Final, NamedTuple
 
-from gpu_profile.roofline.counting.operands import Call, Operand, operands, words
+from gpu_profile.roofline.counting.operands import Operand, OperatorCall, operands, words
 
 #: Views, sizes and allocations that their schema does not give away: no byte moves, no kernel is launched.
 STILL: Final = frozenset(
@@ -77,7 +77,7 @@ class Traffic(NamedTuple):
         return self.read + self.written
 
 
-def traffic(call: Call) -> Traffic:
+def traffic(call: OperatorCall) -> Traffic:
     """What the operation moves, in bytes."""
     if (scattered := _scattered(call)) is not None:
         return scattered
@@ -101,11 +101,11 @@ def _note(memory: dict[int, int], operand: Operand, touched: int) -> None:
     memory[operand.memory] = max(memory.get(operand.memory, 0), touched)
 
 
-def _changed(call: Call) -> Iterator[Operand]:
+def _changed(call: OperatorCall) -> Iterator[Operand]:
     return (each for name, each in call.inputs() if name in call.written)
 
 
-def _selected(call: Call, name: str, operand: Operand) -> int:
+def _selected(call: OperatorCall, name: str, operand: Operand) -> int:
     if _SELECTS.get(call.name) != name:
         return operand.touched
     selected: int
@@ -116,7 +116,7 @@ def _selected(call: Call, name: str, operand: Operand) -> int:
     return min(operand.touched, selected * operand.itemsize)
 
 
-def _scattered(call: Call) -> Traffic | None:
+def _scattered(call: OperatorCall) -> Traffic | None:
     if call.name in ("aten.index_put_", "aten._index_put_impl_"):
         elements, reads = _put(call), bool(call["accumulate"])
     elif call.name in _SCATTERS:
@@ -135,7 +135,7 @@ def _scattered(call: Call) -> Traffic | None:
     return Traffic(sum(others.values()) + (changed if reads else 0), changed)
 
 
-def _put(call: Call) -> int:
+def _put(call: OperatorCall) -> int:
     """How many elements `self[indices] = values` changes: what the indices select, all if they are masks."""
     indices = call["indices"]
     given = list(operands(indices))

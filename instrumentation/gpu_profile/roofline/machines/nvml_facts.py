@@ -27,10 +27,10 @@ def nvml_facts(uuid: str) -> dict[str, str]:
     A MIG instance's are those of its GPU. What NVML does not tell is left out; without NVML that is all. Costs some
     milliseconds where nothing else holds NVML open.
     """
-    from gpu_profile.driver.nvml.library import Library
+    from gpu_profile.driver.nvml.library import NvmlLibrary
 
     try:
-        library = Library()
+        library = NvmlLibrary()
     except GpuBackendError:
         return {}
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from gpu_profile.errors import UsageError
 from gpu_profile.roofline.machines.devices import devices_of
 from gpu_profile.roofline.machines.torch_machine import load_torch
-from gpu_profile.roofline.measurement import Runs
+from gpu_profile.roofline.measurement import RunCount
 from gpu_profile.roofline.models.profile import ModelProfile
 from gpu_profile.roofline.profiler import GPUProfiler
 
@@ -48,7 +48,7 @@ def profile_model(
         raise TypeError(f"profile_model takes a torch.nn.Module, not {_what(model)}")
     if profiler is not None and device is not None:
         raise UsageError("profile_model takes a profiler, which is for one device, or a device, not both")
-    runs = Runs(repeats=repeats, warmup=warmup, passes=passes)
+    runs = RunCount(repeats=repeats, warmup=warmup, passes=passes)
     args, kwargs = _arguments(inputs)
     found = devices_of((model, args, kwargs))
     if profiler is None:

@@ -13,7 +13,7 @@ from torch import nn
 from gpu_profile.roofline.call import not_counted
 from gpu_profile.roofline.counting.counter import Counting
 from gpu_profile.roofline.counting.known import known_work
-from gpu_profile.roofline.counting.recorder import Record
+from gpu_profile.roofline.counting.recorder import OperationLog
 from gpu_profile.roofline.counting.signature import stand_in, under
 from gpu_profile.roofline.counting.totals import NOTHING_SEEN
 from gpu_profile.roofline.models.hooks import Submodule
@@ -61,7 +61,7 @@ class ModuleCounter:
         self._open: list[Submodule] = []
         self._calls: Counter[Submodule] = Counter()
         #: What each did by itself, and why that is not all that it did.
-        self._records: dict[Submodule, Record] = {}
+        self._records: dict[Submodule, OperationLog] = {}
         self._missed: dict[Submodule, str] = {}
         #: Those that called others.
         self._around: set[Submodule] = set()
@@ -79,7 +79,7 @@ class ModuleCounter:
 
     def begin(self, submodule: Submodule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:  # noqa: ARG002 - Observer's
         """Its forward is about to run: what is dispatched from now on is its work."""
-        self._count_into(self._records.setdefault(submodule, Record()))
+        self._count_into(self._records.setdefault(submodule, OperationLog()))
         self._around.update(self._open[-1:])
         self._calls[submodule] += 1
         self._open.append(submodule)
@@ -88,10 +88,10 @@ class ModuleCounter:
         """Its forward has run, or failed: what is dispatched from now on is the work of the one that called it."""
         if submodule in self._open:
             outer = len(self._open) - 1 - self._open[::-1].index(submodule)
-            self._count_into(self._records[self._open[outer - 1]] if outer else Record())
+            self._count_into(self._records[self._open[outer - 1]] if outer else OperationLog())
             del self._open[outer:]
 
-    def _count_into(self, record: Record) -> None:
+    def _count_into(self, record: OperationLog) -> None:
         missed = self._counting.into(record)
         if missed is not None and self._open:
             self._missed.setdefault(self._open[-1], missed)

@@ -136,7 +136,7 @@ class ModuleRow:
         }
 
 
-class Counted(NamedTuple):
+class ModuleGroup(NamedTuple):
     """What modules that take `share` of the time (0-1) do together."""
 
     value: int
@@ -177,12 +177,12 @@ class ModelProfile:
         return dict(sorted(shares.items(), key=lambda each: -each[1]))
 
     @property
-    def counted_flops(self) -> Counted:
+    def counted_flops(self) -> ModuleGroup:
         """Of the modules whose FLOPs are known."""
         return self._sum([(row.flops, row.share) for row in self.rows])
 
     @property
-    def counted_bytes(self) -> Counted:
+    def counted_bytes(self) -> ModuleGroup:
         """Of the modules whose bytes are known."""
         return self._sum([(row.bytes, row.share) for row in self.rows])
 
@@ -265,9 +265,9 @@ class ModelProfile:
         return told + ("; passes=2 counts the rest, in a run of its own" if self._is_short() else "")
 
     @staticmethod
-    def _sum(parts: Sequence[tuple[int | None, float]]) -> Counted:
+    def _sum(parts: Sequence[tuple[int | None, float]]) -> ModuleGroup:
         known = [(value, share) for value, share in parts if value is not None]
-        return Counted(sum(value for value, _ in known), sum(share for _, share in known))
+        return ModuleGroup(sum(value for value, _ in known), sum(share for _, share in known))
 
     def _is_short(self) -> bool:
         return any("passes=2" in reason for row in self.rows for reason in row.work.reasons.values())

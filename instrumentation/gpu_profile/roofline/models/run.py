@@ -11,7 +11,7 @@ from typing import Any, Final
 from gpu_profile.errors import UsageError
 from gpu_profile.regions.region import region
 from gpu_profile.roofline.machines.machine import Timing
-from gpu_profile.roofline.measurement import Runs
+from gpu_profile.roofline.measurement import RunCount
 from gpu_profile.roofline.models.hooks import Submodule, submodules, watched
 from gpu_profile.roofline.models.module_work import NEEDS, ModuleCounter, work_without_running
 from gpu_profile.roofline.models.profile import ModelProfile, ModuleRow
@@ -54,7 +54,7 @@ class ModelRun:
         #: Of the whole model, by run.
         self._timings: list[Timing] = []
 
-    def profile(self, runs: Runs) -> ModelProfile:
+    def profile(self, runs: RunCount) -> ModelProfile:
         """Run it as often as asked, and tell what was found."""
         for _ in range(runs.warmup):
             self._machine.run(self._call)

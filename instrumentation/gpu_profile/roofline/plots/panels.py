@@ -46,7 +46,7 @@ _LINES: Final = (
 )
 
 
-class _Series(NamedTuple):
+class _PanelSeries(NamedTuple):
     """One operation's rows, the small sizes first, and how its line looks."""
 
     name: str
@@ -69,7 +69,7 @@ def panels_figure(rows: Sequence[Row], *, machine: str, ceilings: Ceilings) -> F
     series = []
     for i, name in enumerate(names):
         own = sorted((row for row in rows if row.operation == name), key=lambda row: row.size)
-        series.append(_Series(name, own, *_LINES[i % len(_LINES)]))
+        series.append(_PanelSeries(name, own, *_LINES[i % len(_LINES)]))
     for axes in grid.flat:
         plain(axes, DARK)
         _across(axes, rows)
@@ -101,7 +101,7 @@ def _titled(axes: Axes, title: str, unit: str) -> None:
     axes.set_ylabel(unit, fontsize=SMALL + 0.5, color=DARK.soft)
 
 
-def _lines(axes: Axes, series: Sequence[_Series], value: Callable[[Mapping[str, Any]], float | None]) -> bool:
+def _lines(axes: Axes, series: Sequence[_PanelSeries], value: Callable[[Mapping[str, Any]], float | None]) -> bool:
     """A line for each operation, broken where it is not known; whether there is anything to see."""
     some = False
     for each in series:
@@ -137,7 +137,7 @@ def _dashed(axes: Axes, at: float, what: str) -> None:
     axes.set_title(what, loc="right", fontsize=SMALL, color=DARK.soft, pad=9)
 
 
-def _time(axes: Axes, series: Sequence[_Series], ceilings: Ceilings) -> None:
+def _time(axes: Axes, series: Sequence[_PanelSeries], ceilings: Ceilings) -> None:
     _titled(axes, "Execution time scaling", "time per call")
     if not _lines(axes, series, lambda profile: _scaled(profile.get("runtime_ms"), 1e-3)):
         return
@@ -153,7 +153,7 @@ def _time(axes: Axes, series: Sequence[_Series], ceilings: Ceilings) -> None:
     axes.minorticks_off()
 
 
-def _throughput(axes: Axes, series: Sequence[_Series], ceilings: Ceilings) -> None:
+def _throughput(axes: Axes, series: Sequence[_PanelSeries], ceilings: Ceilings) -> None:
     _titled(axes, "Throughput efficiency", "FLOP/s, share of the compute ceiling")
     if not _lines(axes, series, lambda profile: _scaled(profile.get("flops_utilization"), 100)):
         return
@@ -170,7 +170,7 @@ def _throughput(axes: Axes, series: Sequence[_Series], ceilings: Ceilings) -> No
     _dashed(axes, 100, f"100 %: {', '.join(known) or 'the ceiling'}")
 
 
-def _bandwidth(axes: Axes, series: Sequence[_Series], ceilings: Ceilings) -> None:
+def _bandwidth(axes: Axes, series: Sequence[_PanelSeries], ceilings: Ceilings) -> None:
     rows = [row for each in series for row in each.rows]
     _titled(axes, "Memory bandwidth utilisation", "B/s, share of the bandwidth ceiling")
     if not _lines(axes, series, lambda profile: _scaled(profile.get("bandwidth_utilization"), 100)):
@@ -203,7 +203,7 @@ def _caches(rows: Sequence[Row], ceilings: Ceilings) -> list[str]:
     ]
 
 
-def _regimes(axes: Axes, series: Sequence[_Series]) -> None:
+def _regimes(axes: Axes, series: Sequence[_PanelSeries]) -> None:
     _titled(axes, "Performance regime classification", "")
     axes.grid(visible=False, axis="y")
     for lane, each in enumerate(series):
@@ -239,7 +239,7 @@ def _scaled(value: Any, factor: float) -> float | None:
     return None if value is None else float(value) * factor
 
 
-def _operations(figure: Figure, series: Sequence[_Series]) -> None:
+def _operations(figure: Figure, series: Sequence[_PanelSeries]) -> None:
     from matplotlib.lines import Line2D
 
     look: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 4.5}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpu_profile.catalogue import Signal, Tier
 from gpu_profile.catalogue.samples import Device, Event
-from gpu_profile.driver.node.table import NodeDevice, Table, pid_namespace, replace
+from gpu_profile.driver.node.table import NodeDevice, TimelineTable, pid_namespace, replace
 from gpu_profile.driver.node.writer import RingOptions, RingWriter
 
 PERIODS_NS: Mapping[Tier, int] = {
@@ -32,9 +32,9 @@ def writer(
     return RingWriter(making(directory, retention_s, counters_s), device.uuid, signals, now_ns)
 
 
-def table(*devices: NodeDevice, problem: str = "", ended: bool = False, events: Iterable[Event] = ()) -> Table:
+def table(*devices: NodeDevice, problem: str = "", ended: bool = False, events: Iterable[Event] = ()) -> TimelineTable:
     """A table of devices that NVML reads."""
-    return Table(0.1, 600.0, "nvml", "580.1", problem, ended, pid_namespace(), devices, tuple(events))
+    return TimelineTable(0.1, 600.0, "nvml", "580.1", problem, ended, pid_namespace(), devices, tuple(events))
 
 
 def listed(device: Device, *files: str, up: bool = True, reason: str = "") -> NodeDevice:
@@ -42,6 +42,6 @@ def listed(device: Device, *files: str, up: bool = True, reason: str = "") -> No
     return NodeDevice(device, up, reason, files, {"tensor": "needs Hopper"})
 
 
-def put(directory: Path, found: Table, now_ns: int) -> None:
+def put(directory: Path, found: TimelineTable, now_ns: int) -> None:
     """Put a table in its place."""
     replace(directory, found, now_ns, mode=0o644, group=None)

@@ -18,7 +18,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind, Event, ProcessUse,
 from gpu_profile.driver import Capability, grammar, live_driver
 from gpu_profile.driver.grammar import open_driver
 from gpu_profile.driver.node.driver import STALE_S, NodeDriver
-from gpu_profile.driver.node.table import Table, parse, pid_namespace
+from gpu_profile.driver.node.table import TimelineTable, parse, pid_namespace
 from gpu_profile.driver.node.writer import RingWriter
 from gpu_profile.driver.null import SilentDriver
 from gpu_profile.errors import DeviceLost, GpuBackendError
@@ -198,7 +198,7 @@ def test_no_table_makes_it_fail_otherwise(data: st.DataObject) -> None:
         found = parse(json.dumps(whole))
     except ValueError:
         return
-    assert isinstance(found, Table)
+    assert isinstance(found, TimelineTable)
 
 
 def test_a_table_comes_back_as_it_was_written() -> None:

@@ -378,7 +378,7 @@ def test_readings_that_end_at_moments_of_their_own_are_kept_as_long_as_all_other
 
 
 def test_no_number_has_the_same_check_as_another_or_as_none() -> None:
-    stream = layout.Stream("x", 1000, 16, [layout.Column("energy", b"c", rows.ENERGY)])
+    stream = layout.RowRing("x", 1000, 16, [layout.RowCell("energy", b"c", rows.ENERGY)])
     checks = {stream.check(stream.body.pack(1, T, value), 7) for value in (layout.NO_COUNT, *range(200), (1 << 63) - 1)}
     assert len(checks) == 202
 

@@ -15,7 +15,7 @@ from gpu_profile.catalogue import SIGNALS, Tier, signal
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.driver import Driver
 from gpu_profile.driver.nvml import NvmlDriver
-from gpu_profile.driver.nvml.errors import RULES, Action, Errors
+from gpu_profile.driver.nvml.errors import RULES, Action, ErrorPolicy
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.testing import FakeClock
 
@@ -229,7 +229,7 @@ def test_every_row_of_the_error_table_is_a_code_of_nvml() -> None:
 
 @pytest.mark.parametrize("name", [name for name in dir(pynvml) if name.startswith("NVML_ERROR_")])
 def test_every_code_of_nvml_has_an_action(name: str) -> None:
-    errors = Errors(pynvml)
+    errors = ErrorPolicy(pynvml)
     short = name.removeprefix("NVML_ERROR_")
     action = RULES[short].action if short in RULES else Action.TRANSIENT
     raised: type[Exception] | None = {Action.LOST: DeviceLost, Action.GONE: GpuBackendError}.get(action)

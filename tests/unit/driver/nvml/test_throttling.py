@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpu_profile.catalogue import Tier, signal
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver.nvml import NvmlDriver
-from gpu_profile.driver.nvml.throttling import LONGEST_NS, Throttling
+from gpu_profile.driver.nvml.throttling import LONGEST_NS, ThrottleTimes
 from gpu_profile.testing import FakeClock
 
 MS = 1_000_000
@@ -109,7 +109,7 @@ def test_only_the_reasons_without_a_counter_are_integrated(older: Any, clock: Fa
 
 @pytest.mark.parametrize("interval_s", [0.1, 1.9, 2.1, 5.0, 60.0])
 def test_time_is_counted_at_any_interval_between_readings(interval_s: float) -> None:
-    throttling, step = Throttling([(ROW, THERMAL)]), round(interval_s * 1000) * MS
+    throttling, step = ThrottleTimes([(ROW, THERMAL)]), round(interval_s * 1000) * MS
     for n in range(12):
         (found,) = throttling.read(n * step, THERMAL)
     # The first of two long gaps may be a pause.
@@ -160,7 +160,7 @@ def test_reasons_that_are_no_longer_told_are_not_asked_for_again(older: Any, clo
 
 @given(st.lists(st.tuples(st.integers(1, 2 * LONGEST_NS), st.booleans()), min_size=1, max_size=50))
 def test_totals_only_grow_and_never_beyond_the_time_that_passed(steps: list[tuple[int, bool]]) -> None:
-    throttling = Throttling([(ROW, THERMAL)])
+    throttling = ThrottleTimes([(ROW, THERMAL)])
     now, before, throttled_at_most = 1, 0, 0
     throttling.read(now, 0)
     was = False
@@ -175,7 +175,7 @@ def test_totals_only_grow_and_never_beyond_the_time_that_passed(steps: list[tupl
 
 
 def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
-    throttling = Throttling([(ROW, THERMAL)])
+    throttling = ThrottleTimes([(ROW, THERMAL)])
     throttling.read(1_000 * MS, THERMAL)
     throttling.read(1_100 * MS, THERMAL)
     assert throttling.read(500 * MS, THERMAL)[0].value == 100 * MS

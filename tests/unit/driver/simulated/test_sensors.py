@@ -3,7 +3,7 @@ import pytest
 
 from gpu_profile.driver.simulated.activity import LoggedActivity, Shifted
 from gpu_profile.driver.simulated.models import MODELS
-from gpu_profile.driver.simulated.physics import Column
+from gpu_profile.driver.simulated.physics import SimulatedQuantity
 from gpu_profile.driver.simulated.script import Phase, script
 from gpu_profile.driver.simulated.sensors import Sensors
 from gpu_profile.driver.simulated.worklog import RECORD, Records
@@ -24,9 +24,9 @@ def wave(duty: float, period_s: float) -> Sensors:
 
 def test_square_wave_has_its_duty_as_busy_share() -> None:
     sensors = wave(0.3, 0.04)
-    assert sensors.mean(Column.BUSY, 4 * S, 4 * S) == pytest.approx(0.3)
-    assert sensors.mean(Column.TENSOR, 4 * S, 4 * S) == pytest.approx(0.3 * 0.6)
-    assert sensors.mean(Column.DRAM, 4 * S, 4 * S) == pytest.approx(0.3 * 0.3)
+    assert sensors.mean(SimulatedQuantity.BUSY, 4 * S, 4 * S) == pytest.approx(0.3)
+    assert sensors.mean(SimulatedQuantity.TENSOR, 4 * S, 4 * S) == pytest.approx(0.3 * 0.6)
+    assert sensors.mean(SimulatedQuantity.DRAM, 4 * S, 4 * S) == pytest.approx(0.3 * 0.3)
 
 
 def test_wave_at_the_sensor_s_period_reads_as_constant_and_a_slower_one_beats() -> None:
@@ -47,8 +47,8 @@ def test_instant_power_sees_a_quarter_of_its_refresh_period() -> None:
 
 def test_once_through_a_script_ends_idle() -> None:
     activity = script([Phase(duration_s=1, duty=1.0, period_s=0.1)], H200, loop=False)
-    assert activity.totals(50 * S)[Column.BUSY] == pytest.approx(1.0)
-    assert activity.many(np.array([S, 50 * S]))[:, Column.BUSY] == pytest.approx([1.0, 1.0])
+    assert activity.totals(50 * S)[SimulatedQuantity.BUSY] == pytest.approx(1.0)
+    assert activity.many(np.array([S, 50 * S]))[:, SimulatedQuantity.BUSY] == pytest.approx([1.0, 1.0])
 
 
 def test_many_moments_of_activities_in_a_row_are_those_of_each_moment() -> None:
@@ -58,14 +58,14 @@ def test_many_moments_of_activities_in_a_row_are_those_of_each_moment() -> None:
         activity = script(phases, H200, loop=loop)
         at = np.concatenate((rng.integers(0, 2 * S, 200), [0, 300 * MS, 500 * MS, 600 * MS, 5 * S]))
         assert np.array_equal(activity.many(at), np.array([activity.totals(t) for t in at.tolist()]))
-        assert activity.many(at[:0]).shape == (0, len(Column))
+        assert activity.many(at[:0]).shape == (0, len(SimulatedQuantity))
 
 
 def test_phase_that_ends_within_a_step_is_cut_there() -> None:
     phases = [Phase(duration_s=1.5, duty=0.5, period_s=1.0), Phase(duration_s=0.5)]
     activity = script(phases, H200, loop=True)
-    assert activity.totals(2 * S)[Column.BUSY] == pytest.approx(1.0)
-    assert activity.totals(20 * S)[Column.BUSY] == pytest.approx(10.0)
+    assert activity.totals(2 * S)[SimulatedQuantity.BUSY] == pytest.approx(1.0)
+    assert activity.totals(20 * S)[SimulatedQuantity.BUSY] == pytest.approx(10.0)
 
 
 def test_temperature_rises_slowly_with_power() -> None:
@@ -88,7 +88,7 @@ def test_history_is_bounded_and_the_total_stays_exact() -> None:
     activity = LoggedActivity(H200)
     for i in range(500):
         activity.extend(kernels(*((i * S + k * 100 * MS, i * S + k * 100 * MS + 50 * MS) for k in range(10))), i * S)
-    assert activity.totals(1000 * S)[Column.BUSY] == pytest.approx(250.0)
+    assert activity.totals(1000 * S)[SimulatedQuantity.BUSY] == pytest.approx(250.0)
     assert len(activity._t) < 3000
 
 
@@ -97,4 +97,4 @@ def test_anchored_totals_outlive_the_history() -> None:
     activity.extend(kernels((S, S + 500 * MS), (3 * S, 4 * S)), 4 * S)
     for i in range(100):
         activity.extend(kernels(((10 + i) * S, (10 + i) * S + 1)), (10 + i) * S)
-    assert activity.totals(2 * S)[Column.BUSY] == pytest.approx(0.5)
+    assert activity.totals(2 * S)[SimulatedQuantity.BUSY] == pytest.approx(0.5)

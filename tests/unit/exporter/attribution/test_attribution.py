@@ -29,9 +29,9 @@ from gpu_profile.catalogue.samples import Device, ProcessUse
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.attribution import LABELS, Attribution
-from gpu_profile_exporter.attribution.allocation import Allocation, labels, within
+from gpu_profile_exporter.attribution.allocation import DeviceHolder, labels, within
 from gpu_profile_exporter.attribution.snapshot import LEFT_OUT_OF
-from gpu_profile_exporter.attribution.sources import LeftOut, Source, Tally
+from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Tally
 
 JOB = "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n"
 
@@ -242,8 +242,8 @@ def test_holders_beyond_the_budget_are_left_out_and_counted_at_once(tmp_path: Pa
 # ---------------------------------------------------------------------- labels on a device's own series
 
 
-def held(uuid: str, source: Source, **attributes: str) -> Allocation:
-    return Allocation.of(uuid, source, {key.replace("_", "."): value for key, value in attributes.items()})
+def held(uuid: str, source: HolderSource, **attributes: str) -> DeviceHolder:
+    return DeviceHolder.of(uuid, source, {key.replace("_", "."): value for key, value in attributes.items()})
 
 
 def test_labels_are_off_by_default(tmp_path: Path) -> None:
@@ -264,22 +264,22 @@ def test_a_label_is_what_all_holders_of_a_device_agree_on(tmp_path: Path) -> Non
 
 
 def test_a_holder_of_whom_nothing_is_known_takes_the_label_away() -> None:
-    known = held("g", Source.KUBELET, a="1")
+    known = held("g", HolderSource.KUBELET, a="1")
     assert labels([known], ["a"]) == {"g": {"a": "1"}}
-    assert labels([known, Allocation("g", Source.KUBELET, ())], ["a"]) == {"g": {}}
+    assert labels([known, DeviceHolder("g", HolderSource.KUBELET, ())], ["a"]) == {"g": {}}
 
 
 def test_sources_that_contradict_each_other_take_the_label_away_and_silent_ones_do_not() -> None:
-    told, silent = held("g", Source.SLURM, a="1"), held("g", Source.CONTAINERS, b="x")
+    told, silent = held("g", HolderSource.SLURM, a="1"), held("g", HolderSource.CONTAINERS, b="x")
     assert labels([told, silent], ["a", "b"]) == {"g": {"a": "1", "b": "x"}}
-    assert labels([told, held("g", Source.CONTAINERS, a="2")], ["a"]) == {"g": {}}
+    assert labels([told, held("g", HolderSource.CONTAINERS, a="2")], ["a"]) == {"g": {}}
 
 
 holders = st.lists(
     st.builds(
-        Allocation.of,
+        DeviceHolder.of,
         st.sampled_from(["g0", "g1"]),
-        st.sampled_from(Source),
+        st.sampled_from(HolderSource),
         st.dictionaries(st.sampled_from(sorted(LABELS.values())), st.sampled_from(["", "x", "y"])),
     )
 )
@@ -287,7 +287,7 @@ holders = st.lists(
 
 @given(holders, st.randoms(use_true_random=False))
 def test_labels_do_not_depend_on_the_order_and_name_no_value_that_a_holder_denies(
-    found: list[Allocation], random: Any
+    found: list[DeviceHolder], random: Any
 ) -> None:
     wanted = sorted(LABELS.values())
     told = labels(found, wanted)
@@ -301,7 +301,7 @@ def test_labels_do_not_depend_on_the_order_and_name_no_value_that_a_holder_denie
 
 
 @given(holders, st.integers(1, 5))
-def test_what_is_kept_and_what_is_counted_are_everything_that_was_said(found: list[Allocation], most: int) -> None:
+def test_what_is_kept_and_what_is_counted_are_everything_that_was_said(found: list[DeviceHolder], most: int) -> None:
     tally = Tally()
     kept = within(found, most, tally)
     told = {row for row in found if row.attributes}
@@ -312,5 +312,5 @@ def test_what_is_kept_and_what_is_counted_are_everything_that_was_said(found: li
 
 
 def test_the_counts_cover_every_reason_that_a_source_can_leave_out() -> None:
-    assert set(LEFT_OUT_OF) == set(Source)
+    assert set(LEFT_OUT_OF) == set(HolderSource)
     assert {device.uuid for device in DEVICES} == set(states_of(0))

@@ -12,7 +12,7 @@ from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile_exporter.attribution import mapping, podresources
 from gpu_profile_exporter.attribution.devices import DeviceNames, Match
 from gpu_profile_exporter.attribution.podresources import ClaimedDevice, Holder, PluginDevice
-from gpu_profile_exporter.attribution.sources import LeftOut, Reason, Source, Tally, Unavailable
+from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Reason, Tally, Unavailable
 
 NAMES = DeviceNames(DEVICES)
 #: Two GPUs whose minor numbers are not in the order of their indices.
@@ -173,7 +173,7 @@ def test_whatever_the_kubelet_answers_is_read_or_garbage(answer: bytes) -> None:
 def jobs(directory: Path) -> tuple[dict[str, tuple[str, ...]], dict[LeftOut, int]]:
     tally = Tally()
     found = {row.name: row.jobs for row in mapping.read(directory, tally)}
-    return found, {why: count for (source, why), count in tally.items() if source is Source.SLURM}
+    return found, {why: count for (source, why), count in tally.items() if source is HolderSource.SLURM}
 
 
 def test_a_mapping_file_lists_a_job_on_each_line(tmp_path: Path) -> None:

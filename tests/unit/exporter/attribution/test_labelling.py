@@ -3,11 +3,11 @@ from gpu_profile.catalogue.metrics import BUILD_INFO
 from gpu_profile.catalogue.signals import POWER
 from gpu_profile_exporter.attribution.labelling import labelled
 from gpu_profile_exporter.naming.schemes import choose
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
-WATTS = Reading(metric_of(POWER), {"hw.id": "GPU-1", "hw.type": "gpu"}, 71.0)
-OTHER = Reading(metric_of(POWER), {"hw.id": "GPU-2", "hw.type": "gpu"}, 72.0)
-BUILD = Reading(BUILD_INFO, {"version": "1"}, 1)
+WATTS = MetricReading(metric_of(POWER), {"hw.id": "GPU-1", "hw.type": "gpu"}, 71.0)
+OTHER = MetricReading(metric_of(POWER), {"hw.id": "GPU-2", "hw.type": "gpu"}, 72.0)
+BUILD = MetricReading(BUILD_INFO, {"version": "1"}, 1)
 HOLDERS = {"GPU-1": {"k8s.pod.name": "train-0", "hw.type": "of the holder"}}
 
 

@@ -10,12 +10,12 @@ from support.exporter import CONTAINER, GIB, IN_POD, POD_UID, FakeProc
 
 from gpu_profile.catalogue.samples import ProcessUse
 from gpu_profile_exporter.attribution import processes
-from gpu_profile_exporter.attribution.processes import Process, Uptime, look_up, require_host_pids
+from gpu_profile_exporter.attribution.processes import HostProcess, Uptime, look_up, require_host_pids
 from gpu_profile_exporter.attribution.shares import ROUNDING, shares
-from gpu_profile_exporter.attribution.sources import LeftOut, Reason, Source, Tally, Unavailable
+from gpu_profile_exporter.attribution.sources import HolderSource, LeftOut, Reason, Tally, Unavailable
 
 
-def look(proc: FakeProc, *pids: int, ago: float = 0.5, names: bool = True) -> tuple[dict[int, Process], Tally]:
+def look(proc: FakeProc, *pids: int, ago: float = 0.5, names: bool = True) -> tuple[dict[int, HostProcess], Tally]:
     tally = Tally()
     uptime = Uptime.read(proc.root)
     return look_up(pids, proc=proc.root, uptime=uptime, listed_s_ago=ago, names=names, tally=tally), tally
@@ -53,7 +53,7 @@ def test_a_pid_that_began_after_the_driver_listed_it_is_another_process(
     proc.add(7, cgroup=IN_POD, started_s=started_s)
     found, tally = look(proc, 7, ago=0.5)
     assert (7 in found) is there
-    assert tally[Source.PROCESSES, LeftOut.PID_REUSED] == (not there)
+    assert tally[HolderSource.PROCESSES, LeftOut.PID_REUSED] == (not there)
 
 
 def test_a_pid_that_changes_hands_while_it_is_looked_up_is_left_out(
@@ -64,7 +64,7 @@ def test_a_pid_that_changes_hands_while_it_is_looked_up_is_left_out(
     monkeypatch.setattr(processes, "_name", lambda *_: str(proc.add(7, started_s=11)))
     found, tally = look(proc, 7)
     assert not found
-    assert tally[Source.PROCESSES, LeftOut.PID_REUSED] == 1
+    assert tally[HolderSource.PROCESSES, LeftOut.PID_REUSED] == 1
 
 
 def test_names_are_left_out_unless_asked_for(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_shares_are_what_the_driver_says_as_far_as_it_can_be(
     tally = Tally()
     found = shares([ProcessUse(*use) for use in uses], memory_bytes=memory_bytes, most=9, tally=tally)
     assert [tuple(row) for row in found] == expected
-    assert tally == ({(Source.PROCESSES, LeftOut.EXCEEDS_DEVICE): 1} if exceeds else {})
+    assert tally == ({(HolderSource.PROCESSES, LeftOut.EXCEEDS_DEVICE): 1} if exceeds else {})
 
 
 def test_what_rounding_explains_is_scaled_to_one() -> None:
@@ -162,7 +162,7 @@ def test_a_number_that_cannot_be_is_absent_and_counted(use: ProcessUse) -> None:
     tally = Tally()
     found = shares([use], memory_bytes=10, most=9, tally=tally)
     assert [tuple(row) for row in found] == [(1, None, None)]
-    assert tally == {(Source.PROCESSES, LeftOut.GARBAGE): 1}
+    assert tally == {(HolderSource.PROCESSES, LeftOut.GARBAGE): 1}
 
 
 def test_processes_beyond_the_budget_are_one_row_with_their_sum() -> None:
@@ -172,7 +172,7 @@ def test_processes_beyond_the_budget_are_one_row_with_their_sum() -> None:
     assert [row.pid for row in found] == [10, 9, 8, None]
     assert found[-1].memory_bytes == sum(range(1, 8))
     assert found[-1].utilization == pytest.approx(0.07)
-    assert tally == {(Source.PROCESSES, LeftOut.BUDGET): 7}
+    assert tally == {(HolderSource.PROCESSES, LeftOut.BUDGET): 7}
 
 
 uses_of_a_device = st.lists(

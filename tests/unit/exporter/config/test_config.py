@@ -9,7 +9,17 @@ from unit.exporter.settings import file_of, flag_of, run, served, text_of, value
 
 from gpu_profile.catalogue import ALL_GROUPS, DEFAULT_GROUPS, Group
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter.config import SETTINGS, Address, Attribution, Config, Dcgm, Forward, Log, Otlp, Receive
+from gpu_profile_exporter.config import (
+    SETTINGS,
+    Address,
+    AttributionSettings,
+    Config,
+    DcgmSettings,
+    Forward,
+    Log,
+    Otlp,
+    Receive,
+)
 from gpu_profile_exporter.config.address import address
 from gpu_profile_exporter.config.model import BY_NAME
 from gpu_profile_exporter.naming.schemes import choose
@@ -97,9 +107,9 @@ def test_an_interval_out_of_bounds_is_the_users_error(interval: float) -> None:
         (lambda: Config(driver="a\nb"), "--driver: 'a\\nb' has a character that is not printable UTF-8"),
         (lambda: Config(web_config_file=Path("a\0b")), "--web-config-file: 'a\\x00b' has a character"),
         (lambda: Config(listen=Address("h", 70000)), "--listen: 'h:70000' has no port between 0 and 65535"),
-        (lambda: Dcgm(hostname_label="HOST"), "--dcgm-hostname-label: 'host' is not one of Hostname, hostname"),
-        (lambda: Attribution(pods="maybe"), "--attribution-pods: 'maybe'"),
-        (lambda: Attribution(labels=("podd",)), "--attribution-labels: unknown 'podd'"),
+        (lambda: DcgmSettings(hostname_label="HOST"), "--dcgm-hostname-label: 'host' is not one of Hostname, hostname"),
+        (lambda: AttributionSettings(pods="maybe"), "--attribution-pods: 'maybe'"),
+        (lambda: AttributionSettings(labels=("podd",)), "--attribution-labels: unknown 'podd'"),
         (lambda: Otlp(timeout_s=0), "--otlp-timeout: must lie between 0.1 and 300 seconds, not 0"),
         (lambda: Otlp(endpoint="http://c:1", client_key=Path("k")), "--otlp-client-key: needs its other half"),
         (lambda: Otlp(endpoint="http://c:1", client_cert=Path("c")), "--otlp-client-cert: needs its other half"),
@@ -131,11 +141,11 @@ def test_groups_are_chosen_besides_the_default_ones() -> None:
 
 
 def test_the_host_is_named_as_the_settings_say() -> None:
-    assert Dcgm().host("node-1") == ("node-1", "both")
-    assert Dcgm(hostname="gpu-7", hostname_label="hostname").host("node-1") == ("gpu-7", "hostname")
-    assert Dcgm(hostname="gpu-7", hostname_label="none").host("node-1") == ("", "both")
+    assert DcgmSettings().host("node-1") == ("node-1", "both")
+    assert DcgmSettings(hostname="gpu-7", hostname_label="hostname").host("node-1") == ("gpu-7", "hostname")
+    assert DcgmSettings(hostname="gpu-7", hostname_label="none").host("node-1") == ("", "both")
     for label in ("Hostname", "hostname", "both", "none"):
-        host, known = Dcgm(hostname_label=label).host("node-1")
+        host, known = DcgmSettings(hostname_label=label).host("node-1")
         choose("dcgm", hostname=host, hostname_label=known)
 
 
@@ -143,7 +153,7 @@ def test_what_may_not_be_as_it_was_meant_is_remarked() -> None:
     assert list(Config().remarks()) == []
     (slow,) = Config(interval_s=30).remarks()
     assert "30 s between two readings" in slow
-    (unused,) = Config(dcgm=Dcgm(csv=Path("my.csv"))).remarks()
+    (unused,) = Config(dcgm=DcgmSettings(csv=Path("my.csv"))).remarks()
     assert "my.csv is not used" in unused
     (nowhere,) = Config(forward=Forward(endpoint="http://c:1")).remarks()
     assert "forward changes nothing without receive_http" in nowhere

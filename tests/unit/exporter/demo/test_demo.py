@@ -19,11 +19,11 @@ from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.demo import command
-from gpu_profile_exporter.demo.comparison import Comparison, HostTwin, compare
+from gpu_profile_exporter.demo.comparison import HostTwin, RegionComparison, compare
 from gpu_profile_exporter.demo.service import SpanSample, Status, open_workload, status
-from gpu_profile_exporter.demo.workload import Workload
+from gpu_profile_exporter.demo.workload import DemoWorkload
 
-ROW = Comparison("decode", 2.0, 1.9, 0.02, 1000.0, 1010.0, None)
+ROW = RegionComparison("decode", 2.0, 1.9, 0.02, 1000.0, 1010.0, None)
 
 
 @dataclass(eq=False)
@@ -63,7 +63,7 @@ def test_what_the_service_says_survives_the_pipe() -> None:
         "span": {"name": "decode"},
         "comparison": [asdict(ROW)],
     }
-    assert Comparison(**heard["comparison"][0]) == ROW
+    assert RegionComparison(**heard["comparison"][0]) == ROW
 
 
 def test_before_the_first_region_the_service_has_nothing_to_say() -> None:
@@ -75,7 +75,7 @@ def test_before_the_first_region_the_service_has_nothing_to_say() -> None:
 
 
 def test_the_comparison_is_a_table_of_errors() -> None:
-    rows = [ROW, Comparison("tokenize", 0.0, 0.0, 0.0981, 0.0, 12.0, None)]
+    rows = [ROW, RegionComparison("tokenize", 0.0, 0.0, 0.0981, 0.0, 12.0, None)]
     lines = command.comparison_table([asdict(row) for row in rows]).splitlines()
     assert [" ".join(line.split()) for line in lines[2:]] == [
         "decode 2.00 s −5.0 % −99.0 % 1.00 kJ +1.0 % not given",
@@ -147,6 +147,6 @@ def test_a_port_that_is_taken_on_any_address_is_left_to_whoever_has_it() -> None
 def test_without_a_gpu_the_regions_run_on_the_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     work = open_workload(None)
-    assert type(work) is Workload
+    assert type(work) is DemoWorkload
     assert (work.pending_s, work.stream_of_thread) == (0.0, None)
     assert work.truth() is None

@@ -7,7 +7,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from gpu_profile_exporter.exposition.format import LONGEST_VALUE, Format, family_lines, negotiate, number, series_text
-from gpu_profile_exporter.naming.series import Family, Series
+from gpu_profile_exporter.naming.series import Series, TextFamily
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -69,17 +69,21 @@ def test_numbers_are_written_as_prometheus_reads_them(value: float, text: str) -
 @pytest.mark.parametrize(
     ("family", "text", "openmetrics"),
     [
-        (Family("a_joules_total", "counter", "", "joules"), "a_joules_total counter", "a_joules counter, unit joules"),
-        (Family("DCGM_FI_DEV_XID", "counter", "", ""), "DCGM_FI_DEV_XID counter", "DCGM_FI_DEV_XID unknown"),
-        (Family("a_info", "info", "", ""), "a_info gauge", "a info"),
-        (Family("about", "info", "", ""), "about gauge", "about gauge"),
-        (Family("a_watts", "gauge", "", "watts"), "a_watts gauge", "a_watts gauge, unit watts"),
-        (Family("a", "gauge", "", "watts"), "a gauge", "a gauge"),
-        (Family("a", "untyped", "", ""), "a untyped", "a unknown"),
+        (
+            TextFamily("a_joules_total", "counter", "", "joules"),
+            "a_joules_total counter",
+            "a_joules counter, unit joules",
+        ),
+        (TextFamily("DCGM_FI_DEV_XID", "counter", "", ""), "DCGM_FI_DEV_XID counter", "DCGM_FI_DEV_XID unknown"),
+        (TextFamily("a_info", "info", "", ""), "a_info gauge", "a info"),
+        (TextFamily("about", "info", "", ""), "about gauge", "about gauge"),
+        (TextFamily("a_watts", "gauge", "", "watts"), "a_watts gauge", "a_watts gauge, unit watts"),
+        (TextFamily("a", "gauge", "", "watts"), "a gauge", "a gauge"),
+        (TextFamily("a", "untyped", "", ""), "a untyped", "a unknown"),
     ],
 )
 def test_a_family_has_the_name_type_and_unit_that_its_format_allows(
-    family: Family, text: str, openmetrics: str
+    family: TextFamily, text: str, openmetrics: str
 ) -> None:
     def said(style: Format) -> str:
         lines = [line.split() for line in family_lines(family, style).splitlines()]
@@ -118,7 +122,7 @@ def test_any_label_value_is_one_label_on_one_line_for_both_parsers(value: str) -
 
 
 def check(value: str) -> None:
-    series = Series(Family("a", "gauge", value, ""), (("before", "1"), ("hostile", value), ("after", "2")), 1.0)
+    series = Series(TextFamily("a", "gauge", value, ""), (("before", "1"), ("hostile", value), ("after", "2")), 1.0)
     line = f"{series_text(series)}1.0\n"
     found = []
     for style, parse in ((Format.TEXT, parse_text), (Format.OPENMETRICS, parse_openmetrics)):
@@ -139,7 +143,7 @@ def check(value: str) -> None:
 
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_any_name_becomes_one_that_parses(metric: str, label: str) -> None:
-    line = series_text(Series(Family(metric, "gauge", "", ""), ((label, "v"), (label, "again")), 1.0))
+    line = series_text(Series(TextFamily(metric, "gauge", "", ""), ((label, "v"), (label, "again")), 1.0))
     (family,) = parse_text(f"{line}1.0\n")
     (sample,) = family.samples
     assert list(sample.labels.values()) == ["v"]
@@ -147,5 +151,5 @@ def test_any_name_becomes_one_that_parses(metric: str, label: str) -> None:
 
 def test_labels_keep_the_order_in_which_their_scheme_gives_them() -> None:
     names = ["gpu", "UUID", "device", "Hostname", "a"]
-    text = series_text(Series(Family("a", "gauge", "", ""), tuple((name, "x") for name in names), 1.0))
+    text = series_text(Series(TextFamily("a", "gauge", "", ""), tuple((name, "x") for name in names), 1.0))
     assert [part.partition("=")[0] for part in text[2:-2].split(",")] == names

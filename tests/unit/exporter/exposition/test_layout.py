@@ -19,11 +19,11 @@ from gpu_profile.catalogue.allocation import ALLOCATION_INFO, PROCESS_MEMORY
 from gpu_profile.catalogue.links import NVLINK_LINKS
 from gpu_profile.catalogue.metrics import metric_of
 from gpu_profile.catalogue.signals import POWER, UTILIZATION
-from gpu_profile_exporter.exposition.budget import Candidate, Rank, left_out, rank
+from gpu_profile_exporter.exposition.budget import Candidate, SeriesPriority, left_out, rank
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.semconv import Semconv
-from gpu_profile_exporter.naming.series import Family, Naming, Series
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.naming.series import Naming, Series, TextFamily
+from gpu_profile_exporter.readings.readings import MetricReading
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 GAUGE = Metric("gpu_profile.test.gauge", "", Instrument.GAUGE, "A gauge", ("hw.id", "which"))
@@ -45,7 +45,9 @@ class Asked(Semconv):
         self.devices.append(devices)
 
 
-def parsed(readings: Iterable[Reading], naming: Naming | None = None, *, budget: int = 10_000) -> dict[str, float]:
+def parsed(
+    readings: Iterable[MetricReading], naming: Naming | None = None, *, budget: int = 10_000
+) -> dict[str, float]:
     """The values by name and sorted labels, which both formats must agree on."""
     kept = list(readings)
     exposition = Exposition(lambda: kept, naming, process=False, budget=budget)
@@ -67,7 +69,7 @@ def of(which: str, hw_id: str = "GPU-a") -> dict[str, str]:
 def test_a_scheme_of_names_is_asked_once_for_each_series_while_the_set_of_series_stays() -> None:
     naming, power = Asked(), {"hw.id": "GPU-a"}
     values = iter(range(100))
-    exposition = Exposition(lambda: [Reading(metric_of(POWER), power, next(values))], naming, process=False)
+    exposition = Exposition(lambda: [MetricReading(metric_of(POWER), power, next(values))], naming, process=False)
     first = exposition.render()[0]
     asked = len(naming.series_calls)
     assert b'hw_power_watts{hw_id="GPU-a"} 0.0\n' in first
@@ -78,14 +80,14 @@ def test_a_scheme_of_names_is_asked_once_for_each_series_while_the_set_of_series
 
 def test_a_series_that_comes_or_goes_is_all_that_a_scheme_of_names_is_asked_for() -> None:
     naming = Asked()
-    readings = [Reading(GAUGE, of(str(i)), i) for i in range(10)]
+    readings = [MetricReading(GAUGE, of(str(i)), i) for i in range(10)]
     exposition = Exposition(lambda: list(readings), naming, process=False)
     exposition.render()
     naming.series_calls.clear()
     gone = readings.pop(3)
     assert b'which="3"' not in exposition.render()[0]
     assert naming.series_calls == []
-    readings += [gone, Reading(GAUGE, of("new"), 1)]
+    readings += [gone, MetricReading(GAUGE, of("new"), 1)]
     text = exposition.render()[0]
     assert b'which="3"' in text
     assert b'which="new"' in text
@@ -94,7 +96,7 @@ def test_a_series_that_comes_or_goes_is_all_that_a_scheme_of_names_is_asked_for(
 
 def test_attributes_that_are_made_anew_but_say_the_same_keep_the_layout() -> None:
     naming = Asked()
-    exposition = Exposition(lambda: [Reading(GAUGE, of("a"), 1)], naming, process=False)
+    exposition = Exposition(lambda: [MetricReading(GAUGE, of("a"), 1)], naming, process=False)
     exposition.render()
     naming.series_calls.clear()
     exposition.render()
@@ -105,7 +107,9 @@ def test_all_series_are_asked_for_anew_when_what_a_device_is_changes() -> None:
     naming = Asked()
     info = {"hw.id": "GPU-a", "hw.driver_version": "570"}
     power = of("power")
-    exposition = Exposition(lambda: [Reading(m.DEVICE_INFO, info, 1), Reading(GAUGE, power, 1)], naming, process=False)
+    exposition = Exposition(
+        lambda: [MetricReading(m.DEVICE_INFO, info, 1), MetricReading(GAUGE, power, 1)], naming, process=False
+    )
     exposition.render()
     assert naming.devices == [{"GPU-a": info}]
     naming.series_calls.clear()
@@ -116,7 +120,9 @@ def test_all_series_are_asked_for_anew_when_what_a_device_is_changes() -> None:
 
 
 def test_families_of_the_same_name_stand_together_whatever_the_order_of_readings() -> None:
-    readings = [Reading(metric, of(which, hw_id), 1) for hw_id, which, metric in product("ab", "xy", (GAUGE, COUNTER))]
+    readings = [
+        MetricReading(metric, of(which, hw_id), 1) for hw_id, which, metric in product("ab", "xy", (GAUGE, COUNTER))
+    ]
     assert len(parsed(readings)) == 8
 
 
@@ -128,8 +134,8 @@ class Scaled:
             return ()
         labels = tuple(attributes.items())
         return [
-            Series(Family("a_watts", "gauge", "", "watts"), labels, 1.0),
-            Series(Family("A_MILLI", "untyped", "", ""), labels, 1000.0),
+            Series(TextFamily("a_watts", "gauge", "", "watts"), labels, 1.0),
+            Series(TextFamily("A_MILLI", "untyped", "", ""), labels, 1000.0),
         ]
 
     def about(self, devices: Mapping[str, Mapping[str, str]]) -> None:
@@ -137,11 +143,11 @@ class Scaled:
 
 
 def test_a_reading_is_published_under_each_name_in_that_names_unit() -> None:
-    assert parsed([Reading(metric_of(POWER), {}, 0.25)], Scaled()) == {"a_watts[]": 0.25, "A_MILLI[]": 250}
+    assert parsed([MetricReading(metric_of(POWER), {}, 0.25)], Scaled()) == {"a_watts[]": 0.25, "A_MILLI[]": 250}
 
 
 def test_a_series_that_comes_twice_is_published_once_and_counted() -> None:
-    readings = [Reading(GAUGE, of("a"), 1), Reading(GAUGE, of("a"), 2), Reading(GAUGE, of("b"), 3)]
+    readings = [MetricReading(GAUGE, of("a"), 1), MetricReading(GAUGE, of("a"), 2), MetricReading(GAUGE, of("b"), 3)]
     exposition = Exposition(lambda: readings, process=False)
     text = exposition.render()[0].decode()
     assert text.count('which="a"') == 1
@@ -151,7 +157,7 @@ def test_a_series_that_comes_twice_is_published_once_and_counted() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), None, "many", 10**400])
 def test_what_is_no_number_is_absent_and_counted_and_the_rest_is_published(value: object) -> None:
-    readings = [Reading(GAUGE, of("a"), value), Reading(GAUGE, of("b"), 3)]  # type: ignore[arg-type]
+    readings = [MetricReading(GAUGE, of("a"), value), MetricReading(GAUGE, of("b"), 3)]  # type: ignore[arg-type]
     exposition = Exposition(lambda: readings, process=False)
     text = exposition.render()[0].decode()
     assert 'which="a"' not in text
@@ -160,7 +166,11 @@ def test_what_is_no_number_is_absent_and_counted_and_the_rest_is_published(value
 
 
 def test_truth_values_and_whole_numbers_are_written_as_floats() -> None:
-    readings = [Reading(GAUGE, of("true"), True), Reading(GAUGE, of("whole"), 7), Reading(GAUGE, of("inf"), -1e999)]
+    readings = [
+        MetricReading(GAUGE, of("true"), True),
+        MetricReading(GAUGE, of("whole"), 7),
+        MetricReading(GAUGE, of("inf"), -1e999),
+    ]
     text = Exposition(lambda: readings, process=False).render()[0].decode()
     assert [line.rpartition(" ")[2] for line in text.splitlines() if "_gauge{" in line] == ["1.0", "7.0", "-Inf"]
 
@@ -168,7 +178,7 @@ def test_truth_values_and_whole_numbers_are_written_as_floats() -> None:
 @pytest.mark.parametrize("values", [(1e999, -1e999), (1e308, 1e308), (-1e999, 0.5), (1e999, float("nan"), -1e999)])
 def test_infinite_and_very_large_values_are_published_and_only_nan_is_left_out(values: tuple[float, ...]) -> None:
     numbers = {f"{i}": value for i, value in enumerate(values) if not math.isnan(value)}
-    found = parsed(Reading(GAUGE, of(f"{i}"), value) for i, value in enumerate(values))
+    found = parsed(MetricReading(GAUGE, of(f"{i}"), value) for i, value in enumerate(values))
     assert {name.split("'")[-2]: value for name, value in found.items() if "test_gauge" in name} == numbers
 
 
@@ -176,7 +186,7 @@ def test_infinite_and_very_large_values_are_published_and_only_nan_is_left_out(v
 def test_each_scrape_has_the_values_of_its_moment_whichever_of_them_changed(moments: list[list[float]]) -> None:
     labels, turn = [of(which) for which in "abc"], iter(moments)
     exposition = Exposition(
-        lambda: [Reading(GAUGE, *pair) for pair in zip(labels, next(turn), strict=True)], process=False
+        lambda: [MetricReading(GAUGE, *pair) for pair in zip(labels, next(turn), strict=True)], process=False
     )
     for values in moments:
         text = exposition.render()[0].decode()
@@ -185,26 +195,33 @@ def test_each_scrape_has_the_values_of_its_moment_whichever_of_them_changed(mome
 
 @given(st.lists(st.tuples(st.text(st.characters(exclude_categories=()), max_size=30), st.floats(0)), max_size=12))
 def test_whatever_readings_hold_both_parsers_read_the_same_from_it(pairs: list[tuple[str, float]]) -> None:
-    parsed(Reading(metric, of(which), value) for which, value in pairs for metric in (GAUGE, COUNTER))
+    parsed(MetricReading(metric, of(which), value) for which, value in pairs for metric in (GAUGE, COUNTER))
 
 
 # ---------------------------------------------------------------------- budget
 
 
 def test_what_goes_first_is_what_is_not_about_devices_as_such() -> None:
-    assert rank(PROCESS_MEMORY) is Rank.PROCESS
-    assert rank(metric_of(NVLINK_LINKS[0])) is Rank.LINK
-    assert rank(ALLOCATION_INFO) is Rank.ALLOCATION
-    assert rank(metric_of(UTILIZATION)) is Rank.DEVICE
-    assert all(rank(metric) is Rank.CORE for metric in (m.DEVICE_INFO, m.DEVICE_UP, m.STATUS, m.BUSY, m.SAMPLES))
+    assert rank(PROCESS_MEMORY) is SeriesPriority.PROCESS
+    assert rank(metric_of(NVLINK_LINKS[0])) is SeriesPriority.LINK
+    assert rank(ALLOCATION_INFO) is SeriesPriority.ALLOCATION
+    assert rank(metric_of(UTILIZATION)) is SeriesPriority.DEVICE
+    assert all(
+        rank(metric) is SeriesPriority.CORE for metric in (m.DEVICE_INFO, m.DEVICE_UP, m.STATUS, m.BUSY, m.SAMPLES)
+    )
 
 
 def test_every_rank_but_allocation_is_that_of_some_metric_of_the_catalogue() -> None:
-    assert {rank(metric) for metric in METRICS} >= {Rank.CORE, Rank.DEVICE, Rank.GROUP, Rank.LINK}
+    assert {rank(metric) for metric in METRICS} >= {
+        SeriesPriority.CORE,
+        SeriesPriority.DEVICE,
+        SeriesPriority.GROUP,
+        SeriesPriority.LINK,
+    }
 
 
 TEXTS = st.sampled_from((b"", b"a", b"ab", b"b"))
-CANDIDATES = st.sets(st.builds(Candidate, st.sampled_from(Rank), st.integers(0, 3), TEXTS))
+CANDIDATES = st.sets(st.builds(Candidate, st.sampled_from(SeriesPriority), st.integers(0, 3), TEXTS))
 
 
 @given(CANDIDATES, st.integers(-1, 40))
@@ -213,16 +230,20 @@ def test_the_budget_holds_unless_the_core_alone_is_more_and_higher_ranks_go_firs
 ) -> None:
     gone = left_out(candidates, budget)
     kept = candidates - gone
-    core = {candidate for candidate in candidates if candidate.rank is Rank.CORE}
+    core = {candidate for candidate in candidates if candidate.rank is SeriesPriority.CORE}
     assert core <= kept
     assert len(kept) <= max(budget, len(core))
     assert not gone or len(kept) >= budget
     assert all(lost > held for lost in gone for held in kept)
 
 
-def crowd(n: int) -> list[Reading]:
-    processes = [Reading(PROCESS_MEMORY, {"hw.id": "GPU-a", "process.pid": str(pid)}, pid) for pid in range(n)]
-    return [*processes, Reading(metric_of(POWER), {"hw.id": "GPU-a"}, 1), Reading(m.DEVICE_UP, {"hw.id": "GPU-a"}, 1)]
+def crowd(n: int) -> list[MetricReading]:
+    processes = [MetricReading(PROCESS_MEMORY, {"hw.id": "GPU-a", "process.pid": str(pid)}, pid) for pid in range(n)]
+    return [
+        *processes,
+        MetricReading(metric_of(POWER), {"hw.id": "GPU-a"}, 1),
+        MetricReading(m.DEVICE_UP, {"hw.id": "GPU-a"}, 1),
+    ]
 
 
 def test_series_over_the_budget_are_left_out_counted_and_never_those_of_the_core() -> None:
@@ -253,7 +274,7 @@ def test_what_the_process_says_of_itself_is_within_the_budget_and_always_there()
 
 
 def test_the_same_series_are_left_out_whatever_the_order_of_readings() -> None:
-    def names(readings: list[Reading]) -> set[str]:
+    def names(readings: list[MetricReading]) -> set[str]:
         return set(parsed(readings, budget=20))
 
     assert names(crowd(50)) == names(crowd(50)[::-1])
@@ -263,9 +284,9 @@ def test_the_same_series_are_left_out_whatever_the_order_of_readings() -> None:
 
 
 def test_a_rendering_that_fails_leaves_the_next_one_whole() -> None:
-    sources = iter([None, [Reading(GAUGE, of("a"), 14)]])
+    sources = iter([None, [MetricReading(GAUGE, of("a"), 14)]])
 
-    def read() -> list[Reading]:
+    def read() -> list[MetricReading]:
         found = next(sources)
         if found is None:
             raise RuntimeError("no luck")
@@ -280,9 +301,9 @@ def test_a_rendering_that_fails_leaves_the_next_one_whole() -> None:
 def test_renderings_from_many_threads_while_series_come_and_go_are_each_whole() -> None:
     count = iter(range(10_000))
 
-    def read() -> list[Reading]:
+    def read() -> list[MetricReading]:
         n = next(count)
-        return [Reading(GAUGE, of(str(i)), n) for i in range(n % 7)]
+        return [MetricReading(GAUGE, of(str(i)), n) for i in range(n % 7)]
 
     exposition = Exposition(read, process=False)
 

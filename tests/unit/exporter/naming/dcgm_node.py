@@ -8,10 +8,10 @@ from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST
 from gpu_profile.catalogue.signals import INTEGRATED
 from gpu_profile.catalogue.xids import XIDS
-from gpu_profile_exporter.naming.dcgm import Dcgm
+from gpu_profile_exporter.naming.dcgm import DcgmNames
 from gpu_profile_exporter.naming.series import Naming, Series
 from gpu_profile_exporter.naming.sums import totals
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 DATA = Path(__file__).parents[3] / "data" / "dcgm"
 GPU = {
@@ -43,14 +43,14 @@ TEMPERATURE = metric_of(signal("temperature"))
 CORE = {"hw.sensor_location": "core"}
 
 
-def dcgm(*devices: Mapping[str, str], hostname: str = "node-7", hostname_label: str = "Hostname") -> Dcgm:
-    naming = Dcgm(hostname=hostname, hostname_label=hostname_label)
+def dcgm(*devices: Mapping[str, str], hostname: str = "node-7", hostname_label: str = "Hostname") -> DcgmNames:
+    naming = DcgmNames(hostname=hostname, hostname_label=hostname_label)
     naming.about({device["hw.id"]: device for device in devices or (GPU,)})
     return naming
 
 
-def nvlink(direction: str, value: float, hw_id: str = "GPU-11") -> Reading:
-    return Reading(metric_of(signal("nvlink_rx")), {"hw.id": hw_id, "network.io.direction": direction}, value)
+def nvlink(direction: str, value: float, hw_id: str = "GPU-11") -> MetricReading:
+    return MetricReading(metric_of(signal("nvlink_rx")), {"hw.id": hw_id, "network.io.direction": direction}, value)
 
 
 def every_reading(hw_id: str) -> Iterator[tuple[Metric, Mapping[str, str]]]:
@@ -68,7 +68,7 @@ def every_reading(hw_id: str) -> Iterator[tuple[Metric, Mapping[str, str]]]:
     for xid in XIDS:
         yield XID_ERRORS, {"hw.id": hw_id, "nvidia.gpu.xid": str(xid.code)}
     parts = [
-        Reading(metric_of(signal(key)), {"hw.id": hw_id, "network.io.direction": key}, 1.0)
+        MetricReading(metric_of(signal(key)), {"hw.id": hw_id, "network.io.direction": key}, 1.0)
         for key in ("nvlink_rx", "nvlink_tx")
     ]
     yield from ((reading.metric, reading.attributes) for reading in list(totals(parts))[2:])

@@ -10,7 +10,7 @@ from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.naming.dcgm_fields import DEFAULT_COUNTERS, measured
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.series import Naming
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 LABELS = 'gpu="3",UUID="GPU-11",device="nvidia3",modelName="H100",Hostname="node-7",DCGM_FI_DRIVER_VERSION="570"'
 
@@ -30,8 +30,8 @@ def write(path: Path, text: str) -> str:
 
 
 def exposition(naming: Naming) -> str:
-    readings = [Reading(metric, attributes, 1.0) for metric, attributes in every_reading("GPU-11")]
-    return Exposition(lambda: [Reading(m.DEVICE_INFO, GPU, 1), *readings], naming).render()[0].decode()
+    readings = [MetricReading(metric, attributes, 1.0) for metric, attributes in every_reading("GPU-11")]
+    return Exposition(lambda: [MetricReading(m.DEVICE_INFO, GPU, 1), *readings], naming).render()[0].decode()
 
 
 def test_the_same_metric_passes() -> None:

@@ -8,7 +8,7 @@ from gpu_profile.catalogue import METRICS, metric_of, signal
 from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue.samples import Device, DeviceKind
 from gpu_profile.catalogue.self_metrics import XID_ERRORS, XID_LAST
-from gpu_profile_exporter.naming.dcgm import Dcgm
+from gpu_profile_exporter.naming.dcgm import DcgmNames
 from gpu_profile_exporter.naming.dcgm_csv import parse_counters
 from gpu_profile_exporter.naming.dcgm_fields import CUMULATIVE_FIELDS, DEFAULT_FIELDS, SOURCES, measured
 from gpu_profile_exporter.naming.schemes import choose
@@ -129,7 +129,7 @@ def test_a_mig_instance_that_cannot_be_told_from_its_neighbours_has_no_series() 
 
 
 def test_a_device_of_which_nothing_was_told_has_no_series_until_it_is() -> None:
-    naming = Dcgm()
+    naming = DcgmNames()
     assert not naming.series(TEMPERATURE, {"hw.id": "GPU-11", **CORE})
     naming.about({"GPU-11": GPU})
     assert naming.series(TEMPERATURE, {"hw.id": "GPU-11", **CORE})
@@ -241,7 +241,7 @@ def test_no_two_series_are_the_same() -> None:
 def test_under_dcgms_names_alone_the_exporter_still_tells_of_itself_under_its_own() -> None:
     (series,) = dcgm().series(m.DRIVER_UP, {})
     assert series.family.name == "gpu_profile_driver_up"
-    assert not Dcgm(own=False).series(m.DRIVER_UP, {})
+    assert not DcgmNames(own=False).series(m.DRIVER_UP, {})
     assert not dcgm().series(m.DEVICE_UP, {"hw.id": "GPU-11"})
 
 

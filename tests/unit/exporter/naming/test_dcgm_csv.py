@@ -9,14 +9,14 @@ from unit.exporter.naming.dcgm_node import CORE, DATA, GPU, IDENTITY, TEMPERATUR
 from gpu_profile.catalogue import SIGNALS
 from gpu_profile.catalogue.group import DEFAULT_GROUPS, Group
 from gpu_profile.errors import UsageError
-from gpu_profile_exporter.naming.dcgm import Dcgm
+from gpu_profile_exporter.naming.dcgm import DcgmNames
 from gpu_profile_exporter.naming.dcgm_csv import parse_counters, read_counters
 from gpu_profile_exporter.naming.dcgm_fields import (
     DEFAULT_COUNTERS,
     DEFAULT_FIELDS,
     SOURCES,
-    Counters,
     Field,
+    FieldSelection,
     groups,
     measured,
 )
@@ -41,7 +41,7 @@ def test_a_file_as_dcgm_exporter_reads_it_is_taken_over_with_one_warning_for_eac
 
 
 def test_what_a_file_lists_is_all_that_is_published_with_its_help_and_its_type() -> None:
-    naming = Dcgm(counters=parse_counters('DCGM_FI_DEV_FB_TOTAL ,counter , "All, of it."', "c.csv"))
+    naming = DcgmNames(counters=parse_counters('DCGM_FI_DEV_FB_TOTAL ,counter , "All, of it."', "c.csv"))
     naming.about({"GPU-11": GPU})
     (series,) = everything(naming, "GPU-11")
     assert series.family == ("DCGM_FI_DEV_FB_TOTAL", "counter", "All, of it.", "")
@@ -50,7 +50,7 @@ def test_what_a_file_lists_is_all_that_is_published_with_its_help_and_its_type()
 
 def test_label_fields_become_labels_on_every_series_in_alphabetical_order() -> None:
     text = "DCGM_FI_DRIVER_VERSION,label,x\nDCGM_FI_DEV_VBIOS_VERSION,label,x\nDCGM_FI_DEV_GPU_TEMP,gauge,x"
-    naming = Dcgm(counters=parse_counters(text, "c.csv"))
+    naming = DcgmNames(counters=parse_counters(text, "c.csv"))
     naming.about({"GPU-11": GPU})
     (series,) = naming.series(TEMPERATURE, {"hw.id": "GPU-11", **CORE})
     assert series.labels[len(IDENTITY) :] == (
@@ -142,7 +142,7 @@ def test_any_text_is_a_selection_or_a_clear_error(text: str) -> None:
     try:
         counters = parse_counters(text, "c.csv")
     except UsageError as error:
-        counters, refusal = Counters(()), str(error)
+        counters, refusal = FieldSelection(()), str(error)
     if refusal:
         assert refusal.startswith("c.csv:")
         return
@@ -183,7 +183,7 @@ def test_a_selection_says_which_groups_must_be_read_for_it() -> None:
         Group.PIPES,
         Group.PCIE,
     }
-    assert groups(Counters(())) == frozenset()
+    assert groups(FieldSelection(())) == frozenset()
 
 
 def test_no_field_has_two_sources() -> None:

@@ -10,7 +10,7 @@ from gpu_profile.catalogue import metrics as m
 from gpu_profile.catalogue.signals import MEMORY_CONTROLLER, NVLINK_RX, NVLINK_TX, PCIE_RX, PCIE_TX, POWER
 from gpu_profile_exporter.naming.schemes import choose
 from gpu_profile_exporter.naming.semconv import Semconv, family
-from gpu_profile_exporter.naming.series import Family
+from gpu_profile_exporter.naming.series import TextFamily
 
 OTEL: dict[str, Any] = json.loads((Path(__file__).parents[3] / "data" / "otel_hw.json").read_text())
 HW = [metric for metric in METRICS if metric.otel.startswith("hw.")]
@@ -75,9 +75,9 @@ def test_a_scrape_has_the_names_that_the_collector_gives_to_a_push() -> None:
 
 
 def test_a_family_says_its_kind_its_unit_and_what_it_is() -> None:
-    assert family(m.BUSY) == Family("gpu_profile_busy_seconds_total", "counter", m.BUSY.brief, "seconds")
-    assert family(m.STATUS) == Family("hw_status", "gauge", m.STATUS.brief, "")
-    assert family(m.DEVICE_INFO) == Family("gpu_profile_device_info", "info", m.DEVICE_INFO.brief, "")
+    assert family(m.BUSY) == TextFamily("gpu_profile_busy_seconds_total", "counter", m.BUSY.brief, "seconds")
+    assert family(m.STATUS) == TextFamily("hw_status", "gauge", m.STATUS.brief, "")
+    assert family(m.DEVICE_INFO) == TextFamily("gpu_profile_device_info", "info", m.DEVICE_INFO.brief, "")
     assert family(m.REGION_DURATION).kind == "histogram"
     assert family(BY_NAME["hw.gpu.utilization"]).unit == "ratio"
 

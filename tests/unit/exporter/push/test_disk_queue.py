@@ -15,10 +15,10 @@ from support.push import killed
 
 from gpu_profile.errors import UsageError
 from gpu_profile.units import MIB
-from gpu_profile_exporter.push.disk_queue import MAGIC, DiskQueue, Record
+from gpu_profile_exporter.push.disk_queue import MAGIC, DiskQueue, QueuedItem
 
 
-def appended(queue: DiskQueue, content: bytes, items: int = 1) -> Record:
+def appended(queue: DiskQueue, content: bytes, items: int = 1) -> QueuedItem:
     record = queue.append(content, items, plain=True)
     assert record is not None
     return record
@@ -85,7 +85,7 @@ def test_files_are_removed_once_all_their_records_are_done(tmp_path: Path) -> No
 def test_what_is_taken_in_and_done_for_long_needs_no_more_room(tmp_path: Path) -> None:
     queue = DiskQueue(tmp_path, MIB)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    waiting: list[Record] = []
+    waiting: list[QueuedItem] = []
     for n in range(2_000):
         waiting.append(appended(queue, bytes(1_000)))
         if len(waiting) > 3:
@@ -314,7 +314,7 @@ def test_whatever_happens_what_waits_is_what_was_taken_and_is_not_done(operation
     with TemporaryDirectory() as name:
         directory = Path(name)
         queue = DiskQueue(directory, MIB // 4)
-        waiting: list[tuple[Record, bytes]] = []
+        waiting: list[tuple[QueuedItem, bytes]] = []
         for n, (what, size) in enumerate([*operations, ("kill", 0)]):
             if what == "append":
                 content = n.to_bytes(4, "little") * (size // 4)

@@ -21,7 +21,7 @@ from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.push import metrics as push_metrics
 from gpu_profile_exporter.push.batch import SCHEMA_URL, SCOPE
 from gpu_profile_exporter.push.metrics import FORGET_NS, MetricEncoder
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 ENERGY_METRIC = m.metric_of(ENERGY)
 UTILIZATION_METRIC = m.metric_of(UTILIZATION)
@@ -40,18 +40,18 @@ def encoder() -> MetricEncoder:
     return MetricEncoder(ENVELOPE, began_ns=START_NS)
 
 
-def pushed(encode: MetricEncoder, readings: list[Reading], now_ns: int) -> list[Metric]:
+def pushed(encode: MetricEncoder, readings: list[MetricReading], now_ns: int) -> list[Metric]:
     return [metric for batch in encode.batches(readings, now_ns) for metric in metrics_of(batch.unpacked())]
 
 
-def point(encode: MetricEncoder, reading: Reading, now_ns: int) -> NumberDataPoint:
+def point(encode: MetricEncoder, reading: MetricReading, now_ns: int) -> NumberDataPoint:
     """The only point that comes of one reading."""
     ((only,),) = [points_of(metric) for metric in pushed(encode, [reading], now_ns)]
     return only
 
 
-def energy(value: float, device: str = "GPU-a") -> Reading:
-    return Reading(ENERGY_METRIC, {"hw.id": device}, value)
+def energy(value: float, device: str = "GPU-a") -> MetricReading:
+    return MetricReading(ENERGY_METRIC, {"hw.id": device}, value)
 
 
 #: How the Collector's translator writes a unit; what stands in braces is left out, and "1" is special.
@@ -89,7 +89,7 @@ def translated_series(metrics: list[Metric]) -> dict[tuple[str, frozenset[tuple[
     }
 
 
-def scraped_series(readings: list[Reading]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def scraped_series(readings: list[MetricReading]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     text = Exposition(lambda: readings, process=False).render()[0].decode()
     found = {}
     for line in text.splitlines():
@@ -111,24 +111,24 @@ VALUES = st.floats(0, 1e15, allow_nan=False) | st.integers(0, 2**53).map(float) 
 
 
 @st.composite
-def any_readings(draw: st.DrawFn) -> list[Reading]:
+def any_readings(draw: st.DrawFn) -> list[MetricReading]:
     rows = draw(st.lists(st.sampled_from(ROWS), max_size=12))
     found = []
     for row in rows:
         names = [name for name in row.labels if draw(st.booleans())]
-        found.append(Reading(row, {name: draw(TEXT) for name in names}, draw(VALUES)))
+        found.append(MetricReading(row, {name: draw(TEXT) for name in names}, draw(VALUES)))
     return found
 
 
 @settings(max_examples=150)
 @given(any_readings())
-def test_what_is_pushed_is_after_the_collectors_translation_what_is_scraped(readings: list[Reading]) -> None:
+def test_what_is_pushed_is_after_the_collectors_translation_what_is_scraped(readings: list[MetricReading]) -> None:
     assert translated_series(pushed(encoder(), readings, second(1))) == scraped_series(readings)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.otel)
 def test_every_name_of_the_catalogue_is_the_collectors_translation_of_it(row: Row) -> None:
-    for metric in pushed(encoder(), [Reading(row, {}, 1.0)], second(1)):
+    for metric in pushed(encoder(), [MetricReading(row, {}, 1.0)], second(1)):
         assert translated(metric) == row.prometheus
         assert (metric.name, metric.unit, metric.description) == (row.otel, row.unit, row.brief)
 
@@ -147,9 +147,9 @@ def test_counters_are_monotonic_cumulative_sums_updowncounters_sums_and_the_rest
     hw = {"hw.id": "GPU-a"}
     readings = [
         energy(1),
-        Reading(MEMORY, hw, 2),
-        Reading(UTILIZATION_METRIC, hw, 0.5),
-        Reading(m.DEVICE_INFO, {**hw, "hw.name": "H100"}, 1),
+        MetricReading(MEMORY, hw, 2),
+        MetricReading(UTILIZATION_METRIC, hw, 0.5),
+        MetricReading(m.DEVICE_INFO, {**hw, "hw.name": "H100"}, 1),
     ]
     counter, updown, gauge, info = pushed(encoder(), readings, second(3))
     cumulative = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -166,7 +166,7 @@ def test_counters_are_monotonic_cumulative_sums_updowncounters_sums_and_the_rest
 
 def test_a_counter_of_ours_starts_when_the_process_began_to_count() -> None:
     encode, hw = encoder(), {"hw.id": "GPU-a"}
-    for ours in (Reading(m.BUSY, hw, 4), Reading(m.ACTIVITY, {**hw, m.UNIT: "sm"}, 4)):
+    for ours in (MetricReading(m.BUSY, hw, 4), MetricReading(m.ACTIVITY, {**hw, m.UNIT: "sm"}, 4)):
         assert point(encode, ours, second(15)).start_time_unix_nano == START_NS
         assert point(encode, ours, second(30)).start_time_unix_nano == START_NS
 
@@ -181,9 +181,9 @@ def test_a_counter_that_the_driver_keeps_starts_with_its_first_point() -> None:
 def test_a_counter_that_went_back_starts_anew_at_the_point_before(row: Row) -> None:
     encode, of = encoder(), {"hw.id": "GPU-a"}
     for at, value in ((15, 100.0), (30, 130.0)):
-        point(encode, Reading(row, of, value), second(at))
-    assert point(encode, Reading(row, of, 5.0), second(45)).start_time_unix_nano == second(30)
-    assert point(encode, Reading(row, of, 5.0), second(60)).start_time_unix_nano == second(30)
+        point(encode, MetricReading(row, of, value), second(at))
+    assert point(encode, MetricReading(row, of, 5.0), second(45)).start_time_unix_nano == second(30)
+    assert point(encode, MetricReading(row, of, 5.0), second(60)).start_time_unix_nano == second(30)
 
 
 def test_the_reset_of_one_series_is_not_the_others() -> None:
@@ -198,7 +198,7 @@ def test_the_reset_of_one_series_is_not_the_others() -> None:
 def test_a_gauge_that_falls_is_no_reset() -> None:
     encode = encoder()
     for at, value in ((15, 9e9), (30, 1e9)):
-        found = point(encode, Reading(MEMORY, {"hw.id": "GPU-a"}, value), second(at))
+        found = point(encode, MetricReading(MEMORY, {"hw.id": "GPU-a"}, value), second(at))
     assert found.start_time_unix_nano == START_NS
 
 
@@ -215,7 +215,7 @@ def test_a_series_that_is_away_for_long_is_forgotten() -> None:
     encode = encoder()
     point(encode, energy(5.0), second(15))
     later = second(16) + 2 * FORGET_NS
-    pushed(encode, [Reading(m.DRIVER_UP, {}, 1)], later)
+    pushed(encode, [MetricReading(m.DRIVER_UP, {}, 1)], later)
     assert point(encode, energy(6.0), later + NS_PER_S).start_time_unix_nano == later + NS_PER_S
 
 
@@ -235,7 +235,7 @@ def test_a_node_with_many_series_is_pushed_in_requests_that_collectors_take(
 ) -> None:
     monkeypatch.setattr(push_metrics, "MOST_BYTES", 4_000)
     metrics = [UTILIZATION_METRIC, MEMORY, ENERGY_METRIC][:rows]
-    readings = [Reading(row, {"hw.id": f"GPU-{i:04}"}, i) for row in metrics for i in range(300)]
+    readings = [MetricReading(row, {"hw.id": f"GPU-{i:04}"}, i) for row in metrics for i in range(300)]
     batches = encoder().batches(readings, second(1))
     assert len(batches) > rows
     assert all(len(batch.unpacked()) < 5_000 for batch in batches)
@@ -251,6 +251,6 @@ def test_a_hostile_label_spoils_no_other_series(text: str) -> None:
 
 
 def test_a_batch_that_waits_takes_a_fraction_of_its_size() -> None:
-    readings = [Reading(UTILIZATION_METRIC, {"hw.id": f"GPU-{i}"}, i / 100) for i in range(800)]
+    readings = [MetricReading(UTILIZATION_METRIC, {"hw.id": f"GPU-{i}"}, i / 100) for i in range(800)]
     (batch,) = encoder().batches(readings, second(1))
     assert len(batch.packed) * 4 < len(batch.unpacked())

@@ -15,7 +15,7 @@ from gpu_profile.errors import UsageError
 from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.push import Endpoint, Pusher
-from gpu_profile_exporter.readings.readings import Reading
+from gpu_profile_exporter.readings.readings import MetricReading
 
 
 class World:
@@ -36,9 +36,9 @@ class World:
             rng=random.Random(3),  # noqa: S311 - a test's
         )
 
-    def read(self) -> Iterable[Reading]:
+    def read(self) -> Iterable[MetricReading]:
         self.value += 1
-        yield Reading(m.BUSY, {"hw.id": "GPU-a"}, self.value)
+        yield MetricReading(m.BUSY, {"hw.id": "GPU-a"}, self.value)
 
     def run(self, seconds: float) -> None:
         end = self.clock.now_ns() + int(seconds * NS_PER_S)
@@ -154,7 +154,7 @@ def test_a_reading_that_fails_is_told_once_and_the_next_push_is_tried(
 ) -> None:
     good = world.pusher._read
 
-    def fail() -> Iterable[Reading]:
+    def fail() -> Iterable[MetricReading]:
         raise ZeroDivisionError
 
     world.pusher._read = fail
@@ -189,7 +189,7 @@ def test_a_round_that_was_missed_is_not_made_up_for(world: World, endpoint: Http
 
 def test_when_it_stops_it_reads_and_pushes_a_last_time(endpoint: HttpEndpoint) -> None:
     pusher = Pusher(
-        lambda: [Reading(m.BUSY, {"hw.id": "GPU-a"}, 4.0)],
+        lambda: [MetricReading(m.BUSY, {"hw.id": "GPU-a"}, 4.0)],
         metrics=Endpoint(url=endpoint.url),
         logs=Endpoint(url=endpoint.url.replace("metrics", "logs")),
         interval_s=3600,

@@ -23,7 +23,7 @@ from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.reader import child, counting, intake, presence, processes, readers, whereabouts
 from gpu_profile_exporter.reader.listening import LISTEN_S, Listening
 from gpu_profile_exporter.reader.readers import Readers
-from gpu_profile_exporter.reader.settings import Settings
+from gpu_profile_exporter.reader.settings import ReaderSettings
 from gpu_profile_exporter.reader.whereabouts import Where, Whereabouts
 
 TICK_S = 0.05
@@ -91,7 +91,7 @@ def sequence(seed: int, gpus: int, seconds: float, count: int) -> list[Fault]:
 class Virtual(FakeProcess):
     """A process of the keeper's that runs here, step by step."""
 
-    def __init__(self, settings: Settings, machine: "Machine") -> None:
+    def __init__(self, settings: ReaderSettings, machine: "Machine") -> None:
         self.word = Whereabouts.create()
         super().__init__(settings, machine.time)
         self.machine = machine
@@ -206,7 +206,7 @@ class Machine:
         """The GPUs that cannot be read."""
         return {fault.gpu for fault in self.active("gpu_removed", "gpu_lost", "hang")}
 
-    def _spawn(self, settings: Settings) -> Virtual:
+    def _spawn(self, settings: ReaderSettings) -> Virtual:
         self.made.append(Virtual(settings, self))
         return self.made[-1]
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from gpu_profile.catalogue import SIGNALS, Signal
 from gpu_profile.catalogue.samples import Device
-from gpu_profile_exporter.reader.process import Process
-from gpu_profile_exporter.reader.settings import Settings
+from gpu_profile_exporter.reader.process import ReaderProcess
+from gpu_profile_exporter.reader.settings import ReaderSettings
 from gpu_profile_exporter.reader.whereabouts import Where
 from gpu_profile_exporter.reader.wire import Message
 
@@ -29,9 +29,9 @@ class Time:
 
 
 class FakeProcess:
-    """What the keeper is given instead of a `Process`; a test sets what it would show."""
+    """What the keeper is given instead of a `ReaderProcess`; a test sets what it would show."""
 
-    def __init__(self, settings: Settings, time: Time) -> None:
+    def __init__(self, settings: ReaderSettings, time: Time) -> None:
         self.settings = settings
         self.key = settings.key
         self.only = settings.only
@@ -62,7 +62,7 @@ class FakeProcess:
             raise self.error
 
     def reads(self, index: int | None) -> bool:
-        return Process.reads(self, index)  # type: ignore[arg-type]
+        return ReaderProcess.reads(self, index)  # type: ignore[arg-type]
 
     def order_only(self, index: int) -> None:
         self.key = self.only = index

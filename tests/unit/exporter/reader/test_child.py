@@ -17,9 +17,9 @@ from gpu_profile.errors import GpuBackendError, StaleLibraryError
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader import child
-from gpu_profile_exporter.reader.child import SEND_S, Outbox, Reading, run
+from gpu_profile_exporter.reader.child import SEND_S, Outbox, ReaderLoop, run
 from gpu_profile_exporter.reader.marked import OPEN_S, READ_S
-from gpu_profile_exporter.reader.settings import LISTENER, Settings
+from gpu_profile_exporter.reader.settings import LISTENER, ReaderSettings
 from gpu_profile_exporter.reader.whereabouts import Whereabouts
 from gpu_profile_exporter.reader.wire import Incoming, Message, send
 
@@ -49,8 +49,8 @@ class Child:
         self.error: Exception | None = None
         self.where = Whereabouts.create()
         monkeypatch.setattr(child, "open_driver", self._open)
-        made = Settings("nvml", 0.1, ("core",), False, -1, -1, -1, **settings)  # type: ignore[arg-type]
-        self.reading = Reading(made, self.where, self.clock)
+        made = ReaderSettings("nvml", 0.1, ("core",), False, -1, -1, -1, **settings)  # type: ignore[arg-type]
+        self.reading = ReaderLoop(made, self.where, self.clock)
 
     def _open(self, _: str, *, enter: Callable[[int], bool], **__: object) -> Driver:
         if self.error is not None:
@@ -225,8 +225,10 @@ def test_listing_a_gpu_may_take_long_once(made: Child, monkeypatch: pytest.Monke
 
 
 def test_settings_survive_their_way_over_the_command_line() -> None:
-    settings = Settings("simulated:/a b", 0.5, ("core", "links"), True, 3, 4, 5, only=2, leave=(0, 7), other=LISTENER)
-    assert Settings.of(settings.text()) == settings
+    settings = ReaderSettings(
+        "simulated:/a b", 0.5, ("core", "links"), True, 3, 4, 5, only=2, leave=(0, 7), other=LISTENER
+    )
+    assert ReaderSettings.of(settings.text()) == settings
 
 
 class Wires:
@@ -235,7 +237,7 @@ class Wires:
     def __init__(self, where: Whereabouts, other: int | None = None) -> None:
         self.fd, out = os.pipe()
         orders, self.orders = os.pipe()
-        settings = Settings("none", 0.1, ("core",), False, out, orders, os.dup(where.fd), other=other)
+        settings = ReaderSettings("none", 0.1, ("core",), False, out, orders, os.dup(where.fd), other=other)
         self.thread = threading.Thread(target=run, args=(settings,), daemon=True)
         self.ends = [self.fd, self.orders, out, orders]
         self.thread.start()

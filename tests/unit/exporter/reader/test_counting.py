@@ -11,7 +11,7 @@ from gpu_profile.driver import simulated
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader import counting as module
-from gpu_profile_exporter.reader.counting import COUNT_S, SHARE, Counting
+from gpu_profile_exporter.reader.counting import COUNT_S, SHARE, DeviceCounting
 from gpu_profile_exporter.reader.presence import listed
 from gpu_profile_exporter.reader.whereabouts import Whereabouts
 
@@ -33,15 +33,15 @@ to_s = 40
 
 
 @pytest.fixture
-def counting(tmp_path: Path, clock: FakeClock) -> Iterator[Counting]:
+def counting(tmp_path: Path, clock: FakeClock) -> Iterator[DeviceCounting]:
     simulated.create(tmp_path / "node", NODE, clock=clock)
     where = Whereabouts.create()
     with simulated.installed(tmp_path / "node", clock=clock):
-        yield Counting(where, clock)
+        yield DeviceCounting(where, clock)
     where.close()
 
 
-def run(counting: Counting, clock: FakeClock, seconds: float) -> list[tuple[float, int]]:
+def run(counting: DeviceCounting, clock: FakeClock, seconds: float) -> list[tuple[float, int]]:
     """When how many were counted."""
     start, found = clock.now_ns(), []
     while clock.now_ns() < start + nanoseconds(seconds):
@@ -52,7 +52,7 @@ def run(counting: Counting, clock: FakeClock, seconds: float) -> list[tuple[floa
 
 
 def test_a_gpu_that_goes_and_comes_is_counted_soon_and_nvml_is_stopped_in_between(
-    counting: Counting, clock: FakeClock
+    counting: DeviceCounting, clock: FakeClock
 ) -> None:
     found = run(counting, clock, 50)
     changes = [found[0]] + [now for before, now in pairwise(found) if before[1] != now[1]]
@@ -65,7 +65,7 @@ def test_a_gpu_that_goes_and_comes_is_counted_soon_and_nvml_is_stopped_in_betwee
 
 
 def test_where_starting_nvml_costs_much_it_is_rarely_done(
-    counting: Counting, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    counting: DeviceCounting, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "process_time_ns", iter(range(0, 10**12, nanoseconds(0.1))).__next__)
     assert len(run(counting, clock, 300)) == round(300 * SHARE / 0.1)

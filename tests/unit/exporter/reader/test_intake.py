@@ -10,14 +10,14 @@ from gpu_profile.testing import START_NS, FakeClock
 from gpu_profile.units import NS_PER_S
 from gpu_profile_exporter.reader import intake
 from gpu_profile_exporter.reader.intake import Intake
-from gpu_profile_exporter.reader.settings import Settings
+from gpu_profile_exporter.reader.settings import ReaderSettings
 
 A, B = Device("GPU-a", index=0, name="A"), Device("GPU-b", index=1)
 SLICE = Device("MIG-b", parent="GPU-b", kind=DeviceKind.MIG, index=1)
 
 
 def reader(only: int | None = None, leave: tuple[int, ...] = ()) -> FakeProcess:
-    return FakeProcess(Settings("nvml", 0.1, (), False, -1, -1, -1, only, leave), Time())
+    return FakeProcess(ReaderSettings("nvml", 0.1, (), False, -1, -1, -1, only, leave), Time())
 
 
 class Kept(Intake):

@@ -14,11 +14,11 @@ from unit.exporter.reader.pipes import Time
 from gpu_profile_exporter.reader import launcher as module
 from gpu_profile_exporter.reader.forking import LAUNCHER_NAME
 from gpu_profile_exporter.reader.launcher import ANSWER_S, Launcher
-from gpu_profile_exporter.reader.process import Process
-from gpu_profile_exporter.reader.processes import Processes
-from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, Settings
+from gpu_profile_exporter.reader.process import ReaderProcess
+from gpu_profile_exporter.reader.processes import ReaderProcesses
+from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, ReaderSettings
 
-SETTINGS = Settings("none", 0.1, (), False, -1, -1, -1)
+SETTINGS = ReaderSettings("none", 0.1, (), False, -1, -1, -1)
 NAMES = {HOME: "gpu-reader", LISTENER: "gpu-listener", COUNTER: "gpu-counter"}
 
 
@@ -27,14 +27,16 @@ class Node:
 
     def __init__(self) -> None:
         self.launcher = Launcher()
-        self.readers: list[Process] = []
+        self.readers: list[ReaderProcess] = []
 
-    def ask(self, *, other: int | None = None) -> Process:
+    def ask(self, *, other: int | None = None) -> ReaderProcess:
         """A reader that was asked for."""
-        self.readers.append(Process(Settings("none", 0.1, (), False, -1, -1, -1, other=other), self.launcher))
+        self.readers.append(
+            ReaderProcess(ReaderSettings("none", 0.1, (), False, -1, -1, -1, other=other), self.launcher)
+        )
         return self.readers[-1]
 
-    def reader(self, *, other: int | None = None) -> Process:
+    def reader(self, *, other: int | None = None) -> ReaderProcess:
         """A reader that runs."""
         reader = self.ask(other=other)
         assert until(lambda: reader.exit_code is None and reader.pid and name(reader.pid) != LAUNCHER_NAME, "it runs")
@@ -74,11 +76,11 @@ def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-def speaks(reader: Process) -> bool:
+def speaks(reader: ReaderProcess) -> bool:
     return until(lambda: any(reader.messages()), "it says something") and reader.exit_code is None
 
 
-def hung_up(reader: Process) -> bool:
+def hung_up(reader: ReaderProcess) -> bool:
     return not list(reader.messages()) and reader.hung_up
 
 
@@ -227,7 +229,7 @@ def test_why_no_reader_can_be_started_is_told_until_one_can(tmp_path: Path, monk
     (full := tmp_path / "full").touch()
     (tmp_path / "sitecustomize.py").write_text(FORK.format(file=os.fspath(full)))
     monkeypatch.syspath_prepend(tmp_path)
-    processes = Processes(None, lambda _: SETTINGS)
+    processes = ReaderProcesses(None, lambda _: SETTINGS)
     processes.want(HOME)
     assert processes.start(0.0) == ""
     (reader,) = processes

@@ -10,7 +10,7 @@ from gpu_profile.driver import simulated
 from gpu_profile.testing import FakeClock
 from gpu_profile.units import nanoseconds
 from gpu_profile_exporter.reader.listening import LISTEN_S, Listening
-from gpu_profile_exporter.reader.settings import LISTENER, Settings
+from gpu_profile_exporter.reader.settings import LISTENER, ReaderSettings
 from gpu_profile_exporter.reader.whereabouts import Whereabouts
 from gpu_profile_exporter.reader.wire import Message
 
@@ -36,7 +36,7 @@ class Listener:
         self.clock = clock
         self.node = simulated.create(directory / "node", NODE + "".join(faults), clock=clock)
         self.where = Whereabouts.create()
-        settings = Settings(f"simulated:{self.node}", 0.1, (), False, -1, -1, -1, other=LISTENER)
+        settings = ReaderSettings(f"simulated:{self.node}", 0.1, (), False, -1, -1, -1, other=LISTENER)
         self.listening = Listening(settings, self.where, clock)
 
     def run(self, seconds: float) -> list[Message]:

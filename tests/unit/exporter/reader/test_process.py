@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpu_profile_exporter.reader.launcher import Launcher, module_paths
-from gpu_profile_exporter.reader.process import Process
-from gpu_profile_exporter.reader.settings import Settings
+from gpu_profile_exporter.reader.process import ReaderProcess
+from gpu_profile_exporter.reader.settings import ReaderSettings
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_module_in_the_working_directory_is_not_executed(elsewhere: Path) -> None:
     launcher = Launcher()
-    reader = Process(Settings("none", 0.1, (), False, -1, -1, -1), launcher)
+    reader = ReaderProcess(ReaderSettings("none", 0.1, (), False, -1, -1, -1), launcher)
     try:
         deadline = time.monotonic() + 60
         while not (heard := list(reader.messages())) and reader.exit_code is None and time.monotonic() < deadline:

@@ -18,7 +18,7 @@ from gpu_profile_exporter.reader.presence import REVIVE_S, STALE_S, UNREAD_S
 from gpu_profile_exporter.reader.processes import LONGEST_PAUSE_S
 from gpu_profile_exporter.reader.readers import LOOK_S, PATIENCE_S, SILENT_S, Readers
 from gpu_profile_exporter.reader.registrations import REGISTER_PAUSE_S
-from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, Settings
+from gpu_profile_exporter.reader.settings import COUNTER, HOME, LISTENER, ReaderSettings
 from gpu_profile_exporter.reader.whereabouts import DRIVER, EVENTS, Where
 from gpu_profile_exporter.reader.wire import WireError
 
@@ -42,7 +42,7 @@ class Keeper:
         self.readers = Readers("nvml", clock=FakeClock(), spawn=self._spawn)  # type: ignore[arg-type]
         self.turn()
 
-    def _spawn(self, settings: Settings) -> FakeProcess:
+    def _spawn(self, settings: ReaderSettings) -> FakeProcess:
         if self.refuse is not None:
             raise self.refuse
         self.started.append(FakeProcess(settings, self.time))

@@ -12,12 +12,12 @@ from unit.exporter.reader.pipes import FakeProcess, Time, a_round, about, state
 from gpu_profile.catalogue.samples import Event, Sample
 from gpu_profile.catalogue.signals import ENERGY, PCIE_RX, TEMPERATURE
 from gpu_profile.driver.node.reader import RingReader
-from gpu_profile.driver.node.table import Table, TableFile
+from gpu_profile.driver.node.table import TableFile, TimelineTable
 from gpu_profile.errors import UsageError
 from gpu_profile.testing import FakeClock
 from gpu_profile_exporter.reader.intake import Intake
 from gpu_profile_exporter.reader.ring import RETRY_NS, DeviceRing
-from gpu_profile_exporter.reader.settings import Settings
+from gpu_profile_exporter.reader.settings import ReaderSettings
 from gpu_profile_exporter.reader.timeline import NodeTimeline, TimelineOptions
 from gpu_profile_exporter.reader.wire import Message
 
@@ -97,13 +97,13 @@ class Kept:
         self.clock, self.folder = clock, folder
         self.timeline = NodeTimeline(TimelineOptions(folder, **place), interval_s=0.1, clock=clock)  # type: ignore[arg-type]
         self.intake = Intake(interval_s=0.1, clock=clock, timeline=self.timeline)
-        self.reader = FakeProcess(Settings("nvml", 0.1, (), False, -1, -1, -1), Time())
+        self.reader = FakeProcess(ReaderSettings("nvml", 0.1, (), False, -1, -1, -1), Time())
 
     def say(self, *messages: object) -> None:
         for message in messages:
             self.intake.take(self.reader, message)  # type: ignore[arg-type]
 
-    def table(self) -> Table:
+    def table(self) -> TimelineTable:
         self.timeline._touch_due = 0.0
         self.intake.keep_timeline()
         return TableFile(self.folder).read()
@@ -238,7 +238,7 @@ def test_after_a_step_of_the_clock_files_that_are_written_to_stay(
 
 def test_samples_that_arrive_by_pipe_need_no_timeline(clock: FakeClock) -> None:
     intake = Intake(interval_s=0.1, clock=clock)
-    reader = FakeProcess(Settings("nvml", 0.1, (), False, -1, -1, -1), Time())
+    reader = FakeProcess(ReaderSettings("nvml", 0.1, (), False, -1, -1, -1), Time())
     for message in (OPEN, about(GPU, TEMPERATURE), ("file", GPU.uuid, "a.ring"), a_round()):
         intake.take(reader, message)  # type: ignore[arg-type]
     intake.keep_timeline()

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_profile_exporter.exposition.exposition import Exposition
 from gpu_profile_exporter.reader import processes, usage
-from gpu_profile_exporter.reader.processes import Processes
+from gpu_profile_exporter.reader.processes import ReaderProcesses
 from gpu_profile_exporter.reader.readers import Readers
 
 
@@ -48,7 +48,7 @@ def test_open_files_are_counted_exactly() -> None:
     assert after == before + 5
 
 
-class Running(Processes):
+class Running(ReaderProcesses):
     """These processes."""
 
     def __init__(self, pids: list[int]) -> None:

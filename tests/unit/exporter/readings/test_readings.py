@@ -24,7 +24,7 @@ from gpu_profile.catalogue.xids import XIDS
 from gpu_profile.history.ledger import Ledger
 from gpu_profile.sampling.sampler import Sampler
 from gpu_profile.testing import FakeClock
-from gpu_profile_exporter.readings.readings import Identity, Reading, readings
+from gpu_profile_exporter.readings.readings import Identity, MetricReading, readings
 
 A = Device("GPU-a", index=0, name="NVIDIA A", memory_bytes=80 << 30)
 MIG = Device("MIG-c", parent="GPU-a", kind=DeviceKind.MIG, index=0, name="NVIDIA A MIG 1g", memory_bytes=10 << 30)
@@ -39,7 +39,7 @@ def node(*devices: Device, values: dict[Signal, int] = VALUES) -> tuple[Sampler,
     return sampler, clock, driver
 
 
-def values(found: list[Reading], name: str) -> dict[tuple[str, str], float]:
+def values(found: list[MetricReading], name: str) -> dict[tuple[str, str], float]:
     return {
         (r.attributes.get("hw.id", ""), r.attributes.get("nvidia.gpu.xid", "")): r.value
         for r in found

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.servers import MovedLoop
 
-from gpu_profile_exporter.server.auth import SHARE, WAITING, Busy, Passwords, basic, bcrypt_check
+from gpu_profile_exporter.server.auth import SHARE, WAITING, ChecksPending, Passwords, basic, bcrypt_check
 
 ALICE = b"$2b$04$hYSuf45icwxDc2Jg/62M2O6cL2mn6SHs3.8WmUC/0z5Zo0U9GDdv2"
 COST_S = 0.06
@@ -167,7 +167,7 @@ def test_above_the_limit_one_is_refused_for_each_that_comes(bench: Bench) -> Non
     guesses = [bench.send("alice", str(n)) for n in range(WAITING + 10)]
     bench.rest(WAITING)
     found = answers(guesses)
-    assert (found.count(False), found.count(Busy)) == (WAITING + 1, 9)
+    assert (found.count(False), found.count(ChecksPending)) == (WAITING + 1, 9)
 
 
 def test_a_scraper_elsewhere_waits_for_no_guesser(bench: Bench) -> None:
@@ -182,7 +182,7 @@ def test_a_scraper_of_the_guessers_own_host_gets_in_by_asking_again(bench: Bench
     for n in range(WAITING + 10):
         bench.send("alice", str(n))
     refused = bench.send("alice", "secret", patience_s=10)
-    assert type(refused.exception()) is Busy
+    assert type(refused.exception()) is ChecksPending
     for n in range(1000):
         bench.send("alice", f"more {n}")
     again = bench.send("alice", "secret", patience_s=10)
@@ -195,7 +195,7 @@ def test_who_has_no_time_to_wait_is_told_and_finds_the_verdict_later(bench: Benc
         bench.send("alice", str(n))
     early = bench.send("alice", "secret", patience_s=0.1)
     bench.loop.advance(0.11)
-    assert type(early.exception()) is Busy
+    assert type(early.exception()) is ChecksPending
     bench.rest(9)
     assert bench.send("alice", "secret").result()
 

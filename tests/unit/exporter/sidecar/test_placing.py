@@ -8,7 +8,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from support.otlp_traces import add_attributes
 
 from gpu_profile.catalogue.samples import Device
-from gpu_profile.driver.node.table import NodeDevice, Table, parse
+from gpu_profile.driver.node.table import NodeDevice, TimelineTable, parse
 from gpu_profile.errors import GpuBackendError
 from gpu_profile_exporter.sidecar.placing import Holders, NodePlacement
 
@@ -28,13 +28,13 @@ class File:
     """A table that a test puts there."""
 
     def __init__(self, *devices: NodeDevice) -> None:
-        self.table: Table | None = None
+        self.table: TimelineTable | None = None
         self.put(*devices)
 
     def put(self, *devices: NodeDevice) -> None:
-        self.table = Table(0.1, 600.0, "nvml", "1", "", False, "", devices, ())
+        self.table = TimelineTable(0.1, 600.0, "nvml", "1", "", False, "", devices, ())
 
-    def read(self) -> Table:
+    def read(self) -> TimelineTable:
         if self.table is None:
             raise GpuBackendError("gone")
         return self.table

@@ -7,7 +7,7 @@ import pytest
 from gpu_profile.history.timeline import Ints
 from gpu_profile.join.unmixing.active_time import ActiveTime, TabledTime, concurrency
 from gpu_profile.join.unmixing.activities import Pieces
-from gpu_profile.join.unmixing.probes import TAIL_NS, Kind
+from gpu_profile.join.unmixing.probes import TAIL_NS, ProbeKind
 from gpu_profile.units import NS_PER_S
 
 T0 = 1_700_000_000 * NS_PER_S
@@ -48,7 +48,7 @@ def test_what_coincides_is_shared_equally_and_the_rest_is_alone() -> None:
 def test_what_an_execution_begins_with_fades_and_is_summed_up_over_executions() -> None:
     time = active((1, 0, 2_000_000), (2, 2_000_000, 9_000_000), (1, 10_000_000, 10_500_000))
     moments = np.array([0, 1_000_000, 2_000_000, 5_000_000, 9_500_000, 10_200_000, 12_000_000])
-    found = time.varied(moments, np.array([-1, 0, 1]))[1][Kind.START]
+    found = time.varied(moments, np.array([-1, 0, 1]))[1][ProbeKind.START]
 
     def faded(since_ns: float) -> float:
         at = (np.arange(10_000) + 0.5) / 10_000 * since_ns

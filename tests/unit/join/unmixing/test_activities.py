@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from gpu_profile.join.unmixing.activities import MOST_DEEP, Activities, Activity, Segment, pieces, segments
+from gpu_profile.join.unmixing.activities import MOST_DEEP, Activities, DeviceExecution, Segment, pieces, segments
 from gpu_profile.units import NS_PER_S
 
 T0 = 1_700_000_000 * NS_PER_S
 
 
-def activity(key: str, start: int, end: int | None, parent: str | None = None) -> Activity:
-    return Activity(key, parent, f"region {key}", start, end)
+def activity(key: str, start: int, end: int | None, parent: str | None = None) -> DeviceExecution:
+    return DeviceExecution(key, parent, f"region {key}", start, end)
 
 
 def keys(cuts: list[Segment]) -> list[tuple[int, int, str]]:
@@ -78,7 +78,7 @@ def test_children_that_overlap_leave_their_parent_what_neither_covers() -> None:
 # ---------------------------------------------------------------------- activities as columns
 
 
-def columns_of(runs: list[Activity], until: int = 100) -> Activities:
+def columns_of(runs: list[DeviceExecution], until: int = 100) -> Activities:
     return Activities.of(runs, {a.region: i for i, a in enumerate(runs)}.__getitem__, until)
 
 
@@ -89,7 +89,7 @@ def test_without_activities_there_are_no_pieces() -> None:
 
 def test_each_region_is_asked_for_its_column_once_in_order_of_appearance() -> None:
     asked: list[str] = []
-    runs = [Activity(i, None, f"r{i % 7}", 0, 1) for i in range(20)]
+    runs = [DeviceExecution(i, None, f"r{i % 7}", 0, 1) for i in range(20)]
     found = Activities.of(runs, lambda region: asked.append(region) or len(asked), 1)  # type: ignore[func-returns-value]
     assert asked == [f"r{i}" for i in range(7)]
     assert found.columns.tolist() == [1 + i % 7 for i in range(20)]

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from gpu_profile.join.unmixing.equations import Equations, packed, unpacked
-from gpu_profile.join.unmixing.probes import Kind, Probe
+from gpu_profile.join.unmixing.probes import Probe, ProbeKind
 
-PROBES = (Probe(Kind.LENGTH, 1), Probe(Kind.LENGTH, 2), Probe(Kind.LAG))
+PROBES = (Probe(ProbeKind.LENGTH, 1), Probe(ProbeKind.LENGTH, 2), Probe(ProbeKind.LAG))
 
 
 def windows(seed: int, n: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.history.timeline import Timeline
 from gpu_profile.join.unmixing.design import Windows
-from gpu_profile.join.unmixing.family import Family
+from gpu_profile.join.unmixing.family import SignalFamily
 
 
 def counted(growths: list[int], every_ms: int = 100) -> Timeline:
@@ -32,7 +32,7 @@ def averaged(milliwatts: list[int]) -> Timeline:
     return result
 
 
-def fetched(family: Family, times: list[int]) -> Windows:
+def fetched(family: SignalFamily, times: list[int]) -> Windows:
     """What fetching at these times, in ms, gives in all."""
     return Windows.joined([family.fetch(T0 + ms * MS)[0] for ms in times])
 
@@ -43,14 +43,14 @@ def lengths(windows: Windows) -> list[int]:
 
 @pytest.mark.parametrize("times", [[2000], [500, 800, 1000, 2000], list(range(0, 2001, 50))])
 def test_a_counter_that_was_stuck_has_one_window_for_all_of_that_time(times: list[int]) -> None:
-    found = fetched(Family(counted([10] * 5 + [0, 0, 0, 40] + [10] * 5), (rows.ENERGY,), T0), times)
+    found = fetched(SignalFamily(counted([10] * 5 + [0, 0, 0, 40] + [10] * 5), (rows.ENERGY,), T0), times)
     assert lengths(found) == [100] * 5 + [400] + [100] * 5
     assert found.masses[:, 0] == pytest.approx([0.01] * 5 + [0.04] + [0.01] * 5)
 
 
 def test_a_counter_that_was_stuck_for_half_a_minute_has_one_window_for_that_too() -> None:
     """What was measured is neither lost nor told of the last ten seconds alone."""
-    family = Family(counted([10] * 10 + [0] * 299 + [3000] + [10] * 10), (rows.ENERGY,), T0)
+    family = SignalFamily(counted([10] * 10 + [0] * 299 + [3000] + [10] * 10), (rows.ENERGY,), T0)
     found = fetched(family, list(range(1000, 33_000, 1000)))
     assert lengths(found) == [100] * 10 + [30_000] + [100] * 10
     assert found.masses[10, 0] == pytest.approx(3.0)
@@ -58,12 +58,12 @@ def test_a_counter_that_was_stuck_for_half_a_minute_has_one_window_for_that_too(
 
 
 def test_a_counter_that_is_read_faster_than_it_is_renewed_is_not_stuck() -> None:
-    family = Family(counted([0, 0, 0, 0, 10] * 8, every_ms=20), (rows.ENERGY,), T0)
+    family = SignalFamily(counted([0, 0, 0, 0, 10] * 8, every_ms=20), (rows.ENERGY,), T0)
     assert lengths(fetched(family, [800])) == [100] * 8
 
 
 def test_a_counter_that_is_renewed_each_second_is_not_stuck() -> None:
-    family = Family(counted(([0] * 9 + [100]) * 20), (rows.ENERGY,), T0)
+    family = SignalFamily(counted(([0] * 9 + [100]) * 20), (rows.ENERGY,), T0)
     # When it did not grow is a part of what shows its timing.
     assert lengths(fetched(family, [10_000, 20_000])) == [200] * 100
 
@@ -72,13 +72,13 @@ def test_windows_that_are_not_next_to_each_other_are_not_one() -> None:
     timeline = counted([10, 0])
     # The process had no reader for a while: what the counter grew by meanwhile is in no window.
     timeline.append([Sample(rows.ENERGY, T0 + 900 * MS, T0 + 900 * MS, 500)])
-    found = fetched(Family(timeline, (rows.ENERGY,), T0), [900])
+    found = fetched(SignalFamily(timeline, (rows.ENERGY,), T0), [900])
     assert set(lengths(found)) <= {100, 800}
 
 
 @given(st.lists(st.sampled_from([0, 0, 7, 13]), max_size=60), st.lists(st.integers(0, 6500), max_size=6))
 def test_no_growth_is_lost_and_no_time_before_the_last_of_it(growths: list[int], times: list[int]) -> None:
-    family = Family(counted(growths), (rows.ENERGY,), T0)
+    family = SignalFamily(counted(growths), (rows.ENERGY,), T0)
     found = fetched(family, [*sorted(times), 6500])
     grew = np.flatnonzero(growths)
     assert float(found.masses.sum()) == pytest.approx(sum(growths) / 1000)
@@ -88,7 +88,9 @@ def test_no_growth_is_lost_and_no_time_before_the_last_of_it(growths: list[int],
 
 
 def test_a_power_reading_that_repeats_the_one_before_counts_for_the_total_alone() -> None:
-    family = Family(averaged([200_000, 201_000, 199_000] * 5 + [199_000, 199_000, 203_000]), (rows.POWER_AVERAGE,), T0)
+    family = SignalFamily(
+        averaged([200_000, 201_000, 199_000] * 5 + [199_000, 199_000, 203_000]), (rows.POWER_AVERAGE,), T0
+    )
     found = fetched(family, [900, 1500, 1800])
     assert len(found.ends) == 16
     assert family.n == 18
@@ -96,13 +98,13 @@ def test_a_power_reading_that_repeats_the_one_before_counts_for_the_total_alone(
 
 
 def test_a_device_that_always_draws_the_same_keeps_its_windows() -> None:
-    family = Family(averaged([200_000] * 30), (rows.POWER_AVERAGE,), T0)
+    family = SignalFamily(averaged([200_000] * 30), (rows.POWER_AVERAGE,), T0)
     assert len(fetched(family, [1000, 2000, 3000]).ends) >= 27
 
 
 def test_readings_in_whole_watts_that_are_equal_by_chance_keep_their_windows() -> None:
     watts = np.random.default_rng(1).integers(195, 205, 300)
     timeline = averaged([int(each) for each in watts])
-    found = fetched(Family(timeline, (rows.POWER_AVERAGE,), T0), [10_000, 20_000, 30_000])
+    found = fetched(SignalFamily(timeline, (rows.POWER_AVERAGE,), T0), [10_000, 20_000, 30_000])
     assert (np.diff(watts) == 0).sum() > 20
     assert len(found.ends) > 295

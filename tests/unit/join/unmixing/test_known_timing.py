@@ -19,18 +19,18 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.activities import DeviceExecution
 from gpu_profile.join.unmixing.design import Windows
 from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.expected import CONTRADICTED, Expected, Known
+from gpu_profile.join.unmixing.expected import CONTRADICTED, DevicePrior, SensorPrior
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.probes import Kind, Prior
+from gpu_profile.join.unmixing.probes import Prior, ProbeKind
 from gpu_profile.join.unmixing.unmix import LOCK_STEP, Fit
 from gpu_profile.units import NS_PER_S
 
 MS = 1_000_000
 COUNTER, POWER = SAMPLED[0], SAMPLED[-1]
-H200 = Known.of_board("NVIDIA H200")
+H200 = DevicePrior.of_board("NVIDIA H200")
 LOOP: dict[str, Any] = {"fixed": True, "count": 3, "jitter": 0.05}
 
 
@@ -39,12 +39,14 @@ def run_of(seed: int, sensors: Sequence[Sensor] = (COUNTER, POWER), seconds: flo
     return Case(changed(made, duty=1.0), tuple(sensors), seconds, seed).run()
 
 
-def pool_of(run: Run, known: Known = H200, samples: Sequence[Sample] | None = None, *, exact: bool = True) -> Pool:
+def pool_of(
+    run: Run, known: DevicePrior = H200, samples: Sequence[Sample] | None = None, *, exact: bool = True
+) -> Pool:
     """A pool that has taken all of a run in; `exact`: the device itself stamped all work."""
     timeline = Timeline(DEVICE, [signal for _, signal, _, _ in run.readings], capacity=20_000)
     timeline.append(samples_of(run.readings) if samples is None else samples)
     pool = Pool(timeline, start_ns=T0, known=known)
-    activities = [Activity(span.id, None, span.name, span.start_ns, span.end_ns) for span in spans_of(run)]
+    activities = [DeviceExecution(span.id, None, span.name, span.start_ns, span.end_ns) for span in spans_of(run)]
     for activity in activities:
         pool.count(activity.region, marked=int(exact))
     pool.advance(activities, T0 + round(run.case.seconds * NS_PER_S), final=True)
@@ -126,8 +128,10 @@ def test_what_regions_used_is_a_part_of_what_the_counter_counted() -> None:
     assert total + rest.total == pytest.approx((counted[-1] - counted[0]) * rows.ENERGY.quantum, rel=0.01)
 
 
-@pytest.mark.parametrize("known", [Known(), Known.of_board("NVIDIA A100-SXM4-80GB"), Known.of_board("")])
-def test_where_nothing_is_known_of_them_they_are_not_taken_in(known: Known) -> None:
+@pytest.mark.parametrize(
+    "known", [DevicePrior(), DevicePrior.of_board("NVIDIA A100-SXM4-80GB"), DevicePrior.of_board("")]
+)
+def test_where_nothing_is_known_of_them_they_are_not_taken_in(known: DevicePrior) -> None:
     pool = pool_of(run_of(1, seconds=4.0), known)
     assert pool.joined == [rows.ENERGY]
     assert rows.POWER not in pool.pooled("r0").rates
@@ -240,7 +244,7 @@ def test_what_is_known_is_contradicted_by_what_draws_it_out_of_its_own_spread(
     fit = Fit(Equations())
     monkeypatch.setattr(fit, "correction", lambda _: -off_ms)
     monkeypatch.setattr(fit, "uncertainty", lambda _: doubt_ms)
-    assert fit.contradicts(Prior({Kind.WINDOW: 1.02}, 0.0)) is contradicts
+    assert fit.contradicts(Prior({ProbeKind.WINDOW: 1.02}, 0.0)) is contradicts
 
 
 def test_a_contradiction_stands_once_windows_of_it_are_gone() -> None:
@@ -259,9 +263,9 @@ def test_a_contradiction_stands_once_windows_of_it_are_gone() -> None:
 
 
 def test_a_calibration_goes_before_what_holds_for_the_board() -> None:
-    def calibrated(signal: Signal) -> Expected:
+    def calibrated(signal: Signal) -> SensorPrior:
         kept = {"period_ms": [20, 0], "lag_ms": [12, 0.1], "window_ms": [30, 4], "shape": "exponential"}
-        return Expected.of(signal, kept)
+        return SensorPrior.of(signal, kept)
 
     found = calibrated(rows.POWER)
     assert (found.behind_stamps.period_ns, found.behind_stamps.lag_ns, found.behind_stamps.window_ns) == (
@@ -271,10 +275,10 @@ def test_a_calibration_goes_before_what_holds_for_the_board() -> None:
     )
     assert found.prior is not None
     spreads = found.prior.spreads_ms
-    assert spreads[Kind.WINDOW] == pytest.approx(4 / 1.96, rel=0.01)
-    assert spreads[Kind.LAG] == pytest.approx(0.5 / 1.96, rel=0.01), "stamps of work are off too"
+    assert spreads[ProbeKind.WINDOW] == pytest.approx(4 / 1.96, rel=0.01)
+    assert spreads[ProbeKind.LAG] == pytest.approx(0.5 / 1.96, rel=0.01), "stamps of work are off too"
     assert calibrated(rows.ENERGY).prior is None, "its phase is looked for"
     mine = replace(POWER, lag_ms=12.0, window_ms=30.0)
-    pool = pool_of(run_of(4, [COUNTER, mine]), Known({rows.POWER: found}))
+    pool = pool_of(run_of(4, [COUNTER, mine]), DevicePrior({rows.POWER: found}))
     assert pool.unexpected == []
     assert np.isfinite([pool.pooled(name).rates[rows.POWER].half_width for name in pool.regions]).all()

@@ -8,11 +8,11 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, PCIE_RX, POWER_AVERAGE, SM, TENSOR
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activity
-from gpu_profile.join.unmixing.expected import Known
+from gpu_profile.join.unmixing.activities import DeviceExecution
+from gpu_profile.join.unmixing.expected import DevicePrior
 from gpu_profile.join.unmixing.mixture import Mixture
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.region_columns import Attribution
+from gpu_profile.join.unmixing.region_columns import RegionColumns
 from gpu_profile.join.unmixing.sensor import FINE_STEPS_NS
 from gpu_profile.join.unmixing.timings import lagging, renewing, shapes, stepping
 from gpu_profile.units import NS_PER_S
@@ -173,7 +173,8 @@ def test_counters_that_are_read_at_the_call_have_no_timing_to_look_for() -> None
         quanta += (i % 2) * 5000
         timeline.append([Sample(PCIE_RX, T0 + (i + 1) * 100 * MS, T0 + (i + 1) * 100 * MS, quanta)])
     active = [
-        Activity(i, None, "copy" if i % 2 else "wait", T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS) for i in range(40)
+        DeviceExecution(i, None, "copy" if i % 2 else "wait", T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS)
+        for i in range(40)
     ]
     pool.advance(active, T0 + 4 * NS_PER_S, final=True)
     rates = [pool.pooled(name).rates[PCIE_RX] for name in ("copy", "wait")]
@@ -189,7 +190,7 @@ def test_before_its_timing_was_looked_for_a_counter_has_no_rate_and_time_shares_
     for i in range(14):
         a = T0 + i * 100 * MS
         timeline.append([Sample(GRAPHICS, a, a + 100 * MS, 10_000 * (i % 2))])
-        active.append(Activity(i, None, "work", a, a + (20 + 60 * (i % 2)) * MS))
+        active.append(DeviceExecution(i, None, "work", a, a + (20 + 60 * (i % 2)) * MS))
     pool.advance(active, T0 + 2000 * MS)
     pooled = pool.pooled("work")
     assert pooled.rates[GRAPHICS].reason == "too few samples (14)"
@@ -201,8 +202,8 @@ def test_before_its_timing_was_looked_for_a_counter_has_no_rate_and_time_shares_
 # ---------------------------------------------------------------------- what is fetched
 
 
-def single(signals: list[Signal], start_ns: int = T0) -> tuple[Timeline, Mixture, Attribution]:
-    timeline, attribution = Timeline(DEVICE, signals, capacity=1000), Attribution()
+def single(signals: list[Signal], start_ns: int = T0) -> tuple[Timeline, Mixture, RegionColumns]:
+    timeline, attribution = Timeline(DEVICE, signals, capacity=1000), RegionColumns()
     mixture = Mixture(
         timeline,
         tuple(signals),
@@ -211,7 +212,7 @@ def single(signals: list[Signal], start_ns: int = T0) -> tuple[Timeline, Mixture
         regions=attribution.regions,
         joint=attribution.joint,
         stamps=attribution.stamps,
-        known=Known(),
+        known=DevicePrior(),
     )
     return timeline, mixture, attribution
 

@@ -8,7 +8,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.activities import DeviceExecution
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
 from gpu_profile.units import NS_PER_S
@@ -83,7 +83,9 @@ def test_executions_and_active_time_are_those_that_were_fed() -> None:
 def test_a_region_around_others_is_rated_with_them_and_charged_without_them() -> None:
     world = World()
     end = T0 + world.seconds * NS_PER_S
-    world.activities = [a._replace(parent="all") for a in world.activities] + [Activity("all", None, "all", T0, end)]
+    world.activities = [a._replace(parent="all") for a in world.activities] + [
+        DeviceExecution("all", None, "all", T0, end)
+    ]
     pool = world.run(10)
     around, inside = pool.pooled("all"), [pool.pooled(name) for name in NAMES]
     assert around.inclusive_s == pytest.approx(world.seconds)
@@ -102,7 +104,7 @@ def test_a_loop_in_lock_step_gives_no_rate_but_still_counts_what_was_used() -> N
         a = T0 + i * 100 * MS
         pool.timeline.append([Sample(rows.GRAPHICS, a, a + 100 * MS, 5000)])
     loop = [
-        Activity((i, part), None, part, T0 + i * 50 * MS + offset * MS, T0 + i * 50 * MS + (offset + 20) * MS)
+        DeviceExecution((i, part), None, part, T0 + i * 50 * MS + offset * MS, T0 + i * 50 * MS + (offset + 20) * MS)
         for i in range(400)
         for part, offset in (("forward", 0), ("backward", 25))
     ]
@@ -157,7 +159,7 @@ def test_estimates_add_up_to_what_was_measured_too() -> None:
 
 def test_a_device_that_tells_nothing_has_no_rates_and_no_shares() -> None:
     pool = Pool(Timeline(DEVICE), start_ns=T0)
-    pool.advance([Activity(1, None, "r", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
+    pool.advance([DeviceExecution(1, None, "r", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
     pool.count("r")
     pooled = pool.pooled("r")
     assert (dict(pooled.rates), pooled.busy_s, pooled.energy_j, pooled.memory_max) == ({}, None, None, None)
@@ -170,7 +172,7 @@ def test_a_device_that_tells_nothing_has_no_rates_and_no_shares() -> None:
 
 def test_columns_without_samples_give_no_shares_either() -> None:
     pool = Pool(Timeline(DEVICE, [rows.GRAPHICS, rows.ENERGY, rows.MEMORY_USED]), start_ns=T0)
-    pool.advance([Activity(1, None, "r", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
+    pool.advance([DeviceExecution(1, None, "r", T0, T0 + NS_PER_S)], T0 + NS_PER_S)
     pooled = pool.pooled("r")
     assert (pooled.busy_s, pooled.energy_j, pooled.memory_max) == (None, None, None)
     assert pool.counted("r", rows.GRAPHICS) is None
@@ -180,7 +182,7 @@ def test_columns_without_samples_give_no_shares_either() -> None:
 def test_a_region_that_no_window_has_met_yet_has_no_estimate() -> None:
     world = World(seconds=5)
     pool = world.run(10)
-    late = Activity("late", None, "late", pool.frontier_ns, pool.frontier_ns + NS_PER_S)
+    late = DeviceExecution("late", None, "late", pool.frontier_ns, pool.frontier_ns + NS_PER_S)
     pool.advance([late], pool.frontier_ns + NS_PER_S)
     assert pool.pooled("late").busy_s is None
     assert pool.pooled("late").energy_j is None
@@ -252,7 +254,7 @@ def test_beyond_the_most_regions_the_rest_are_other_and_counted() -> None:
     many = MOST_REGIONS + 36
     each = 10 * MS
     pool.advance(
-        [Activity(i, None, f"n{i}", T0 + i * each, T0 + (i + 1) * each) for i in range(many)], T0 + many * each
+        [DeviceExecution(i, None, f"n{i}", T0 + i * each, T0 + (i + 1) * each) for i in range(many)], T0 + many * each
     )
     for i in range(many):
         pool.count(f"n{i}")
@@ -274,7 +276,7 @@ def test_a_slice_of_less_than_half_a_second_waits_unless_it_is_the_last() -> Non
 
 def test_time_that_was_taken_in_is_not_taken_in_again() -> None:
     pool = Pool(Timeline(DEVICE, [rows.GRAPHICS]), start_ns=T0)
-    still = [Activity(1, None, "r", T0 - NS_PER_S, None)]
+    still = [DeviceExecution(1, None, "r", T0 - NS_PER_S, None)]
     for until in (2, 1, 2, 3):
         pool.advance(still, T0 + until * NS_PER_S)
     assert pool.frontier_ns == T0 + 3 * NS_PER_S
@@ -283,7 +285,7 @@ def test_time_that_was_taken_in_is_not_taken_in_again() -> None:
 
 def test_an_execution_without_work_on_the_device_is_counted_without_time() -> None:
     pool = Pool(Timeline(DEVICE, [rows.GRAPHICS]), start_ns=T0)
-    pool.advance([Activity(1, None, "r", T0 + MS, T0 + MS)], T0 + NS_PER_S)
+    pool.advance([DeviceExecution(1, None, "r", T0 + MS, T0 + MS)], T0 + NS_PER_S)
     pool.count("r")
     assert (pool.pooled("r").executions, pool.pooled("r").active_s) == (1, 0.0)
 
@@ -296,7 +298,10 @@ def test_the_most_memory_during_a_region_is_found_in_slices_of_any_size(slices: 
     pool = Pool(Timeline(DEVICE, [rows.MEMORY_USED], capacity=100), start_ns=T0)
     for i, mib in enumerate([100, 100, 900, 100, 100, 100, 100, 5000, 5000, 100, 100]):
         pool.timeline.append([Sample(rows.MEMORY_USED, T0 + i * NS_PER_S, T0 + i * NS_PER_S, mib)])
-    spans = [Activity(1, None, "early", T0, T0 + 4 * NS_PER_S), Activity(2, None, "late", T0 + 6 * NS_PER_S, None)]
+    spans = [
+        DeviceExecution(1, None, "early", T0, T0 + 4 * NS_PER_S),
+        DeviceExecution(2, None, "late", T0 + 6 * NS_PER_S, None),
+    ]
     for i in range(slices):
         pool.advance(spans, T0 + 10 * NS_PER_S * (i + 1) // slices)
     assert pool.pooled("early").memory_max == 900 << 20
@@ -306,5 +311,5 @@ def test_the_most_memory_during_a_region_is_found_in_slices_of_any_size(slices: 
 def test_a_region_between_two_readings_has_the_memory_of_the_last_one() -> None:
     pool = Pool(Timeline(DEVICE, [rows.MEMORY_USED]), start_ns=T0)
     pool.timeline.append([Sample(rows.MEMORY_USED, T0, T0, 300)])
-    pool.advance([Activity(1, None, "r", T0 + MS, T0 + 2 * MS)], T0 + NS_PER_S)
+    pool.advance([DeviceExecution(1, None, "r", T0 + MS, T0 + 2 * MS)], T0 + NS_PER_S)
     assert pool.pooled("r").memory_max == 300 << 20

@@ -9,8 +9,8 @@ from support.worlds import BUSY, DEVICE, MS, NAMES, T0, World, known
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, MEMORY_USED, PCIE_RX, UTILIZATION
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activities, Activity
-from gpu_profile.join.unmixing.expected import Expected, Known
+from gpu_profile.join.unmixing.activities import Activities, DeviceExecution
+from gpu_profile.join.unmixing.expected import DevicePrior, SensorPrior
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
 from gpu_profile.join.unmixing.sensor import Sensor
@@ -75,11 +75,11 @@ def test_a_stamp_that_is_far_in_the_future_costs_no_more_than_a_bounded_number_o
         take(activities, between)
 
     pool.attribution.take = counted  # type: ignore[method-assign]
-    pool.advance([Activity(1, None, "r", T0, None)], future)
+    pool.advance([DeviceExecution(1, None, "r", T0, None)], future)
     assert pool.frontier_ns == future
     assert steps <= 5001
     # The clock comes back: nothing counts twice, and shares of time stay shares.
-    pool.advance([Activity(1, None, "r", T0, None)], T0 + 10 * NS_PER_S)
+    pool.advance([DeviceExecution(1, None, "r", T0, None)], T0 + 10 * NS_PER_S)
     assert (pool.frontier_ns, pool.set_back) == (T0 + 10 * NS_PER_S, 1)
     assert 0 <= pool.coverage(GRAPHICS) <= 1
 
@@ -87,15 +87,16 @@ def test_a_stamp_that_is_far_in_the_future_costs_no_more_than_a_bounded_number_o
 # ---------------------------------------------------------------------- the 64 busiest
 
 
-def crowd(pool: Pool, seconds: range, late: str, carried: int = 0) -> Iterator[Activity]:
+def crowd(pool: Pool, seconds: range, late: str, carried: int = 0) -> Iterator[DeviceExecution]:
     """Each second 64 small regions of 5 ms each, and `late` for a third of the time, which is three times as busy."""
     for second in seconds:
         at = T0 + second * NS_PER_S
         active = [
-            Activity((second, i), None, f"n{i}", at + i * 5 * MS, at + (i + 1) * 5 * MS) for i in range(MOST_REGIONS)
+            DeviceExecution((second, i), None, f"n{i}", at + i * 5 * MS, at + (i + 1) * 5 * MS)
+            for i in range(MOST_REGIONS)
         ]
         if late:
-            active.append(Activity((second, late), None, late, at + 400 * MS, at + 700 * MS))
+            active.append(DeviceExecution((second, late), None, late, at + 400 * MS, at + 700 * MS))
         for i in range(10):
             a = at + i * 100 * MS
             busy = 0.3 + 0.6 * (late != "" and 4 <= i < 7)
@@ -136,7 +137,7 @@ def test_a_region_that_comes_late_and_is_the_busiest_gets_its_own_equations_and_
 def test_whoever_leaves_is_in_other_with_everything_it_had(step_s: int) -> None:
     pool = Pool(Timeline(DEVICE, [GRAPHICS, MEMORY_USED], capacity=10_000), start_ns=T0)
     before: dict[str, float] = {}
-    activities: list[Activity] = []
+    activities: list[DeviceExecution] = []
     swapped = False
     # Too short for the search: with 64 regions that takes a while.
     for second in range(0, 16, step_s):
@@ -170,7 +171,7 @@ def test_a_million_names_take_a_bounded_amount_of_memory() -> None:
         names = [f"n{second}-{i}" for i in range(each)]
         step = NS_PER_S // each
         pool.advance(
-            [Activity(name, None, name, at + i * step, at + (i + 1) * step) for i, name in enumerate(names)],
+            [DeviceExecution(name, None, name, at + i * step, at + (i + 1) * step) for i, name in enumerate(names)],
             at + NS_PER_S,
         )
         for name in names:
@@ -200,7 +201,7 @@ def test_two_streams_have_rates_alone_that_are_not_those_of_the_device_shared() 
             length, pause = int(rng.integers(5, 30)), int(rng.integers(5, 60))
             busy[stream, at : at + length] = 1
             end = min(at + length, until // grid)
-            activities.append(Activity((name, at), None, name, T0 + at * grid, T0 + end * grid))
+            activities.append(DeviceExecution((name, at), None, name, T0 + at * grid, T0 + end * grid))
             at += length + pause
     # Alone they keep the device busy for 0.5 and 0.3; together it is full at 0.6.
     use = np.where(busy.all(axis=0), 0.6, busy[0] * 0.5 + busy[1] * 0.3)
@@ -236,12 +237,12 @@ def test_without_company_nothing_is_said_to_be_alone() -> None:
 def test_the_memory_of_a_region_that_leaves_goes_to_the_rest_and_not_to_who_comes() -> None:
     pool = Pool(Timeline(DEVICE, [MEMORY_USED], capacity=100), start_ns=T0)
     pool.timeline.append([Sample(MEMORY_USED, T0, T0, 5000)])
-    first = [Activity(i, None, f"n{i}", T0 + i * MS, T0 + (i + 1 + (i > 0)) * MS) for i in range(MOST_REGIONS)]
+    first = [DeviceExecution(i, None, f"n{i}", T0 + i * MS, T0 + (i + 1 + (i > 0)) * MS) for i in range(MOST_REGIONS)]
     pool.advance(first, T0 + NS_PER_S)
     for second in range(1, 4):
         at = T0 + second * NS_PER_S
         pool.timeline.append([Sample(MEMORY_USED, at, at, 7)])
-        pool.advance([Activity(f"x{second}", None, "late", at, at + 900 * MS)], at + NS_PER_S)
+        pool.advance([DeviceExecution(f"x{second}", None, "late", at, at + 900 * MS)], at + NS_PER_S)
     late, other = pool.pooled("late"), pool.pooled(OTHER)
     assert late.region == "late"
     assert late.memory_max == 7 << 20
@@ -253,7 +254,7 @@ def test_a_better_source_that_never_reads_anything_silences_nobody() -> None:
     pool = Pool(timeline, start_ns=T0)
     for i in range(50):
         timeline.append([Sample(UTILIZATION, T0 + i * 100 * MS, T0 + (i + 1) * 100 * MS, 40)])
-    pool.advance([Activity(1, None, "r", T0, None)], T0 + 5 * NS_PER_S, final=True)
+    pool.advance([DeviceExecution(1, None, "r", T0, None)], T0 + 5 * NS_PER_S, final=True)
     assert pool.busy_source() is UTILIZATION
     assert known(pool.pooled("r").busy_s) + known(pool.rest(UTILIZATION)) == pytest.approx(2.0, rel=0.15)
 
@@ -264,7 +265,10 @@ def test_a_pool_of_a_long_time_takes_as_long_for_the_last_minute_as_for_the_firs
     for second in range(0, 1200, 10):
         at = T0 + second * NS_PER_S
         pool.advance(
-            [Activity((second, i), None, f"r{i % 3}", at + i * 50 * MS, at + (i + 1) * 50 * MS) for i in range(200)],
+            [
+                DeviceExecution((second, i), None, f"r{i % 3}", at + i * 50 * MS, at + (i + 1) * 50 * MS)
+                for i in range(200)
+            ],
             at + 10 * NS_PER_S,
         )
         sizes.append(len(pool.attribution._recent.starts) + pool.attribution.fresh)
@@ -286,7 +290,8 @@ def metered(lengths_s: list[float], *, lost: range = range(0), running: bool = F
     edges = np.array([0.0, *(edge for span in spans for edge in span), at + 10])
     drawn = np.concatenate(([0.0], np.cumsum(np.diff(edges) * np.where(np.arange(len(edges) - 1) % 2, 400.0, 90.0))))
     activities = [
-        Activity(i, None, "work", T0 + round(a * NS_PER_S), T0 + round(b * NS_PER_S)) for i, (a, b) in enumerate(spans)
+        DeviceExecution(i, None, "work", T0 + round(a * NS_PER_S), T0 + round(b * NS_PER_S))
+        for i, (a, b) in enumerate(spans)
     ]
     if running:
         activities[-1] = activities[-1]._replace(end_ns=None)
@@ -328,7 +333,10 @@ def test_what_was_metered_of_a_region_that_leaves_goes_to_the_rest() -> None:
 
 def test_a_device_that_is_not_trusted_gives_no_pooled_rate() -> None:
     world = World(1)
-    trusted, doubted = world.run(10), world.run(10, known=Known(untrusted="pooled numbers of this GPU are not trusted"))
+    trusted, doubted = (
+        world.run(10),
+        world.run(10, known=DevicePrior(untrusted="pooled numbers of this GPU are not trusted")),
+    )
     assert trusted.pooled("r0").rates[GRAPHICS].reason == ""
     rate = doubted.pooled("r0").rates[GRAPHICS]
     assert (rate.reason, rate.half_width) == ("pooled numbers of this GPU are not trusted", np.inf)
@@ -340,7 +348,7 @@ def test_a_device_that_is_not_trusted_gives_no_pooled_rate() -> None:
 
 def test_readings_that_contradict_a_calibration_are_told_of() -> None:
     world = World(1)
-    wrong = Expected(Sensor(lag_ns=700 * MS), MS, MS)
-    right = Expected(Sensor(), MS, MS)
-    assert world.run(10, known=Known({GRAPHICS: wrong})).unexpected == [GRAPHICS]
-    assert world.run(10, known=Known({GRAPHICS: right})).unexpected == []
+    wrong = SensorPrior(Sensor(lag_ns=700 * MS), MS, MS)
+    right = SensorPrior(Sensor(), MS, MS)
+    assert world.run(10, known=DevicePrior({GRAPHICS: wrong})).unexpected == [GRAPHICS]
+    assert world.run(10, known=DevicePrior({GRAPHICS: right})).unexpected == []

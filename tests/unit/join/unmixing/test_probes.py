@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.polynomial import Legendre
 
-from gpu_profile.join.unmixing.probes import PHASES, Gaps, Kind, choose
+from gpu_profile.join.unmixing.probes import PHASES, Gaps, ProbeKind, choose
 
 MS = 1_000_000
 
 
 @pytest.mark.parametrize("kind", PHASES)
-def test_what_varies_within_an_execution_is_nothing_over_all_of_it(kind: Kind) -> None:
+def test_what_varies_within_an_execution_is_nothing_over_all_of_it(kind: ProbeKind) -> None:
     integral = PHASES[kind]
     assert integral(0.0) == pytest.approx(0.0, abs=1e-12)
     assert integral(1.0) == pytest.approx(0.0, abs=1e-12)
@@ -29,7 +29,7 @@ def test_the_ways_to_vary_within_an_execution_are_orthogonal_and_end_at_one() ->
     assert products == pytest.approx(np.diag(1 / (2 * np.arange(1, len(PHASES) + 1) + 1)), abs=1e-4)
 
 
-def level(kind: Kind, length_ms: float) -> float:
+def level(kind: ProbeKind, length_ms: float) -> float:
     """By how much nobody's power differs, of 1, in a pause of this length that is followed by work and by no more."""
     starts = np.array([0, round((length_ms + 1) * MS)])
     gaps = Gaps(starts, np.array([round(length_ms * MS), starts[1]]))
@@ -39,22 +39,25 @@ def level(kind: Kind, length_ms: float) -> float:
 
 @given(st.floats(0.01, 1e5))
 def test_power_goes_from_one_level_to_the_next_over_a_tenfold_length(length_ms: float) -> None:
-    for kind, shortest_ms in ((Kind.GAP, 1), (Kind.PAUSE, 10), (Kind.REST, 100)):
+    for kind, shortest_ms in ((ProbeKind.GAP, 1), (ProbeKind.PAUSE, 10), (ProbeKind.REST, 100)):
         expected = min(1.0, max(0.0, float(np.log10(length_ms / shortest_ms))))
         assert level(kind, length_ms) == pytest.approx(expected, abs=1e-4)
 
 
 def test_pauses_of_nobody_may_be_heavy_between_light_ones() -> None:
     """Nothing below 1 ms, an unmarked region at 10 ms, nothing again in a pause of seconds."""
-    told = {ms: np.array([level(kind, ms) for kind in (Kind.GAP, Kind.PAUSE)]) @ [1.0, -1.0] for ms in (0.5, 10, 5000)}
+    told = {
+        ms: np.array([level(kind, ms) for kind in (ProbeKind.GAP, ProbeKind.PAUSE)]) @ [1.0, -1.0]
+        for ms in (0.5, 10, 5000)
+    }
     assert told == pytest.approx({0.5: 0.0, 10: 1.0, 5000: 0.0})
 
 
 def test_of_executions_that_are_short_beside_the_window_two_degrees_are_enough() -> None:
     lengths = np.array([0.0, 0.09, 0.11, 3.0])
     chosen = choose(np.array([1.0, 1.0, 1.0, 1.0]), lengths, window=False)
-    assert {probe.column for probe in chosen if probe.kind is Kind.BEND} == {1, 2, 3}
-    for kind in (Kind.THIRD, Kind.FOURTH):
+    assert {probe.column for probe in chosen if probe.kind is ProbeKind.BEND} == {1, 2, 3}
+    for kind in (ProbeKind.THIRD, ProbeKind.FOURTH):
         assert {probe.column for probe in chosen if probe.kind is kind} == {2, 3}
 
 
@@ -63,6 +66,6 @@ def test_what_a_short_execution_does_in_finer_detail_moves_a_reading_by_little(b
     """Of an execution that works from `begin` to `end` and is cut by a window's edge, as a share of the window."""
     at, short = np.linspace(0, 1, 2001), 0.1
     power = np.where((at >= begin) & (at < end), 1 / (end - begin), 0.0)
-    for degree, kind in ((3, Kind.THIRD), (4, Kind.FOURTH)):
+    for degree, kind in ((3, ProbeKind.THIRD), (4, ProbeKind.FOURTH)):
         coefficient = (2 * degree + 1) * np.trapezoid(power * Legendre.basis(degree, domain=[0, 1])(at), at)
         assert abs(coefficient * PHASES[kind](at)).max() * short < 0.01

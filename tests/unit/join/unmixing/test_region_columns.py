@@ -7,9 +7,9 @@ import pytest
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.catalogue.signals import GRAPHICS
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activities, Activity, Named
+from gpu_profile.join.unmixing.activities import Activities, DeviceExecution, Named
 from gpu_profile.join.unmixing.pooling import Pool
-from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER, Attribution
+from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER, RegionColumns
 from gpu_profile.units import NS_PER_S
 
 ALL = 1_000_000
@@ -17,18 +17,18 @@ ALL = 1_000_000
 
 def activity(
     region: str, start: int, end: int | None, parent: str | None = None, *, key: str | None = None
-) -> Activity:
-    return Activity(key or region, parent, region, start, end)
+) -> DeviceExecution:
+    return DeviceExecution(key or region, parent, region, start, end)
 
 
-def take(known: Attribution, activities: Sequence[Activity], start: int, end: int) -> None:
+def take(known: RegionColumns, activities: Sequence[DeviceExecution], start: int, end: int) -> None:
     known.watch(Named.of(activities, end), start, end)
     known.take(Activities.of(activities, known.column, end).during(start, end))
 
 
-def full(*, length: int = 1) -> Attribution:
+def full(*, length: int = 1) -> RegionColumns:
     """As many regions as have room, one after the other, the first of them the longest by a little."""
-    known = Attribution()
+    known = RegionColumns()
     runs = [activity(f"r{i}", i * 2 * length, i * 2 * length + length + (i == 0)) for i in range(MOST_REGIONS)]
     take(known, runs, 0, 2 * length * MOST_REGIONS)
     return known
@@ -38,33 +38,33 @@ def ticks(seconds: float) -> int:
     return round(seconds * NS_PER_S)
 
 
-def told(known: Attribution, regions: Iterable[str]) -> dict[str, int]:
+def told(known: RegionColumns, regions: Iterable[str]) -> dict[str, int]:
     return {region: ticks(known.active_s(region)) for region in regions}
 
 
-def total(known: Attribution) -> int:
+def total(known: RegionColumns) -> int:
     return ticks(float(known.active(0).sum()))
 
 
 @pytest.fixture
-def known() -> Attribution:
-    return Attribution()
+def known() -> RegionColumns:
+    return RegionColumns()
 
 
 # ---------------------------------------------------------------------- names
 
 
-def test_a_region_that_is_not_known_has_no_columns_and_no_time(known: Attribution) -> None:
+def test_a_region_that_is_not_known_has_no_columns_and_no_time(known: RegionColumns) -> None:
     assert (known.columns, known.column("a", new=False), known.own("a")) == (1, -1, [])
     assert (known.active_s("a"), known.inside("a").tolist()) == (0.0, [0.0])
 
 
-def test_asking_for_a_name_alone_takes_no_column(known: Attribution) -> None:
+def test_asking_for_a_name_alone_takes_no_column(known: RegionColumns) -> None:
     assert (known.name("a"), known.name("a", new=False)) == ("a", OTHER)
     assert known.columns == 1
 
 
-def test_regions_find_room_in_the_order_in_which_they_come(known: Attribution) -> None:
+def test_regions_find_room_in_the_order_in_which_they_come(known: RegionColumns) -> None:
     names = [f"r{i}" for i in range(MOST_REGIONS + 30)]
     take(known, [activity(name, i, i + 1) for i, name in enumerate(names)], 0, 100)
     assert [known.column(name, new=False) for name in names[:MOST_REGIONS]] == list(range(1, MOST_REGIONS + 1))
@@ -72,7 +72,7 @@ def test_regions_find_room_in_the_order_in_which_they_come(known: Attribution) -
     assert told(known, [OTHER]) == {OTHER: 30}
 
 
-def test_a_region_that_is_called_as_the_rest_is_pooled_with_it_and_takes_nobodys_room(known: Attribution) -> None:
+def test_a_region_that_is_called_as_the_rest_is_pooled_with_it_and_takes_nobodys_room(known: RegionColumns) -> None:
     take(known, [activity(OTHER, 0, 5)], 0, 10)
     take(known, [activity(f"r{i}", 10 + i, 11 + i) for i in range(MOST_REGIONS)], 10, 100)
     assert known.swap() is None
@@ -88,7 +88,7 @@ def test_a_region_that_is_called_as_the_rest_never_takes_a_place() -> None:
     assert told(known, [OTHER]) == {OTHER: 1000}
 
 
-def test_the_last_region_that_finds_room_does_not_take_anothers_place_too(known: Attribution) -> None:
+def test_the_last_region_that_finds_room_does_not_take_anothers_place_too(known: RegionColumns) -> None:
     runs = [activity(f"r{i}", i, i + 1) for i in range(MOST_REGIONS - 1)]
     take(known, [*runs, activity(OTHER, 90, 91)], 0, 100)
     take(known, [activity("late", 100, 200)], 100, 200)
@@ -112,7 +112,7 @@ def test_a_hundred_thousand_names_have_few_columns_and_little_is_watched() -> No
 # ---------------------------------------------------------------------- alone, shared, inside
 
 
-def test_time_alone_and_time_beside_others_are_apart(known: Attribution) -> None:
+def test_time_alone_and_time_beside_others_are_apart(known: RegionColumns) -> None:
     take(known, [activity("a", 0, 30), activity("b", 10, 20)], 0, 40)
     assert told(known, "ab") == {"a": 25, "b": 5}
     alone, shared = known.own("a")
@@ -121,12 +121,12 @@ def test_time_alone_and_time_beside_others_are_apart(known: Attribution) -> None
     assert known.is_shared(known.columns)[[alone, shared]].tolist() == [False, True]
 
 
-def test_a_region_that_never_shared_has_one_column(known: Attribution) -> None:
+def test_a_region_that_never_shared_has_one_column(known: RegionColumns) -> None:
     take(known, [activity("a", 0, 10), activity("b", 10, 20), activity("c", 12, 18, "b")], 0, 20)
     assert [len(known.own(region)) for region in "abc"] == [1, 1, 1]
 
 
-def test_a_region_inside_itself_is_counted_once(known: Attribution) -> None:
+def test_a_region_inside_itself_is_counted_once(known: RegionColumns) -> None:
     nested = [activity("f", 0, 30, key="1"), activity("f", 5, 25, "1", key="2"), activity("g", 10, 20, "2")]
     take(known, [*nested, activity("f", 12, 15, "g", key="3")], 0, 30)
     assert told(known, "fg") == {"f": 23, "g": 7}
@@ -135,7 +135,7 @@ def test_a_region_inside_itself_is_counted_once(known: Attribution) -> None:
 
 @pytest.mark.parametrize("edges", [[0, 60], [0, 20, 60], [0, 10, 20, 30, 60], range(61)])
 def test_what_outlives_the_region_around_it_is_inside_it_while_that_runs_whatever_the_slices(
-    edges: Sequence[int], known: Attribution
+    edges: Sequence[int], known: RegionColumns
 ) -> None:
     runs = [activity("request", 0, 20), activity("job", 10, 50, "request"), activity("step", 15, 45, "job")]
     for a, b in pairwise(edges):
@@ -144,7 +144,7 @@ def test_what_outlives_the_region_around_it_is_inside_it_while_that_runs_whateve
     assert [known.inside(r).sum() for r in ("request", "job", "step")] == [20, 40, 30]
 
 
-def test_what_runs_beside_its_own_outlived_parent_shares_inside_it_too(known: Attribution) -> None:
+def test_what_runs_beside_its_own_outlived_parent_shares_inside_it_too(known: RegionColumns) -> None:
     runs = [activity("p", 0, 10), activity("c", 5, 20, "p"), activity("x", 0, 20)]
     take(known, runs, 0, 20)
     assert told(known, "pcx") == pytest.approx({"p": 2.5, "c": 7.5, "x": 10}, abs=1)
@@ -152,26 +152,26 @@ def test_what_runs_beside_its_own_outlived_parent_shares_inside_it_too(known: At
 
 
 def test_a_parent_of_two_generations_with_one_name_is_not_counted_twice_for_what_outlives_both() -> None:
-    known = Attribution()
+    known = RegionColumns()
     runs = [activity("p", 0, 30, key="1"), activity("p", 5, 20, "1", key="2"), activity("c", 10, 50, "2")]
     take(known, runs, 0, 50)
     assert (known.inside("p").sum(), known.inside("c").sum()) == (30, 40)
 
 
-def test_activities_of_no_or_negative_length_have_no_time_and_harm_nobodys(known: Attribution) -> None:
+def test_activities_of_no_or_negative_length_have_no_time_and_harm_nobodys(known: RegionColumns) -> None:
     runs = [activity("a", 0, 10), activity("zero", 4, 4, "a"), activity("back", 8, 3, "a"), activity("c", 2, 5, "back")]
     known.take(Activities.of(runs, known.column, 10))
     assert told(known, ["a", "zero", "back", "c"]) == {"a": 7, "zero": 0, "back": 0, "c": 3}
     assert [known.inside(r).sum() for r in ("a", "zero", "back", "c")] == [10, 0, 0, 3]
 
 
-def test_a_slice_without_activities_changes_nothing(known: Attribution) -> None:
+def test_a_slice_without_activities_changes_nothing(known: RegionColumns) -> None:
     take(known, [], 0, 10)
     assert known.recent(0, ALL).until(np.array([0, 10]), known.columns).tolist() == [[0.0, 0.0]]
     assert ticks(known.active(10)[0]) == 10
 
 
-def test_nobodys_time_is_never_negative(known: Attribution) -> None:
+def test_nobodys_time_is_never_negative(known: RegionColumns) -> None:
     take(known, [activity("a", 0, 10)], 0, 10)
     assert known.active(5)[0] == 0.0
 
@@ -179,7 +179,7 @@ def test_nobodys_time_is_never_negative(known: Attribution) -> None:
 # ---------------------------------------------------------------------- the recent past
 
 
-def test_a_long_piece_that_still_runs_is_kept_when_many_short_ones_are_let_go(known: Attribution) -> None:
+def test_a_long_piece_that_still_runs_is_kept_when_many_short_ones_are_let_go(known: RegionColumns) -> None:
     take(
         known, [activity("long", 0, 100), *(activity("short", t, t + 1, key=f"{t}") for t in range(0, 100, 2))], 0, 100
     )
@@ -193,7 +193,7 @@ def test_a_long_piece_that_still_runs_is_kept_when_many_short_ones_are_let_go(kn
     assert (found[alone], found[shared]) == (100 - since - shorts, shorts / 2)
 
 
-def test_what_was_let_go_does_not_come_back(known: Attribution) -> None:
+def test_what_was_let_go_does_not_come_back(known: RegionColumns) -> None:
     take(known, [activity("a", 0, 10)], 0, 10)
     assert known.recent(5, ALL).starts.tolist() == [0]
     take(known, [activity("a", 10, 20)], 10, 20)
@@ -203,7 +203,7 @@ def test_what_was_let_go_does_not_come_back(known: Attribution) -> None:
     assert known.since_ns == 10
 
 
-def test_after_the_clock_was_set_back_totals_stand_and_the_past_is_gone(known: Attribution) -> None:
+def test_after_the_clock_was_set_back_totals_stand_and_the_past_is_gone(known: RegionColumns) -> None:
     take(known, [activity("a", 1000, 1010)], 1000, 1020)
     known.restart(500)
     assert (known.since_ns, known.fresh, len(known.recent(0, ALL).starts)) == (500, 0, 0)
@@ -215,7 +215,7 @@ def test_after_the_clock_was_set_back_totals_stand_and_the_past_is_gone(known: A
 # ---------------------------------------------------------------------- changing places
 
 
-def test_with_room_nobody_is_watched(known: Attribution) -> None:
+def test_with_room_nobody_is_watched(known: RegionColumns) -> None:
     take(known, [activity("a", 0, 10)], 0, 10)
     assert known.swap() is None
 
@@ -267,7 +267,7 @@ def test_who_just_came_is_not_driven_out_by_the_next_in_line() -> None:
     assert all(known.own(f"late {i}") for i in range(5))
 
 
-def test_running_many_times_at_once_makes_nobody_busier_without_equations_than_with(known: Attribution) -> None:
+def test_running_many_times_at_once_makes_nobody_busier_without_equations_than_with(known: RegionColumns) -> None:
     # All regions run four at a time; none is busier than another.
     for at in range(0, 4000, 1000):
         runs = [

@@ -9,7 +9,7 @@ import pytest
 from gpu_profile.catalogue.samples import Device, Sample
 from gpu_profile.catalogue.signals import ENERGY, GRAPHICS, POWER_LIMIT
 from gpu_profile.history.timeline import Ints, Timeline
-from gpu_profile.join.unmixing.activities import Activity
+from gpu_profile.join.unmixing.activities import DeviceExecution
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.sensor import Sensor, renews_faster, shown_period_ns
 from gpu_profile.join.unmixing.timings import following
@@ -59,7 +59,7 @@ def pool_of(load: Load, period_ms: float, asked: Ints, seconds: int) -> Pool:
     for until in range(T0 + NS_PER_S, T0 + seconds * NS_PER_S + 1, NS_PER_S):
         pool.timeline.append([s for s in samples if until - NS_PER_S < s.t_end_ns <= until])
         running = [
-            Activity(i, None, f"r{i % 2}", a, b if b <= until else None)
+            DeviceExecution(i, None, f"r{i % 2}", a, b if b <= until else None)
             for i, (a, b) in enumerate(spans)
             if a < until and b > until - NS_PER_S
         ]

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_profile.join.unmixing.probes import Group
+from gpu_profile.join.unmixing.probes import ProbeGroup
 from gpu_profile.join.unmixing.shrinkage import shrink
 
 COLUMNS = 8
-GROUPS = {Group.PHASE: np.arange(3), Group.TIMING: np.arange(3, 5)}
+GROUPS = {ProbeGroup.PHASE: np.arange(3), ProbeGroup.TIMING: np.arange(3, 5)}
 
 
 @given(
@@ -40,6 +40,6 @@ def test_there_is_a_finite_solution_whatever_the_equations_are(
 def test_two_columns_that_are_alike_in_exact_readings_are_no_singular_matrix() -> None:
     rows = np.repeat(np.random.default_rng(0).uniform(size=(50, 1)), COLUMNS, axis=1)
     values = rows[:, 0]
-    found = shrink(rows.T @ rows, rows.T @ values, float(values @ values), 50, GROUPS, 0.5, {Group.TIMING: 1e40})
+    found = shrink(rows.T @ rows, rows.T @ values, float(values @ values), 50, GROUPS, 0.5, {ProbeGroup.TIMING: 1e40})
     # Columns that are alike are told apart by rounding alone, 1e-11, and eps is 2e-16.
     assert abs(rows[0] @ found.solution - values[0]) < 1e-4

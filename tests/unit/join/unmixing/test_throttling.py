@@ -10,7 +10,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue import signals as rows
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.history.timeline import Timeline
-from gpu_profile.join.unmixing.activities import Activities, Activity
+from gpu_profile.join.unmixing.activities import Activities, DeviceExecution
 from gpu_profile.join.unmixing.pooling import Pool
 from gpu_profile.join.unmixing.region_columns import MOST_REGIONS, OTHER
 from gpu_profile.join.unmixing.throttling import Throttling
@@ -31,9 +31,9 @@ def timeline(held: list[float], signal: Signal = CAP, until: int | None = None) 
     return result
 
 
-def alternating(seconds: int) -> list[Activity]:
+def alternating(seconds: int) -> list[DeviceExecution]:
     return [
-        Activity(i, None, "odd" if i % 2 else "even", T0 + i * NS_PER_S, T0 + (i + 1) * NS_PER_S)
+        DeviceExecution(i, None, "odd" if i % 2 else "even", T0 + i * NS_PER_S, T0 + (i + 1) * NS_PER_S)
         for i in range(seconds)
     ]
 
@@ -118,7 +118,7 @@ def test_regions_beyond_the_most_that_are_told_apart_have_a_share_together() -> 
     count = MOST_REGIONS + 5
     pool = Pool(timeline([0.4] * 10), start_ns=T0)
     step = 10 * NS_PER_S // count
-    spans = [Activity(i, None, f"r{i}", T0 + i * step, T0 + (i + 1) * step) for i in range(count)]
+    spans = [DeviceExecution(i, None, f"r{i}", T0 + i * step, T0 + (i + 1) * step) for i in range(count)]
     pool.advance(spans, T0 + 10 * NS_PER_S, final=True)
     assert pool.pooled(OTHER).throttled == {"sw_power_cap": pytest.approx(0.4, rel=0.01)}
 
@@ -133,7 +133,7 @@ def test_time_before_the_first_reading_is_not_covered() -> None:
     for second in range(1, pool_s + 1):
         if second > 110:
             source.append([Sample(CAP, end := T0 + second * NS_PER_S, end, (second - 110) * 800 * MS)])
-        pool.advance([Activity(1, None, "a", T0, T0 + pool_s * NS_PER_S)], T0 + second * NS_PER_S)
+        pool.advance([DeviceExecution(1, None, "a", T0, T0 + pool_s * NS_PER_S)], T0 + second * NS_PER_S)
     assert pool.pooled("a").throttled == {}
 
 
@@ -141,7 +141,7 @@ def test_time_before_the_first_reading_is_not_covered() -> None:
 def test_a_region_inside_itself_or_in_several_threads_has_every_moment_once(parents: tuple[int | None, ...]) -> None:
     pool = Pool(timeline([1.0] * 10 + [0.0] * 10), start_ns=T0)
     ends = (20, 10, 10)
-    spans = [Activity(i + 1, parents[i], "o", T0, T0 + ends[i] * NS_PER_S) for i in range(3)]
+    spans = [DeviceExecution(i + 1, parents[i], "o", T0, T0 + ends[i] * NS_PER_S) for i in range(3)]
     pool.advance(spans, T0 + 20 * NS_PER_S, final=True)
     assert pool.pooled("o").throttled == {"sw_power_cap": pytest.approx(0.5)}
 
@@ -157,7 +157,7 @@ def test_what_waits_when_the_clock_is_set_back_is_not_set_beside_later_readings(
             end = T0 + (second - 1) * NS_PER_S + (tenth + 1) * 100 * MS
             source.append([Sample(CAP, end, end, total)])
         start = T0 + (second - 1) * NS_PER_S
-        pool.advance([Activity(i, None, name, start, start + NS_PER_S)], start + NS_PER_S)
+        pool.advance([DeviceExecution(i, None, name, start, start + NS_PER_S)], start + NS_PER_S)
     assert pool.pooled("b").throttled in ({}, {"sw_power_cap": pytest.approx(1.0)})
 
 
@@ -165,7 +165,7 @@ def test_what_waits_when_the_clock_is_set_back_is_not_set_beside_later_readings(
 def test_the_regions_shares_add_up_to_what_the_counter_grew_by(held: list[float], cuts: list[int]) -> None:
     seconds = len(held)
     edges = sorted({0, *(cut * MS for cut in cuts if cut < 1000 * seconds), seconds * NS_PER_S})
-    spans = [Activity(i, None, f"r{i % 3}", T0 + a, T0 + b) for i, (a, b) in enumerate(pairwise(edges))]
+    spans = [DeviceExecution(i, None, f"r{i % 3}", T0 + a, T0 + b) for i, (a, b) in enumerate(pairwise(edges))]
     pool = Pool(timeline(held), start_ns=T0)
     pool.advance(spans, T0 + seconds * NS_PER_S, final=True)
     names = {span.region for span in spans}

@@ -13,9 +13,9 @@ from gpu_profile.join.unmixing import likelihood
 from gpu_profile.join.unmixing.active_time import ActiveTime
 from gpu_profile.join.unmixing.activities import Pieces
 from gpu_profile.join.unmixing.design import Design, Windows
-from gpu_profile.join.unmixing.expected import Expected
+from gpu_profile.join.unmixing.expected import SensorPrior
 from gpu_profile.join.unmixing.sensor import Sensor
-from gpu_profile.join.unmixing.timing_search import Found, Search
+from gpu_profile.join.unmixing.timing_search import Search, SensorTiming
 from gpu_profile.units import NS_PER_S
 
 
@@ -43,16 +43,16 @@ def search_of(world: World, windows: Windows | None = None) -> Search:
     return Search(world.signal, some, active_of(world), world.regions + 1, np.inf)
 
 
-def lags(found: Found, windows: Windows) -> Ints:
+def lags(found: SensorTiming, windows: Windows) -> Ints:
     return windows.ends - found.sensor.moments(windows.ends)
 
 
-def rates(world: World, found: Found) -> Floats:
+def rates(world: World, found: SensorTiming) -> Floats:
     """The regions' rates under a timing."""
     return rates_in(world, windows_of(world), found)
 
 
-def rates_in(world: World, windows: Windows, found: Found) -> Floats:
+def rates_in(world: World, windows: Windows, found: SensorTiming) -> Floats:
     """The same, by these windows."""
     return search_of(world, windows).rates(found.sensor)[1:]
 
@@ -361,7 +361,7 @@ def test_windows_that_are_all_of_one_moment_end_the_search() -> None:
 # ---------------------------------------------------------------------- what was known before
 
 
-def expecting(world: World, expected: Expected) -> tuple[Search, Windows]:
+def expecting(world: World, expected: SensorPrior) -> tuple[Search, Windows]:
     windows = windows_of(world)
     return Search(world.signal, windows, active_of(world), world.regions + 1, np.inf, expected=expected), windows
 
@@ -369,7 +369,7 @@ def expecting(world: World, expected: Expected) -> tuple[Search, Windows]:
 @pytest.mark.parametrize("seed", [1, 3])
 def test_a_loop_has_fewer_timings_where_the_sensor_is_known(seed: int) -> None:
     world = World(seed, order="fixed", jitter=0.1, seconds=12, lag_ns=40 * MS)
-    expected = Expected(Sensor(lag_ns=40 * MS, window_ns=100 * MS), MS, MS)
+    expected = SensorPrior(Sensor(lag_ns=40 * MS, window_ns=100 * MS), MS, MS)
     search, windows = expecting(world, expected)
     found = search.run()
     unknown = search_of(world).run().rivals
@@ -382,7 +382,7 @@ def test_a_loop_has_fewer_timings_where_the_sensor_is_known(seed: int) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_readings_that_contradict_what_was_known_win(seed: int) -> None:
     world = World(seed, seconds=30, lag_ns=40 * MS)
-    expected = Expected(Sensor(lag_ns=300 * MS, window_ns=100 * MS), MS, MS)
+    expected = SensorPrior(Sensor(lag_ns=300 * MS, window_ns=100 * MS), MS, MS)
     search, windows = expecting(world, expected)
     found = search.run()
     assert abs(np.median(lags(found, windows)) - 40 * MS) < 2 * MS
@@ -391,7 +391,7 @@ def test_readings_that_contradict_what_was_known_win(seed: int) -> None:
 
 def test_a_known_sensor_admits_itself_at_any_phase_and_no_other() -> None:
     stamps = ORIGIN_NS + np.arange(300) * 105 * MS
-    known = Expected(Sensor(lag_ns=20 * MS, period_ns=100 * MS), MS, MS)
+    known = SensorPrior(Sensor(lag_ns=20 * MS, period_ns=100 * MS), MS, MS)
     assert len(known.starts()) == 20
     assert all(known.admits(each, stamps) for each in known.starts())
     assert known.admits(Sensor(lag_ns=70 * MS), stamps), "the mean age of what it says"

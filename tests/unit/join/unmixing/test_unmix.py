@@ -8,8 +8,8 @@ import pytest
 
 from gpu_profile.history.timeline import Floats, Ints
 from gpu_profile.join.unmixing.equations import Equations
-from gpu_profile.join.unmixing.probes import Kind, Probe
-from gpu_profile.join.unmixing.stamps import Errors
+from gpu_profile.join.unmixing.probes import Probe, ProbeKind
+from gpu_profile.join.unmixing.stamps import StampErrors
 from gpu_profile.join.unmixing.unmix import LOCK_STEP, ROUNDED, Fit, Rate
 
 WINDOW_MS = 100.0
@@ -210,7 +210,7 @@ def test_the_rate_of_time_outside_regions_is_its_mean_over_pauses_of_all_lengths
     rng = np.random.default_rng(0)
     outside, log = rng.uniform(0.1, 0.9, 400), rng.uniform(0, 5, 400)
     shares = np.column_stack([outside, 1 - outside])
-    equations = Equations((Probe(Kind.GAP, 0),))
+    equations = Equations((Probe(ProbeKind.GAP, 0),))
     drawn = 60 + 20 * log
     equations.add(shares, shares[:, 0] * drawn + shares[:, 1] * 300 + rng.normal(0, 1, 400), (outside * log)[:, None])
     rate = Fit(equations).rate(np.array([1.0, 0.0]))
@@ -307,7 +307,7 @@ def test_shares_that_may_be_nothing_but_errors_of_stamps_give_no_number() -> Non
     # What the device drew never varied: so all regions draw the same, or their shares did not vary either.
     values = np.full(len(trial.values), steady @ trial.truth)
     assert not any(rate.reason for rate in solve(of(trial.shares, values)))
-    assert all(rate.reason == LOCK_STEP for rate in solve(of(trial.shares, values), errors=Errors(errors))[1:])
+    assert all(rate.reason == LOCK_STEP for rate in solve(of(trial.shares, values), errors=StampErrors(errors))[1:])
 
 
 def test_a_mixture_with_a_column_that_no_window_had_is_not_told_by_those_that_were_seen() -> None:
@@ -365,7 +365,7 @@ def test_an_interval_holds_the_rate_under_steady_idle_power_unless_the_windows_r
     rng = np.random.default_rng(5)
     outside = rng.uniform(0.1, 0.9, 400)
     probe = outside * outside * rng.uniform(1.5, 2.5, 400)
-    equations = Equations((Probe(Kind.GAP, 0),))
+    equations = Equations((Probe(ProbeKind.GAP, 0),))
     values = 90 * outside + 300 * (1 - outside) + varies_w * probe + rng.normal(0, 6.0, 400)
     equations.add(np.column_stack([outside, 1 - outside]), values, probe[:, None])
     region = np.array([0.0, 1.0])
@@ -388,7 +388,7 @@ def test_an_interval_holds_the_rate_that_follows_if_work_goes_on_after_the_regio
     share = rng.uniform(0.1, 0.9, 400)
     follows = 0.3 * share * rng.uniform(0.6, 1.4, 400)
     probe = follows - 0.3 * share.mean()
-    equations = Equations((Probe(Kind.TAIL, 1),))
+    equations = Equations((Probe(ProbeKind.TAIL, 1),))
     values = 90 * (1 - share) + 300 * share + follows_w * probe + rng.normal(0, 3.0, 400)
     equations.add(np.column_stack([1 - share, share]), values, probe[:, None])
     region = np.array([0.0, 1.0])

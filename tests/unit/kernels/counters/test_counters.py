@@ -8,7 +8,7 @@ from support.traces import CYCLES, DRAM, FMA, INST, PCT, TRACES, counted, flop, 
 
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.counters.sums import Counters, CounterSums
-from gpu_profile.kernels.records import Counted
+from gpu_profile.kernels.records import RangeCounters
 from gpu_profile.kernels.trace import Trace
 from gpu_profile.kernels.views import report_of
 
@@ -216,7 +216,9 @@ def test_ratios_are_rebuilt_from_sums_where_these_were_counted() -> None:
     rate, ipc, speed = "lts__t_sector_hit_rate.pct", "smsp__inst_executed.avg.per_cycle_active", f"{DRAM}.per_second"
     both = [(900, 100, 90, 10, 100, 0.1, 8, 9), (0, 9000, 0, 30, 10, 3, 2, 9)]
     keys = (hit, miss, rate, INST, CYCLES, ipc, DRAM, speed)
-    records = [Counted(name, 0, dict(zip(keys, values, strict=True))) for name, values in zip("ab", both, strict=True)]
+    records = [
+        RangeCounters(name, 0, dict(zip(keys, values, strict=True))) for name, values in zip("ab", both, strict=True)
+    ]
     whole = kernels(a=[10], b=[10])
     found = joined(records, whole, whole).reduce("MEAN")
     assert found[rate] == pytest.approx(9)
@@ -226,7 +228,7 @@ def test_ratios_are_rebuilt_from_sums_where_these_were_counted() -> None:
 
 def test_extremes_stay_extremes() -> None:
     highest, lowest = "sm__cycles_active.max", "sm__cycles_active.min"
-    records = [Counted("a", 0, {highest: 10, lowest: 4}), Counted("b", 0, {highest: 20, lowest: 2})]
+    records = [RangeCounters("a", 0, {highest: 10, lowest: 4}), RangeCounters("b", 0, {highest: 20, lowest: 2})]
     whole = kernels(a=[30], b=[10])
     found = joined(records, whole, whole)
     assert found.reduce("SUM") == {highest: 20, lowest: 2}

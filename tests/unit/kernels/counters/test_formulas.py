@@ -4,7 +4,7 @@ import pytest
 from support.traces import PCT, counted, joined, kernels
 
 from gpu_profile.kernels.counters.formulas import adds_up
-from gpu_profile.kernels.records import Counted
+from gpu_profile.kernels.records import RangeCounters
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_metrics_of_unlike_kernels_make_no_ratio() -> None:
 )
 def test_bytes_of_memory_are_told_by_any_of_the_metrics(values: dict[str, float]) -> None:
     whole = kernels(gemm=[50])
-    assert joined([Counted("gemm", 0, values)], whole, whole).figures()["dram.bytes"].value == 640
+    assert joined([RangeCounters("gemm", 0, values)], whole, whole).figures()["dram.bytes"].value == 640
 
 
 def test_tensor_and_cache_shares_are_made_of_cycles_and_sectors() -> None:
@@ -79,7 +79,7 @@ def test_tensor_and_cache_shares_are_made_of_cycles_and_sectors() -> None:
         "lts__t_sectors_lookup_miss.sum": 0,
     }
     whole = kernels(gemm=[50])
-    found = joined([Counted("gemm", 0, values)], whole, whole).figures()
+    found = joined([RangeCounters("gemm", 0, values)], whole, whole).figures()
     assert {name: figure.value for name, figure in found.items()} == {
         "tensor.active": 0.25,
         "tensor.instructions_per_cycle": 0.1,

@@ -12,7 +12,7 @@ from gpu_profile import configure
 from gpu_profile.errors import UsageError
 from gpu_profile.kernels.gmp import collecting, profiler
 from gpu_profile.kernels.gmp.profiler import GmpProfiler, create_profiler
-from gpu_profile.kernels.windows.window import Taken
+from gpu_profile.kernels.windows.window import WindowContent
 
 
 def test_nothing_begins_before_init(gpu: FakeGpu) -> None:
@@ -231,7 +231,7 @@ def test_records_that_are_lost_are_told_and_the_next_are_there(
         if where == "stop":
             patched.setattr(gpu, "stop", fails)
         else:
-            patched.setattr(Taken, "report", fails)
+            patched.setattr(WindowContent, "report", fails)
         problems = ready.results().problems
         assert len(problems) == 1
         assert "no space left" in problems[0]

@@ -15,10 +15,10 @@ from gpu_profile.kernels.counters.sums import Counters
 from gpu_profile.kernels.gmp import results
 from gpu_profile.kernels.gmp.profiler import _print
 from gpu_profile.kernels.gmp.results import ProfileType, Reduction, Results, kernel_text, memory_text, one_of, write
-from gpu_profile.kernels.gmp.totals import Totals
-from gpu_profile.kernels.joining.columns import Columns
+from gpu_profile.kernels.gmp.totals import RangeTotals
+from gpu_profile.kernels.joining.columns import RecordArrays
 from gpu_profile.kernels.memory.region import RegionMemory
-from gpu_profile.kernels.records import Counted
+from gpu_profile.kernels.records import RangeCounters
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.sums import CopySum, KernelSum
 from gpu_profile.kernels.views import KernelReport, report_of
@@ -93,7 +93,7 @@ def test_operators_of_the_cpu_have_names_of_their_own() -> None:
 
 def test_hardware_counters_have_their_units_and_their_time_is_not_shown_twice() -> None:
     counted = [
-        Counted(
+        RangeCounters(
             "relu", 0, {"smsp__inst_executed.sum": 2048576.0, "dram__bytes.sum": 0.5, "gpu__time_duration.sum": 9.0}
         )
     ]
@@ -232,11 +232,11 @@ def test_a_file_that_cannot_be_replaced_leaves_no_part_of_it(tmp_path: Path) -> 
 
 
 def window(*regions: RegionKernels) -> KernelReport:
-    return replace(report_of([], source="fake"), regions=regions, columns=Columns())
+    return replace(report_of([], source="fake"), regions=regions, columns=RecordArrays())
 
 
 def added(*windows: KernelReport, name: str = "empty") -> RegionKernels:
-    totals = Totals()
+    totals = RangeTotals()
     totals.names[ProfileType.CONCURRENT_KERNEL][name] = None
     for each in windows:
         totals.add(each, recorded=True, memory=True)
@@ -260,7 +260,7 @@ def test_where_one_window_has_the_gpu_s_work_the_cpu_s_operators_of_another_are_
 
 
 def test_ranges_in_threads_that_were_not_recorded_are_not_told_as_zero() -> None:
-    totals = Totals()
+    totals = RangeTotals()
     for kind in ProfileType:
         totals.names[kind]["empty"] = None
     report = window(replace(EMPTY, on_host=True))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gpu_profile.kernels.joining.columns import Columns
+from gpu_profile.kernels.joining.columns import RecordArrays
 from gpu_profile.kernels.memory.region import RegionMemory, levels_of, merge, region_memory
 from gpu_profile.kernels.records import HOST, Allocation
 
@@ -11,7 +11,7 @@ def torch(time: int, size: int, total: int | None = None, device: int = 0, sourc
 
 
 def region(records: list[Allocation], members: list[int], *windows: tuple[int, int]) -> tuple[RegionMemory, ...]:
-    columns = Columns(records)
+    columns = RecordArrays(records)
     starts, ends = np.array(windows, np.int64).reshape(-1, 2).T
     return region_memory(columns, np.array(members, np.int64), starts, ends, levels_of(columns))
 
@@ -66,7 +66,7 @@ def test_without_totals_the_rise_is_known_and_the_peak_is_not() -> None:
 
 def test_a_total_that_one_record_leaves_out_is_rebuilt_from_its_neighbours() -> None:
     records = [torch(10, 100), torch(20, 50, 1000), torch(30, 7), torch(40, -1000)]
-    (level,) = levels_of(Columns(records))
+    (level,) = levels_of(RecordArrays(records))
     assert (level.absolute, level.before, level.totals.tolist()) == (True, 850, [950, 1000, 1007, 7])
 
 

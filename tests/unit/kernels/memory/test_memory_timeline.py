@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from support.traces import TRACES
 
-from gpu_profile.kernels.joining.columns import Columns
-from gpu_profile.kernels.memory.region import Level, levels_of, region_memory
+from gpu_profile.kernels.joining.columns import RecordArrays
+from gpu_profile.kernels.memory.region import AllocatorLevel, levels_of, region_memory
 from gpu_profile.kernels.memory.timeline import MemorySteps, memory_timeline
 from gpu_profile.kernels.records import Allocation
 
@@ -14,8 +14,8 @@ from gpu_profile.kernels.records import Allocation
 RAW = TRACES / "hta" / "memory_timeline_raw.gz"
 
 
-def levels(records: list[Allocation]) -> tuple[Level, ...]:
-    return levels_of(Columns(records))
+def levels(records: list[Allocation]) -> tuple[AllocatorLevel, ...]:
+    return levels_of(RecordArrays(records))
 
 
 def torch(time: int, size: int, total: int | None = None, device: int = 0) -> Allocation:
@@ -100,7 +100,7 @@ def test_a_saved_memory_timeline_is_told_with_its_peak_and_end(raw: list[tuple[i
 
 
 def test_a_stretch_of_a_saved_memory_timeline_rises_as_counted_in_a_loop(raw: list[tuple[int, int]]) -> None:
-    columns = Columns([torch(time, size) for time, size in raw])
+    columns = RecordArrays([torch(time, size) for time, size in raw])
     every = levels_of(columns)
     first = min(time for time, _ in raw if time >= 0)
     for start, end in [(first, first + 10**9), (first + 300_000_000, first + 600_000_000), (first + 7, first + 8)]:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.analysis import drawn, parsed, unpacked
 
-from gpu_profile.kernels.records import Allocation, Call, Counted, Kind, Operation, Operator, Range, Record
+from gpu_profile.kernels.records import Allocation, Call, Kind, Operation, Operator, Range, RangeCounters, Record
 from gpu_profile.kernels.render.document import document
 from gpu_profile.kernels.render.page import render_page
 from gpu_profile.kernels.render.perfetto import perfetto_trace
@@ -43,7 +43,7 @@ def records(draw: st.DrawFn) -> Record:
             taken = draw(st.integers(-(1 << 40), 1 << 40))
             return Allocation(start, thread, draw(st.integers(-1, 1)), taken, moved, source=draw(NAMES))
         case _:
-            return Counted(name, 0, {"x.sum": draw(st.floats(0, 1e300)), "y.pct": draw(st.floats(-1e3, 1e3))})
+            return RangeCounters(name, 0, {"x.sum": draw(st.floats(0, 1e300)), "y.pct": draw(st.floats(-1e3, 1e3))})
 
 
 @settings(max_examples=150)

@@ -6,7 +6,7 @@ import pytest
 from support.kernels import ADD, FILL, GEMM, INSTRUCTIONS, MIB, REDUCE, counted, hostile, on_cpu, report, steps
 
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels.records import Call, Counted, Range
+from gpu_profile.kernels.records import Call, Range, RangeCounters
 from gpu_profile.kernels.render.document import document
 
 
@@ -110,7 +110,7 @@ def test_counters_tell_the_share_of_kernel_time_that_they_stand_for() -> None:
 
 
 def test_counters_that_found_no_kernel_and_kernels_without_any_are_counted_by_name() -> None:
-    found = document(report(counted=[*counted(), Counted("other", 0, {INSTRUCTIONS: 1.0})]))["counted"]
+    found = document(report(counted=[*counted(), RangeCounters("other", 0, {INSTRUCTIONS: 1.0})]))["counted"]
     assert found == {
         "pairs": 2, "ranges": 0, "records_alone": {"other": 1}, "kernels_alone": {ADD: 2, FILL: 4, REDUCE: 2}
     }  # fmt: skip

@@ -2,7 +2,7 @@ import pytest
 from support.kernels import FILL, INSTRUCTIONS, counted, hostile, on_cpu, report, steps
 
 from gpu_profile.errors import UsageError
-from gpu_profile.kernels.records import Call, Counted, Range
+from gpu_profile.kernels.records import Call, Range, RangeCounters
 from gpu_profile.kernels.render.text import render
 
 
@@ -102,7 +102,7 @@ def test_on_a_narrow_terminal_tables_go_without_what_is_missed_least() -> None:
 
 
 def test_counters_tell_how_many_records_found_a_kernel() -> None:
-    found = report(counted=[*counted(), Counted("other", 0, {INSTRUCTIONS: 1.0})])
+    found = report(counted=[*counted(), RangeCounters("other", 0, {INSTRUCTIONS: 1.0})])
     says = "note: 2 counter records joined with kernels of the same name, 1 with nothing; 8 kernels without a record"
     for text in (render(found), render(found, region="forward")):
         assert says in text

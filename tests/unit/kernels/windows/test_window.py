@@ -12,7 +12,7 @@ from gpu_profile import region
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.kernels.records import Call, Range
 from gpu_profile.kernels.sources.source import WrongThreadError
-from gpu_profile.kernels.windows.window import OPEN, Taken, Window
+from gpu_profile.kernels.windows.window import OPEN, Window, WindowContent
 from gpu_profile.regions.session.session import Session
 from gpu_profile.testing import START_NS, FakeClock
 
@@ -22,7 +22,7 @@ def window(session: Session, source: FakeSource, clock: FakeClock) -> Window:
     return Window(source, clock=clock)
 
 
-def ranges(taken: Taken) -> list[Range]:
+def ranges(taken: WindowContent) -> list[Range]:
     return [record for record in taken.records() if isinstance(record, Range)]
 
 

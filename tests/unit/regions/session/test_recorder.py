@@ -10,7 +10,7 @@ from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.errors import RecordingError
 from gpu_profile.recording import DeviceInterval, Recording, read_recording
 from gpu_profile.regimes.kernel_work import KernelWork
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions.execution import AWAIT_S, Execution
 from gpu_profile.regions.session.recorder import RECORD_VARIABLE, SAMPLED_VARIABLE, Recorder, record_session
 from gpu_profile.regions.session.session import Session
@@ -129,10 +129,10 @@ def test_what_is_known_of_an_operation_comes_back(tmp_path: Path, mine: Recorder
         mine.take_ended(each)
     mine.close()
     product, blank, plain = intact(tmp_path).spans
-    again = Operation.of_attributes(product.attributes)
+    again = RegionOperation.of_attributes(product.attributes)
     assert again is not None
     assert again.attributes() == pytest.approx(PRODUCT.attributes())
-    assert Operation.of_attributes(blank.attributes) == BLANK
+    assert RegionOperation.of_attributes(blank.attributes) == BLANK
     assert plain.attributes == {}
 
 
@@ -143,8 +143,14 @@ def test_what_is_known_of_kernels_comes_back_beside_an_operation(tmp_path: Path,
     mine.take_ended(kernels)
     mine.close()
     first, second = intact(tmp_path).spans
-    assert (Operation.of_attributes(first.attributes), KernelWork.of_attributes(first.attributes)) == (BLANK, HUNGRY)
-    assert (Operation.of_attributes(second.attributes), KernelWork.of_attributes(second.attributes)) == (None, TALKING)
+    assert (RegionOperation.of_attributes(first.attributes), KernelWork.of_attributes(first.attributes)) == (
+        BLANK,
+        HUNGRY,
+    )
+    assert (RegionOperation.of_attributes(second.attributes), KernelWork.of_attributes(second.attributes)) == (
+        None,
+        TALKING,
+    )
 
 
 def test_an_execution_is_written_when_the_window_that_saw_it_was_read(tmp_path: Path, clock: FakeClock) -> None:

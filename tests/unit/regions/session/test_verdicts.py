@@ -6,14 +6,14 @@ from support.regions import BLANK, HUNGRY, NOTHING, PRODUCT, SUM, TALKING
 
 from gpu_profile.join.unmixing.region_columns import OTHER
 from gpu_profile.regimes import DEFAULT_THRESHOLDS
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions.execution import Execution
 from gpu_profile.regions.session.verdicts import MOST_NAMES, Verdicts
 
 NOWHERE: Mapping[Hashable, Sequence[str]] = {None: ()}
 
 
-def ran(name: str, operation: Operation | None, ns: int = 1_000_000) -> Execution:
+def ran(name: str, operation: RegionOperation | None, ns: int = 1_000_000) -> Execution:
     execution = Execution(name)
     execution.start_ns, execution.end_ns = 5, 5 + ns
     if operation is not None:

@@ -18,7 +18,7 @@ from support.regions import GEMM, HUNGRY, RELU, Stage, Staged
 from support.worlds import known
 
 from gpu_profile import GpuSpanProcessor, region
-from gpu_profile.regimes.operation import Operation
+from gpu_profile.regimes.operation import RegionOperation
 from gpu_profile.regions import running
 from gpu_profile.regions.execution import AWAIT_S
 from gpu_profile.regions.session import process
@@ -126,7 +126,7 @@ def test_full_queue_passes_on_at_once_and_counts(staged: Staged) -> None:
 def test_what_an_operation_told_is_on_a_span_that_was_not_joined(staged: Staged) -> None:
     stage = staged(on_device=False, queue=0)
     with region("step") as execution:
-        execution.operation = Operation(flops=7, n=1)
+        execution.operation = RegionOperation(flops=7, n=1)
     assert stage.attributes("step")["unjoined"] == "the queue is full"
     assert stage.attributes("step")["operation.flops"] == 7
 

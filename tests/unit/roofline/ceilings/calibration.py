@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from gpu_profile.roofline.ceilings import calibration
-from gpu_profile.roofline.ceilings.benchmarks import Call, Traffic
+from gpu_profile.roofline.ceilings.benchmarks import BenchmarkCall, Call
 from gpu_profile.roofline.machines.machine import Memory, Timing
 from gpu_profile.roofline.precision import Precision
 
@@ -88,11 +88,14 @@ class SlowDevice:
         if part in self.breaks:
             raise self.breaks[part]
 
-    def traffic(self, size: int) -> list[Traffic]:
+    def traffic(self, size: int) -> list[BenchmarkCall]:
         self._check("traffic")
         self.allocated.append(size)
         rate = next(rate for limit, rate in self.bandwidth.items() if size <= limit)
-        return [Traffic(size * 2 // 3, self._takes(size * 2 / 3 / rate)), Traffic(size, self._takes(size / rate * 1.1))]
+        return [
+            BenchmarkCall(size * 2 // 3, self._takes(size * 2 / 3 / rate)),
+            BenchmarkCall(size, self._takes(size / rate * 1.1)),
+        ]
 
     def product(self, precision: Precision, n: int) -> Call:
         self._check(str(precision))

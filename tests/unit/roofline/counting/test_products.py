@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpu_profile.roofline.counting.operands import Call, Operand
+from gpu_profile.roofline.counting.operands import Operand, OperatorCall
 from gpu_profile.roofline.counting.registry import formula
 from gpu_profile.roofline.counting.totals import Tf32, Totals
 from gpu_profile.roofline.counting.traffic import traffic
@@ -22,7 +22,7 @@ def tensor(*shape: int, dtype: str = "float32", itemsize: int = 4) -> Operand:
 def flops(name: str, *outputs: Operand, **values: Any) -> int:
     count = formula(f"aten.{name}")
     assert count is not None
-    return count(Call(f"aten.{name}", "default", values, outputs))
+    return count(OperatorCall(f"aten.{name}", "default", values, outputs))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_attention_whose_lengths_are_data_has_no_count() -> None:
     q = tensor(100, 8, 64)
     totals = Totals(Tf32())
     values = {"query": q, "key": q, "value": q, "cum_seq_q": tensor(4, dtype="int32"), "is_causal": True}
-    totals.add(Call("aten._flash_attention_forward", "default", values, (tensor(100, 8, 64),)), 1)
+    totals.add(OperatorCall("aten._flash_attention_forward", "default", values, (tensor(100, 8, 64),)), 1)
     assert totals.work("counted", working_set=0).unknown == {"aten._flash_attention_forward": 1}
 
 
@@ -86,7 +86,7 @@ def test_cudnns_recurrent_layers_count_directions_layers_and_projections() -> No
 def test_what_a_library_keeps_for_itself_is_no_traffic() -> None:
     x, out, state = tensor(7, 2, 4), tensor(7, 2, 5), tensor(2, 5)
     values = {"input": x, "weight": (tensor(20, 4),), "weight_buf": tensor(80), "hx": tensor(2, 5)}
-    call = Call("aten._cudnn_rnn", "default", values, (out, state, tensor(2, 5), tensor(10**6), tensor(80)))
+    call = OperatorCall("aten._cudnn_rnn", "default", values, (out, state, tensor(2, 5), tensor(10**6), tensor(80)))
     assert traffic(call) == (4 * (56 + 80 + 10), 4 * (70 + 10 + 10))
 
 
@@ -110,7 +110,7 @@ def test_grouped_products_count_the_rows_of_all_groups(a: Operand, b: Operand) -
 def test_scaled_products_of_fp8_are_in_fp8() -> None:
     totals = Totals(Tf32(products=True))
     a, b = tensor(16, 32, dtype="float8_e4m3fn", itemsize=1), tensor(32, 8, dtype="float8_e4m3fn", itemsize=1)
-    totals.add(Call("aten._scaled_mm", "default", {"self": a, "mat2": b}, (tensor(16, 8),)), 3)
+    totals.add(OperatorCall("aten._scaled_mm", "default", {"self": a, "mat2": b}, (tensor(16, 8),)), 3)
     work = totals.work("counted", working_set=0)
     assert dict(work.by_precision) == {Precision.FP8: 3 * 2 * 16 * 32 * 8}
     assert work.bytes == 3 * (16 * 32 + 32 * 8 + 4 * 16 * 8)
@@ -119,10 +119,10 @@ def test_scaled_products_of_fp8_are_in_fp8() -> None:
 @pytest.mark.parametrize("allowed", [Tf32(True, False), Tf32(False, True)])
 def test_float32_on_cuda_is_tf32_where_pytorch_allows_it(allowed: Tf32) -> None:
     totals = Totals(allowed)
-    totals.add(Call("aten.mm", "default", {"self": tensor(4, 4), "mat2": tensor(4, 4)}, (tensor(4, 4),)), 1)
+    totals.add(OperatorCall("aten.mm", "default", {"self": tensor(4, 4), "mat2": tensor(4, 4)}, (tensor(4, 4),)), 1)
     values = {"input": tensor(1, 2, 8), "weight": tensor(2, 2, 1), "transposed": False}
-    totals.add(Call("aten.convolution", "default", values, (tensor(1, 2, 8),)), 1)
-    totals.add(Call("aten.relu", "default", {"self": tensor(4, 4)}, (tensor(4, 4),)), 1)
+    totals.add(OperatorCall("aten.convolution", "default", values, (tensor(1, 2, 8),)), 1)
+    totals.add(OperatorCall("aten.relu", "default", {"self": tensor(4, 4)}, (tensor(4, 4),)), 1)
     product, convolution = 2 * 64, 2 * 16 * 2
     tf32, fp32 = (product, convolution) if allowed.products else (convolution, product)
     assert dict(totals.work("counted", working_set=0).by_precision) == {Precision.TF32: tf32, Precision.FP32: fp32 + 16}

@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from unit.roofline.models.modules import Residual, fixed, rows  # noqa: E402
 
 from gpu_profile.errors import UsageError  # noqa: E402
-from gpu_profile.regimes.operation import Operation  # noqa: E402
+from gpu_profile.regimes.operation import RegionOperation  # noqa: E402
 from gpu_profile.roofline.models import ModelProfile, profile_model  # noqa: E402
 from gpu_profile.roofline.models import run as model_run  # noqa: E402
 from gpu_profile.roofline.profiler import GPUProfiler  # noqa: E402
@@ -84,7 +84,7 @@ def test_a_run_is_a_region_with_the_operation_of_the_whole(
     fixed(monkeypatch, {"": 0.0, "0": 1e-3})
     profile_model(nn.Sequential(nn.Linear(4, 4, bias=False)), torch.randn(2, 4), profiler=profiler, repeats=2, warmup=1)
     assert [(each.name, each.device, each.stopped) for each in seen] == [("Sequential", None, 1)] * 2
-    assert all(isinstance(each.operation, Operation) and each.operation.flops == 64 for each in seen)
+    assert all(isinstance(each.operation, RegionOperation) and each.operation.flops == 64 for each in seen)
 
 
 def test_a_profiler_without_regions_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ _INVALID_PARAMETER: Final = 1
 INSTALL: Final = "PM sampling needs cupti-python 13.3 or newer: pip install 'gpu-profile[cupti]'"
 
 
-class Sampler:
+class CounterSampler:
     """One run of it. `out` is where lines go."""
 
     def __init__(self, out: IO[str]) -> None:
@@ -164,4 +164,4 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     own = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    Sampler(own).run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    CounterSampler(own).run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -15,7 +15,7 @@ from gpu_profile.kernels.claim import forget_in_children
 from gpu_profile.kernels.counters.live.overlaps import Samples, sums_of
 from gpu_profile.kernels.counters.live.running import RunningSampler
 from gpu_profile.kernels.counters.sums import CounterSums
-from gpu_profile.kernels.executions import MOST_EXECUTIONS, Watch, running_from
+from gpu_profile.kernels.executions import MOST_EXECUTIONS, ExecutionWatch, running_from
 from gpu_profile.regions.execution import AWAIT_S, Execution
 from gpu_profile.regions.running import begun
 from gpu_profile.regions.session import process
@@ -47,7 +47,7 @@ class CounterSampling:
         self._metrics, self._interval_s, self._device = tuple(metrics), interval_s, device
         # Reentrant, since a signal's handler may run a region.
         self._lock = threading.RLock()
-        self._watch = Watch(self)
+        self._watch = ExecutionWatch(self)
         self._sampler: RunningSampler | None = None
         self._entered = False
         self._begin()

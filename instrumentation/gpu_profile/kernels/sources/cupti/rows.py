@@ -53,7 +53,7 @@ FIELDS: Final[Mapping[int, tuple[str, ...]]] = {
 Row = tuple[Any, ...]
 
 
-class Rows:
+class CuptiRows:
     """At most `most` rows by the kind of their records. `left_out` counts those beyond, and those that cannot be read.
 
     The records themselves are views of CUPTI's buffer, which may be gone when the callback returns: so their values are

@@ -76,7 +76,7 @@ class CuptiSource:
         self._most = most_records
         self._synchronise = synchronise or wait_for_devices
         self._cupti: Any = None
-        self._rows = r.Rows(0)
+        self._rows = r.CuptiRows(0)
         self._enabled: list[int] = []
         self._recording = 0
         self._lost: int | None = 0
@@ -100,7 +100,7 @@ class CuptiSource:
             if reason := hindrance():
                 raise GpuBackendError(reason)
             self._cupti = _imported()
-            self.skipped, self._rows, self._enabled, self._lost = Counter(), r.Rows(self._most), [], 0
+            self.skipped, self._rows, self._enabled, self._lost = Counter(), r.CuptiRows(self._most), [], 0
             _process.used = True
             _process.rows = self._rows
             try:
@@ -160,7 +160,7 @@ class CuptiSource:
         _process.source = _process.rows = None
         # Another that began in between has taken records that cannot be counted.
         self._lost = None if lost is None or other_user() else lost + self._rows.left_out
-        kinds, self._rows = self._rows.kinds, r.Rows(0)
+        kinds, self._rows = self._rows.kinds, r.CuptiRows(0)
         return decode(kinds, call_name=call_names(self._cupti), recording=recording, skipped=self.skipped)
 
     def _flushed(self) -> int | None:
@@ -199,7 +199,7 @@ class _Process:
         self.numbers = itertools.count(1)
         self.used = self.forked = False
         self.source: CuptiSource | None = None
-        self.rows: r.Rows | None = None
+        self.rows: r.CuptiRows | None = None
         forget_in_children(self)
 
     def forget(self) -> None:

@@ -17,7 +17,7 @@ class Decoded:
 
     def __init__(self, *records: tuple[Any, Any]) -> None:
         self.skipped: Counter[str] = Counter()
-        rows = r.Rows(1000)
+        rows = r.CuptiRows(1000)
         rows.add(each for each, _ in records)
         assert not rows.left_out
         self.records: list[Record] = list(

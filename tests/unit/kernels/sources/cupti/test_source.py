@@ -156,7 +156,7 @@ def test_a_record_that_cannot_be_read_is_counted_and_the_others_are_kept(cupti: 
     recording = source()
     recording.start()
     cupti.pending.append((Broken(), bytearray()))
-    rows = r.Rows(10)
+    rows = r.CuptiRows(10)
     rows.add([Broken()])
     assert rows.left_out == 1
     source_module._completed([Broken()])

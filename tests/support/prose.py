@@ -1,0 +1,137 @@
+"""Measures the prose of Python modules and Markdown pages: docstrings, comments, paragraphs.
+
+`python tests/support/prose.py [PATH...]` prints one row per file and the passages to rewrite (`-q`: the totals only).
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[2]
+#: Words that usually replace a noun or a precise verb, so that the reader has to work out the meaning.
+RIDDLES: Final = re.compile(
+    r"\b(what|who|whom|whose|those|that which|found|known|told|tells?|telling|lets? go|letting go|stands?|stood"
+    r"|gives? up|given up|(?:is|are|be) about|has it|have it|whoever|whatever)\b",
+    re.IGNORECASE,
+)
+#: Identifiers that name no content: a result, a fact, a message.
+VAGUE: Final = frozenset({"found", "known", "told"})
+MOST_RIDDLES: Final = 5.0  #: per 1,000 words
+LONG: Final = 25  #: words in a sentence
+MOST_LONG: Final = 0.05  #: share of sentences
+
+
+class Prose(NamedTuple):
+    """Counts of one file. `passages` are (line, text) of the sentences that count against it."""
+
+    words: int
+    riddles: int
+    sentences: int
+    long: int
+    vague: int
+    passages: tuple[tuple[int, str], ...]
+
+    def __add__(self, other: object) -> "Prose":
+        assert isinstance(other, Prose)
+        counts = (getattr(self, name) + getattr(other, name) for name in self._fields[:-1])
+        return Prose(*counts, self.passages + other.passages)
+
+    @property
+    def plain(self) -> bool:
+        """Within the limits. One riddle word and one long sentence are within them in a file of any size."""
+        return (
+            self.riddles <= max(1, MOST_RIDDLES * self.words / 1000)
+            and self.long <= max(1, MOST_LONG * self.sentences)
+            and not self.vague
+        )
+
+    def __str__(self) -> str:
+        riddles, long = 1000 * self.riddles / max(1, self.words), self.long / max(1, self.sentences)
+        return (
+            f"{self.words} words, {riddles:.1f} riddle words per 1,000; {self.sentences} sentences, {long:.1%} above"
+            f" {LONG} words; {self.vague} vague identifiers"
+        )
+
+
+def _python(source: str) -> Iterator[tuple[int, str]]:
+    """The docstrings and the comments, with their first lines; consecutive comment lines are one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            text = ast.get_docstring(node)
+            if text is not None:
+                yield node.body[0].lineno, text
+    last, first, lines = 0, 0, list[str]()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not re.match(r"#\s*(noqa|type:|fmt:|pragma|----|!)", token.string):
+            if token.start[0] != last + 1 and lines:
+                yield first, "\n".join(lines)
+                lines = []
+            first, last = (token.start[0] if not lines else first), token.start[0]
+            lines.append(token.string.lstrip("#: "))
+    if lines:
+        yield first, "\n".join(lines)
+
+
+def _markdown(source: str) -> Iterator[tuple[int, str]]:
+    line, fenced = 1, False
+    for block in re.split(r"(\n\s*\n)", source):
+        if block.count("```") % 2:
+            fenced, inside = not fenced, True
+        else:
+            inside = fenced or "```" in block
+        if not inside and block.strip() and not block.lstrip().startswith(("|", "#", "<", "![")):
+            yield line, re.sub(r"\n\s*[-*0-9.]+ ", ".\n", block)
+        line += block.count("\n")
+
+
+def passages(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, sentence) of all prose of a file, without code between backquotes."""
+    source = path.read_text(encoding="utf-8")
+    for line, text in (_python if path.suffix == ".py" else _markdown)(source):
+        text = re.sub(r"\n\s*(\n|[-*] )", ". ", re.sub(r"``?[^`]*``?", "`", text))  # noqa: PLW2901
+        for sentence in re.split(r"(?<=[.;:?!])\s+", text):
+            if re.search(r"\w", sentence):
+                yield line, " ".join(sentence.split())
+
+
+def measure(path: Path) -> Prose:
+    """The counts of a file."""
+    words = riddles = sentences = long = vague = 0
+    bad = []
+    for line, sentence in passages(path):
+        count, hits = len(re.findall(r"[\w'`-]+", sentence)), len(RIDDLES.findall(sentence))
+        words, riddles, sentences, long = words + count, riddles + hits, sentences + 1, long + (count > LONG)
+        if hits or count > LONG:
+            bad.append((line, sentence))
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
+            name = node.arg if isinstance(node, ast.arg) else name
+            if name.strip("_") in VAGUE:
+                vague += 1
+                bad.append((node.lineno, f"identifier {name}"))  # type: ignore[attr-defined]
+    return Prose(words, riddles, sentences, long, vague, tuple(sorted(bad)))
+
+
+def modules() -> list[Path]:
+    """All Python modules of both packages."""
+    return sorted(path for root in ("instrumentation", "exporter") for path in (ROOT / root).rglob("*.py"))
+
+
+if __name__ == "__main__":
+    quiet = "-q" in sys.argv
+    paths = [Path(each) for each in sys.argv[1:] if each != "-q"] or modules()
+    files = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    total = Prose(0, 0, 0, 0, 0, ())
+    for file in files:
+        prose = measure(file)
+        total += prose
+        if not (quiet or prose.plain):
+            print(f"{file}: {prose}")
+            print("".join(f"  {line}: {text}\n" for line, text in prose.passages), end="")
+    print(f"{len(files)} files: {total}")
