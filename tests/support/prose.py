@@ -38,8 +38,14 @@ class Prose(NamedTuple):
 
     def __add__(self, other: object) -> "Prose":
         assert isinstance(other, Prose)
-        counts = (getattr(self, name) + getattr(other, name) for name in self._fields[:-1])
-        return Prose(*counts, self.passages + other.passages)
+        return Prose(
+            self.words + other.words,
+            self.riddles + other.riddles,
+            self.sentences + other.sentences,
+            self.long + other.long,
+            self.vague + other.vague,
+            self.passages + other.passages,
+        )
 
     @property
     def plain(self) -> bool:
