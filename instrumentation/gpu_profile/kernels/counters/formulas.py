@@ -1,17 +1,17 @@
-"""What hardware counters mean: which metrics add up, and what is made of their sums. Pure; names are NVIDIA's."""
+"""Hardware counters: the metrics that add up, and figures made of their sums. Pure; names are NVIDIA's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-#: Nanoseconds that the GPU worked, as the run with counters measured them.
+#: Nanoseconds of GPU work, measured by the run with counters.
 TIME: Final = "gpu__time_duration.sum"
 Terms = Mapping[str, float]
 
 
 class Formula(NamedTuple):
-    """A figure made of sums: Σ factor × metric of `of`, over that of `over` if there is one. `unit` is a UCUM code."""
+    """A figure made of sums: Σ factor × metric of `of`, divided by that of `over` if given. `unit` is a UCUM code."""
 
     name: str
     unit: str
@@ -42,10 +42,10 @@ _DRAM: Final[tuple[Terms, ...]] = (
     {"dram__sectors.sum": 32},
     {"dram__sectors_read.sum": 32, "dram__sectors_write.sum": 32},
 )
-#: Where several have one name, the first whose metrics were counted holds. Sources: floating-point operations as in
-#: nvprof's flop_count_* and LIKWID's groups FLOPS_HP, _SP and _DP (add + mul + 2 fma of the threads that were not
-#: masked; what tensor cores do is not among them); a sector of DRAM has 32 bytes (Nsight Compute's Profiling Guide,
-#: "Memory Tables"); the others divide what their names say.
+#: Of several formulas with one name, the first with all its metrics counted is used. Sources: floating-point operations
+#: as in nvprof's flop_count_* and LIKWID's groups FLOPS_HP, _SP and _DP (add + mul + 2 fma of the threads that were not
+#: masked, without operations of tensor cores). A sector of DRAM has 32 bytes (Nsight Compute's Profiling Guide,
+#: "Memory Tables"). The other formulas divide the metrics in their names.
 FORMULAS: Final = (
     *(Formula(f"flop.{precision}", "{FLOP}", of) for precision, of in _FLOPS.items()),
     *(Formula(f"flop_rate.{precision}", "{FLOP}/s", of, SECONDS) for precision, of in _FLOPS.items()),
@@ -61,7 +61,7 @@ FORMULAS: Final = (
     Formula("l1.hit_ratio", "1", *_hits("l1tex")),
     Formula("l2.hit_ratio", "1", *_hits("lts")),
 )
-#: Ratios that can be rebuilt: their factor, and what they divide.
+#: Ratios that can be rebuilt: their factor, dividend and divisor.
 _REBUILT: Final[Mapping[str, tuple[float, Terms, Terms]]] = {
     "l1tex__t_sector_hit_rate.pct": (100, *_hits("l1tex")),
     "lts__t_sector_hit_rate.pct": (100, *_hits("lts")),
@@ -75,15 +75,15 @@ _REBUILT: Final[Mapping[str, tuple[float, Terms, Terms]]] = {
 def adds_up(metric: str) -> bool:
     """Whether values of several kernels may be added.
 
-    The end of a metric's name says how the GPU's units were put together (Nsight Compute, Profiling Guide, "Metrics
-    Structure"). `.sum` adds up, and so does `.avg`, a sum over a fixed number of units. `.max`, `.min`, whatever is a
-    ratio (`.pct`, `.ratio`, `.sum.per_second`, `.avg.pct_of_peak_sustained_elapsed`, …), and what is not known, do not.
+    The suffix of a metric's name says how the values of the GPU's units were combined (Nsight Compute, Profiling Guide,
+    "Metrics Structure"). `.sum` adds up, and so does `.avg`, a sum over a fixed number of units. `.max`, `.min`, ratios
+    (`.pct`, `.ratio`, `.sum.per_second`, `.avg.pct_of_peak_sustained_elapsed`, …) and unknown suffixes do not.
     """
     return metric.partition(".")[2] in ("sum", "avg")
 
 
 def parts_of(metric: str) -> tuple[float, Terms, Terms]:
-    """The factor and the two sums that a ratio divides; no terms if that is not known."""
+    """A ratio's factor, dividend and divisor; without terms if they are unknown."""
     base, _, rollup = metric.partition(".")
     if rollup == "sum.per_second":
         return 1, {f"{base}.sum": 1}, SECONDS

@@ -1,4 +1,4 @@
-"""Whether this process may read the GPU's hardware counters, and what CUPTI's refusals mean.
+"""Whether this process may read the GPU's hardware counters, and the meaning of CUPTI's errors.
 
 Recording kernels, copies and calls (tracing) needs no privilege. Counters do, unless the driver lets everybody read
 them: https://developer.nvidia.com/ERR_NVGPUCTRPERM, which names the driver's option, both capabilities and the flag.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 _SYS_ADMIN, _PERFMON = 21, 38
-#: The first driver that takes CAP_PERFMON for CAP_SYS_ADMIN.
+#: The first driver that accepts CAP_PERFMON in place of CAP_SYS_ADMIN.
 _PERFMON_SINCE: Final = 565
 _OPTION: Final = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
 _TO_DO: Final = (
@@ -25,7 +25,7 @@ _TO_DO: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CounterAccess:
-    """`allowed` is None where it cannot be told. `reason` says why, `to_do` what to change ("": nothing)."""
+    """`allowed` is None if it cannot be determined. `reason` explains it. `to_do` is the remedy ("": none needed)."""
 
     allowed: bool | None
     reason: str
@@ -46,18 +46,18 @@ def counter_access(proc: Path = Path("/proc")) -> CounterAccess:
     return _administrator(proc, f"the driver keeps them for administrators (RmProfilingAdminOnly: {match[1]})")
 
 
-def _administrator(proc: Path, only: str) -> CounterAccess:
-    held = _capabilities(proc / "self/status")
-    if held is None:
-        return CounterAccess(None, f"{only}, and this process's capabilities cannot be read", _TO_DO)
+def _administrator(proc: Path, policy: str) -> CounterAccess:
+    capabilities = _capabilities(proc / "self/status")
+    if capabilities is None:
+        return CounterAccess(None, f"{policy}, and this process's capabilities cannot be read", _TO_DO)
     names = {_SYS_ADMIN: "CAP_SYS_ADMIN", _PERFMON: "CAP_PERFMON"}
-    name = next((name for bit, name in names.items() if held >> bit & 1), "")
+    name = next((name for bit, name in names.items() if capabilities >> bit & 1), "")
     if not name:
-        return CounterAccess(False, f"{only}, and this process is none", _TO_DO)
+        return CounterAccess(False, f"{policy}, and this process has neither CAP_SYS_ADMIN nor CAP_PERFMON", _TO_DO)
     if name == "CAP_PERFMON" and _release(proc / "driver/nvidia/version") < _PERFMON_SINCE:
-        return CounterAccess(False, f"{only}, and takes CAP_PERFMON from driver {_PERFMON_SINCE} on only", _TO_DO)
+        return CounterAccess(False, f"{policy}, and accepts CAP_PERFMON only from driver {_PERFMON_SINCE} on", _TO_DO)
     if _nested(proc / "self/uid_map"):
-        return CounterAccess(False, f"{only}, and {name} of a user namespace is not the host's", _TO_DO)
+        return CounterAccess(False, f"{policy}, and {name} of a user namespace is not the host's", _TO_DO)
     return CounterAccess(True, f"this process has {name}")
 
 
@@ -70,7 +70,7 @@ def _capabilities(status: Path) -> int | None:
 
 
 def _release(version: Path) -> int:
-    """The driver's release, 0 where it is not told."""
+    """The driver's release, 0 if it cannot be read."""
     try:
         match = re.search(r"\b(\d{3,})\.\d+", version.read_text())
     except OSError:
@@ -86,7 +86,7 @@ def _nested(uid_map: Path) -> bool:
         return False
 
 
-#: CUptiResult: what it means here, and what to do.
+#: CUptiResult: its meaning here, and the remedy.
 _CODES: Final[Mapping[int, tuple[str, str]]] = {
     8: ("out of memory", "record for a shorter time"),
     15: ("CUPTI could not start", "the driver may be older than CUPTI: update it, or install an older cupti-python"),
@@ -113,7 +113,7 @@ SAMPLES_SINCE: Final = (13, 3)
 
 
 def sampling_release() -> tuple[int, int] | None:
-    """Major and minor release of the cupti-python that is installed; None without one."""
+    """Major and minor release of the installed cupti-python; None without one."""
     try:
         match = re.match(r"(\d+)\.(\d+)", metadata.version("cupti-python"))
     except metadata.PackageNotFoundError:
@@ -122,6 +122,6 @@ def sampling_release() -> tuple[int, int] | None:
 
 
 def explain(code: int) -> str:
-    """One line on a CUptiResult that is an error: what it means and what to do."""
-    what, to_do = _CODES.get(code, ("not known here", "look it up in CUPTI's documentation (CUptiResult)"))
-    return f"{what} (CUPTI error {code}): {to_do}"
+    """One line on a CUptiResult that is an error: its meaning and the remedy."""
+    meaning, to_do = _CODES.get(code, ("not known here", "look it up in CUPTI's documentation (CUptiResult)"))
+    return f"{meaning} (CUPTI error {code}): {to_do}"

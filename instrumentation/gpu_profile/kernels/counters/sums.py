@@ -1,8 +1,8 @@
 """Hardware counters of kernels, joined with the regions that launched them. Pure.
 
-Counters are read in a run of their own, so a record belongs to the timed run's kernels of exactly its name, never to
-one by order or count. Where several regions launched kernels of one name, the records cannot always tell whose they
-are: what is an estimate is kept apart from what is exact.
+Counters are read in a run of their own. So a record belongs to the timed run's kernels of exactly its name, and is
+never matched by order or count. Where several regions launched kernels of one name, the records may not identify the
+region. Estimates are kept apart from exact values.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ REDUCTIONS: Final = ("SUM", "MAX", "MEAN")
 class CounterSum(NamedTuple):
     """One metric that adds up, over kernels of a region.
 
-    `shared` is an estimate, for certain between `low` and `high`; `exact` comes on top. `most` is the highest record
-    that may be the region's. The records stand for `kernels` of the region's kernels, which took `ns` in the timed run;
-    fractions come from names with more kernels than records.
+    `shared` is an estimate, guaranteed to be in `low` to `high`; `exact` comes on top. `most` is the highest record
+    that may be the region's. The records cover `kernels` of the region's kernels, which took `ns` in the timed run.
+    Fractions result from names with more kernels than records.
     """
 
     exact: float
@@ -44,7 +44,7 @@ class CounterSum(NamedTuple):
         return self.exact + self.shared
 
     def plus(self, other: CounterSum) -> CounterSum:
-        """Both, of different kernels."""
+        """The sum of both, which are of different kernels."""
         sums = (a + b for a, b in zip(self, other, strict=True))
         return CounterSum(*sums)._replace(most=max(self.most, other.most))
 
@@ -68,15 +68,15 @@ class CounterMean(NamedTuple):
     ns: float
 
     def plus(self, other: CounterMean) -> CounterMean:
-        """Both, of different kernels."""
+        """The combination of both, which are of different kernels."""
         sums = (a + b for a, b in zip(self, other, strict=True))
         return CounterMean(*sums)._replace(least=min(self.least, other.least), most=max(self.most, other.most))
 
 
 class Figure(NamedTuple):
-    """What a formula gives. `coverage` is the share of the region's kernel time that counters stand behind.
+    """The value of a formula. `coverage` is the share of the region's kernel time that has records.
 
-    `exact`: nothing in it was shared out among regions.
+    `exact`: no part of it was shared out among regions.
     """
 
     value: float
@@ -87,7 +87,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CounterSums:
-    """What counters say of one region, by metric; `kernels` and `kernel_ns` are all its kernels in the timed run."""
+    """One region's counters by metric; `kernels` and `kernel_ns` are all its kernels in the timed run."""
 
     sums: Mapping[str, CounterSum]
     means: Mapping[str, CounterMean]
@@ -96,33 +96,33 @@ class CounterSums:
 
     def coverage(self, metric: str) -> float | None:
         """The share of the region's kernel time that has records of a metric; None if it has no kernel time."""
-        found = self.sums.get(metric) or self.means.get(metric)
-        return min(1.0, (found.ns if found else 0.0) / self.kernel_ns) if self.kernel_ns else None
+        counter = self.sums.get(metric) or self.means.get(metric)
+        return min(1.0, (counter.ns if counter else 0.0) / self.kernel_ns) if self.kernel_ns else None
 
     def figures(self) -> dict[str, Figure]:
-        """What `FORMULAS` give, by name; absent where a metric is missing, or the metrics stand for unlike kernels."""
-        found: dict[str, Figure] = {}
+        """The values of `FORMULAS` by name; absent if a metric is missing, or the metrics cover different kernels."""
+        figures: dict[str, Figure] = {}
         for formula in FORMULAS:
             figure = self._figure(formula.unit, formula.of, formula.over)
             if figure is not None:
-                found.setdefault(formula.name, figure)
-        return found
+                figures.setdefault(formula.name, figure)
+        return figures
 
     def reduce(self, reduction: str = "SUM") -> dict[str, float]:
         """One value for each metric: the SUM over the region's kernels, their MEAN, or the MAX of one record.
 
-        Ratios are never added up. SUM and MEAN rebuild them from sums where these were counted, and else take the mean
-        weighted by duration. SUM gives a `.max` its highest record, a `.min` its lowest. MEAN is absent where the timed
-        run has no kernels to divide by. An unknown reduction is a `UsageError`.
+        Ratios are never added up. SUM and MEAN rebuild them from sums where these were counted, and else use the mean
+        weighted by duration. SUM of a `.max` is its highest record, of a `.min` its lowest. MEAN is absent where the
+        timed run has no kernels to divide by. UsageError for an unknown reduction.
         """
         if reduction not in REDUCTIONS:
             raise UsageError(f"reduction {reduction!r}: unknown; choose one of {', '.join(REDUCTIONS)}")
         if reduction == "MAX":
-            return {metric: found.most for part in (self.sums, self.means) for metric, found in part.items()}
+            return {metric: each.most for part in (self.sums, self.means) for metric, each in part.items()}
         if reduction == "SUM":
-            values = {metric: found.value for metric, found in self.sums.items()}
+            values = {metric: each.value for metric, each in self.sums.items()}
         else:
-            values = {metric: found.value / found.kernels for metric, found in self.sums.items() if found.kernels}
+            values = {metric: each.value / each.kernels for metric, each in self.sums.items() if each.kernels}
         for metric, mean in self.means.items():
             value = self._unsummed(metric, mean, reduction)
             if value is not None:
@@ -153,7 +153,7 @@ class CounterSums:
         if over is not None:
             below = self._total(over)
             if over == SECONDS and TIME not in self.sums:
-                # The timed run's own; a run with counters that were read without the time has none.
+                # The timed run's time: the run with counters did not read its own.
                 below = CounterSum(above.ns * 1e-9, 0, 0, 0, 0, above.kernels, above.ns)
             if below is None or not below.value or not _alike(above, below):
                 return None
@@ -163,11 +163,11 @@ class CounterSums:
     def _total(self, terms: Terms) -> CounterSum | None:
         total: CounterSum | None = None
         for metric, factor in terms.items():
-            found = self.sums.get(metric)
-            if found is None or (total is not None and not _alike(total, found)):
+            counter = self.sums.get(metric)
+            if counter is None or (total is not None and not _alike(total, counter)):
                 return None
-            scaled = found.times(factor)
-            total = scaled if total is None else total.plus(scaled)._replace(kernels=found.kernels, ns=found.ns)
+            scaled = counter.times(factor)
+            total = scaled if total is None else total.plus(scaled)._replace(kernels=counter.kernels, ns=counter.ns)
         return total
 
 
@@ -179,7 +179,7 @@ def _alike(one: CounterSum, other: CounterSum) -> bool:
 
 
 class _Records:
-    """The values of one metric in all records of one name, in rising order."""
+    """The values of one metric in all records of one name, in ascending order."""
 
     def __init__(self, values: Sequence[tuple[float, float | None]]) -> None:
         self.values = sorted(value for value, _ in values)
@@ -187,7 +187,7 @@ class _Records:
         weights = [ns for _, ns in values if ns]
         if len(weights) < len(values):
             weights = [1.0] * len(values)
-        # Weights are made shares first, so that no product can overflow.
+        # Weights become shares first, so that no product can overflow.
         whole = math.fsum(weights)
         mean = math.fsum(value * (ns / whole) for (value, _), ns in zip(values, weights, strict=True))
         self.mean = min(max(mean, self.values[0]), self.values[-1])
@@ -196,7 +196,7 @@ class _Records:
         """The part of a region that launched `part` of the kernels of this name."""
         records, kernels = len(self.values), whole.count
         pairs = min(records, kernels)
-        # Of the region's kernels, at least and at most so many have a record.
+        # The least and the greatest number of the region's kernels with a record.
         fewest, most = max(0, pairs - (kernels - part.count)), min(part.count, pairs)
         low = self.sums[fewest]
         high = max(low, self.sums[-1] - self.sums[records - most])
@@ -204,7 +204,7 @@ class _Records:
         covered = (self.values[-1], part.count * (pairs / kernels), part.total_ns * (pairs / kernels))
         if records == kernels and (part.count == kernels or self.values[0] == self.values[-1]):
             return CounterSum(low, 0, 0, 0, *covered)
-        # By duration: the work of kernels of one name goes with their time much more than with their number.
+        # By duration: the work of kernels of one name correlates with their time much more than with their number.
         share = part.total_ns / whole.total_ns if whole.total_ns else ours
         estimate = min(max(self.sums[-1] * (pairs / records) * share, low), high)
         return CounterSum(0, estimate, low, high, *covered)
@@ -226,7 +226,7 @@ class Counters:
             for metric, value in record.values.items():
                 if math.isfinite(value):
                     of[metric].append((value, record.values.get(TIME)))
-        self._names = {name: {key: _Records(found) for key, found in of.items()} for name, of in values.items()}
+        self._names = {name: {key: _Records(each) for key, each in of.items()} for name, of in values.items()}
 
     def of(
         self,
@@ -236,14 +236,14 @@ class Counters:
         *,
         executions: int | None = None,
     ) -> CounterSums | None:
-        """What the records say of the region `name`; None if nothing.
+        """The counters of the region `name`; None if there are none.
 
         `whole` and `region` are the kernels of the timed run and of the region in it, by name. A metric of a kernel's
         name is exact if there are as many records as kernels, and all kernels are the region's or all records are
-        equal. Else it is shared out by duration, within what is possible at all. Nothing is scaled up: what has no
-        record lowers the coverage. Records named after the region itself are ranges of whole executions, of which the
-        timed run has `executions` (None: as many as records), and go before those of its kernels; a name that is also
-        a kernel's is the kernel's.
+        equal. Otherwise it is shared out by duration, within the bounds. Nothing is scaled up: kernels without a record
+        lower the coverage. Records with the region's own name are ranges of whole executions, and go before the records
+        of its kernels. The timed run has `executions` of them (None: as many as records). A name that is also a
+        kernel's is the kernel's.
         """
         kernels = sum(part.count for part in region.values())
         kernel_ns = sum(part.total_ns for part in region.values())
@@ -251,7 +251,7 @@ class Counters:
         means: dict[str, CounterMean] = {}
         own = {} if name in whole else self._names.get(name, {})
         for metric, records in own.items():
-            # A range of the region stands for all kernels of one execution.
+            # A range of the region covers all kernels of one execution.
             every = KernelSum(executions or len(records.values), kernel_ns, 0)
             share = min(1.0, len(records.values) / every.count) * kernels
             if adds_up(metric):
@@ -261,7 +261,7 @@ class Counters:
         for kernel, part in region.items():
             if not part.count:
                 continue
-            all_of_it = max(whole.get(kernel, part), part, key=lambda found: found.count)
+            all_of_it = max(whole.get(kernel, part), part, key=lambda each: each.count)
             more = {metric: each for metric, each in self._names.get(kernel, {}).items() if metric not in own}
             totals = {metric: each.total(all_of_it, part) for metric, each in more.items() if adds_up(metric)}
             others = {metric: each.weighted(all_of_it, part) for metric, each in more.items() if not adds_up(metric)}
@@ -270,7 +270,7 @@ class Counters:
         return CounterSums(sums, means, kernels, kernel_ns) if sums or means else None
 
     def matched(self, whole: Mapping[str, KernelSum], regions: Collection[str] = ()) -> Matched:
-        """How the records and the kernels of the timed run go together; `regions` are the names of its regions."""
+        """The match of the records with the kernels of the timed run; `regions` are the names of its regions."""
         counts = {name: max((len(r.values) for r in of.values()), default=0) for name, of in self._names.items()}
         ranges = sum(count for name, count in counts.items() if name in regions and name not in whole)
         records = Counter({name: count for name, count in counts.items() if name in whole or name not in regions})
@@ -280,7 +280,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What belongs together: `pairs` of a record and a kernel of one name, and `ranges` of whole regions.
+    """How records and kernels match: `pairs` of a record and a kernel of one name, and `ranges` of whole regions.
 
     `records` without a kernel and `kernels` without a record are counted by name.
     """

@@ -2,13 +2,13 @@
 
 Read in this order:
 
-- `sampler`: a process of its own that has CUPTI's PM sampling read one GPU and prints what it read.
+- `sampler`: a process of its own in which CUPTI's PM sampling reads one GPU, and which prints the samples.
 - `overlaps`: samples joined with the times at which regions were on the GPU.
-- `running`: that process, as the program sees it; `sampling`: all of it around a `with` block.
+- `running`: that process, as the program sees it. `sampling`: all of it around a `with` block.
 
-PM sampling reads all that the GPU does, whoever does it, in one pass: nothing is run again and nothing is serialised.
-Imports the regions, the counters' sums and the floors below. cupti-python loads in the sampler's process alone: there a
-crash of it ends no program.
+PM sampling reads the counters of all processes on the GPU in one pass. It reruns and serialises nothing. Imports the
+regions, the counters' sums and the floors below. cupti-python loads in the sampler's process alone, so that its crash
+ends no program.
 """
 
 from gpu_profile.kernels.counters.live.sampling import CounterReport, CounterSampling, sample_counters

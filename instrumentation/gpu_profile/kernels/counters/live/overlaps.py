@@ -13,7 +13,7 @@ from gpu_profile.kernels.counters.sums import CounterMean, CounterSum, CounterSu
 
 
 class Samples(NamedTuple):
-    """Samples in the order of time, none of which overlap: starts and ends in ns, `values` by `[metric, sample]`."""
+    """Samples in the order of time, without overlaps: starts and ends in ns, `values` by `[metric, sample]`."""
 
     metrics: tuple[str, ...]
     starts: Ints
@@ -22,8 +22,9 @@ class Samples(NamedTuple):
 
     @classmethod
     def of(cls, metrics: Sequence[str], rows: Sequence[Sequence[float]]) -> Self:
-        """From rows of start, end and a value for each metric. Left out are samples without a beginning (the first of a
-        session has none), of no length, and those that begin before one that was taken has ended."""
+        """From rows of start, end and a value for each metric. Left out are samples without a start (a session's
+        first), of no length, and samples that begin before the end of an accepted one.
+        """
         kept: list[Sequence[float]] = []
         last = 0
         for row in rows:
@@ -39,13 +40,13 @@ class Samples(NamedTuple):
 
 
 def sums_of(samples: Samples, intervals: Sequence[tuple[int, int]]) -> CounterSums | None:
-    """What the samples say of a region that was on the GPU at these times, in ns; None if none is of them.
+    """The counters of a region that was on the GPU in these intervals, in ns; None without samples of them.
 
     Executions that overlap are one stretch of time, in which a sample counts once. A metric that adds up is summed:
-    exactly over samples within a stretch, and by the share of those that only begin or end in it, whose whole count is
-    the bound of how much it may be (`CounterSum.low` and `high`). A mean is weighted by time. What is no number (on an
-    idle GPU a ratio is 0/0) is no sample of that metric. `kernels` counts the intervals; `kernel_ns` is the time of the
-    stretches, of which `ns` has samples.
+    exactly over samples within a stretch, else by the share of a sample that lies in it. The whole count of such a
+    sample bounds the estimate (`CounterSum.low` and `high`). A mean is weighted by time. NaN (on an idle GPU a ratio is
+    0/0) is no sample of that metric. `kernels` counts the intervals; `kernel_ns` is the time of the stretches, of which
+    `ns` has samples.
     """
     stretches = _merged(intervals)
     overlaps = np.zeros(len(samples.starts))
@@ -61,18 +62,18 @@ def sums_of(samples: Samples, intervals: Sequence[tuple[int, int]]) -> CounterSu
     shares = overlaps / (samples.ends - samples.starts)
     sums, means = {}, {}
     for metric, values in zip(samples.metrics, samples.values, strict=True):
-        told = np.isfinite(values) & (overlaps > 0)
-        if not told.any():
+        valid = np.isfinite(values) & (overlaps > 0)
+        if not valid.any():
             continue
-        inside, edge, own = told & within, told & ~within, values[told]
-        ns = float(overlaps[told].sum())
+        inside, edge, own = valid & within, valid & ~within, values[valid]
+        ns = float(overlaps[valid].sum())
         if adds_up(metric):
             exact, shared = float(values[inside].sum()), float((values[edge] * shares[edge]).sum())
             sums[metric] = CounterSum(
                 exact, shared, 0.0, float(values[edge].sum()), float(own.max()), len(intervals), ns
             )
         else:
-            weighted = float((own * overlaps[told]).sum())
+            weighted = float((own * overlaps[valid]).sum())
             means[metric] = CounterMean(weighted, float(own.min()), float(own.max()), len(intervals), ns)
     return CounterSums(sums, means, len(intervals), sum(end - start for start, end in stretches))
 

@@ -1,8 +1,9 @@
 """`python -m gpu_profile.kernels.counters.live.sampler ORDINAL INTERVAL_NS METRIC...`: PM sampling of one GPU.
 
 Prints lines of JSON: `{"device": UUID, "chip": NAME}` once it samples; a list `[[start_ns, end_ns, value, ...], ...]`
-several times a second; and `{"end": true}` when all samples are out, after a line on its standard input or that one's
-end. `{"error": WHY}` ends it at any time. Times are the host's, since the epoch; values are in the metrics' order.
+several times a second; and `{"end": true}` after the last sample. A line on its standard input, or the end of that
+input, ends it. `{"error": WHY}` reports a failure at any time, and ends it, too. Times are the host's, since the epoch;
+values are in the metrics' order.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from uuid import UUID
 
 from gpu_profile.kernels.counters.permissions import explain
 
-#: What is read beside a metric that is alone: on an H100 CUPTI 13.0 and 13.5 crashed when one alone was decoded.
+#: A second metric for a single one: on an H100, CUPTI 13.0 and 13.5 crashed when one alone was decoded.
 _COMPANIONS: Final = ("sm__cycles_elapsed.avg", "sm__cycles_active.avg")
-#: Between two readings of what the hardware has buffered, in seconds, and samples that are taken at a time.
+#: Seconds between two readings of the hardware's buffer, and samples that one reading takes.
 _READ_S: Final = 0.1
 _MOST: Final = 10_000
-#: CUptiResult: what it says of a metric that a chip does not have, as an H100 did.
+#: CUptiResult for a metric that the chip does not have, seen on an H100.
 _INVALID_PARAMETER: Final = 1
 INSTALL: Final = "PM sampling needs cupti-python 13.3 or newer: pip install 'gpu-profile[cupti]'"
 
 
 class CounterSampler:
-    """One run of it. `out` is where lines go."""
+    """One run of the sampler. `out` is the file for its lines."""
 
     def __init__(self, out: IO[str]) -> None:
         self._out = out
 
     def run(self, ordinal: int, interval_ns: int, metrics: Sequence[str]) -> NoReturn:
-        """Sample until told to end."""
+        """Sample until a line on standard input, its end, or the end of the parent process."""
         over, parent = threading.Event(), os.getppid()
         threading.Thread(target=_await_end, args=(over,), daemon=True).start()
         try:
             from cupti import pm_sampling
         except ImportError as error:
-            self._give_up(f"{INSTALL} ({error})")
+            self._fail(f"{INSTALL} ({error})")
         device = self._open(ordinal)
         others = (name for name in _COMPANIONS if name not in metrics)
         asked = [*metrics, next(others)] if len(metrics) == 1 else list(metrics)
@@ -53,11 +54,11 @@ class CounterSampler:
             chip = str(getattr(collector, "_chip_name", None) or "")
             collector.configure(metrics=asked, sampling_interval=interval_ns)
             collector.start()
-        except Exception as error:  # noqa: BLE001 - whatever CUPTI refuses is said in a line
-            self._give_up((_of_metrics(chip, asked) if chip else "") or _reason(error))
-        self._say({"device": device, "chip": chip or None})
+        except Exception as error:  # noqa: BLE001 - any refusal of CUPTI becomes a line
+            self._fail((_of_metrics(chip, asked) if chip else "") or _reason(error))
+        self._print({"device": device, "chip": chip or None})
         ending, taken = False, 0
-        # Once told to end, all that was buffered before is still read.
+        # After the request to end, all that was buffered before is still read.
         while not ending or taken >= _MOST:
             if taken < _MOST:
                 ending = over.wait(_READ_S) or os.getppid() != parent
@@ -65,12 +66,12 @@ class CounterSampler:
                 samples = collector.decode(_MOST)
                 rows = list(_rows(samples, len(metrics)))
             except MemoryError as error:
-                self._give_up(f"samples were lost: {error} Take a longer interval")
+                self._fail(f"samples were lost: {error} Take a longer interval")
             except Exception as error:  # noqa: BLE001 - as above
-                self._give_up(_reason(error))
+                self._fail(_reason(error))
             taken = len(rows)
-            self._say(rows)
-        self._say({"end": True})
+            self._print(rows)
+        self._print({"end": True})
         # CUPTI may hang or crash on its way out.
         os._exit(0)
 
@@ -79,7 +80,7 @@ class CounterSampler:
         try:
             cuda = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
-            self._give_up(f"PM sampling needs NVIDIA's driver: {error}")
+            self._fail(f"PM sampling needs NVIDIA's driver: {error}")
         device, context, uuid = ctypes.c_int(), ctypes.c_void_p(), (ctypes.c_ubyte * 16)()
         calls: tuple[Callable[[], int], ...] = (
             lambda: cuda.cuInit(0),
@@ -91,18 +92,18 @@ class CounterSampler:
         for call in calls:
             status = call()
             if status:
-                self._give_up(f"CUDA's driver does not open device {ordinal} (error {status})")
+                self._fail(f"CUDA's driver does not open device {ordinal} (error {status})")
         return f"GPU-{UUID(bytes=bytes(uuid))}"
 
-    def _say(self, what: object) -> None:
+    def _print(self, message: object) -> None:
         try:
-            self._out.write(json.dumps(what) + "\n")
+            self._out.write(json.dumps(message) + "\n")
             self._out.flush()
-        except OSError:  # who asked is gone
+        except OSError:  # the program is gone
             os._exit(1)
 
-    def _give_up(self, why: str) -> NoReturn:
-        self._say({"error": why})
+    def _fail(self, why: str) -> NoReturn:
+        self._print({"error": why})
         os._exit(1)
 
 
@@ -117,16 +118,16 @@ def _reason(error: Exception) -> str:
 
 
 def _of_metrics(chip: str, metrics: Sequence[str]) -> str:
-    """What a chip cannot sample of these metrics, by name; "" where that is not what is wrong, or cannot be told.
+    """The reason why a chip cannot sample these metrics, by name; "" if they are not the cause, or on another error.
 
-    CUPTI itself says of a name that it does not know, as of several passes, only that a parameter is invalid.
+    For an unknown name, and for metrics of several passes, CUPTI itself reports an invalid parameter only.
     """
     try:
         alone = {name: _passes(chip, [name]) for name in metrics}
         if unknown := [name for name, passes in alone.items() if passes is None]:
             return f"the chip {chip} has no such metric for PM sampling: {', '.join(unknown)}"
         together = _passes(chip, metrics)
-    except Exception:  # noqa: BLE001 - the first error is told then
+    except Exception:  # noqa: BLE001 - the first error is reported then
         return ""
     if together is None or together < 2:
         return ""
@@ -136,10 +137,10 @@ def _of_metrics(chip: str, metrics: Sequence[str]) -> str:
 
 
 def _passes(chip: str, metrics: Sequence[str]) -> int | None:
-    """How many passes metrics need together; None if the chip does not have one of them."""
+    """The number of passes that the metrics need together; None if the chip does not have one of them."""
     from cupti import profiler_host
 
-    # It adds up all that it is ever asked for.
+    # A new host for each question: it adds up all metrics that it was ever asked for.
     host = profiler_host.ProfilerHost(chip, profiler_host.ProfilerType.PM_SAMPLING)
     host.initialize()
     try:
@@ -160,7 +161,7 @@ def _await_end(over: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    # An interrupt is the program's, and whatever a library prints is none of the lines.
+    # An interrupt is for the program, and output of a library must not mix with the lines.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     own = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -20,16 +20,16 @@ from gpu_profile.regions.execution import AWAIT_S, Execution
 from gpu_profile.regions.running import begun
 from gpu_profile.regions.session import process
 
-#: The least interval: what was tried on hardware. CUPTI evaluates one sample after the other.
+#: The least interval that was tried on hardware. CUPTI evaluates one sample after the other.
 _LEAST_S: Final = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class CounterReport:
-    """What counters said of `regions`, by name, and of the whole block (`total`); None and absent without samples.
+    """The counters of `regions` by name, and of the whole block (`total`); absent and None without samples.
 
-    `device` is the GPU's UUID and `chip` its kind. `left_out` executions were too many to be collected; `unplaced` ones
-    ran on another GPU, or have no known time on this one.
+    `device` is the GPU's UUID and `chip` the chip's name. `left_out` executions exceeded the limit. `unplaced`
+    executions ran on another GPU, or have no time on this one.
     """
 
     device: str
@@ -54,7 +54,7 @@ class CounterSampling:
         forget_in_children(self)
 
     def _begin(self) -> None:
-        #: By `id`, which is one execution's for as long as it is held here.
+        #: By `id`, which is unique while the execution is referenced here.
         self._executions: dict[int, Execution] = {}
         self._left_out = 0
         self._report: CounterReport | None = None
@@ -97,7 +97,7 @@ class CounterSampling:
 
     @property
     def report(self) -> CounterReport:
-        """What was counted. UsageError before the block has ended, GpuBackendError if the sampling failed meanwhile."""
+        """The counters. UsageError before the block has ended, GpuBackendError if the sampling failed meanwhile."""
         if self._error is not None:
             raise self._error
         if self._report is None:
@@ -105,18 +105,18 @@ class CounterSampling:
         return self._report
 
     def forget(self) -> None:
-        """The sampler is the parent process's: a forked child neither asks it nor ends it."""
+        """Drop the parent process's sampler: a forked child neither asks it nor ends it."""
         self._lock, self._sampler, self._entered = threading.RLock(), None, False
         self._begin()
 
-    # ------------------------------------------------------------------ what executions tell
+    # ------------------------------------------------------------------ executions
 
-    def begun(self, execution: Execution, *, nested: bool) -> None:  # noqa: ARG002 - a watcher is told
+    def begun(self, execution: Execution, *, nested: bool) -> None:  # noqa: ARG002 - a watcher's signature
         """An execution has begun."""
         self._collect(execution)
 
     def ended(self, execution: Execution) -> None:
-        """It has ended: its times are read afterwards."""
+        """An execution has ended: its times are read afterwards."""
 
     def _collect(self, execution: Execution) -> None:
         with self._lock:
@@ -126,7 +126,7 @@ class CounterSampling:
                 self._left_out += 1
 
     def _settled(self) -> list[Execution]:
-        """What was collected, once the GPU has passed the ends of what has ended: samples of it are still to come."""
+        """The collected executions, once the GPU has passed all their ends; earlier, samples would be missing."""
         with self._lock:
             executions = list(self._executions.values())
         latest_ns, never = SYSTEM_CLOCK.now_ns() + round(AWAIT_S * 1e9), threading.Event()
@@ -143,7 +143,7 @@ class CounterSampling:
             if active is None or not _is_on(execution, sampler.device):
                 unplaced += 1
                 continue
-            # What still runs is counted up to here.
+            # An execution that still runs is counted up to here.
             start, end = active[0], end_ns if active[1] is None else active[1]
             places[execution.name].append((start, end))
             last_ns = max(last_ns, end)
@@ -159,7 +159,7 @@ class CounterSampling:
 
 
 def _is_on(execution: Execution, uuid: str) -> bool:
-    """Whether it ran on this GPU, by all that is known of that; one of which nothing is known may have."""
+    """Whether it ran on this GPU, as far as its devices are resolved or named. True if neither is the case."""
     session = process.running()
     devices = session.joiner.devices_of(execution) if session is not None else ()
     if devices:
@@ -170,14 +170,14 @@ def _is_on(execution: Execution, uuid: str) -> bool:
 def sample_counters(metrics: Sequence[str], *, interval_s: float = 1e-4, device: int = 0) -> CounterSampling:
     """Sample hardware counters for the length of a `with` block, and join them with the regions that run in it.
 
-    `metrics` are names as `smsp__inst_executed.sum` or `dram__bytes_read.sum` that one pass of the hardware can count
-    together; `interval_s` is the time between two samples, at least 0.1 ms. `device` is the GPU's number as CUDA shows
-    GPUs to this process. All that the GPU does is counted, whoever does it. Samples are taken by a process of its own,
-    which has a CUDA context (some hundred MB of the GPU's memory) and takes seconds to start; nothing of this program
-    is serialised or run again. The end of the block waits for the GPU to have done what ran in it.
-    Raises UsageError for an interval or metrics that cannot be, and on entering the block GpuBackendError if nothing
-    can sample: cupti-python 13.3 or newer is missing, counters are refused, another profiler holds them, or a metric is
-    unknown or needs several passes.
+    `metrics` are names such as `smsp__inst_executed.sum` or `dram__bytes_read.sum` that one pass of the hardware can
+    count together. `interval_s` is the time between two samples, at least 0.1 ms. `device` is the CUDA ordinal of the
+    GPU. Counters include the work of all processes on the GPU. A process of its own takes the samples. It has a CUDA
+    context (some hundred MB of the GPU's memory) and takes seconds to start; nothing of this program is serialised or
+    run again. The end of the block waits until the GPU has done the work of the block.
+    Raises UsageError for invalid intervals or metrics. Entering the block raises GpuBackendError if nothing can sample:
+    cupti-python 13.3 or newer is missing, counters are refused, another profiler holds them, or a metric is unknown or
+    needs several passes.
     """
     if not metrics or isinstance(metrics, str) or any(not name or name.startswith("-") for name in metrics):
         raise UsageError("metrics is a list of names such as dram__bytes_read.sum")
