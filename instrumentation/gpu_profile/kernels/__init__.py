@@ -1,22 +1,22 @@
-"""Kernels, copies and memory of regions: what they add up to, and why the GPU was idle between them.
+"""Kernels, copies and memory of regions: their sums, and why the GPU was idle between them.
 
 Read in this order:
 
-- `records`: what a profiler records. Everything above takes nothing else.
+- `records`: the records of a profiler. All modules after it take these alone as input.
 - `trace`: records of a file that PyTorch's profiler (Kineto) saved, read as a stream (`stream`, `trace_events`).
 - `sources/`: records of the running program, from PyTorch's profiler or from CUPTI.
 - `joining/`: records in columns, each operation with its call, its region, and the idle time before it.
-- `activity` (sums of a whole trace), `region` and `region_sums` (of each region), made of `sums`; `memory/` and
-  `counters/` are the parts that not every recording has.
+- `activity` (sums of a whole trace), `region` and `region_sums` (of each region), made of `sums`. `memory/` and
+  `counters/` add the parts that not every recording has.
 - `report`: all of a recording. `views` and `render/` show it, as `gpu-profile kernels` does.
-- `windows/`: when a running program is recorded: a block, or now and then. `claim` sees to it that one window at a time
-  is open, and none in a forked child. `executions` tells what runs then.
-- `gmp/`: the interface of the GMP profiler, on top of all.
+- `windows/`: when a running program is recorded: around a block, or at intervals. `claim` allows one open window at a
+  time, and none in a forked child. `executions` reports the executions that run meanwhile.
+- `gmp/`: the interface of the GMP profiler, on top of the others.
 
-Imports the regions and their sessions, the report's tools and the floors below; of what shares its own floor, nothing.
-PyTorch and CUPTI load only when something records with them. A new source of records is a class in `sources/`, a new
-figure made of counters a row in `counters.formulas`, a new view a module in `render/`, and a new quantity of an
-execution a row of `gpu_profile.regimes.kernel_work.KernelSums`.
+Imports the regions and their sessions, the report's tools and the floors below, but no package of its own floor.
+PyTorch and CUPTI load only when something records with them. A new source of records is a class in `sources/`. A new
+figure made of counters is a row in `counters.formulas`. A new view is a module in `render/`. A new quantity of an
+execution is a row of `gpu_profile.regimes.kernel_work.KernelSums`.
 """
 
 from gpu_profile.kernels.activity import Activity, StreamActivity, evidence, measure

@@ -1,8 +1,8 @@
-"""What the GPU operations of a trace add up to, and why the GPU was idle between them. Pure; all times in ns.
+"""Sums of a trace's GPU operations, and why the GPU was idle between them. Pure; all times in ns.
 
 The span goes from the start of the first to the end of the last GPU operation, and is the same for every device of a
-trace; sums over several devices have `device_ns`, span times devices, as their denominator. Whatever overlaps counts
-once. The order of the records changes nothing.
+trace. Sums over several devices have `device_ns`, span times devices, as their denominator. Time in which operations
+overlap counts once. The order of the records changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpu_profile.kernels.records import Kind, Record
 from gpu_profile.kernels.sums import TimeSums
 from gpu_profile.regimes.evidence import Evidence
 
-#: Sets of operations whose unions the sums are made of.
+#: Kinds of operations by the union that the sums use.
 _UNIONS: Final[Mapping[str, tuple[Kind, ...]]] = {
     "busy": KINDS,
     "kernels": (Kind.KERNEL,),
@@ -50,11 +50,11 @@ class StreamActivity:
 class Activity(TimeSums):
     """A trace's GPU operations in sums over its devices.
 
-    `communication_ns`: the union of collectives; `overlap_ns` is its part beside kernels of another kind.
-    `transfer_ns`: the union of copies over a link; `exposed_transfer_ns` is its part beside nothing else. `copy_ns`:
-    the union of copies of both kinds. `work_ns`: what else the GPU was busy with: kernels, sets, copies within it. So
+    `communication_ns`: the union of collectives. `overlap_ns` is its part beside kernels of another kind.
+    `transfer_ns`: the union of copies over a link. `exposed_transfer_ns` is its part beside nothing else. `copy_ns`:
+    the union of copies of both kinds. `work_ns`: the rest of the busy time: kernels, sets, copies within a GPU. So
     `work_ns + exposed_communication_ns + exposed_transfer_ns = busy_ns`, and `busy_ns + idle.total_ns = device_ns`.
-    `mean_kernel_ns`: of kernels and collectives; None without any.
+    `mean_kernel_ns`: mean duration of kernels and collectives; None without any.
     """
 
     operations: int
@@ -85,14 +85,14 @@ class Activity(TimeSums):
 
 
 def measure(records: Iterable[Record]) -> Activity | None:
-    """Add up what ran; None if no GPU operation is among the records. Reads them once, in any order."""
+    """Sum up the GPU operations; None if the records contain none. Reads the records once, in any order."""
     columns = RecordArrays(records)
     work, _ = gpu_work(columns)
     return activity_of(columns, work)
 
 
 def activity_of(columns: RecordArrays, work: OperationTable) -> Activity | None:
-    """The same of columns, and of their operations as they were joined with calls."""
+    """As `measure`, from columns and their operations after the join with calls."""
     if not len(work.starts):
         return None
     kinds, streams, starts, ends, launched = work.kinds, work.streams, work.starts, work.ends, work.launched
@@ -103,11 +103,11 @@ def activity_of(columns: RecordArrays, work: OperationTable) -> Activity | None:
     idle = Idle()
     for device in devices:
         here = work.devices == device
-        what, a, b = kinds[here], starts[here], ends[here]
+        codes, begins, finishes = kinds[here], starts[here], ends[here]
         for name, members in _UNIONS.items():
-            among = np.isin(what, [CODES[kind] for kind in members])
-            sums[name] += Cover(a[among], b[among]).length
-        idle += idle_between(a, b, launched[here], start, end)
+            among = np.isin(codes, [CODES[kind] for kind in members])
+            sums[name] += Cover(begins[among], finishes[among]).length
+        idle += idle_between(begins, finishes, launched[here], start, end)
     kernel = np.isin(kinds, [CODES[Kind.KERNEL], CODES[Kind.COMMUNICATION]])
     return Activity(
         operations=len(starts),
@@ -138,7 +138,7 @@ def _stream(key: tuple[int, int | str], starts: Numbers, ends: Numbers, launched
 
 
 def evidence(activity: Activity) -> Evidence:
-    """What the regimes judge, as shares of `device_ns`."""
+    """The evidence for a regime, as shares of `device_ns`."""
     whole = activity.device_ns
     if not whole:
         return Evidence("kernels", {}, activity.operations, 0.0, reason="the trace's GPU operations take no time")

@@ -1,6 +1,6 @@
-"""What one holder at a time has in a process, such as its profiler, and what a forked child must forget.
+"""A resource with one holder at a time in a process, such as its profiler; and state that forked children reset.
 
-A child has none of the parent's threads and records, nor the state of its GPUs: nothing records there until the child
+A child has none of the parent's threads and records, nor the state of its GPUs. Nothing records there until the child
 itself asks for it.
 """
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class Forgetful(Protocol):
-    """Something that holds what a forked child must not use."""
+    """An object with state that is invalid in a forked child."""
 
     def forget(self) -> None:
-        """Begin anew: this is a forked child, and what was held is the parent's."""
+        """Reset to the initial state. Called in a forked child, where the present state is the parent's."""
         ...
 
 
@@ -27,7 +27,7 @@ _forgetful: Final[weakref.WeakSet[Forgetful]] = weakref.WeakSet()
 
 
 def forget_in_children(each: Forgetful) -> None:
-    """Call `each.forget()` in every forked child, for as long as somebody uses it."""
+    """Call `each.forget()` in every forked child, as long as `each` is referenced elsewhere."""
     _forgetful.add(each)
 
 
@@ -38,7 +38,7 @@ def _forget() -> None:
 
 
 class Claim(Generic[T]):
-    """A place that one holder at a time takes. `holder` is None while nobody has it, and in a forked child."""
+    """A slot for one holder at a time. `holder` is None while the slot is free, and in a forked child."""
 
     def __init__(self) -> None:
         # Reentrant, since a signal's handler may run a region.
@@ -55,11 +55,11 @@ class Claim(Generic[T]):
             return True
 
     def release(self, done: T) -> None:
-        """Be the holder no more; nothing if it is another one."""
+        """Free the slot if `done` is its holder; else nothing."""
         with self._lock:
             if self.holder is done:
                 self.holder = None
 
     def forget(self) -> None:
-        """Nobody holds it in a forked child."""
+        """A forked child starts with a free slot."""
         self._lock, self.holder = threading.RLock(), None

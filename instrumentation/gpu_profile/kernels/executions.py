@@ -1,4 +1,4 @@
-"""Which executions run, for whatever records or counts beside them."""
+"""Reports the executions that run, to an object that records or counts beside them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpu_profile.regions.session import process
 from gpu_profile.regions.session.entrance import Watcher
 from gpu_profile.regions.session.session import Session
 
-#: Executions that are collected at once; more are counted.
+#: Executions that are collected at once; further ones are only counted.
 MOST_EXECUTIONS: Final = 20_000
 
 
 class ExecutionWatch:
-    """The session of this process, and every later one, tells `watcher` of executions from `begin` to `end`."""
+    """Reports executions of this process's session, and of every later one, to `watcher` from `begin` to `end`."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -25,7 +25,7 @@ class ExecutionWatch:
         forget_in_children(self)
 
     def begin(self) -> None:
-        """Be told from now on."""
+        """Report from now on."""
         process.on_start(self._join)
 
     def _join(self, session: Session) -> None:
@@ -33,20 +33,20 @@ class ExecutionWatch:
         session.watch(self._watcher)
 
     def end(self) -> None:
-        """Be told of no more beginnings. Ending it again does nothing."""
+        """Report no more. Ending it again does nothing."""
         process.off_start(self._join)
         sessions, self._sessions = self._sessions, []
         for session in sessions:
             session.unwatch(self._watcher)
 
     def forget(self) -> None:
-        """The sessions are the parent process's."""
+        """Drop the sessions, which are the parent process's."""
         self._sessions = []
         process.off_start(self._join)
 
 
 def running_from(execution: Execution | None) -> Iterator[Running]:
-    """Regions that run, from this execution on outwards. Spans that are no regions are left out."""
+    """The regions that run, from this execution outwards. Spans that are not regions are left out."""
     while execution is not None:
         if isinstance(execution, Running) and not execution.end_ns:
             yield execution

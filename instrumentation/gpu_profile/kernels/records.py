@@ -1,7 +1,7 @@
-"""What a profiler records: GPU operations, the calls that launched them, and what the host did around them. Pure.
+"""A profiler's records: GPU operations, the calls that launched them, and activity of the host around them. Pure.
 
-All times are nanoseconds of one clock; threads are what the operating system calls them (`threading.get_native_id`).
-Whoever reads a file or a profiler yields these, in any order, and everything above takes nothing else.
+All times are nanoseconds of one clock. Threads have the operating system's ids (`threading.get_native_id`). Readers of
+files and profilers yield these records in any order; the other modules take nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HOST: Final = -1
 
 
 class Kind(StrEnum):
-    """What a GPU operation does. A copy stays within one GPU's memory; a transfer crosses a link."""
+    """The kind of a GPU operation. A copy stays within one GPU's memory; a transfer crosses a link."""
 
     KERNEL = "kernel"
     COMMUNICATION = "communication"
@@ -25,10 +25,10 @@ class Kind(StrEnum):
 
 
 class Operation(NamedTuple):
-    """Something that ran on a GPU in `[start_ns, end_ns)`.
+    """An operation that ran on a GPU in `[start_ns, end_ns)`.
 
-    `bytes` is what a copy or set moved; `occupancy` the profiler's estimate of the achieved occupancy, 0-1; `blocks`
-    the launched blocks per multiprocessor; `graph` whether a CUDA graph launched it. None: not in the record.
+    `bytes` is the size of a copy or set. `occupancy` is the profiler's estimate of the achieved occupancy, 0-1.
+    `blocks` are the launched blocks per multiprocessor. `graph`: a CUDA graph launched it. None: not in the record.
     """
 
     kind: Kind
@@ -45,9 +45,9 @@ class Operation(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of the CUDA or HIP runtime or driver on a host thread; operations with its correlation came of it.
+    """A call of the CUDA or HIP runtime or driver on a host thread. It launched the operations with its correlation.
 
-    `bytes` is what it was asked to copy, where only the call says so.
+    `bytes` is the size of a requested copy, set where only the call records it.
     """
 
     correlation: int
@@ -59,7 +59,7 @@ class Call(NamedTuple):
 
 
 class Range(NamedTuple):
-    """One execution of a region on a thread. `id` and `parent` (0: none) where whoever recorded it knows them.
+    """One execution of a region on a thread. `id` and `parent` are 0 where the recorder does not provide them.
 
     Without a parent it is inside the range that was open around it on its thread.
     """
@@ -75,7 +75,7 @@ class Range(NamedTuple):
 class Operator(NamedTuple):
     """One call of a framework's operator on a host thread.
 
-    `sequence` is autograd's number, which a forward operator shares with its backward; `backward` tells which it is.
+    `sequence` is autograd's number, which a forward operator shares with its `backward` operator.
     """
 
     name: str
@@ -94,10 +94,10 @@ class Launched(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """Memory taken (`bytes` > 0) or given back (< 0). `total` is what the allocator had given out after it.
+    """Memory allocated (`bytes` > 0) or freed (< 0). `total` is the allocator's allocated bytes after it.
 
-    `source` is who gave it: `torch` for PyTorch's caching allocator, `driver` for cudaMalloc and its kin, whose
-    `kind` is `device`, `pinned`, `managed`, …; `device` is -1 for the host.
+    `source` names the allocator: `torch` for PyTorch's caching allocator, `driver` for cudaMalloc and similar calls.
+    The latter have a `kind`: `device`, `pinned`, `managed`, …. `device` is -1 for the host.
     """
 
     time_ns: int
@@ -115,7 +115,7 @@ class Allocation(NamedTuple):
 
 
 class RangeCounters(NamedTuple):
-    """Hardware counters of one range, which is named after the one kernel in it, or after a region."""
+    """Hardware counters of one range. Its name is that of the one kernel in it, or of a region."""
 
     name: str
     device: int

@@ -1,6 +1,6 @@
-"""What one region's GPU operations add up to. Pure; times in ns, sums over devices where several were used.
+"""The sums of one region's GPU operations. Pure; times in ns, sums over devices where several were used.
 
-Sums of two recordings of the same region add up; every ratio is made of sums, and says what it is a share of.
+Sums of two recordings of the same region add up. Every ratio is made of sums.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gpu_profile.regimes.kernel_work import MOST_TOP, KernelWork
 
 @dataclass(frozen=True, slots=True)
 class RegionKernels(TimeSums):
-    """One region, over all its executions. Operations belong to the region that launched them, and to those around it.
+    """One region, over all its executions. Operations belong to the region that launched them and the regions around.
 
-    `host_ns` is the time of the executions on the host. `span_ns` is each device's time from the start of an execution,
-    on the host or there, to its end, on the host or there, whichever is first and last, and of what was launched for it
-    later, as its backward pass, from the first to the last of that; what overlaps counts once. It is `busy_ns` (the
-    region's own operations) + `others_ns` (only others' ran) + `idle.total_ns`. `own` counts the operations of no
-    region inside this one; `backward` those of autograd's backward pass of what ran forward here.
-    `beside_ns` is the devices' busy time during the executions on the host, whoever launched the work: attribution by
-    time instead of by launch. `communication_ns` and `overlap_ns` (beside a kernel of any region), `transfer_ns` and
-    `exposed_transfer_ns` (beside no operation at all) are as in `Activity`. `waits` are calls that wait for the GPU,
-    and `wait_ns` the host's time in them.
-    `occupancy_ns` sums duration × estimated occupancy over `occupancy_of_ns` of kernel time; `breadth_ns` duration ×
-    the share of multiprocessors that had a block, over `breadth_of_ns`. `on_host`: these are a CPU's operators.
+    `host_ns` is the time of the executions on the host. `span_ns` is each device's time from the earlier start of an
+    execution (host or device) to its later end. Operations launched for it after its end, such as its backward pass,
+    add the time from the first to the last of them. Overlapping times count once. `span_ns` is `busy_ns` (the region's
+    own operations) + `others_ns` (only other operations ran) + `idle.total_ns`. `own` counts the operations launched in
+    no region inside this one. `backward` counts operations in the backward pass (autograd) of its forward operators.
+    `beside_ns` is the devices' busy time during the executions on the host, from any launcher: attribution by time, not
+    by launch. `communication_ns` and `overlap_ns` (beside a kernel of any region), `transfer_ns` and
+    `exposed_transfer_ns` (beside no operation at all) are as in `Activity`. `waits` counts calls that wait for the GPU;
+    `wait_ns` is the host's time in them.
+    `occupancy_ns` sums duration × estimated occupancy over `occupancy_of_ns` of kernel time. `breadth_ns` sums duration
+    × share of multiprocessors with a block, over `breadth_of_ns`. `on_host`: these are a CPU's operators.
     """
 
     name: str
@@ -94,7 +94,7 @@ class RegionKernels(TimeSums):
 
     @property
     def kernel_ns(self) -> int:
-        """The sum of their durations, which counts twice what runs side by side."""
+        """The sum of their durations. Kernels that run side by side count twice."""
         return sum(each.total_ns for each in self.kernels.values())
 
     @property
@@ -109,9 +109,9 @@ class RegionKernels(TimeSums):
 
     @property
     def copy_bytes(self) -> int | None:
-        """Bytes that copies moved; None if no copy tells."""
-        told = [each.bytes for each in self.copies.values() if each.known_ns]
-        return sum(told) if told else None
+        """Bytes that copies moved; None if no copy has a recorded size."""
+        sizes = [each.bytes for each in self.copies.values() if each.known_ns]
+        return sum(sizes) if sizes else None
 
     @property
     def copy_ns(self) -> int:
@@ -120,21 +120,24 @@ class RegionKernels(TimeSums):
 
     @property
     def occupancy(self) -> float | None:
-        """The estimated achieved occupancy, a mean over `occupancy_of_ns` of kernel time; None if no kernel tells."""
+        """The estimated achieved occupancy, a mean over `occupancy_of_ns` of kernel time; None if no kernel has an
+        estimate.
+        """
         return self.occupancy_ns / self.occupancy_of_ns if self.occupancy_of_ns else None
 
     @property
     def breadth(self) -> float | None:
-        """The share of multiprocessors with a block, a mean over `breadth_of_ns` of kernel time, as in Kineto's
-        "estimated SM efficiency", but over the kernels' time instead of the step's."""
+        """The share of multiprocessors with a block, a mean over `breadth_of_ns` of kernel time. Kineto's "estimated SM
+        efficiency" is the same over the step's time.
+        """
         return self.breadth_ns / self.breadth_of_ns if self.breadth_of_ns else None
 
     def top(self, most: int) -> list[tuple[str, KernelSum]]:
-        """The kernels that took longest in all."""
+        """The kernels with the longest total time."""
         return longest_first(self.kernels)[:most]
 
     def evidence(self) -> Evidence:
-        """What the regimes judge: shares of the span less the time in which only others' ran, and that time's share."""
+        """The evidence for a regime: shares of the span less `others_ns`, and the share of `others_ns` in the span."""
         whole = self.span_ns - self.others_ns
         if self.on_host:
             return Evidence("kernels", {}, self.operations, 0.0, reason="a CPU's operators tell nothing about a GPU")
@@ -146,12 +149,12 @@ class RegionKernels(TimeSums):
         return replace(own, values={**own.values, "others": self.others_ns / self.span_ns})
 
     def verdict(self) -> Verdict:
-        """What bounds it, on the basis `kernels`."""
+        """The regime, on the basis `kernels`."""
         return classify(self.evidence())
 
     def work(self) -> KernelWork:
-        """The same in short, for a span and for metrics."""
-        # Without calls, nothing tells why a GPU was idle.
+        """A summary for a span and for metrics."""
+        # Without calls, the cause of idle time is not recorded.
         allocated, caused = self.memory, self.launches > 0
         peaks = [each.peak_bytes for each in allocated if each.peak_bytes is not None]
         return KernelWork(

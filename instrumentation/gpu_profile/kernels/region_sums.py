@@ -1,4 +1,4 @@
-"""Adds up what the operations of one region did, between those of all others. Pure; times in ns."""
+"""Sums of one region's operations among those of all others. Pure; times in ns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WAITING: Final = "Synchronize"
 
 
 class _Device:
-    """All that ran on one device, whoever launched it."""
+    """All operations of one device, of all regions."""
 
     def __init__(self, work: OperationTable, here: NDArray[np.bool_]) -> None:
         kinds, starts, ends = work.kinds[here], work.starts[here], work.ends[here]
@@ -41,7 +41,7 @@ class _Device:
 
 
 class _Members:
-    """Places of what belongs to ranges, by the order of the forest, so that all inside a range is one slice."""
+    """Members of ranges by their indexes, in the order of the forest, so that all inside a range is one slice."""
 
     def __init__(self, placing: Placing, ranges: Numbers) -> None:
         some = np.flatnonzero(ranges >= 0)
@@ -51,7 +51,7 @@ class _Members:
         self._forest = placing.forest
 
     def inside(self, ranges: Sequence[int]) -> list[Numbers]:
-        """What is inside each of the ranges."""
+        """The members inside each of the ranges."""
         first = np.searchsorted(self._places, self._forest.first[list(ranges)])
         last = np.searchsorted(self._places, self._forest.last[list(ranges)])
         return [self._members[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
@@ -66,30 +66,30 @@ class Adder:
         self._devices = {
             device: _Device(work, work.devices == device) for device in np.unique(work.devices).astype(int).tolist()
         }
-        self._own, self._also = _Members(placing, placing.own), _Members(placing, placing.also)
+        self._own, self._second = _Members(placing, placing.own), _Members(placing, placing.second)
         waiting = np.array([_WAITING in name for name in self._names], bool)
         waits = waiting[self._calls.names] if len(self._calls.names) else np.zeros(0, bool)
         self._waits = _Members(placing, np.where(waits, placing.calls, -1))
-        self._taken = _Members(placing, placing.allocations)
+        self._allocations = _Members(placing, placing.allocations)
         self.levels = levels_of(columns)
 
     def region(self, name: str, ranges: Sequence[int], executions: int) -> RegionKernels:
-        """The sums of these ranges, of which none is inside another, under this name."""
-        own, also = self._own.inside(ranges), self._also.inside(ranges)
-        each = [_distinct((a, b)) if len(b) else a for a, b in zip(own, also, strict=True)]
+        """The sums of these ranges under this name. None of the ranges is inside another."""
+        own, second = self._own.inside(ranges), self._second.inside(ranges)
+        each = [_distinct((a, b)) if len(b) else a for a, b in zip(own, second, strict=True)]
         here = np.array(ranges, np.int64)
         starts, ends = self._ranges.starts[here], self._ranges.ends[here]
         host = Cover(starts, ends)
         members = _distinct(each)
         belongs = self._placing.own[members]
-        mine = (belongs >= 0) & (self._ranges.names[belongs] == self._ranges.names[here[0]])
+        direct = (belongs >= 0) & (self._ranges.names[belongs] == self._ranges.names[here[0]])
         waits = _distinct(self._waits.inside(ranges))
         sums = self._sums(name, members, self._windows(each, starts, ends))
         return replace(
             sums,
             executions=executions,
             host_ns=int((ends - starts).sum()),
-            own=int(mine.sum()),
+            own=int(direct.sum()),
             beside_ns=sum(device.busy.within(host) for device in self._devices.values()),
             waits=len(waits),
             wait_ns=Cover(self._calls.starts[waits], self._calls.ends[waits]).length,
@@ -97,7 +97,7 @@ class Adder:
         )
 
     def outside(self) -> RegionKernels | None:
-        """The sums of what belongs to no region, from its first start to its last end; None if there is nothing."""
+        """The sums of operations in no region, from the first start to the last end; None if there are none."""
         members = np.flatnonzero(self._placing.own < 0)
         if not len(members):
             return None
@@ -106,20 +106,21 @@ class Adder:
         return replace(self._sums("", members, dict.fromkeys(self._devices, whole)), own=len(members))
 
     def everything(self) -> dict[str, KernelSum]:
-        """All kernels by name, of whatever region."""
+        """All kernels of all regions by name."""
         return self._kernels(np.flatnonzero(np.isin(self._work.kinds, _KERNELS)))
 
     def members(self, ranges: Sequence[int]) -> Numbers:
         """The allocations that were made inside these ranges."""
-        return _distinct(self._taken.inside(ranges))
+        return _distinct(self._allocations.inside(ranges))
 
     def _windows(self, each: Sequence[Numbers], starts: Numbers, ends: Numbers) -> dict[int, Cover]:
-        """By device: from the start of each execution, on the host or there, to its end, on the host or there.
+        """By device: each execution from the earlier start to the later end, on the host or on the device.
 
-        And of what was launched for it afterwards, from the first to the last: the time between is not the region's.
+        Operations launched after its end add the time from the first to the last of them. The time between is not
+        included.
         """
         members = np.concatenate(each) if each else np.zeros(0, np.int64)
-        execution = np.repeat(np.arange(len(each)), [len(found) for found in each])
+        execution = np.repeat(np.arange(len(each)), [len(part) for part in each])
         launched = self._work.launched[members]
         later = (launched >= ends[execution]) & (launched != NONE)
         nothing = np.full(len(each), NONE)
@@ -134,7 +135,7 @@ class Adder:
         return result
 
     def _stretch(self, members: Numbers, execution: Numbers, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
-        """Widen the executions' times so that these operations are within."""
+        """Extend the executions' times to include these operations."""
         first, last = first.copy(), last.copy()
         np.minimum.at(first, execution, self._work.starts[members])
         np.maximum.at(last, execution, self._work.ends[members])
@@ -148,13 +149,13 @@ class Adder:
         used = [device for device in self._devices if (devices == device).any()]
         for device in used:
             everything, window, on = self._devices[device], windows[device], devices == device
-            a, b, what = starts[on], ends[on], kinds[on]
-            mine = Cover(a, b)
-            collective, moving = what == CODES[Kind.COMMUNICATION], what == CODES[Kind.TRANSFER]
+            a, b, codes = starts[on], ends[on], kinds[on]
+            own = Cover(a, b)
+            collective, moving = codes == CODES[Kind.COMMUNICATION], codes == CODES[Kind.TRANSFER]
             collectives, transfers = Cover(a[collective], b[collective]), Cover(a[moving], b[moving])
             span += window.length
-            busy += mine.length
-            others += everything.busy.within(window) - mine.length
+            busy += own.length
+            others += everything.busy.within(window) - own.length
             idle += everything.idle.within(window)
             communication += collectives.length
             overlap += everything.kernels.within(collectives)
@@ -207,31 +208,31 @@ class Adder:
         for place, name in enumerate(names.tolist()):
             here = members[which == place]
             lengths, moved = self._work.lengths[here], self._work.bytes[here]
-            told = moved != NONE
-            sums = CopySum(len(here), int(lengths.sum()), int(moved[told].sum()), int(lengths[told].sum()))
+            sized = moved != NONE
+            sums = CopySum(len(here), int(lengths.sum()), int(moved[sized].sum()), int(lengths[sized].sum()))
             way = direction(self._names[name])
             result[way] = result[way] + sums if way in result else sums
         return dict(sorted(result.items()))
 
 
 def direction(name: str) -> str:
-    """From where to where a copy goes by its name: HtoD, DtoH, DtoD, PtoP, …; "other" if the name does not say."""
-    found = _WAY.search(name)
-    return f"{found[1].upper()}to{found[2].upper()}" if found else "other"
+    """The source and target of a copy by its name: HtoD, DtoH, DtoD, PtoP, …; "other" if the name has none."""
+    match = _WAY.search(name)
+    return f"{match[1].upper()}to{match[2].upper()}" if match else "other"
 
 
 def _distinct(each: Sequence[Numbers]) -> Numbers:
-    """What the parts hold, each once, in order."""
+    """The numbers of all parts, each once, in order."""
     if not each:
         return np.zeros(0, np.int64)
     # Not `np.unique`, which takes several times as long for numbers that hardly repeat.
-    found = np.sort(np.concatenate(each))
-    some = np.ones(len(found), bool)
-    some[1:] = found[1:] != found[:-1]
-    return found[some]
+    numbers = np.sort(np.concatenate(each))
+    some = np.ones(len(numbers), bool)
+    some[1:] = numbers[1:] != numbers[:-1]
+    return numbers[some]
 
 
 def _weighted(values: NDArray[np.float32], weights: Numbers) -> tuple[float, int]:
-    """The sum of values × weights over those that are known, and the sum of these weights."""
-    known = ~np.isnan(values)
-    return float((values[known].astype(float) * weights[known]).sum()), int(weights[known].sum())
+    """The sum of values × weights over values that are no NaN, and the sum of these weights."""
+    valid = ~np.isnan(values)
+    return float((values[valid].astype(float) * weights[valid]).sum()), int(weights[valid].sum())

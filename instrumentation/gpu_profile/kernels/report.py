@@ -1,4 +1,4 @@
-"""What was found in a recording of GPU operations: the whole, and each region's part of it. Pure."""
+"""The sums of a recording of GPU operations: the whole, and each region's part of it. Pure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from gpu_profile.kernels.sums import KernelSum
 class ReportData:
     """The data of a `KernelReport`: the whole, each region's part, and the records that both come from.
 
-    `activity` sums up all GPU operations (None: there are none), `kernels` all kernels by name, of whatever region;
+    `activity` sums up all GPU operations (None: there are none), `kernels` the kernels of all regions by name.
     `regions` come in order of first appearance.
 
-    `outside` is what was launched in no region, named "". `notes` counts, by reason, what could not be used or told
-    apart. `dropped` is how many records the profiler lost; None: it does not tell. `on_host`: there was no GPU
-    operation, and `regions` and `outside` are made of the CPU's operators instead. `counted` tells how many of the
-    counters' records found a kernel or region; None: there were none. `cut` says why the records end early; empty if
-    they do not.
+    `outside` is the work launched in no region, named "". `notes` counts, by reason, records that could not be used or
+    distinguished. `dropped` is how many records the profiler lost; None: it does not report the number. `on_host`:
+    there was no GPU operation, and `regions` and `outside` are made of the CPU's operators instead. `counted` says how
+    many of the counters' records match a kernel or region; None: there were none. `cut` is the reason why the records
+    end early; empty if they do not.
     """
 
     source: str
@@ -63,13 +63,13 @@ class ReportData:
     ) -> Self:
         """Join operations with the calls that launched them, and calls with the regions that they were made in.
 
-        `counted` are counters of another run of the same program, joined by the names of kernels; without them, those
-        among the records are. `notes` counts what whoever reads the records left out.
+        `counted` are counters of another run of the same program, joined by the names of kernels. By default, counters
+        among the records are used. `notes` counts, by reason, what the reader of the records left out.
         """
         columns = RecordArrays(records)
         work, unjoined = gpu_work(columns)
         names = columns.names
-        # Counters are recorded without the kernels that they are of.
+        # Records of counters come without records of their kernels.
         on_host = not len(work.starts) and not columns.counted and len(columns.operators.starts) > 0
         if on_host:
             work = host_work(columns)
@@ -107,7 +107,7 @@ class ReportData:
 
     @property
     def causes(self) -> bool:
-        """Whether the recording has calls of the host, without which nothing tells why a GPU was idle."""
+        """Whether the recording has calls of the host. Without them, no cause of idle time can be determined."""
         return self.activity is not None and self.activity.launches > 0
 
     def region(self, name: str) -> RegionKernels:
@@ -116,11 +116,11 @@ class ReportData:
             if region.name == name:
                 return region
         near = get_close_matches(name, self._outermost, 3, 0.4) or list(self._outermost)[:3]
-        known = f"; did you mean {' or '.join(map(repr, near))}?" if near else ": there are no regions in it"
-        raise UsageError(f"{self.source}: no region {name!r}{known}")
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ": there are no regions in it"
+        raise UsageError(f"{self.source}: no region {name!r}{hint}")
 
     def executions(self) -> dict[int, RegionKernels]:
-        """Each execution by itself, by its range's id; of those that have one."""
+        """Each execution by itself, by the id of its range; executions without an id are left out."""
         ranges, names = self.columns.ranges, self.columns.names
         return {
             number: self._adder.region(names[int(ranges.names[at])], [at], 1)
@@ -129,8 +129,8 @@ class ReportData:
         }
 
     def memory_timelines(self, region: str | None = None, *, points: int = 1000) -> list[tuple[MemorySteps, ...]]:
-        """What each allocator had given out over time, in at most `points` steps: of the whole recording, or of each of
-        a region's executions that is in no other of the same name. UsageError if there is no such region.
+        """The allocated bytes of each allocator over time, in at most `points` steps: of the whole recording, or of
+        each execution of a region that is in no other of the same name. UsageError if there is no such region.
         """
         if region is None:
             return [memory_timeline(self._adder.levels, points=points)]
@@ -142,14 +142,14 @@ class ReportData:
     def allocations(self, name: str) -> list[Allocation]:
         """The allocations that were made in a region, in order of time; UsageError if there is no such region."""
         self.region(name)
-        found, names, threads = self.columns.allocations, self.columns.names, self.columns.threads
+        columns, names, threads = self.columns.allocations, self.columns.names, self.columns.threads
         members = self._adder.members(self._outermost[name])
-        order = members[np.argsort(found.times[members], kind="stable")]
+        order = members[np.argsort(columns.times[members], kind="stable")]
         driver = {(each.time_ns, each.address, each.bytes): each for each in self.columns.driver}
-        rows = zip(*(column[order].tolist() for column in found), strict=True)
+        rows = zip(*(column[order].tolist() for column in columns), strict=True)
         result = []
         for time, thread, device, moved, total, source, address in rows:
-            told = None if total == NONE else total
-            plain = Allocation(time, threads[thread], device, moved, told, address, names[source])
+            in_use = None if total == NONE else total
+            plain = Allocation(time, threads[thread], device, moved, in_use, address, names[source])
             result.append(driver.get((time, address, moved), plain))
         return result

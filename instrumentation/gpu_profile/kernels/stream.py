@@ -1,4 +1,4 @@
-"""JSON from a file, one element of a long array at a time: memory holds a window of the text, never the whole tree."""
+"""JSON from a file, one element of a long array at a time: memory contains a part of the text, never the whole tree."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any, BinaryIO, Final, cast
 from gpu_profile.errors import UsageError
 
 _CHUNK: Final = 1 << 18
-#: This much is decoded in one call: less costs more calls, more leaves the processor's cache.
+#: Characters decoded in one call. Fewer cost more calls; more do not fit the processor's cache.
 _BATCH: Final = 1 << 16
-#: Longer single values are taken for damage: an event has some hundred bytes.
+#: A longer single value is treated as damage: an event has some hundred bytes.
 _LONGEST: Final = 1 << 26
-#: The decoder names the start of a number or a word that the window cut off, never more than this before its end.
+#: If the window cuts off a number or word, the decoder's error is at most this many characters before its end.
 _CUT: Final = 16
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _space = re.compile(r"[ \t\n\r]*").match
-#: What is left of a word, a number or an escape that the end of the text cut off.
+#: The rest of a word, a number or an escape that the end of the text cut off.
 _word = re.compile(r"[\w.+\\-]*[ \t\n\r]*\Z").match
 _number = re.compile(r"[0-9.eE+-]*\Z").match
 _between = re.compile(r"\}[ \t\n\r]*,[ \t\n\r]*\{").match
@@ -32,9 +32,9 @@ _between = re.compile(r"\}[ \t\n\r]*,[ \t\n\r]*\{").match
 class JsonStream:
     """A JSON file, gzip or plain, read in windows.
 
-    Fractions come as their text, so that the caller can convert them exactly. Whatever is wrong with the file raises
-    `UsageError` with its path, the byte (of the JSON text, after decompression) and the reason; what came before it
-    has been handed out by then.
+    Fractions are returned as text, so that the caller can convert them exactly. Any defect of the file raises
+    `UsageError` with the path, the byte (of the JSON text, after decompression) and the reason. All values before the
+    defect have been returned by then.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,15 +70,15 @@ class JsonStream:
             if not self._more():
                 return ""
 
-    def take(self, character: str, what: str) -> None:
-        """Step over one character that must come now."""
-        found = self.peek()
-        if found != character:
-            raise self.fail(f"{what} was expected" if found else self._end(f"where {what} was expected"))
+    def take(self, character: str, expected: str) -> None:
+        """Step over one character that must come now. `expected` describes it in errors."""
+        present = self.peek()
+        if present != character:
+            raise self.fail(f"{expected} was expected" if present else self._end(f"where {expected} was expected"))
         self._at += 1
 
     def value(self) -> Any:
-        """The next value, whatever it is."""
+        """The next value, of any type."""
         if not self.peek():
             raise self.fail(self._end("where a value was expected"))
         while True:
@@ -99,7 +99,7 @@ class JsonStream:
             except ValueError as error:
                 raise self.fail("a number has too many digits") from error
             else:
-                # A number that touches the end of the window may go on, with places or an exponent.
+                # A number that touches the end of the window may continue, with digits or an exponent.
                 if type(value) is dict or not _number(self._buffer, end) or not self._more():
                     self._at = end
                     return value
@@ -122,9 +122,10 @@ class JsonStream:
             self.peek()
 
     def _batch(self, between: str) -> list[Any]:
-        """The whole objects after the one that ends here, if what stands between two of them says where they end.
+        """The whole objects after the one that ends here, up to the last occurrence of `between` in the window.
 
-        In text or deeper down it may stand as well. Then what is before it is no list, and one value comes at a time.
+        `between` may also occur in text or in nested values. The text before it is then no valid list, and values are
+        decoded one at a time.
         """
         start = self._at + len(between) - 2
         cut = self._buffer.rfind(between, start, start + self._most)
@@ -142,14 +143,14 @@ class JsonStream:
         return values
 
     def fail(self, reason: str, at: int | None = None) -> UsageError:
-        """The error for what is wrong at a place of the window, by default the present one."""
+        """The error for a defect at a place of the window, by default the present one."""
         if self._problem and at is None and self._at >= len(self._buffer):
             reason = self._problem
         prefix = self._buffer[: self._at if at is None else at]
         return UsageError(f"{self._path}: byte {self._before + len(prefix.encode()):,}: {reason}")
 
     def finish(self) -> None:
-        """Make sure that nothing follows, and that the file could be read to its end."""
+        """Raise if anything follows, or if the file could not be read to its end."""
         if self.peek():
             raise self.fail("something follows the end of the JSON text")
         if self._problem:
@@ -159,13 +160,13 @@ class JsonStream:
         return self._problem or f"it ends {where}: truncated?"
 
     def _more(self) -> bool:
-        """Read on, letting go of what was consumed; whether anything came."""
+        """Read on and drop the consumed text; False if nothing more came."""
         if self._ended:
             return False
-        # As much again as there is: a long value is then decoded anew only a few times.
+        # Double the window: a long value is then decoded again only a few times.
         wanted, data = max(_CHUNK, len(self._buffer) - self._at), bytearray(self._cut)
         try:
-            # Not `read`, which would lose what it had when it came upon damage.
+            # Not `read`, which would lose the data before a damaged part.
             while wanted > 0 and (part := self._file.read1(wanted)):  # type: ignore[attr-defined]  # both have it
                 data += part
                 wanted -= len(part)

@@ -1,4 +1,4 @@
-"""Sums that regions are made of: kernels of one name, copies of one direction, busy and idle time. Pure."""
+"""The sums of traces and regions: kernels of one name, copies of one direction, busy and idle time. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KernelSum:
-    """Kernels of one name: how many, their time, and the longest."""
+    """Kernels of one name: their number, their total time, and the longest."""
 
     count: int
     total_ns: int
@@ -28,7 +28,7 @@ class KernelSum:
 
 @dataclass(frozen=True, slots=True)
 class CopySum:
-    """Copies of one direction. `bytes` were moved in `known_ns`, the time of those that tell their bytes."""
+    """Copies of one direction. `known_ns` is the time of the copies with a recorded size, which moved `bytes`."""
 
     count: int
     total_ns: int
@@ -37,7 +37,7 @@ class CopySum:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bytes over the time of the copies that moved them; None if no copy tells."""
+        """`bytes` over `known_ns`; None if no copy has a recorded size."""
         return self.bytes * 1e9 / self.known_ns if self.known_ns else None
 
     def __add__(self, other: CopySum) -> CopySum:
@@ -50,7 +50,7 @@ class CopySum:
 
 
 def merged(one: Mapping[K, T], other: Mapping[K, T], plus: Callable[[T, T], T] = add) -> dict[K, T]:
-    """Both of them; what both have under one key is added up."""
+    """Both mappings as one. The values of a key that is in both are added up."""
     result = dict(one)
     for key, value in other.items():
         result[key] = plus(result[key], value) if key in result else value
@@ -58,12 +58,12 @@ def merged(one: Mapping[K, T], other: Mapping[K, T], plus: Callable[[T, T], T] =
 
 
 def longest_first(kernels: Mapping[str, KernelSum]) -> list[tuple[str, KernelSum]]:
-    """By total time; of equal ones by name, so that the order never depends on chance."""
+    """Kernels by total time, longest first. Equal times are ordered by name, so that the result is deterministic."""
     return sorted(kernels.items(), key=lambda item: (-item[1].total_ns, item[0]))
 
 
 class TimeSums:
-    """What a whole trace and a region have in common: how their busy and idle times are made up; see `Activity`."""
+    """The sums that a whole trace and a region share: busy time and idle time by parts; see `Activity`."""
 
     __slots__ = ()
 
@@ -92,10 +92,10 @@ class TimeSums:
         return self.overlap_ns / self.communication_ns if self.communication_ns else None
 
     def evidence_over(self, whole_ns: int, mean_kernel_ns: float | None) -> Evidence:
-        """What the regimes judge, as shares of a time above 0; `kernel_s` is the mean kernel in seconds.
+        """The evidence for a regime, as shares of a time above 0; `kernel_s` is the mean kernel in seconds.
 
-        Idle time whose cause the trace does not hold lowers the coverage; without any call of the host, only the busy
-        time is known.
+        Idle time without a recorded cause lowers the coverage. Without any call of the host, the cause of no idle time
+        is recorded.
         """
         values = {
             "busy": self.busy_ns / whole_ns,

@@ -1,7 +1,7 @@
-"""Saved traces: what ran on the GPUs, which calls of the host launched it, and what the host did around them.
+"""Saved traces: the operations on GPUs, the host's calls that launched them, and the host's activity around them.
 
-Reads the Chrome traces that PyTorch's profiler (Kineto) saves, of NVIDIA and AMD GPUs, with the category names of
-today and those from before 2022. Joined by correlation id, never by order.
+Reads the Chrome traces that PyTorch's profiler (Kineto) saves, of NVIDIA and AMD GPUs, with the category names of today
+and of before 2022. Operations and calls are joined by correlation id, never by order.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gpu_profile.kernels.trace_events import LATEST, MAKERS, UnusableError
 
 
 class Trace:
-    """A trace file, `.json` or `.json.gz`: iterate over it, once or again, for all records that it holds.
+    """A trace file, `.json` or `.json.gz`. Iterating over it yields all its records, also repeatedly.
 
-    Iterating raises `UsageError` where the file is damaged or no trace; what was yielded until then is good. An event
-    that cannot be used is left out and counted by reason in `skipped`. An operator that is called `ranges_named` is
-    yielded as a range, too.
+    Iterating raises `UsageError` where the file is damaged or no trace; records that were yielded until then are valid.
+    An event that cannot be used is left out and counted by reason in `skipped`. An operator with the name
+    `ranges_named` is yielded as a range, too.
 
-    `base_ns` is what to add to the trace's times for nanoseconds since the epoch. It is known after the end, since it
-    may stand there; 0 if the trace does not tell.
+    `base_ns` is the offset from the trace's times to nanoseconds since the epoch; 0 if the trace has none. It is valid
+    after the end of the iteration, because it may be at the end of the file.
     """
 
     def __init__(self, path: str | Path, *, ranges_named: str | None = None) -> None:
@@ -70,7 +70,7 @@ class Trace:
             stream.finish()
 
     def _members(self, stream: JsonStream) -> Iterator[Any]:
-        found = False
+        has_events = False
         stream.take("{", "'{'")
         more = stream.peek() != "}"
         while more:
@@ -79,7 +79,7 @@ class Trace:
             key = stream.value()
             stream.take(":", "':'")
             if key == "traceEvents":
-                found = True
+                has_events = True
                 yield from stream.elements()
             else:
                 value = stream.value()
@@ -89,5 +89,5 @@ class Trace:
             if more:
                 stream.take(",", "','")
         stream.take("}", "',' or '}'")
-        if not found:
+        if not has_events:
             raise UsageError(f"{self.path}: no traceEvents: it is not a trace of PyTorch's profiler")

@@ -1,8 +1,8 @@
 """Events of Chrome traces as PyTorch's profiler (Kineto) writes them, one at a time, as records. Pure.
 
-`MAKERS` has one function for each phase and category that is known: today's categories and those from before 2022, of
-NVIDIA and AMD GPUs. What the events' arguments are called, and the numbers of kinds of devices, are as in the sources
-of Kineto (`CudaMetadataFields.h`) and PyTorch (`c10/core/DeviceType.h`).
+`MAKERS` has one function for each supported phase and category: the categories of today and of before 2022, of
+NVIDIA and AMD GPUs. The names of the events' arguments and the numbers of the kinds of devices are from the sources of
+Kineto (`CudaMetadataFields.h`) and PyTorch (`c10/core/DeviceType.h`).
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from typing import Any, Final
 
 from gpu_profile.kernels.records import HOST, Allocation, Call, Kind, Operation, Operator, Range, RangeCounters, Record
 
-#: Half of what int64 holds, so that ends and differences fit as well.
+#: Half of int64's range, so that ends and differences fit as well.
 LATEST: Final = 1 << 62
 
-#: No single copy or allocation is larger than a petabyte, and no event longer than three months: sums stay far from
-#: what int64 holds, whatever a damaged file says.
+#: No single copy or allocation is larger than a petabyte, and no event longer than three months. So sums fit int64,
+#: also for a damaged file.
 _LARGEST: Final = 1 << 50
 _LONGEST: Final = 1 << 53
 _NS_PER_US: Final = 1000
 _MOST_DEVICES: Final = 1 << 31
 _STEP: Final = "ProfilerStep#"
-#: What PyTorch itself marks; before 2022 in the category of operators.
+#: PyTorch's own annotations; before 2022 in the category of operators.
 _ANNOTATIONS: Final = (_STEP, "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 #: `c10::DeviceType::CPU`; all others are counted by their own device ids.
 _CPU: Final = 0
-#: Arguments of a range of counters that say where it ran and are no counters.
+#: Arguments of a range of counters that describe its place and are no counters.
 _PLACES: Final = frozenset({"device", "context", "stream", "correlation", "External id", "Ev Idx"})
 
 Event = dict[str, Any]
 
 
 class UnusableError(Exception):
-    """Why an event cannot be used."""
+    """An event cannot be used; the message is the reason."""
 
 
 def _kernel(event: Event) -> Operation:
     name = _text(event.get("name"))
     low = name.lower()
-    # NVIDIA's and AMD's libraries of collectives: their kernels carry the name.
+    # NVIDIA's and AMD's libraries of collectives: their kernels contain the library's name.
     return _operation(event, Kind.COMMUNICATION if "nccl" in low or "rccl" in low else Kind.KERNEL, name)
 
 
@@ -83,7 +83,7 @@ def _call(event: Event) -> Call | None:
         return None
     start, end = _interval(event)
     name = _text(event.get("name"))
-    # HIP's calls tell the size of a copy, its GPU operations do not. An allocation's size is nothing that was moved.
+    # HIP records the size of a copy in its calls only. An allocation's size is no copied size.
     moved = _amount(arguments["size"], _LARGEST) if "size" in arguments and "emcpy" in name else None
     return Call(correlation, start, end, _thread(event.get("tid")), name, moved)
 
@@ -145,7 +145,7 @@ def _counted(event: Event) -> RangeCounters:
     return RangeCounters(_text(event.get("name")), device, values)
 
 
-#: What makes a record of an event, by its phase and category. None from it: an event of no interest.
+#: By phase and category: the function that makes a record of an event. It returns None for an event of no interest.
 MAKERS: Final[Mapping[tuple[Any, Any], Callable[[Event], Record | None]]] = {
     ("X", "kernel"): _kernel,
     ("X", "Kernel"): _kernel,
@@ -166,11 +166,11 @@ MAKERS: Final[Mapping[tuple[Any, Any], Callable[[Event], Record | None]]] = {
 
 
 def nanoseconds(value: Any, missing: str) -> int:
-    """Microseconds, as an integer or as text, in exact nanoseconds. Anything else is unusable because of `missing`."""
+    """Microseconds, as an integer or as text, in exact nanoseconds. UnusableError with `missing` for anything else."""
     if type(value) is int:
         ns = value * _NS_PER_US
     elif type(value) is str:
-        # A float holds today's microseconds since the epoch to a quarter of a microsecond only.
+        # A float resolves today's microseconds since the epoch to a quarter of a microsecond only.
         try:
             if value[-4:-3] == "." and value[-3:].isdecimal() and len(value) < 20:
                 return int(value.replace(".", "", 1))
@@ -213,7 +213,7 @@ def _correlation(arguments: Event) -> int | None:
 
 
 def _thread(value: Any) -> int | str:
-    """A thread or stream; old traces write some of them as text, which must not make them another one."""
+    """A thread or stream. Old traces write some ids as text, which must equal the same id as a number."""
     if type(value) is int and -LATEST < value < LATEST:
         return value
     if type(value) is not str:
@@ -222,14 +222,14 @@ def _thread(value: Any) -> int | str:
 
 
 def _text(value: Any) -> str:
-    """Text that can be printed and saved: half of a pair of surrogates cannot."""
+    """Text that can be printed and saved: lone surrogates are replaced."""
     if type(value) is not str:
         return ""
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def _amount(value: Any, largest: int = LATEST) -> int | None:
-    """A whole number from 0 on, also as text, below the largest that there can be."""
+    """A whole number from 0 on, also as text, below the largest plausible one."""
     if value is None:
         return None
     if type(value) is str and value.isdecimal() and len(value) < 19:

@@ -1,4 +1,4 @@
-"""`KernelReport`: a report's data with the views of it, and the file formats that each view is saved in."""
+"""`KernelReport`: a report's data with its views, and the file formats in which each view is saved."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ FORMS: Final = (".txt", ".json", ".csv", ".html", ".pftrace")
 
 
 class KernelReport(ReportData):
-    """What a recording of GPU operations holds, as data, and as text, JSON values, a table, a page or a trace."""
+    """A recording of GPU operations as data, and as text, JSON values, a table, a page or a trace."""
 
     __slots__ = ()
 
     def text(self, region: str | None = None, *, top: int = 10) -> str:
-        """Tables of the whole and its regions, or of one region, with the `top` kernels; as on the console."""
+        """Tables of the whole and its regions, or of one region, with the `top` kernels, as on the console."""
         from gpu_profile.kernels.render.text import render
 
         return render(self, region=region, top=top)
 
     def to_dict(self, region: str | None = None, *, top: int = 10) -> dict[str, Any]:
-        """The same in values of JSON: None where something is not known."""
+        """The same as JSON values; None for unknown values."""
         from gpu_profile.kernels.render.document import document
 
         return document(self, region=region, top=top)
 
     def save(self, path: str | Path) -> Path:
-        """Write the text (`.txt`), values (`.json`), kernels by region (`.csv`), page (`.html`) or Perfetto's trace
-        (`.pftrace`), by the name's end. UsageError for another, or a file that cannot be written.
+        """Write text (`.txt`), values (`.json`), kernels by region (`.csv`), a page (`.html`) or Perfetto's trace
+        (`.pftrace`), by the name's suffix. UsageError for another suffix, or a file that cannot be written.
         """
         file = Path(path)
         form = file.suffix.lower()
@@ -59,10 +59,10 @@ def as_file(
     region: str | None = None,
     base_ns: int = 0,
 ) -> bytes:
-    """What a file of one of the `FORMS` holds.
+    """The content of a file of one of the `FORMS`.
 
-    A page has a `title`, and `notes` on what whoever read the records left out; a table can be of one `region`;
-    `base_ns` makes the times of a trace nanoseconds since the epoch.
+    A page has a `title`, and `notes`: by reason, how many records its reader left out. A table can be of one `region`.
+    `base_ns` is added to the times of a trace, so that they are nanoseconds since the epoch.
     """
     if form == ".txt":
         return f"{report.text()}\n".encode()

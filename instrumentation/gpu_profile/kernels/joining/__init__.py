@@ -1,9 +1,9 @@
-"""Records in columns, joined: which call launched an operation, in which region, and why a GPU was idle. Pure.
+"""Records in columns, joined: the launching call and region of each operation, and the causes of idle time. Pure.
 
 Read in this order:
 
 - `columns`: records as arrays.
-- `work`: operations with the calls that launched them. `nesting`: what was open around what, on each thread.
+- `work`: operations with the calls that launched them. `nesting`: which intervals of a thread enclose which.
 - `placing`: the region of each operation.
 - `intervals`: unions of times. `idle`: gaps and their causes.
 

@@ -1,4 +1,4 @@
-"""Records as they come, in arrays: 54 bytes for a GPU operation, and at most 48 for anything else."""
+"""Records in arrays, in their order: 54 bytes for a GPU operation, and at most 48 for any other record."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from gpu_profile.kernels.records import (
 
 KINDS: Final = tuple(Kind)
 CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
-#: Stands for what is not known in columns of whole numbers.
+#: An unknown value in columns of whole numbers.
 NONE: Final = np.iinfo(np.int64).max
 Numbers = NDArray[np.int64]
-#: Records that wait for the columns at once: more of them leave the processor's cache.
+#: Records that are appended to the columns together: more do not fit the processor's cache.
 _BATCH: Final = 256
 K = TypeVar("K")
 
 
 class OperationArrays(NamedTuple):
-    """GPU operations as arrays of one length; `streams` and `names` number the entries of the lists of `RecordArrays`.
+    """GPU operations as arrays of one length; `streams` and `names` are indexes into the lists of `RecordArrays`.
 
-    `bytes` is `NONE` where it is not known, `occupancy` and `blocks` NaN; `causes` are correlations, 0: none.
+    Unknown values are `NONE` in `bytes`, and NaN in `occupancy` and `blocks`. `causes` are correlations, 0: none.
     """
 
     kinds: NDArray[np.int8]
@@ -52,7 +52,7 @@ class OperationArrays(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """Calls of the runtime or driver. `bytes` is `NONE` where it is not known."""
+    """Calls of the runtime or driver. `bytes` is `NONE` where it is unknown."""
 
     ids: Numbers
     starts: Numbers
@@ -63,7 +63,7 @@ class Calls(NamedTuple):
 
 
 class Ranges(NamedTuple):
-    """Executions of regions. `ids` and `parents` are 0 where they are not known."""
+    """Executions of regions. `ids` and `parents` are 0 where they are unknown."""
 
     names: NDArray[np.int32]
     threads: NDArray[np.int32]
@@ -85,7 +85,7 @@ class Operators(NamedTuple):
 
 
 class Allocations(NamedTuple):
-    """Memory taken and given back. `totals` is `NONE` where it is not known; `sources` number names."""
+    """Memory allocated and freed. `totals` is `NONE` where it is unknown; `sources` are indexes of names."""
 
     times: Numbers
     threads: NDArray[np.int32]
@@ -97,7 +97,7 @@ class Allocations(NamedTuple):
 
 
 class _Numbered(dict[K, int]):
-    """Numbers for what repeats, from 0, in order of first appearance."""
+    """Numbers for repeated keys, from 0, in order of first appearance."""
 
     def __missing__(self, key: K) -> int:
         self[key] = number = len(self)
@@ -105,11 +105,11 @@ class _Numbered(dict[K, int]):
 
 
 class RecordArrays:
-    """All records of a recording, as arrays of each kind in the order in which they came.
+    """All records of a recording, as arrays of each kind in the order of the records.
 
-    `names`, `streams` (device and stream) and `threads` are by their numbers. `launched` are external correlations: ids
-    of calls, and the ids of the ranges that they were made in. `driver` are the driver's allocations once more, and
-    whole, for they are few.
+    `names`, `streams` (device and stream) and `threads` are indexed by their numbers. `launched` are external
+    correlations: the ids of calls, and the ids of the ranges that they were made in. `driver` are the driver's
+    allocations once more, as whole records, because they are few.
     """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
@@ -118,7 +118,7 @@ class RecordArrays:
         self._threads: _Numbered[int | str] = _Numbered()
         self.counted: list[RangeCounters] = []
         self.driver: list[Allocation] = []
-        #: By the type of record: its row, and the type codes of the columns that this goes into.
+        #: By the type of record: the function that makes its row, and the type codes of the row's columns.
         rows: dict[type, tuple[Callable[[Any], tuple[Any, ...]], str]] = {
             Operation: (self._operation, "biqqqiqffb"),
             Call: (self._call, "qqqiiq"),
@@ -130,11 +130,11 @@ class RecordArrays:
         arrays = {kind: [array(code) for code in codes] for kind, (_, codes) in rows.items()}
         records = iter(records)
         while batch := list(islice(records, _BATCH)):
-            found: dict[type, list[Any]] = defaultdict(list)
+            groups: dict[type, list[Any]] = defaultdict(list)
             for record in batch:
-                found[type(record)].append(record)
-            self.counted += found.pop(RangeCounters, [])
-            for kind, members in found.items():
+                groups[type(record)].append(record)
+            self.counted += groups.pop(RangeCounters, [])
+            for kind, members in groups.items():
                 for column, values in zip(arrays[kind], zip(*map(rows[kind][0], members), strict=True), strict=True):
                     column.extend(values)
         made: dict[type, list[Any]] = {kind: list(map(np.asarray, columns)) for kind, columns in arrays.items()}

@@ -1,4 +1,4 @@
-"""Why a GPU was idle: the gaps between its operations, each with its cause. Pure; times in ns."""
+"""The causes of a GPU's idle time: the gaps between its operations, each with its cause. Pure; times in ns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from gpu_profile.kernels.joining.columns import NONE, Numbers
 from gpu_profile.kernels.joining.intervals import Cover
 
-#: A shorter gap is the hardware's way from one operation to the next: HTA's `consecutive_kernel_delay`.
+#: A shorter gap is the hardware's delay between two operations: HTA's `consecutive_kernel_delay`.
 KERNEL_WAIT_NS: Final = 30
-#: How long the host may take between operations, before the launching call, for the framework's own work on each
-#: operation; HTA reports operations whose launch takes longer than this as outliers. The rest is something else.
+#: The host's time before a launching call that counts as the framework's own work on the operation. HTA reports
+#: operations with a longer launch as outliers. Time beyond this limit has another cause.
 PER_LAUNCH_NS: Final = 100_000
-#: Before and after all times that records can have.
+#: Beyond all times that records can have.
 _EVER: Final = 1 << 62
 
 
@@ -24,11 +24,11 @@ _EVER: Final = 1 << 62
 class Idle:
     """Idle time by cause.
 
-    `host_wait_ns`: the call that launched the next operation began after the last one had ended, so there was nothing
-    to do. `kernel_wait_ns`: gaps below 30 ns that are no host wait. `other_ns`: the operation was launched in time and
-    waited for something else, such as an event of another stream. `unknown_ns`: the trace has no call for it. After
-    the last operation of a device nothing was launched: that is `host_wait_ns`, too.
-    `launch_ns` is the part of `host_wait_ns` from the call on, and of the time before it at most 100 µs each.
+    `host_wait_ns`: the call that launched the next operation began after the last operation had ended, so there was
+    nothing to do. `kernel_wait_ns`: gaps below 30 ns that are no host wait. `other_ns`: the operation was launched in
+    time and waited for another condition, such as an event of another stream. `unknown_ns`: the trace has no call for
+    it. After the last operation of a device nothing was launched: this time is `host_wait_ns`, too.
+    `launch_ns` is a part of `host_wait_ns`: the time from each call on, and at most 100 µs before it.
     """
 
     host_wait_ns: int = 0
@@ -43,22 +43,22 @@ class Idle:
         return self.host_wait_ns + self.kernel_wait_ns + self.other_ns + self.unknown_ns
 
     def by_cause(self, *, causes: bool) -> dict[str, int | None]:
-        """Nanoseconds by cause. Without `causes`, the calls of the host, only how long all of it was is known."""
-        known = {
+        """Nanoseconds by cause. Without `causes`, as without calls of the host, all is `unknown`, the rest None."""
+        times = {
             "host_wait": self.host_wait_ns,
             "launch": self.launch_ns,
             "kernel_wait": self.kernel_wait_ns,
             "other": self.other_ns,
             "unknown": self.unknown_ns,
         }
-        return {**known} if causes else {**dict.fromkeys(known), "unknown": self.total_ns}
+        return {**times} if causes else {**dict.fromkeys(times), "unknown": self.total_ns}
 
     def __add__(self, other: Idle) -> Idle:
         return Idle(*(getattr(self, cause) + getattr(other, cause) for cause in self.__slots__))
 
 
 class _Gaps(NamedTuple):
-    """Gaps before operations: where they begin and end, whether of each cause, and from when on it is launching."""
+    """Gaps before operations: where they begin and end, a flag for each cause, and from when on launching counts."""
 
     starts: Numbers
     ends: Numbers
@@ -70,14 +70,14 @@ class _Gaps(NamedTuple):
 
 
 def _gaps(starts: Numbers, ends: Numbers, launched: Numbers, first: int) -> _Gaps:
-    """The gaps from `first` on, before operations sorted by start; of those that start together, the first launched."""
+    """The gaps from `first` on, before operations sorted by start. For equal starts, the first launched counts."""
     until = np.concatenate(([first], np.maximum.accumulate(ends)[:-1]))
     some = starts > until
     until, starts, launched = until[some], starts[some], launched[some]
     unknown = launched == NONE
     host = ~unknown & (launched > until)
     short = ~unknown & ~host & (starts - until < KERNEL_WAIT_NS)
-    # A call that seems to begin after its operation (clocks differ a little) leaves the whole gap before it.
+    # If a call seems to begin after its operation (clocks differ a little), the whole gap is before the call.
     launching = np.maximum(until, np.minimum(launched, starts) - PER_LAUNCH_NS)
     return _Gaps(until, starts, host, short, ~unknown & ~host & ~short, unknown, launching)
 
@@ -96,7 +96,7 @@ def idle_between(starts: Numbers, ends: Numbers, launched: Numbers, first: int, 
 
 
 class IdleTimes:
-    """The idle times of one device by cause, at all times, for any part of them."""
+    """The idle times of one device by cause, at all times; `within` sums any part of them."""
 
     def __init__(self, starts: Numbers, ends: Numbers, launched: Numbers) -> None:
         gaps = _gaps(starts, ends, launched, -_EVER)

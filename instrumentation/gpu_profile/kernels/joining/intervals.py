@@ -1,4 +1,4 @@
-"""Sets of moments as sorted, disjoint intervals: what they cover, and what others cover of them."""
+"""Sets of moments as sorted, disjoint intervals: their length, and the length of their overlap."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Cover:
 
     @property
     def length(self) -> int:
-        """How long all of it is."""
+        """The total length."""
         return int(self._before[-1])
 
     def until(self, moments: Numbers) -> Numbers:
-        """How much of it lies before each of the moments."""
+        """The length before each of the moments."""
         if not len(self.starts):
             return np.zeros(len(moments), np.int64)
         place = self.starts.searchsorted(moments, "right")
@@ -40,5 +40,5 @@ class Cover:
         return self._before[place] - np.where(place > 0, over, 0)
 
     def within(self, other: Cover) -> int:
-        """How much of it lies in the other."""
+        """The length of the overlap with the other."""
         return int((self.until(other.ends) - self.until(other.starts)).sum())

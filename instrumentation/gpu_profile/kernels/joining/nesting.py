@@ -1,4 +1,4 @@
-"""Which of a thread's intervals was open at a moment, and which are inside which. Pure; times in ns."""
+"""Intervals of threads: the innermost at a moment, and the nesting of intervals. Pure; times in ns."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 
 from gpu_profile.kernels.joining.columns import Numbers
 
-#: Where starts and durations are whole µs, what is inside may end so much later than what is around it.
+#: Where starts and durations are whole µs, an inner interval may end so much later than the one around it.
 _ROUNDED_NS: Final = 2_000
 
 
 class Nesting:
-    """Intervals `[starts, ends)` on `threads`, numbered by their places in these arrays.
+    """Intervals `[starts, ends)` on `threads`, numbered by their indexes in these arrays.
 
-    `parents` are the innermost that were open around each from its beginning to its end, -1: none. `crossing` counts
-    those that end after one that they began in, as those of coroutines do: neither is inside the other, and while both
-    are open, the one that began last is taken for the innermost.
+    `parents` are the innermost intervals that were open around each from its beginning to its end, -1: none. `crossing`
+    counts intervals that end after one that they began in, such as a coroutine's. Neither of the two is inside the
+    other; while both are open, the one that began last counts as the innermost.
     """
 
     def __init__(self, threads: Numbers, starts: Numbers, ends: Numbers) -> None:
         self.parents: Numbers = np.full(len(starts), -1, np.int64)
         self.crossing = 0
-        #: By thread: moments, and who is innermost from each of them on.
+        #: By thread: moments, and the innermost interval from each of them on.
         self._changes: dict[int, tuple[Numbers, Numbers]] = {}
         self._starts, self._ends = starts, ends
         for thread in np.unique(threads).tolist():
@@ -36,7 +36,7 @@ class Nesting:
     def _sweep(self, order: Numbers) -> tuple[Numbers, Numbers]:
         moments: list[int] = []
         innermost: list[int] = []
-        #: In the order in which they began, with their ends.
+        #: Open intervals with their ends, in the order of their starts.
         opened: dict[int, int] = {}
         closing: list[tuple[int, int, int]] = []
         parents = self.parents
@@ -47,7 +47,7 @@ class Nesting:
                 self._close(closing, opened, moments, innermost)
             parents[number] = next((n for n, until in reversed(opened.items()) if end <= until + _ROUNDED_NS), -1)
             opened[number] = end
-            # Of those that end together, the innermost first.
+            # If several end together, the innermost first.
             heappush(closing, (end, -place, number))
             moments.append(start)
             innermost.append(number)
@@ -65,20 +65,20 @@ class Nesting:
         innermost.append(next(reversed(opened), -1))
 
     def at(self, threads: Numbers, moments: Numbers) -> Numbers:
-        """Who was innermost on these threads at these moments; -1: nobody."""
-        found = np.full(len(moments), -1, np.int64)
+        """The innermost interval on these threads at these moments; -1: none."""
+        result = np.full(len(moments), -1, np.int64)
         for thread, (changes, innermost) in self._changes.items():
             here = np.flatnonzero(threads == thread)
             if len(here):
                 place = np.searchsorted(changes, moments[here], "right")
-                found[here] = np.where(place > 0, innermost[place - 1], -1)
-        return found
+                result[here] = np.where(place > 0, innermost[place - 1], -1)
+        return result
 
 
 class Forest:
-    """Nested numbers in an order in which everything inside one follows it: `first[i]` up to `last[i]`.
+    """Nested numbers in depth-first order: all numbers inside `i` are at the places `first[i]` up to `last[i]`.
 
-    `outermost` are, by name, the numbers with none of the same name around them.
+    `outermost` are, by name, the numbers that have no number of the same name around them.
     """
 
     def __init__(self, parents: Numbers, names: Numbers) -> None:
@@ -92,7 +92,7 @@ class Forest:
         outermost: dict[int, list[int]] = {}
         named, around = names.tolist(), dict[int, int]()
         place = 0
-        #: What is to be entered, and, as ~number, to be left.
+        #: Numbers to enter, and, as ~number, to leave.
         todo = roots[::-1]
         while todo:
             number = todo.pop()

@@ -1,7 +1,7 @@
-"""Which region launched what: by the thread and the moment of the launching call, or by an external id. Pure.
+"""The region that launched each operation: by thread and time of the launching call, or by an external id. Pure.
 
-The backward pass of what a region ran forward belongs to that region: autograd gives both operators one number. It also
-belongs to the region that was open where `backward` was called, which then counts it among what is inside it.
+The backward pass of operators that a region ran forward belongs to that region: autograd gives both operators one
+number. It also belongs to the region in which `backward` was called, and counts as inside it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gpu_profile.kernels.joining.work import OperationTable
 
 
 class Placing(NamedTuple):
-    """`own` numbers the range that each operation belongs to, `also` another that it is inside of; -1: none.
+    """By operation: `own` is the range that it belongs to, `second` another range around it; -1: none.
 
-    `calls` and `allocations` number the ranges that those were made in.
+    `calls` and `allocations` are the ranges in which each of these was made.
     """
 
     forest: Forest
     own: Numbers
-    also: Numbers
+    second: Numbers
     backward: NDArray[np.bool_]
     calls: Numbers
     allocations: Numbers
@@ -34,7 +34,7 @@ class Placing(NamedTuple):
 
 
 def place(columns: RecordArrays, work: OperationTable) -> Placing:
-    """Find the ranges of everything."""
+    """The ranges of all operations, calls and allocations."""
     ranges, calls, allocations = columns.ranges, columns.calls, columns.allocations
     threads = ranges.threads.astype(np.int64)
     nesting = Nesting(threads, ranges.starts, ranges.ends)
@@ -46,13 +46,13 @@ def place(columns: RecordArrays, work: OperationTable) -> Placing:
     direct = nesting.at(work.threads, work.launched)
     external = np.array([by_id.get(number, -1) for number in work.ranges.tolist()], np.int64)
     direct = np.where(external >= 0, external, direct)
-    own, also, backward, unclear = _backward(columns.operators, work, direct, nesting, ranges.starts)
+    own, second, backward, unclear = _backward(columns.operators, work, direct, nesting, ranges.starts)
     if unclear:
         notes["operations of a backward pass whose forward could be on several threads"] = unclear
     return Placing(
         forest=Forest(parents, ranges.names.astype(np.int64)),
         own=own,
-        also=also,
+        second=second,
         backward=backward,
         calls=nesting.at(calls.threads.astype(np.int64), calls.starts),
         allocations=nesting.at(allocations.threads.astype(np.int64), allocations.times),
@@ -61,13 +61,13 @@ def place(columns: RecordArrays, work: OperationTable) -> Placing:
 
 
 def _parents(around: Numbers, ranges: Ranges, by_id: Mapping[int, int]) -> Numbers:
-    """The parents that were told, else those that were open around; never one that began later.
+    """The recorded parents, else the ranges that were open around; never a range that began later.
 
-    Of those that began together the longer is the earlier, as in `Nesting`: so nothing goes round in circles.
+    If two began together, the longer one counts as the earlier, as in `Nesting`. So there are no cycles.
     """
-    parents, told, starts, ends = around.copy(), ranges.parents, ranges.starts, ranges.ends
-    for number in np.flatnonzero(told).tolist():
-        parent = by_id.get(int(told[number]), -1)
+    parents, recorded, starts, ends = around.copy(), ranges.parents, ranges.starts, ranges.ends
+    for number in np.flatnonzero(recorded).tolist():
+        parent = by_id.get(int(recorded[number]), -1)
         if parent >= 0 and (starts[parent], -ends[parent], parent) < (starts[number], -ends[number], number):
             parents[number] = parent
     return parents
@@ -90,7 +90,7 @@ def _backward(
     within = inner >= 0
     inner = np.where(within, inner, 0)
     forward = np.where(within, source[inner], -1)
-    # A region that began inside the operator, such as a hook's, is nearer than what the operator is the backward of.
+    # A region that began inside the operator, such as a hook's, is nearer than the forward operator's region.
     begun = np.where(direct >= 0, starts[direct] if len(starts) else 0, -NONE)
     nearer = within & (direct >= 0) & (begun >= operators.starts[back[inner]])
     some = forward >= 0
@@ -99,19 +99,20 @@ def _backward(
     around = np.where(direct >= 0, direct, waiting)
     by_forward = within & ~nearer & (launcher >= 0)
     own = np.where(by_forward, launcher, around)
-    also = np.where(by_forward, around, waiting)
+    second = np.where(by_forward, around, waiting)
     unclear = within & same[inner] & (forward < 0)
-    return own, np.where(also == own, -1, also), within | (waiting >= 0), int(unclear.sum())
+    return own, np.where(second == own, -1, second), within | (waiting >= 0), int(unclear.sum())
 
 
 def _waiting(threads: Numbers, back: Numbers, source: Numbers, launching: Numbers) -> Numbers:
-    """The thread that waits for the backward pass which the launching threads run; -1: none, or not clear which.
+    """The thread that waits for the backward pass run by each launching thread; -1: none, or ambiguous.
 
-    Autograd runs it on a thread of its own, for the one that called `backward`: taken for the one that ran the forward,
-    where all that is known of on that thread ran on one. What accumulates gradients has no forward operator itself.
+    Autograd runs the pass on a thread of its own for the thread that called `backward`. The caller is inferred: the
+    thread of all matched forward operators, if they ran on one. Accumulation of gradients has no forward operator of
+    its own.
     """
-    known = source >= 0
-    runs, waits = threads[back[known]], threads[source[known]]
+    matched = source >= 0
+    runs, waits = threads[back[matched]], threads[source[matched]]
     result = np.full(len(launching), -1, np.int64)
     for thread in np.unique(runs).tolist():
         callers = np.unique(waits[runs == thread])
@@ -121,9 +122,9 @@ def _waiting(threads: Numbers, back: Numbers, source: Numbers, launching: Number
 
 
 def _forward(operators: Operators) -> tuple[Numbers, NDArray[np.bool_]]:
-    """The forward operator of each number, sorted by number: the last to begin, for those before it make no node.
+    """The forward operator of each number, sorted by number, and whether operators of several threads share the number.
 
-    And whether operators of several threads have the number.
+    Of several operators with a number, the last to begin counts: the earlier ones make no node.
     """
     ahead = np.flatnonzero((operators.backward == 0) & (operators.sequences >= 0))
     if not len(ahead):

@@ -1,4 +1,4 @@
-"""The work that a recording is about: GPU operations with their calls, or, without any, the host's operators. Pure."""
+"""The work of a recording: GPU operations with their calls, or, without any, the host's operators. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gpu_profile.kernels.records import HOST, Kind
 class OperationTable(NamedTuple):
     """Operations as arrays of one length, sorted by start and then by launch.
 
-    `launched` is when the call of each began and `threads` the thread that made it, `NONE` and -1 where that is not
-    known; `calls` numbers the call, -1: none. `lengths` is the time of each that no other counts: of an operator, that
-    outside those that it calls. `ranges` is an external correlation's range id, 0: none. The rest is as
-    in `columns.OperationArrays`.
+    `launched` is the start of the launching call and `threads` its thread; `NONE` and -1 where they are unknown.
+    `calls` is the index of the call, -1: none. `lengths` is the exclusive duration: of an operator, without the
+    operators that it calls. `ranges` is the range id of an external correlation, 0: none. The other columns are as in
+    `columns.OperationArrays`.
     """
 
     devices: Numbers
@@ -41,43 +41,43 @@ class OperationTable(NamedTuple):
 
 
 def gpu_work(columns: RecordArrays) -> tuple[OperationTable, Mapping[str, int]]:
-    """GPU operations, and how many of them could not be joined with a call, by reason."""
-    found, calls = columns.operations, columns.calls
+    """GPU operations, and the number of operations that could not be joined with a call, by reason."""
+    recorded, calls = columns.operations, columns.calls
     call, notes = _launching(columns)
-    has = call >= 0
+    joined = call >= 0
     launched, threads = np.full(len(call), NONE), np.full(len(call), -1, np.int64)
-    launched[has], threads[has] = calls.starts[call[has]], calls.threads[call[has]]
-    moved, graphs = found.bytes.copy(), found.graphs.astype(bool)
-    untold = has & (moved == NONE)
-    moved[untold] = calls.bytes[call[untold]]
+    launched[joined], threads[joined] = calls.starts[call[joined]], calls.threads[call[joined]]
+    moved, graphs = recorded.bytes.copy(), recorded.graphs.astype(bool)
+    unsized = joined & (moved == NONE)
+    moved[unsized] = calls.bytes[call[unsized]]
     launching = np.array(["GraphLaunch" in name for name in columns.names], bool)
-    graphs[has] |= launching[calls.names[call[has]]]
+    graphs[joined] |= launching[calls.names[call[joined]]]
     work = OperationTable(
-        devices=np.array([device for device, _ in columns.streams], np.int64)[found.streams],
-        streams=found.streams,
-        kinds=found.kinds,
-        starts=found.starts,
-        ends=found.ends,
-        lengths=found.ends - found.starts,
+        devices=np.array([device for device, _ in columns.streams], np.int64)[recorded.streams],
+        streams=recorded.streams,
+        kinds=recorded.kinds,
+        starts=recorded.starts,
+        ends=recorded.ends,
+        lengths=recorded.ends - recorded.starts,
         launched=launched,
         threads=threads,
         calls=call,
-        ranges=_external(columns, found.causes),
-        names=found.names,
+        ranges=_external(columns, recorded.causes),
+        names=recorded.names,
         bytes=moved,
-        occupancy=found.occupancy,
-        blocks=found.blocks,
+        occupancy=recorded.occupancy,
+        blocks=recorded.blocks,
         graphs=graphs,
     )
-    order = np.lexsort((found.ends, launched, found.starts))
+    order = np.lexsort((recorded.ends, launched, recorded.starts))
     return OperationTable._make(column[order] for column in work), notes
 
 
 def _launching(columns: RecordArrays) -> tuple[Numbers, Mapping[str, int]]:
-    """The call of each operation by its number among the calls, and how many have none, by reason.
+    """The index of each operation's call, and the number of operations without one, by reason.
 
-    -1 where there is none, or where unrelated calls share its id. A driver's call inside the runtime's, with the same
-    id, is part of it.
+    -1 where there is none, or where unrelated calls share its id. A call of the driver inside one of the runtime, with
+    the same id, is part of it.
     """
     calls, causes = columns.calls, columns.operations.causes
     if not len(calls.ids):
@@ -91,9 +91,9 @@ def _launching(columns: RecordArrays) -> tuple[Numbers, Mapping[str, int]]:
     inside = (calls.threads[order] == calls.threads[outer]) & (calls.starts[order] <= calls.ends[outer])
     clear = np.logical_and.reduceat(inside, heads)
     place = np.minimum(np.searchsorted(ids[heads], causes), len(heads) - 1)
-    known = (ids[heads][place] == causes) & (causes != 0)
-    found = np.where(known & clear[place], order[heads][place], -1)
-    return found, _noted(int((~known).sum()), int((known & ~clear[place]).sum()))
+    recorded = (ids[heads][place] == causes) & (causes != 0)
+    launching = np.where(recorded & clear[place], order[heads][place], -1)
+    return launching, _noted(int((~recorded).sum()), int((recorded & ~clear[place]).sum()))
 
 
 def _noted(missing: int, ambiguous: int) -> Mapping[str, int]:
@@ -109,36 +109,36 @@ def _external(columns: RecordArrays, causes: Numbers) -> Numbers:
     calls, ranges = columns.launched
     if not len(calls) or not len(causes):
         return np.zeros(len(causes), np.int64)
-    # Ranges inside one another are all told; the innermost was pushed last, and has the highest id.
+    # All ranges around a call are recorded. The innermost was pushed last, and has the highest id.
     order = np.lexsort((ranges, calls))
     calls, ranges = calls[order], ranges[order]
     place = np.searchsorted(calls, causes, "right") - 1
-    found: Numbers = np.where((place >= 0) & (calls[place] == causes) & (causes != 0), ranges[place], 0)
-    return found
+    innermost: Numbers = np.where((place >= 0) & (calls[place] == causes) & (causes != 0), ranges[place], 0)
+    return innermost
 
 
 def host_work(columns: RecordArrays) -> OperationTable:
-    """Operators: the work of a program that uses no GPU. Each launches itself, and takes the time that is its own."""
-    found = columns.operators
-    nesting = Nesting(found.threads.astype(np.int64), found.starts, found.ends)
-    own = found.ends - found.starts
+    """Operators: the work of a program that uses no GPU. Each launches itself, and has its exclusive duration."""
+    operators = columns.operators
+    nesting = Nesting(operators.threads.astype(np.int64), operators.starts, operators.ends)
+    own = operators.ends - operators.starts
     inside = np.flatnonzero(nesting.parents >= 0)
-    np.subtract.at(own, nesting.parents[inside], (found.ends - found.starts)[inside])
-    order = np.lexsort((found.ends, found.starts))
+    np.subtract.at(own, nesting.parents[inside], (operators.ends - operators.starts)[inside])
+    order = np.lexsort((operators.ends, operators.starts))
     count = len(order)
     nothing = np.full(count, np.nan, np.float32)
     return OperationTable(
         devices=np.full(count, HOST, np.int64),
-        streams=found.threads[order],
+        streams=operators.threads[order],
         kinds=np.full(count, CODES[Kind.KERNEL], np.int8),
-        starts=found.starts[order],
-        ends=found.ends[order],
+        starts=operators.starts[order],
+        ends=operators.ends[order],
         lengths=np.maximum(own[order], 0),
-        launched=found.starts[order],
-        threads=found.threads[order].astype(np.int64),
+        launched=operators.starts[order],
+        threads=operators.threads[order].astype(np.int64),
         calls=np.full(count, -1, np.int64),
         ranges=np.zeros(count, np.int64),
-        names=found.names[order],
+        names=operators.names[order],
         bytes=np.full(count, NONE, np.int64),
         occupancy=nothing,
         blocks=nothing,
