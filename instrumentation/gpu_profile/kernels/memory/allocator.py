@@ -1,6 +1,6 @@
-"""PyTorch's caching allocator, asked directly: what happened to GPU memory in an interval, without a profiler.
+"""PyTorch's caching allocator, read directly: its use of GPU memory in an interval, without a profiler.
 
-Only looks at a PyTorch that the program has loaded and whose CUDA (or ROCm) it has initialised: it imports nothing,
+Only reads a PyTorch that the program has loaded and whose CUDA (or ROCm) it has initialised: it imports nothing,
 creates no context, waits for no GPU, and resets nothing. Other back ends of PyTorch (MPS, XPU) are not read.
 """
 
@@ -16,17 +16,17 @@ from typing import Any, Final, NamedTuple
 
 from gpu_profile.errors import UsageError
 
-#: The allocator whose cumulative counters PyTorch keeps; those of the other one stay 0.
+#: The allocator with cumulative counters; the counters of PyTorch's other allocator stay 0.
 _COUNTED: Final = "native"
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorUse:
-    """What PyTorch's allocator did on one device in an interval, for whoever asked, in bytes of blocks.
+    """Use of PyTorch's allocator on one device in an interval, by all callers, in bytes of blocks.
 
-    `start_bytes` and `end_bytes` were given out when it began and ended. The highest level between them is at least
-    `peak_least_bytes` and at most `peak_most_bytes` (None: no bound is known). Counts are None where the allocator does
-    not keep them or somebody reset them meanwhile.
+    `start_bytes` and `end_bytes` were allocated at its start and end. The highest level between them is at least
+    `peak_least_bytes` and at most `peak_most_bytes` (None: no bound). Counts are None where the allocator does not keep
+    them or they were reset meanwhile.
     """
 
     device: int
@@ -41,14 +41,14 @@ class AllocatorUse:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The highest level, where it is known exactly."""
+        """The highest level, if both bounds are equal; else None."""
         return self.peak_least_bytes if self.peak_least_bytes == self.peak_most_bytes else None
 
 
 class _Reading(NamedTuple):
     """The allocator's statistics of one device at a moment.
 
-    `counts`: allocations, bytes of them, frees, bytes of them, all since the start; None: it does not keep them.
+    `counts`: allocations, their bytes, frees, their bytes, all since the start. None: the allocator does not keep them.
     """
 
     current: int = 0
@@ -56,12 +56,12 @@ class _Reading(NamedTuple):
     counts: tuple[int, ...] | None = (0, 0, 0, 0)
 
 
-#: Before CUDA is initialised nothing has been given out.
+#: Before CUDA is initialised nothing has been allocated.
 _NOTHING: Final = _Reading()
 
 
 class AllocatorInterval:
-    """An interval that an `AllocatorMeter` began. `uses` is there once it has ended; None: see `reason`."""
+    """An interval of an `AllocatorMeter`. `uses` is None until it has ended, or if it failed: see `reason`."""
 
     def __init__(self, meter: AllocatorMeter, readings: Mapping[int, _Reading]) -> None:
         self.uses: tuple[AllocatorUse, ...] | None = None
@@ -82,8 +82,8 @@ class AllocatorInterval:
         """End it, from any thread. Ending it again does nothing."""
         self._meter._end(self)
 
-    def _passed(self, device: int, least: int, most: int | None) -> None:
-        """Widen the bounds by a part of the interval."""
+    def _widen_bounds(self, device: int, least: int, most: int | None) -> None:
+        """Include the bounds of a part of the interval."""
         before = self._most.get(device, 0)
         self._least[device] = max(self._least.get(device, 0), least)
         self._most[device] = None if most is None or before is None else max(before, most)
@@ -94,7 +94,7 @@ class AllocatorInterval:
             then = self._began.get(device, _NOTHING)
             counted = _counted(then, now)
             peak = self._least[device], self._most[device]
-            # Without counts, what was taken and given back in between leaves no trace.
+            # Without counts, memory that was allocated and freed in between leaves no trace.
             hidden = None in counted and peak[1] != 0
             if then.current or now.current or now.peak > then.peak or any(counted) or hidden:
                 uses.append(AllocatorUse(device, then.current, now.current, *peak, *counted))
@@ -104,10 +104,10 @@ class AllocatorInterval:
 class AllocatorMeter:
     """Measures intervals of a program, which may nest and overlap on several threads.
 
-    The allocator keeps one peak for the whole process. Where it rose, it is that of the time since the reading before:
-    exact. Where it did not, the peak is between the levels that were read and what they and the bytes given out since
-    allow. Every start and end of an interval is a reading for all that are open, so nested ones narrow the bounds of
-    those around them. A peak that somebody resets within an interval and that is then exceeded again goes unnoticed.
+    The allocator keeps one peak for the whole process. Where it rose, it is the exact peak since the previous reading.
+    Where it did not, the peak has bounds: the levels that were read, and the level that the bytes allocated since would
+    allow. Every start and end of an interval is a reading for all open ones, so nested intervals narrow the bounds of
+    the intervals around them. A peak that is reset within an interval and then exceeded again goes unnoticed.
 
     `devices`: CUDA ordinals; by default all that PyTorch sees. Thread-safe. A reading costs a call of
     `memory_stats_as_nested_dict` for each device.
@@ -140,7 +140,7 @@ class AllocatorMeter:
                 interval.uses = interval._sum_up(readings)
 
     def _read(self) -> tuple[dict[int, _Reading] | None, str]:
-        """Read all devices and tell the open intervals what passed since the reading before; None: it failed."""
+        """Read all devices and widen the bounds of the open intervals; None and the reason if it failed."""
         readings, reason = _readings(self._devices)
         self._last, last = readings or {}, self._last
         if readings is None:
@@ -150,12 +150,12 @@ class AllocatorMeter:
         for device, now in readings.items():
             least, most = _bounds(last.get(device, _NOTHING), now)
             for interval in self._open:
-                interval._passed(device, least, most)
+                interval._widen_bounds(device, least, most)
         return readings, reason
 
 
 def snapshot(path: Path | str | None = None) -> list[dict[str, Any]]:
-    """The segments and blocks of PyTorch's allocator on all devices, as `torch.cuda.memory_snapshot()` tells them.
+    """The segments and blocks of PyTorch's allocator on all devices, as `torch.cuda.memory_snapshot()` returns them.
 
     With `path`, PyTorch's own snapshot is also written there, for its viewer (https://pytorch.org/memory_viz).
     UsageError if there is no PyTorch with initialised CUDA, its allocator has no snapshots, or the file cannot be
@@ -165,7 +165,7 @@ def snapshot(path: Path | str | None = None) -> list[dict[str, Any]]:
     if cuda is None:
         raise UsageError(f"no snapshot of PyTorch's memory: {reason}")
     try:
-        found: list[dict[str, Any]] = list(cuda.memory_snapshot())
+        segments: list[dict[str, Any]] = list(cuda.memory_snapshot())
         if path is not None:
             dump = getattr(cuda.memory, "_dump_snapshot", None)
             if dump is None:
@@ -175,7 +175,7 @@ def snapshot(path: Path | str | None = None) -> list[dict[str, Any]]:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except RuntimeError as error:
         raise UsageError(f"no snapshot of PyTorch's memory: {_first_line(error)}") from error
-    return found
+    return segments
 
 
 def initialised() -> tuple[Any, str]:
@@ -190,7 +190,7 @@ def initialised() -> tuple[Any, str]:
 
 
 def _readings(devices: Sequence[int] | None) -> tuple[dict[int, _Reading] | None, str]:
-    """The statistics of each device; none at all before CUDA is initialised, with the reason; None: it failed."""
+    """The statistics of each device. Empty before CUDA is initialised, None on failure, both with the reason."""
     cuda, reason = initialised()
     if cuda is None:
         return {}, reason
@@ -200,17 +200,17 @@ def _readings(devices: Sequence[int] | None) -> tuple[dict[int, _Reading] | None
         stats = {device: cuda.memory_stats_as_nested_dict(device) for device in wanted}
         return {device: _reading(stats[device], counted=backend == _COUNTED) for device in wanted}, ""
     except (RuntimeError, KeyError, AssertionError, ValueError) as error:
-        return None, f"PyTorch's allocator does not tell its statistics: {_first_line(error)}"
+        return None, f"the statistics of PyTorch's allocator cannot be read: {_first_line(error)}"
 
 
 def _reading(stats: Mapping[str, Any], *, counted: bool) -> _Reading:
-    held, calls = stats["allocated_bytes"]["all"], stats["allocation"]["all"]
-    counts = tuple(int(part[key]) for key in ("allocated", "freed") for part in (calls, held)) if counted else None
-    return _Reading(int(held["current"]), int(held["peak"]), counts)
+    allocated, calls = stats["allocated_bytes"]["all"], stats["allocation"]["all"]
+    counts = tuple(int(part[key]) for key in ("allocated", "freed") for part in (calls, allocated)) if counted else None
+    return _Reading(int(allocated["current"]), int(allocated["peak"]), counts)
 
 
 def _bounds(then: _Reading, now: _Reading) -> tuple[int, int | None]:
-    """The least and the most that the level's peak can have been between two readings, both included."""
+    """The least and the most possible peak of the level between two readings, both included."""
     if now.peak > then.peak:
         return now.peak, now.peak
     allocated = _counted(then, now)[1]
@@ -221,7 +221,7 @@ def _bounds(then: _Reading, now: _Reading) -> tuple[int, int | None]:
 
 
 def _counted(then: _Reading, now: _Reading) -> tuple[int | None, int | None, int | None, int | None]:
-    """Allocations, bytes of them, frees, bytes of them; None where they do not explain how the level changed."""
+    """Allocations, their bytes, frees, their bytes; None where they do not explain the change of the level."""
     if then.counts is not None and now.counts is not None:
         calls, taken, frees, given = (after - before for before, after in zip(then.counts, now.counts, strict=True))
         if min(calls, taken, frees, given) >= 0 and taken - given == now.current - then.current:

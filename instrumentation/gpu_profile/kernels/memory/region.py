@@ -1,4 +1,4 @@
-"""Memory that a region took and gave back. Pure; times in ns, sizes in bytes."""
+"""Memory that a region allocated and freed. Pure; times in ns, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gpu_profile.kernels.sums import merged
 class RegionMemory:
     """One allocator's work for one region on one device.
 
-    `peak_bytes` is the most that the allocator had given out at any moment of the executions, whoever asked for it;
-    `rise_bytes` the most that it was above what it had been when the execution began. None: not recorded. On the host
-    (device -1) PyTorch knows only of memory that was taken while a profiler ran.
+    `peak_bytes` is the allocator's highest level (allocated bytes, by any caller) during the executions. `rise_bytes`
+    is its greatest rise above the level at an execution's start. None: not recorded. On the host (device -1) PyTorch
+    counts only memory that was allocated while a profiler ran.
     """
 
     source: str
@@ -33,10 +33,10 @@ class RegionMemory:
 
 
 class AllocatorLevel(NamedTuple):
-    """What one allocator had given out on one device: `totals[i]` bytes after the i-th of its records.
+    """One allocator's level on one device: `totals[i]` bytes were allocated after its i-th record.
 
-    `times` are in order; records of one moment stay in the order in which they came. `before` is the level before the
-    first of them. `absolute`: at least one record tells the total; otherwise all is relative to `before`, which is 0.
+    `times` are in order; records of one moment keep their order. `before` is the level before the first record.
+    `absolute`: at least one record has a total; otherwise all levels are relative to `before`, which is 0.
     """
 
     source: str
@@ -47,12 +47,12 @@ class AllocatorLevel(NamedTuple):
     totals: Numbers
 
     def at(self, moments: Numbers) -> Numbers:
-        """The level that held just before each moment."""
+        """The level just before each moment."""
         after = self.times.searchsorted(moments)
         return np.where(after, self.totals[after - 1], self.before)
 
     def highest(self, starts: Numbers, ends: Numbers) -> Numbers:
-        """The highest level in each window `[start, end)`, with the one that held when it began."""
+        """The highest level in each window `[start, end)`, including the level at its start."""
         low, high = self.times.searchsorted(starts), self.times.searchsorted(ends)
         highest, some = self.at(starts), high > low
         if some.any():
@@ -61,37 +61,37 @@ class AllocatorLevel(NamedTuple):
 
 
 def levels_of(columns: RecordArrays) -> tuple[AllocatorLevel, ...]:
-    """The levels of every source and device, sorted. Work in proportion to the records: do it once for many regions.
+    """The levels of every source and device, sorted. The cost is linear in the records: call it once for many regions.
 
-    A total that a record does not tell is rebuilt from the bytes of the records since, or until, one that does. If no
-    record tells it, all of them start from 0. Records that the profiler lost make what was rebuilt wrong.
+    A missing total is rebuilt from the bytes of the records since, or until, one with a total. If no record has one,
+    all levels start from 0. Records that the profiler lost make rebuilt totals wrong.
     """
-    allocations, found = columns.allocations, []
-    for source, device, mine in _allocators(allocations, columns.names):
-        order = np.flatnonzero(mine)
+    allocations, levels = columns.allocations, []
+    for source, device, members in _allocators(allocations, columns.names):
+        order = np.flatnonzero(members)
         order = order[np.argsort(allocations.times[order], kind="stable")]
-        told, moved = allocations.totals[order], allocations.bytes[order]
-        totals, known = np.cumsum(moved), told != NONE
-        if known.any():
-            last = np.maximum.accumulate(np.where(known, np.arange(known.size), known.argmax()))
-            totals += (told - totals)[last]
+        recorded, moved = allocations.totals[order], allocations.bytes[order]
+        totals, valid = np.cumsum(moved), recorded != NONE
+        if valid.any():
+            last = np.maximum.accumulate(np.where(valid, np.arange(valid.size), valid.argmax()))
+            totals += (recorded - totals)[last]
         before = int(totals[0] - moved[0])
-        found.append(AllocatorLevel(source, device, bool(known.any()), before, allocations.times[order], totals))
-    return tuple(found)
+        levels.append(AllocatorLevel(source, device, bool(valid.any()), before, allocations.times[order], totals))
+    return tuple(levels)
 
 
 def region_memory(
     columns: RecordArrays, members: Numbers, starts: Numbers, ends: Numbers, levels: Sequence[AllocatorLevel]
 ) -> tuple[RegionMemory, ...]:
-    """What one region did to the memory of every source and device, sorted; those with nothing to tell are left out.
+    """One region's memory of every source and device, sorted; without entries for unused ones.
 
-    `members` are the indexes of the region's own allocations, which alone are counted. Its outermost executions were
-    in `[start, end)` on the host and may overlap: peak and rise are the highest over all of them. Without executions
-    neither is known; without totals the peak is not. `levels` are those of all allocations.
+    `members` are the indexes of the region's own allocations, which alone are counted. Its outermost executions were in
+    `[start, end)` on the host and may overlap: peak and rise are the highest over all of them. Without executions both
+    are None; without totals the peak is None. `levels` are the levels of all allocations.
     """
-    mine = Allocations._make(column[members] for column in columns.allocations)
-    within = {(source, device): mine.bytes[part] for source, device, part in _allocators(mine, columns.names)}
-    found = []
+    own = Allocations._make(column[members] for column in columns.allocations)
+    within = {(source, device): own.bytes[part] for source, device, part in _allocators(own, columns.names)}
+    result = []
     for level in levels:
         moved = within.get((level.source, level.device), np.zeros(0, np.int64))
         taken, given = moved[moved > 0], moved[moved < 0]
@@ -102,18 +102,18 @@ def region_memory(
             peak = int(highest.max()) if level.absolute else None
         if moved.size or peak or rise:
             sums = taken.size, int(taken.sum()), given.size, -int(given.sum())
-            found.append(RegionMemory(level.source, level.device, *sums, peak, rise))
-    return tuple(found)
+            result.append(RegionMemory(level.source, level.device, *sums, peak, rise))
+    return tuple(result)
 
 
 def merge(one: Sequence[RegionMemory], other: Sequence[RegionMemory]) -> tuple[RegionMemory, ...]:
-    """The same region's memory in two recordings: counts add up, peak and rise are the highest that were recorded.
+    """The same region's memory in two recordings, sorted by source and device.
 
-    One of each source and device, sorted.
+    Counts add up; peak and rise are the highest that were recorded.
     """
     ours, theirs = ({(each.source, each.device): each for each in part} for part in (one, other))
-    found = merged(ours, theirs, _sum)
-    return tuple(found[key] for key in sorted(found))
+    both = merged(ours, theirs, _sum)
+    return tuple(both[key] for key in sorted(both))
 
 
 def _sum(one: RegionMemory, other: RegionMemory) -> RegionMemory:
@@ -134,23 +134,23 @@ def _most(one: int | None, other: int | None) -> int | None:
 
 
 def _allocators(allocations: Allocations, names: Sequence[str]) -> list[tuple[str, int, NDArray[np.bool_]]]:
-    """Source, device and which records are theirs; sorted."""
-    found = []
+    """Source, device and the mask of their records; sorted."""
+    result = []
     for code in np.unique(allocations.sources):
         of_source = allocations.sources == code
-        found += [
+        result += [
             (names[code], device, of_source & (allocations.devices == device))
             for device in np.unique(allocations.devices[of_source]).tolist()
         ]
-    return sorted(found, key=lambda row: row[:2])
+    return sorted(result, key=lambda row: row[:2])
 
 
 def _highest(totals: Numbers, low: NDArray[np.intp], high: NDArray[np.intp]) -> Numbers:
     """The highest of `totals[low:high]` for each pair, none of which is empty.
 
-    Windows overlap at will, so looking at each one's records in turn could take the product of both numbers. The
-    records are cut at the windows' edges instead, each piece is looked at once, and the pieces of a window are two
-    runs of a power of two of pieces (a sparse table).
+    Windows may overlap in any way, so a scan of each window's records could take the product of both numbers. Instead,
+    the records are cut at the windows' edges and each piece is scanned once. A window is then the union of two runs of
+    a power of two of pieces (a sparse table).
     """
     edges = np.unique(np.concatenate((low, high)))
     runs = [np.maximum.reduceat(totals[: edges[-1]], edges[:-1])]
@@ -159,8 +159,8 @@ def _highest(totals: Numbers, low: NDArray[np.intp], high: NDArray[np.intp]) -> 
         runs.append(np.maximum(shorter[: -(length >> 1)], shorter[length >> 1 :]))
     first, last = edges.searchsorted(low), edges.searchsorted(high)
     powers = np.frexp(last - first)[1] - 1
-    found = np.empty(low.size, np.int64)
+    result = np.empty(low.size, np.int64)
     for power, run in enumerate(runs):
         here = powers == power
-        found[here] = np.maximum(run[first[here]], run[last[here] - (1 << power)])
-    return found
+        result[here] = np.maximum(run[first[here]], run[last[here] - (1 << power)])
+    return result

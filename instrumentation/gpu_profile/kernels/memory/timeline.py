@@ -1,4 +1,4 @@
-"""How much memory an allocator had given out over time, thinned for a plot or a counter track. Pure."""
+"""Allocated bytes of each allocator over time, thinned for a plot or a counter track. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FEWEST: Final = 4
 
 
 class MemorySteps(NamedTuple):
-    """One allocator's level on one device: from `times[i]` (ns) on, `totals[i]` bytes were given out.
+    """One allocator's level on one device: from `times[i]` (ns) on, `totals[i]` bytes were allocated.
 
-    Not `absolute`: the total was never recorded, and the level counts from what it was before the first record.
+    Not `absolute`: the total was never recorded, and the level is relative to its value before the first record.
     """
 
     source: str
@@ -33,13 +33,13 @@ def memory_timeline(
     """The levels as steps, in their order; at most `points` of them (at least 4) for each.
 
     `window`: only the time `[start, end)`, such as one execution of a region; by default all of it. The first step is
-    the level that held before. Records with a negative time stand for memory that was there before the recording began,
-    and are part of that. Each of several equal stretches of time keeps its lowest and its highest level, so that no
-    peak is lost, and its last, so that the level after it is right. ValueError if `points` is below 4.
+    the level before it. Records with a negative time are memory allocated before the recording began, and are part of
+    that level. Each of several equal stretches of time keeps three levels: its lowest, its highest, so that no peak is
+    lost, and its last, so that the level after it is right. ValueError if `points` is below 4.
     """
     if points < _FEWEST:
         raise ValueError(f"points must be at least {_FEWEST}, not {points}")
-    found = []
+    steps = []
     for level in levels:
         first = 0 if window else int(level.times.searchsorted(0))
         start = window[0] if window else int(level.times[first]) if first < level.times.size else 0
@@ -47,8 +47,8 @@ def memory_timeline(
         times = np.concatenate(([start], level.times[inside]))
         totals = np.concatenate((level.at(times[:1]), level.totals[inside]))
         kept = _thinned(times, totals, points)
-        found.append(MemorySteps(level.source, level.device, level.absolute, times[kept], totals[kept]))
-    return tuple(found)
+        steps.append(MemorySteps(level.source, level.device, level.absolute, times[kept], totals[kept]))
+    return tuple(steps)
 
 
 def _thinned(times: Numbers, totals: Numbers, points: int) -> Numbers:
@@ -62,6 +62,6 @@ def _thinned(times: Numbers, totals: Numbers, points: int) -> Numbers:
     firsts = np.unique(times.searchsorted(edges))
     lasts = np.append(firsts[1:], times.size) - 1
     part = np.repeat(np.arange(firsts.size), lasts - firsts + 1)
-    # Sorted by bucket, then level: the lowest of each bucket stands where the bucket starts, the highest where it ends.
+    # Sorted by bucket, then level: a bucket's first entry is its lowest level, its last entry the highest.
     order = np.lexsort((totals, part))
     return np.unique(np.concatenate(([0], order[firsts], order[lasts], lasts)))

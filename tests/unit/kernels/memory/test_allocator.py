@@ -229,7 +229,7 @@ def test_an_allocator_that_has_no_statistics_says_so(torch: Torch) -> None:
     with AllocatorMeter().begin() as interval:
         pass
     assert interval.uses is None
-    assert interval.reason.endswith("tell its statistics: this allocator does not support getDeviceStats")
+    assert interval.reason.endswith("cannot be read: this allocator does not support getDeviceStats")
 
 
 def test_an_interval_with_one_failed_reading_is_not_told_from_the_others(torch: Torch) -> None:
