@@ -1,4 +1,4 @@
-"""One window of a sampling: an outermost region opens it, and the end of that or of a later one closes it."""
+"""One window of a sampling: an outermost region opens it, and its end or the end of a later one closes it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gpu_profile.kernels.windows.window import OPEN, Window, WindowContent
 from gpu_profile.regions.execution import Execution
 from gpu_profile.units import nanoseconds, seconds
 
-#: A window that no region has closed by then is closed by the sampling's own thread.
+#: Seconds until the sampling's own thread closes a window that no region has closed.
 LONGEST_S: Final = 10.0
-#: Executions of which one window tells; more are counted as left out. Each takes half a millisecond to add up.
+#: Executions in one window; further ones are counted as left out. Each takes half a millisecond to sum up.
 MOST_EXECUTIONS: Final = 2_000
 
 
 @dataclass(slots=True)
 class SamplingStats:
-    """What sampling did so far. `host_only` windows saw no GPU operation; `skipped` ones came upon another recording.
+    """Counts and costs of sampling so far. `host_only` windows saw no GPU operation; `skipped` ones met an open window.
 
     Times are totals in seconds: `start_s` and `stop_s` in threads of the service, `read_s` in the sampling's own.
     """
@@ -41,8 +41,8 @@ class SamplingStats:
 class WindowSample:
     """A window that is due, then open, then `over`.
 
-    It is due from the beginning: the next outermost region of any thread opens it. It closes when that or a later
-    outermost one of its thread ends, once it is `window_s` old.
+    It is due from the beginning: the next outermost region of any thread opens it. It closes at the end of an outermost
+    region of the same thread, once it is `window_s` old.
     """
 
     def __init__(self, source: ProfilerSource, *, window_s: float, clock: Clock, stats: SamplingStats) -> None:
@@ -54,7 +54,7 @@ class WindowSample:
         self._window = Window(source, clock=clock, awaits=True, most_executions=MOST_EXECUTIONS)
         self._thread_id = 0
         self._outcome: WindowContent | Exception | None = None
-        # Regions do not wait for it: whoever comes second has nothing to do. Reentrant, for a signal's handler may run
+        # Regions do not wait for it: the second to come has nothing to do. Reentrant, since a signal's handler may run
         # a region.
         self._lock = threading.RLock()
         self._due = True
@@ -88,13 +88,13 @@ class WindowSample:
         self._thread_id = threading.get_ident()
 
     def ended(self, execution: Execution) -> None:
-        """An execution has ended: if it is an outermost one of the window's thread, and that was long enough, close."""
-        mine = self._window.is_open and threading.get_ident() == self._thread_id
-        if mine and _is_outermost(execution) and not 0 <= self._age_ns() < self._least_ns:
+        """Close the window if this ends an outermost execution of its thread, and it is old enough."""
+        in_its_thread = self._window.is_open and threading.get_ident() == self._thread_id
+        if in_its_thread and _is_outermost(execution) and not 0 <= self._age_ns() < self._least_ns:
             self._close()
 
     def close_late(self) -> None:
-        """Close a window that no region's end has closed for long."""
+        """Close a window that no end of a region has closed in time."""
         # A clock that was set back must not keep it open.
         if self._window.is_open and not 0 <= self._age_ns() < self._longest_ns:
             self._close()
@@ -111,10 +111,10 @@ class WindowSample:
             began_ns = self._clock.now_ns()
             try:
                 self._outcome = self._window.stop()
-            except WrongThreadError:  # it goes on, until a region of its own thread ends
+            except WrongThreadError:  # it stays open, until a region of its own thread ends
                 return
             except Exception as error:  # noqa: BLE001 - as above
-                let_go(self._window.executions)
+                release_spans(self._window.executions)
                 self._outcome = error
             self._stats.stop_s += seconds(self._clock.now_ns() - began_ns)
             self._finish()
@@ -122,7 +122,7 @@ class WindowSample:
             self._lock.release()
 
     def end(self) -> None:
-        """Close it now, if this thread can; nobody opens it any more."""
+        """Close it now, if this thread can; no region opens it any more."""
         with self._lock:
             self._due = False
             self._close()
@@ -130,12 +130,12 @@ class WindowSample:
                 self._finish()
 
     def _finish(self) -> None:
-        """Regions need not tell of themselves any more."""
+        """Watch regions no more."""
         self._watch.end()
         self.over.set()
 
     def outcome(self) -> WindowContent | Exception | None:
-        """What the window took, or why it failed; None if it was not opened, is open, or when asked again."""
+        """The window's content, or the error. None if it was not opened, is open, or was returned before."""
         with self._lock:
             outcome, self._outcome = self._outcome, None
         return outcome
@@ -145,7 +145,7 @@ def _is_outermost(execution: Execution) -> bool:
     return next(running_from(execution.parent), None) is None
 
 
-def let_go(executions: Iterable[Execution]) -> None:
-    """Hold their spans back no longer."""
+def release_spans(executions: Iterable[Execution]) -> None:
+    """Release the spans of these executions, which waited for the window."""
     for execution in executions:
         execution.awaited = False

@@ -1,9 +1,9 @@
-"""Now and then, a window around a region of a running service: what its kernels did, at a cost that is known.
+"""Sampling of a running service: now and then a window around a region, which records its kernels at a known cost.
 
-Off unless `sample_regions` is called. A window costs the region that it opens at the start of the profiler (0.3 ms on a
-CPU, in which it is not counted), its operations what recording them takes, and the region that it closes at a
-wait for the GPU and some microseconds per operator; `Sampling.stats` tells how much that was. Records are read in a
-thread of their own, which takes Python's lock from the others for a while: half a second per 100,000 operators.
+Off unless `sample_regions` is called. A window costs the region that opens it the start of the profiler (0.3 ms on a
+CPU, which are not counted as the region's), and the recording of its operations. It costs the region that closes it a
+wait for the GPU and some microseconds per operator. `Sampling.stats` reports the totals. Records are read in a thread
+of their own, which takes Python's lock from the others for a while: half a second per 100,000 operators.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpu_profile.kernels.claim import Claim, forget_in_children
 from gpu_profile.kernels.sources.opening import check_spec, open_source
 from gpu_profile.kernels.sources.source import ProfilerSource
 from gpu_profile.kernels.sources.torch_source import TorchSource, first_line, waits_for_gpu, warm_up
-from gpu_profile.kernels.windows.sample import SamplingStats, WindowSample, let_go
+from gpu_profile.kernels.windows.sample import SamplingStats, WindowSample, release_spans
 from gpu_profile.kernels.windows.window import OPEN, WindowContent
 from gpu_profile.regions.running import Running
 from gpu_profile.regions.session import process
@@ -34,17 +34,17 @@ _log = logging.getLogger("gpu_profile")
 
 #: Windows that fail one after another until sampling ends.
 MOST_FAILURES: Final = 3
-#: How often the sampling's thread looks whether a window has been open for too long.
+#: Interval at which the sampling's thread checks whether a window has been open for too long.
 CHECK_S: Final = 1.0
-#: Windows come at random moments of this share of the pause, so as not to keep step with what the service does.
+#: The pause is longer by a random share up to this one, so that windows do not keep step with the service.
 JITTER: Final = 0.1
 _STOP_S: Final = 2.0
 
 
 class Sampling:
-    """What `sample_regions` has started: `stop()` ends it, `stats` tells what it did and cost.
+    """The sampling that `sample_regions` has started: `stop()` ends it, `stats` reports its counts and costs.
 
-    Its thread has a window due now and then (`arm`), waits until regions have opened and closed it, and reads it.
+    Its thread prepares a window now and then (`arm`), waits until regions have opened and closed it, and reads it.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Sampling:
             pause_s = self._every_s * random.uniform(1.0, 1.0 + JITTER)  # noqa: S311
 
     def arm(self) -> WindowSample | None:
-        """Have the next outermost region open a window. None if there can be none now."""
+        """Let the next outermost region open a window. None if that is not possible now."""
         if not process.may_sample():
             self._end()
             return None
@@ -94,49 +94,49 @@ class Sampling:
             return None
         try:
             source = self._opener(self._spec)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the service goes on
+        except Exception as error:  # noqa: BLE001 - the service goes on after any error
             if self._spec != "auto" or not _torch_may_come():
                 self._fail(error)
             return None
         sample = self._sample = WindowSample(source, window_s=self._window_s, clock=self._clock, stats=self.stats)
-        if not self.running:  # `stop` has come, perhaps without seeing it
+        if not self.running:  # `stop` was called, perhaps before it could see the sample
             sample.end()
             return None
         return sample
 
     def read(self) -> None:
-        """Join what a closed window took, and tell executions, their spans and regions."""
-        taken = None if self._sample is None else self._sample.outcome()
-        if isinstance(taken, Exception):
-            self._fail(taken)
-        if not isinstance(taken, WindowContent):
+        """Join the records of a closed window, and pass the results to executions, their spans and regions."""
+        content = None if self._sample is None else self._sample.outcome()
+        if isinstance(content, Exception):
+            self._fail(content)
+        if not isinstance(content, WindowContent):
             return
         began_ns = self._clock.now_ns()
         try:
-            self._tell(taken)
+            self._publish(content)
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
         finally:
-            let_go(taken.executions)
+            release_spans(content.executions)
             self.stats.read_s += seconds(self._clock.now_ns() - began_ns)
 
-    def _tell(self, taken: WindowContent) -> None:
-        report = taken.report()
-        if taken.source.problem:
-            self._fail(UsageError(taken.source.problem))
+    def _publish(self, content: WindowContent) -> None:
+        report = content.report()
+        if content.source.problem:
+            self._fail(UsageError(content.source.problem))
             return
         self.stats.windows += 1
-        self.stats.executions += len(taken.executions)
-        self.stats.left_out += taken.left_out
+        self.stats.executions += len(content.executions)
+        self.stats.left_out += content.left_out
         self._in_a_row = 0
         if report.on_host:  # a CPU's operators are no kernels
             self.stats.host_only += 1
             return
-        found = report.executions()
-        for number, execution in enumerate(taken.executions, 1):
-            region = found.get(number)
-            # Of one that ran on there is a part only.
-            if region is None or not 0 < execution.end_ns <= taken.end_ns or not isinstance(execution, Running):
+        regions = report.executions()
+        for number, execution in enumerate(content.executions, 1):
+            region = regions.get(number)
+            # An execution that outlasted the window was recorded only in part.
+            if region is None or not 0 < execution.end_ns <= content.end_ns or not isinstance(execution, Running):
                 continue
             work = execution.kernels = region.work()
             execution.awaited = False
@@ -156,7 +156,7 @@ class Sampling:
             _log.warning("gpu-profile: a sample of kernels failed, and others will follow: %s", first_line(error))
 
     def stop(self) -> None:
-        """Open no more windows; one that is open is closed and read. Returns after that, or after 2 s."""
+        """Open no more windows; an open one is closed and read. Returns after that, or after 2 s."""
         self._end()
         if self._sample is not None:
             self._sample.end()
@@ -166,7 +166,7 @@ class Sampling:
         self.read()
 
     def _end(self) -> None:
-        """Have no more windows; from now on another sampling may start."""
+        """Open no more windows; from now on another sampling may start."""
         self._ended.set()
         _SAMPLING.release(self)
 
@@ -183,7 +183,7 @@ def _torch_may_come() -> bool:
 
 
 def _open_warm(spec: str) -> ProfilerSource:
-    """A source that any thread may stop, where there is one; PyTorch's first start is paid for here."""
+    """A source that any thread may stop, where there is one. The cost of PyTorch's first start arises here."""
     source = open_source(spec, all_threads=True)
     if isinstance(source, TorchSource):
         warm_up()
@@ -196,24 +196,24 @@ _SAMPLING: Final[Claim[Sampling]] = Claim()
 
 @atexit.register
 def _at_exit() -> None:
-    """A window must not be open when PyTorch goes."""
+    """A window must not be open when PyTorch is unloaded."""
     if _SAMPLING.holder is not None:
         _SAMPLING.holder.stop()
 
 
 def sample_regions(*, every_s: float = 60.0, window_s: float = 0.5, source: str = "auto") -> Sampling:
-    """Record the kernels of regions of this process now and then, until `stop()` of what is returned.
+    """Record the kernels of regions of this process now and then, until `stop()` of the returned object.
 
     At most once in `every_s` seconds, and first at a random moment of these, a window opens when an outermost region
-    begins (a `with` block or a decorated function, not a handle or a generator). It closes when that ends or, if that
-    takes less than `window_s`, when a later one of the same thread does; after `LONGEST_S` in any case. What it saw of
-    each execution goes into its span, which waits for it, into the region's metrics and its verdict. `source` is
-    `auto`, `torch` or `cupti`, as for `record`. While PyTorch has not used its GPU, there are no windows; nor, with
-    `auto` and without CUPTI, while it is installed and not imported.
+    begins (a `with` block or a decorated function, not a handle or a generator). It closes at that region's end. If the
+    region takes less than `window_s`, it closes at the end of a later one of the same thread; after `LONGEST_S` in any
+    case. The results of each execution go into its span, which waits for them, into the region's metrics and its
+    verdict. `source` is `auto`, `torch` or `cupti`, as for `record`. While PyTorch has not used its GPU, there are no
+    windows; nor, with `auto` and without CUPTI, while it is installed and not imported.
 
-    Closing a window waits for the GPU, as its profiler does. A window that fails is logged once; after three in a row
-    sampling ends with a warning. Forked children do not sample. PyTorch's allocations are not recorded, as it has them
-    of single threads only.
+    Closing a window waits for the GPU, as its profiler does. The first window that fails is logged; after three in a
+    row sampling ends with a warning. Forked children do not sample. PyTorch's allocations are not recorded, because
+    PyTorch records them for single threads only.
     Raises UsageError for times that are not positive, an unknown source, or if this process samples already.
     """
     if not (0 < every_s < inf and 0 < window_s < inf):

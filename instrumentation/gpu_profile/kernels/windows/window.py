@@ -26,10 +26,10 @@ _log = logging.getLogger("gpu_profile")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowContent:
-    """What a window took. `executions` are in order of their beginnings; the first is range 1 of the records.
+    """The content of a closed window. `executions` are in order of their starts; the first is range 1 of the records.
 
-    The window was open from `start_ns` to `end_ns`, and ranges are as long as it saw them. `left_out` executions were
-    too many.
+    The window was open from `start_ns` to `end_ns`, and ranges are clipped to it. `left_out` executions exceeded the
+    limit.
     """
 
     source: ProfilerSource
@@ -52,7 +52,7 @@ class WindowContent:
         yield from self.ranges
 
     def report(self) -> KernelReport:
-        """The records joined with the executions; once, as the records."""
+        """The records joined with the executions; only once, as the records."""
         notes = {f"executions beyond {len(self.executions)} in a window": self.left_out} if self.left_out else {}
         report = report_of(self.records(), source=self.source.name, notes=notes)
         if self.source.problem:
@@ -63,8 +63,8 @@ class WindowContent:
 class Window:
     """Collects executions while `source` records; only one at a time in a process. May be opened again once stopped.
 
-    Executions that begin in any thread are collected, and those that run around `start`. `awaits`: the spans of what is
-    collected are held back until `awaited` is set to False. `owner` is what messages call who opened it, if anything.
+    Collects executions that begin in any thread, and the ones that run around `start`. `awaits`: the spans of collected
+    executions are held back until `awaited` is set to False. `owner` is the opener's name in messages, if any.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Window:
 
     @property
     def executions(self) -> tuple[Execution, ...]:
-        """What was collected so far, in order."""
+        """The executions collected so far, in order."""
         return tuple(execution for execution, _ in self._executions)
 
     # ------------------------------------------------------------------ life
@@ -118,8 +118,8 @@ class Window:
         return self
 
     def stop(self) -> WindowContent:
-        """Close. WrongThreadError if it goes on, for only the thread that started it may stop it; GpuBackendError if
-        the source failed, and the window is closed.
+        """Close. WrongThreadError if it stays open, because only the thread that started it may stop it;
+        GpuBackendError if the source failed, and the window is closed.
         """
         if not self.is_open:
             raise UsageError("the window is not open: start it first")
@@ -143,7 +143,7 @@ class Window:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is the one that is open in this process."""
+        """Whether it is this process's open window."""
         return OPEN.holder is self
 
     def _close(self) -> None:
@@ -159,20 +159,20 @@ class Window:
             name, inside = execution.name, 0 if parent is None else self._numbers[parent]
             yield Range(name, thread, started, max(started, ended), number, inside)
 
-    # ------------------------------------------------------------------ what executions tell
+    # ------------------------------------------------------------------ executions
 
     def begun(self, execution: Execution, *, nested: bool) -> None:
         """An execution has begun in this thread."""
         if not self._collecting:
             return
         number = self._collect(execution)
-        # What interleaves with others in this thread has no place on a stack: it is told by thread and time.
+        # Executions that interleave in one thread fit no stack: they are matched by thread and time.
         if number and nested and self.source.pushes and not _in_event_loop():
             self._stack().append(number)
             self.source.push(number)
 
     def ended(self, execution: Execution) -> None:
-        """It has ended, perhaps in another thread than it began in, or after the window."""
+        """An execution has ended, perhaps in another thread than it began in, or after the window."""
         if not self.source.pushes:
             return
         number, stack = self._numbers.get(id(execution)), self._stack()
@@ -183,19 +183,19 @@ class Window:
                     break
 
     def _collect(self, execution: Execution) -> int:
-        """Its number; 0 if there are too many."""
+        """The execution's number; 0 if the limit is reached or the window closed."""
         thread = threading.get_native_id()
         with self._lock:
             if not self._collecting:
                 return 0
-            known = self._numbers.get(id(execution))
-            if known is not None:
-                return known
+            number = self._numbers.get(id(execution))
+            if number is not None:
+                return number
             if len(self._executions) >= self._most:
                 self.left_out += 1
                 return 0
             if thread not in self._threads:
-                # Profilers know a thread that they have not met by the lower half of its pthread's address.
+                # Profilers identify a thread that is new to them by the lower half of its pthread's address.
                 low = threading.get_ident() & 0xFFFF_FFFF
                 self._threads |= {low: thread, low - (1 << 32): thread, thread: thread}
             self._executions.append((execution, thread))
@@ -229,7 +229,7 @@ class Recording:
 
     def __init__(self, window: Window) -> None:
         self._window = window
-        self._taken: WindowContent | None = None
+        self._content: WindowContent | None = None
         self._report: KernelReport | None = None
         self._error: GpuProfileError | None = None
 
@@ -239,13 +239,13 @@ class Recording:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
-            self._taken = self._window.stop()
+            self._content = self._window.stop()
         except GpuProfileError as problem:  # `report` raises it: the block's own exception comes first
             self._error = problem
 
     @property
     def report(self) -> KernelReport:
-        """What was recorded, read and joined when first asked for.
+        """The report, read and joined when first requested.
 
         Raises UsageError before the block has ended or if the records cannot be read, GpuBackendError if the profiler
         could not be stopped.
@@ -253,11 +253,11 @@ class Recording:
         if self._error is not None:
             raise self._error
         if self._report is None:
-            if self._taken is None:
+            if self._content is None:
                 raise UsageError("there is no report yet: the block that is recorded must end first")
-            taken, self._taken = self._taken, None
+            content, self._content = self._content, None
             try:
-                self._report = taken.report()
+                self._report = content.report()
             except GpuProfileError as problem:
                 self._error = problem
                 raise
