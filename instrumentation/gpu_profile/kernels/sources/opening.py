@@ -1,4 +1,4 @@
-"""Which source of records there is: `auto`, or one by its name."""
+"""The choice of a source of records: `auto`, or one by its name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from gpu_profile.errors import GpuBackendError, UsageError
 from gpu_profile.kernels.sources.source import ProfilerSource, has_driver
 
-#: What can be asked for by name.
+#: The names of sources.
 SPECS: Final = ("auto", "torch", "cupti")
 
 
 def check_spec(spec: str) -> None:
-    """UsageError for a name that is none."""
+    """UsageError for an unknown name."""
     if spec not in SPECS:
         raise UsageError(f"no source of kernel records is named {spec!r}: choose among {', '.join(SPECS)}")
 
@@ -23,7 +23,7 @@ def open_source(spec: str = "auto", *, all_threads: bool = False) -> ProfilerSou
     """The source of this name; `auto` is PyTorch's profiler if the program has imported PyTorch, else CUPTI.
 
     `all_threads` is as for `TorchSource`; CUPTI has no such difference.
-    Raises UsageError for a name that is none, GpuBackendError with what is missing and what to install.
+    Raises UsageError for an unknown name, GpuBackendError with the missing package or driver and the remedy.
     """
     check_spec(spec)
     if spec == "torch" or (spec == "auto" and "torch" in sys.modules):

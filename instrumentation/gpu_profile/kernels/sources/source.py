@@ -1,4 +1,4 @@
-"""Who records GPU operations while a program runs: PyTorch's profiler, or CUPTI by itself."""
+"""The interface of sources, which record GPU operations while a program runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from gpu_profile.errors import GpuBackendError
 from gpu_profile.kernels.records import Record
 
-#: What ends the recordings that are still open when the process ends.
+#: Functions that end the recordings that are still open when the process ends.
 ENDERS: Final[set[Callable[[], None]]] = set()
 
 
@@ -21,19 +21,19 @@ def _end_all() -> None:
             end()
 
 
-# Here, as what is registered later is called earlier: who stops a source at the exit still gets its records.
+# At import, because later registrations run earlier: a caller that stops a source at exit still gets its records.
 atexit.register(_end_all)
 
 
 class WrongThreadError(GpuBackendError):
-    """The profiler goes on, for only the thread that started it may stop it."""
+    """The profiler continues: only the thread that started it may stop it."""
 
 
 class ProfilerSource(Protocol):
-    """A profiler that records from `start` to `stop`, as often as it is asked to.
+    """A profiler that records from `start` to `stop`, any number of times.
 
-    `dropped` is how many records it lost in the last recording (None: it cannot tell), and `problem` what else went
-    wrong ("": nothing); both are known once the records are read. `pushes`: `push` and `pop` do something.
+    `dropped` is the number of records that it lost in the last recording (None: unknown). `problem` describes any other
+    failure ("": none). Both are complete once the records are read. `pushes`: `push` and `pop` have an effect.
     """
 
     name: str
@@ -42,17 +42,17 @@ class ProfilerSource(Protocol):
 
     @property
     def dropped(self) -> int | None:
-        """As above."""
+        """See the class."""
         ...
 
     def start(self) -> None:
-        """Record from now on; GpuBackendError with the reason, and what to do, if it cannot."""
+        """Record from now on; GpuBackendError with the reason and the remedy if it cannot."""
         ...
 
     def stop(self) -> Iterable[Record]:
-        """End, and give the records, once; they may be read in another thread.
+        """End, and return the records, once; they may be read in another thread.
 
-        Raises WrongThreadError in a thread that may not end it, GpuBackendError if the records are lost; reading raises
+        Raises WrongThreadError in a thread that may not end it, GpuBackendError if the records are lost. Reading raises
         UsageError where records cannot be read.
         """
         ...

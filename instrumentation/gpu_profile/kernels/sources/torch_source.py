@@ -1,8 +1,8 @@
 """PyTorch's own profiler as a source of records, read by way of the trace that it saves.
 
-The records of a running program and those of a saved trace so take one path. Starting it costs 0.3 ms and stopping it
-7 µs per operator (measured on a CPU with PyTorch 2.13); saving and reading, which may happen in another thread, come
-on top. PyTorch waits for the current GPU when it stops, and the first start imports its compiler, which takes a second.
+So the records of a running program and of a saved trace take one path. Starting costs 0.3 ms and stopping 7 µs per
+operator (measured on a CPU with PyTorch 2.13). Saving and reading come on top, and may happen in another thread.
+PyTorch waits for the current GPU when it stops. The first start imports PyTorch's compiler, which takes a second.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from gpu_profile.kernels.trace import Trace
 from gpu_profile.regions.frameworks import libcuda
 from gpu_profile.regions.frameworks.torch_profiler import without_ranges
 
-#: Newer releases of Kineto write a line on stderr at every start and stop; only this variable's highest level ends it.
+#: Newer releases of Kineto write a line on stderr at every start and stop, unless this variable has its highest level.
 LOG_VARIABLE: Final = "KINETO_LOG_LEVEL"
 _SILENT: Final = "99"
-#: In place of the True that PyTorch notes: if it is no int any more, another profiler has been started since.
+#: Replaces PyTorch's True: if the value is no longer an int, another profiler has been started since.
 _OURS: Final = 1
 _BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,18}|[1-4]\d{18})\b')
 _ENDS_BYTES: Final = 1 << 16
@@ -40,9 +40,9 @@ _HELD: Final = (
 
 
 def waits_for_gpu() -> bool:
-    """Whether PyTorch may come to use GPUs, and has not so far: to record already would make a CUDA context.
+    """Whether PyTorch may use GPUs later, and has not so far: recording already would make a CUDA context.
 
-    Asks neither PyTorch nor the driver how many there are, for that ends the program's freedom to fork.
+    Does not count GPUs through PyTorch or the driver: after such a call the program must not fork.
     """
     torch = sys.modules.get("torch")
     version = getattr(torch, "version", None)
@@ -54,9 +54,9 @@ def waits_for_gpu() -> bool:
 class TorchSource:
     """`torch.profiler` with all the activities that PyTorch supports on this machine.
 
-    It records the operators and allocations of the thread that starts it, which alone may stop it, and the GPU calls
-    of all threads. `all_threads`: the operators of all threads, but no allocations, and any thread may stop it; needs
-    PyTorch 2.7 or so, without which it has no effect (`anywhere` tells).
+    It records the operators and allocations of the thread that starts it, which alone may stop it, and the GPU calls of
+    all threads. `all_threads`: it records the operators of all threads, but no allocations, and any thread may stop it.
+    That needs about PyTorch 2.7, and has no effect before; `anywhere` is True if it took effect.
     Raises GpuBackendError if PyTorch, or Kineto in it, is missing.
     """
 
@@ -86,7 +86,7 @@ class TorchSource:
         if self._profiler is not None:
             raise GpuBackendError("this source records already: stop it first")
         if self._torch.autograd._profiler_enabled() or self._state():
-            # PyTorch would hand the running profiler's records over to nobody, without a word.
+            # PyTorch would silently drop the running profiler's records.
             raise GpuBackendError("PyTorch's profiler runs already in this process: end it before kernels are recorded")
         self.problem = ""
         profiler = self._api.profile(
@@ -107,8 +107,8 @@ class TorchSource:
     def stop(self) -> Iterator[Record]:
         """End; the trace is saved and read when the records are.
 
-        Raises WrongThreadError in another thread than the one that started it, and GpuBackendError if that is gone, or
-        if another profiler of PyTorch was started meanwhile, which has taken this one's place.
+        Raises WrongThreadError in another thread than the one that started it. Raises GpuBackendError if that thread
+        has ended, or if another profiler of PyTorch was started meanwhile, which has replaced this one.
         """
         if self._profiler is None:
             raise GpuBackendError("this source does not record: start it first")
@@ -132,23 +132,23 @@ class TorchSource:
         return self._records(profiler, used_gpu=self._device is not None)
 
     def push(self, range_id: int) -> None:
-        """Nothing: the trace tells threads and times."""
+        """No effect: the trace records threads and times."""
 
     def pop(self) -> None:
-        """Nothing, too."""
+        """No effect."""
 
     # ------------------------------------------------------------------ PyTorch's state
 
     def _state(self) -> Any:
-        """What PyTorch notes while a profiler runs; None if it does not."""
+        """PyTorch's flag of a running profiler; None if none runs."""
         return getattr(sys.modules["torch.autograd.profiler"], "_is_profiler_enabled", None)
 
     def _displaced(self) -> bool:
-        """Whether another profiler has been started since: to stop ours then would crash, or rob that one."""
+        """Whether another profiler has been started since. Stopping ours would crash, or take the other's records."""
         return type(self._state()) is bool
 
     def _on_device(self) -> AbstractContextManager[Any]:
-        """Where the starter was: PyTorch waits for the current GPU, and would make a context on another."""
+        """The starter's GPU: PyTorch waits for the current GPU, and would make a context on another."""
         if self._device is None:
             return nullcontext()
         return cast("AbstractContextManager[Any]", self._torch.cuda.device(self._device))
@@ -158,12 +158,12 @@ class TorchSource:
         ENDERS.discard(self._abandon)
 
     def _abandon(self) -> None:
-        """Leave PyTorch in a state in which it can be used, and exit, whatever becomes of the records."""
+        """Stop, so that PyTorch can be used and can exit; the records may be lost."""
         profiler = self._profiler
         self._forget()
         if profiler is None or self._pid != os.getpid() or self._displaced():
             return
-        # Of no use to anybody if it fails: what is lost is told in any case.
+        # An error here would help nobody: lost records are reported in any case.
         with suppress(Exception), self._on_device():
             if not (self.anywhere or threading.current_thread() is self._thread):
                 # Only its own thread may stop it, but a new one takes its place; not in PyTorch 2.4.
@@ -175,12 +175,12 @@ class TorchSource:
 
     def _records(self, profiler: Any, *, used_gpu: bool) -> Iterator[Record]:
         calls = launches = operations = 0
-        # Kineto neither raises nor tells where the file could not be written, so what was read has to tell.
+        # Kineto does not report a file that it could not write, so a failed read is the only sign.
         try:
             with tempfile.TemporaryDirectory(prefix="gpu-profile-") as folder:
                 path = Path(folder) / "trace.json"
                 profiler.export_chrome_trace(str(path))
-                for record in _moved(Trace(path), _base_ns(path)):
+                for record in _shifted(Trace(path), _base_ns(path)):
                     if type(record) is Operation:
                         operations += 1
                     elif type(record) is Call:
@@ -198,7 +198,7 @@ class TorchSource:
 
 @cache
 def warm_up() -> None:
-    """Have the first start's cost here and now: the import of PyTorch's compiler, and CUPTI's own start."""
+    """Pay the cost of the first start now: the import of PyTorch's compiler, and CUPTI's own start."""
     cuda = libcuda.loaded()
     used = [] if cuda is None else [ordinal for ordinal in range(cuda.count()) if cuda.active(ordinal)]
     source = TorchSource()
@@ -208,16 +208,16 @@ def warm_up() -> None:
 
 
 def _base_ns(path: Path) -> int:
-    """What to add to the trace's times for nanoseconds since the epoch; Kineto tells it before or after the events."""
+    """The offset from the trace's times to nanoseconds since the epoch; Kineto writes it before or after the events."""
     with path.open("rb") as file:
         text = file.read(_ENDS_BYTES)
         file.seek(max(len(text), path.stat().st_size - _ENDS_BYTES))
         text += file.read()
-    found = _BASE.search(text)
-    return int(found[1]) if found else 0
+    match = _BASE.search(text)
+    return int(match[1]) if match else 0
 
 
-def _moved(records: Iterable[Record], by_ns: int) -> Iterator[Record]:
+def _shifted(records: Iterable[Record], by_ns: int) -> Iterator[Record]:
     for record in records:
         if isinstance(record, Operator):  # most are; made anew in half the time of `_replace`
             name, thread, start_ns, end_ns, sequence, backward = record
@@ -232,7 +232,7 @@ def _moved(records: Iterable[Record], by_ns: int) -> Iterator[Record]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The first start reads how much Kineto writes on stderr; the programs that this one starts are not to see it."""
+    """Set Kineto's log level for the first start, which reads it, but not for programs that this one starts."""
     silenced = LOG_VARIABLE not in os.environ
     if silenced:
         os.environ[LOG_VARIABLE] = _SILENT
@@ -244,13 +244,13 @@ def _quiet() -> Iterator[None]:
 
 
 def _config(all_threads: bool) -> tuple[Any, bool]:
-    """The experimental settings that this PyTorch knows, and whether all threads are among them."""
+    """The experimental settings that this PyTorch supports, and whether they include all threads."""
     try:
         config = importlib.import_module("torch._C._profiler")._ExperimentalConfig
     except (ImportError, AttributeError):
         return None, False
     wanted = {"profile_all_threads": True} if all_threads else {}
-    # `trace_only` spares PyTorch the making of a Python object for each event.
+    # With `trace_only` PyTorch makes no Python object for each event.
     for options in ({"trace_only": True, **wanted}, wanted):
         try:
             return config(**options), bool(wanted)
@@ -260,6 +260,6 @@ def _config(all_threads: bool) -> tuple[Any, bool]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says in one line: its first, or the name of its class."""
+    """The first line of an error's text, or the name of its class."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0]

@@ -1,13 +1,13 @@
-"""CUPTI as a source of records, through NVIDIA's package `cupti-python`: optional, and imported only when asked for.
+"""CUPTI as a source of records, through NVIDIA's package `cupti-python`: optional, and imported only on request.
 
 Read in this order:
 
-- `source`: start, ranges, stop. `obstacles`: why CUPTI cannot be used here.
-- `rows`: what a callback may do, which is to copy values. `decoding`: rows as records.
-- `names`: what CUPTI's numbers are called.
+- `source`: start, ranges, stop. `obstacles`: reasons why CUPTI cannot be used here.
+- `rows`: copies of records' values, which is all that a callback may do. `decoding`: rows as records.
+- `names`: names of CUPTI's numbers.
 
-What is decoded here was tried on the package's own record structures; what CUPTI itself does was written down from its
-headers, and tested on a stand-in. Imports the records and `source.Source`. Another kind of CUPTI's records is a row of
+Decoding was tested on the package's own record structures. CUPTI's own behaviour was taken from its headers, and tested
+on a stand-in. Imports the records and `source.ProfilerSource`. Another kind of CUPTI's records is a row of
 `rows.FIELDS`, a kind in `source._WANTED` and a loop in `decoding.decode`.
 """
 

@@ -1,6 +1,6 @@
 """From CUPTI's rows to records. Pure.
 
-CUPTI gives all times in nanoseconds of CLOCK_REALTIME (its default on Linux), so they stay as they are.
+CUPTI's times are nanoseconds of CLOCK_REALTIME (its default on Linux), so they are not converted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpu_profile.kernels.sources.cupti import rows as r
 from gpu_profile.kernels.sources.cupti.names import COPY_KINDS, MEMORY_KINDS, copy_name, demangled, named, set_name
 from gpu_profile.kernels.sources.cupti.rows import Row
 
-#: CUpti_ExternalCorrelationKind: PyTorch's profiler takes CUSTOM0 and CUSTOM1 for itself.
+#: CUpti_ExternalCorrelationKind: PyTorch's profiler uses CUSTOM0 and CUSTOM1.
 CUSTOM2: Final = 5
 _TAKEN, _GIVEN_BACK = 1, 2
 _HOST_MEMORY: Final = (1, 2)
@@ -25,7 +25,7 @@ _RANGE_BITS: Final = 32
 
 
 def external_id(recording: int, range_id: int) -> int:
-    """What to push for a range. It names the recording too: a range that one left behind is no other's."""
+    """The id to push for a range. It includes the recording, so that a stale id matches no later recording."""
     return recording << _RANGE_BITS | range_id & (1 << _RANGE_BITS) - 1
 
 
@@ -34,7 +34,7 @@ def decode(
 ) -> Iterator[Record]:
     """The records in `kinds`, whose rows have the columns of `rows.FIELDS`.
 
-    `recording` is the number that `external_id` got. A row that cannot be used is counted in `skipped` by its reason.
+    `recording` is the number that was passed to `external_id`. Unusable rows are counted in `skipped` by reason.
     """
     for kind in (r.RUNTIME, r.DRIVER):
         for start, end, thread, correlation, callback in _lasting(kinds, kind, skipped):
@@ -56,7 +56,7 @@ def _lasting(kinds: Mapping[int, Sequence[Row]], kind: int, skipped: Counter[str
     """The rows of one kind that have a start and an end."""
     for row in kinds.get(kind, ()):
         start, end = row[:2]
-        # CUPTI hands out what had not ended when it was flushed, with 0 for what it does not know.
+        # CUPTI also returns activities that had not ended at the flush, with 0 for unknown times.
         if not start or not end:
             skipped["without a time: it had not ended"] += 1
         elif end < start:
@@ -68,7 +68,7 @@ def _lasting(kinds: Mapping[int, Sequence[Row]], kind: int, skipped: Counter[str
 def _kernel(row: Row, multiprocessors: Mapping[int, int]) -> Operation:
     start, end, device, stream, correlation, graph, x, y, z, name = row
     name = demangled(name or "")
-    # NCCL's kernels carry its name.
+    # NCCL's kernels contain its name.
     kind = Kind.COMMUNICATION if "nccl" in name.lower() else Kind.KERNEL
     count = multiprocessors.get(device)
     blocks = x * y * z / count if count and x and y and z else None
@@ -98,9 +98,9 @@ def _set(row: Row) -> Operation:
 
 
 def _allocations(kinds: Mapping[int, Sequence[Row]], skipped: Counter[str]) -> Iterator[Allocation]:
-    """Memory that the driver gave and took back, in order of time. Its calls tell the thread."""
-    found = sorted(kinds.get(r.MEMORY2, ()), key=lambda row: row[0] or 0)
-    wanted = {row[8] for row in found}
+    """Memory that the driver allocated and freed, in order of time. The thread is that of the call."""
+    rows = sorted(kinds.get(r.MEMORY2, ()), key=lambda row: row[0] or 0)
+    wanted = {row[8] for row in rows}
     threads = {
         row[3]: row[2]
         for kind in (r.DRIVER, r.RUNTIME)
@@ -108,7 +108,7 @@ def _allocations(kinds: Mapping[int, Sequence[Row]], skipped: Counter[str]) -> I
         if row[3] in wanted
     }
     sizes: dict[int, int] = {}
-    for time, address, size, change, memory, device, context, stream, correlation, later in found:
+    for time, address, size, change, memory, device, context, stream, correlation, later in rows:
         if not time or change not in (_TAKEN, _GIVEN_BACK):
             skipped["memory without a time or a direction"] += 1
             continue
@@ -116,7 +116,7 @@ def _allocations(kinds: Mapping[int, Sequence[Row]], skipped: Counter[str]) -> I
             sizes[address] = size
         else:
             taken = sizes.pop(address, 0)
-            size = -(size or taken)  # noqa: PLW2901 - a release of some kinds does not tell its size
+            size = -(size or taken)  # noqa: PLW2901 - some kinds of frees have no size
             if not size:
                 skipped["memory given back whose size is not known"] += 1
                 continue

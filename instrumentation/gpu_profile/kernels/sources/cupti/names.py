@@ -1,4 +1,4 @@
-"""What CUPTI's numbers are called: copies as PyTorch's profiler calls them, calls and kernels as their source does."""
+"""Names of CUPTI's numbers: copies as in PyTorch's profiler, calls and kernels as in their source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_profile.kernels.sources.cupti.rows import RUNTIME
 COPY_KINDS: Final = ("Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 #: CUpti_ActivityMemoryKind.
 MEMORY_KINDS: Final = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
-#: What the enumerations add to a function's name: the version of its parameters, and per-thread default streams.
+#: Suffixes of function names in the enumerations: the parameters' version, and per-thread default streams.
 _RUNTIME_SUFFIX: Final = re.compile(r"(_pt[sd]z|_ptds)?(_v\d{4,5})?$")
 _DRIVER_SUFFIX: Final = re.compile(r"(_ptsz|_ptds)$")
 
@@ -30,7 +30,7 @@ def set_name(kind: int) -> str:
 
 
 def named(names: tuple[str, ...], number: int) -> str:
-    """The name of a number, or the number where a later release has more of them."""
+    """The name of a number, or the number itself if a later release added it."""
     return names[number] if 0 <= number < len(names) else f"kind {number}"
 
 
@@ -41,7 +41,7 @@ def call_names(cupti: Any) -> Callable[[int, int], str]:
     def name(kind: int, callback: int) -> str:
         api, suffix = ("Runtime", _RUNTIME_SUFFIX) if kind == RUNTIME else ("Driver", _DRIVER_SUFFIX)
         tables = (f"{api}ApiTraceCbid", f"{api.lower()}_api_trace_cbid")
-        table = next((found for each in tables if (found := getattr(cupti, each, None)) is not None), None)
+        table = next((names for each in tables if (names := getattr(cupti, each, None)) is not None), None)
         try:
             full: str = table(callback).name  # type: ignore[misc]  # None is caught as well
         except (TypeError, ValueError):
@@ -53,7 +53,7 @@ def call_names(cupti: Any) -> Callable[[int, int], str]:
 
 @lru_cache(maxsize=8192)
 def demangled(name: str) -> str:
-    """A kernel's C++ name as its source has it; as it came where it is none, or libstdc++ cannot be loaded."""
+    """A kernel's C++ name as in its source; unchanged if it is none, or if libstdc++ cannot be loaded."""
     demangle = _demangler() if name.startswith("_Z") else None
     return name if demangle is None else demangle(name)
 
@@ -66,7 +66,7 @@ def _demangler() -> Callable[[str], str] | None:
     except (OSError, AttributeError):
         return None
     function.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
-    function.restype = ctypes.c_void_p  # not c_char_p, of which the address to free would be lost
+    function.restype = ctypes.c_void_p  # c_char_p would lose the address to free
     free.argtypes, free.restype = (ctypes.c_void_p,), None
 
     def demangle(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What keeps CUPTI from being used in this process: nothing here imports it, or starts CUDA."""
+"""Obstacles to the use of CUPTI in this process. Nothing here imports CUPTI, or starts CUDA."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Final
 
 _INSTALL: Final = "pip install 'gpu-profile[cupti]'"
-#: CUDA's major versions whose CUPTI can be in a process, by the name that the library gives itself.
+#: Major versions in the names of CUPTI libraries that may be loaded.
 _MAJORS: Final = range(9, 20)
 _TORCH: Final = "or record with PyTorch's profiler"
 
 
 def hindrance() -> str:
-    """Why CUPTI cannot be used now and what to do, in one line; "" if nothing is known to be in the way."""
+    """Why CUPTI cannot be used now, and the remedy, in one line; "" if no obstacle is detected."""
     if importlib.util.find_spec("cupti") is None:
         return f"CUPTI needs the package cupti-python: {_INSTALL}, {_TORCH}"
     own = _own_major()
     other = next((major for major in _MAJORS if own and major != own and loaded(f"libcupti.so.{major}")), None)
     if other is not None:
         return (
-            f"libcupti.so.{other} is loaded{_whence(other)} and cupti-python {own} needs libcupti.so.{own}: two "
+            f"libcupti.so.{other} is loaded{_path(other)} and cupti-python {own} needs libcupti.so.{own}: two "
             f"CUPTIs do not share a process; install a framework for CUDA {own}, {_TORCH}"
         )
     try:
@@ -35,9 +35,9 @@ def hindrance() -> str:
 
 
 def other_user() -> str:
-    """Who else uses CUPTI in this process and what to do, in one line; "" if nobody is seen.
+    """Another user of CUPTI in this process, and the remedy, in one line; "" if none is detected.
 
-    Until CUDA 13.3 and driver 610 only one can: the last to register takes the records away from the others.
+    Until CUDA 13.3 and driver 610 there can be only one: the last to register takes the records away from the others.
     """
     profiler = sys.modules.get("torch.autograd.profiler")
     if getattr(profiler, "_is_profiler_enabled", False):
@@ -47,14 +47,14 @@ def other_user() -> str:
         return "Nsight Systems holds CUPTI (NSYS_PROFILING_SESSION_ID): run the program without nsys"
     for name in ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"):
         tool = environment.get(name, "")
-        # libcupti itself takes NVTX's marks by this way.
+        # libcupti itself receives NVTX's marks in this way.
         if tool and not (name.startswith("NVTX") and "libcupti" in tool):
             return f"a tool is injected and may hold CUPTI ({name}={tool}): run the program without it"
     return ""
 
 
 def loaded(name: str) -> bool:
-    """Whether this process has loaded a library that calls itself `name`."""
+    """Whether this process has loaded a library with this name (soname)."""
     try:
         ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -69,8 +69,8 @@ def _own_major() -> int | None:
         return None
 
 
-def _whence(major: int) -> str:
-    """From which file, where that can be told: a toolkit's is called libcupti.so.2024.3.2."""
+def _path(major: int) -> str:
+    """The file that it was loaded from, if it can be determined: a toolkit's is called libcupti.so.2024.3.2."""
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""What CUPTI hands out, as plain rows: all that is done while it waits for its buffer back."""
+"""CUPTI's records as plain rows: the only work that is done while CUPTI waits for its buffer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _RAN: Final = ("start", "end", "device_id", "stream_id", "correlation_id", "grap
 _KERNEL: Final = (*_RAN, "grid_x", "grid_y", "grid_z", "name")
 _COPY: Final = (*_RAN, "copy_kind", "src_kind", "dst_kind", "bytes")
 _CALL: Final = ("start", "end", "thread_id", "correlation_id", "cbid")
-#: What is read of a record, by its kind. A structure that lacks one of them (each release of CUPTI has new ones) gives
-#: None in its place.
+#: Fields that are read of a record, by its kind. A field that the structure lacks (each release of CUPTI adds some) is
+#: None.
 FIELDS: Final[Mapping[int, tuple[str, ...]]] = {
     KERNEL: _KERNEL,
     CONCURRENT_KERNEL: _KERNEL,
@@ -54,10 +54,10 @@ Row = tuple[Any, ...]
 
 
 class CuptiRows:
-    """At most `most` rows by the kind of their records. `left_out` counts those beyond, and those that cannot be read.
+    """At most `most` rows by the kind of their records. `left_out` counts further and unreadable ones.
 
-    The records themselves are views of CUPTI's buffer, which may be gone when the callback returns: so their values are
-    taken at once (a microsecond each), and nothing else is done with them there.
+    The records themselves are views of CUPTI's buffer, which may be freed when the callback returns. So their values
+    are copied at once (a microsecond each), and nothing else is done with them there.
     """
 
     def __init__(self, most: int) -> None:
@@ -66,11 +66,11 @@ class CuptiRows:
         self._most = most
         self._count = 0
         self._readers: dict[int, Callable[[Any], Row] | None] = {}
-        # Its worker's thread and that which flushes may come at once.
+        # CUPTI's worker thread and a thread that flushes may call at the same time.
         self._lock = threading.Lock()
 
     def add(self, records: Iterable[Any]) -> None:
-        """Take the values of a buffer's records. Never raises."""
+        """Copy the values of a buffer's records. Never raises."""
         with self._lock:
             for record in records:
                 try:
@@ -99,6 +99,6 @@ def _reader(kind: int, record: object) -> Callable[[Any], Row] | None:
         if fields[-1] != "name":
             return attrgetter(*fields)
         numbers = attrgetter(*fields[:-1])
-        # Each record makes its own copy of a name that may be long, and is seldom a new one.
+        # Each record makes its own copy of a name, which may be long and is seldom new.
         return lambda each: (*numbers(each), sys.intern(each.name))
     return lambda each: tuple(getattr(each, field, None) for field in fields)

@@ -1,4 +1,4 @@
-"""Recording with CUPTI: start, tell the ranges that calls are made in, stop, and read what was recorded."""
+"""Recording with CUPTI: start, push and pop the ranges around calls, stop, and read the records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_RECORDS: Final = 1_000_000
 _FORCED: Final = 1
 _SYSTEM_THREADS: Final = 1
 _NEEDED: Final = (r.CONCURRENT_KERNEL, r.RUNTIME)
-#: KERNEL is never asked for: it makes kernels run one after another. SYNCHRONIZATION would only repeat the calls that
+#: KERNEL is never enabled: it makes kernels run one after another. SYNCHRONIZATION would only repeat the calls that
 #: wait, which RUNTIME and DRIVER have.
 _WANTED: Final = (r.DRIVER, r.MEMCPY, r.MEMCPY2, r.MEMSET, r.MEMORY2, r.EXTERNAL_CORRELATION)
 #: Frequent calls that neither launch, copy, allocate nor wait.
@@ -60,11 +60,11 @@ _QUIET: Final = {
 class CuptiSource:
     """Records of GPU work in this process, from CUPTI's activity interface.
 
-    Only one source at a time, as CUPTI has one user in a process. `most_records` bounds the memory of a recording
-    (about 200 bytes each); what comes beyond is counted in `dropped`. `synchronise` waits for all GPUs, without which
-    what still runs at `stop` is lost.
+    Only one source records at a time, because CUPTI has one user in a process. `most_records` bounds the memory of a
+    recording (about 200 bytes each); further records are counted in `dropped`. `synchronise` waits for all GPUs; work
+    that still runs at `stop` would be lost without it.
 
-    `skipped` counts records that cannot be used by reason; complete when the records of `stop` have been read.
+    `skipped` counts unusable records by reason. It is complete when the records of `stop` have been read.
     """
 
     name = "cupti"
@@ -83,13 +83,13 @@ class CuptiSource:
 
     @property
     def dropped(self) -> int | None:
-        """Records that the last recording lost, unusable ones included; None: CUPTI cannot tell."""
+        """Records that the last recording lost, unusable ones included; None if CUPTI cannot report them."""
         if self._lost is None:
             return None
         return self._lost + sum(self.skipped.values())
 
     def start(self) -> None:
-        """Record from now on. GpuBackendError says in one line why that cannot be, and what to do."""
+        """Record from now on. GpuBackendError with the reason and the remedy, in one line, if that is not possible."""
         with _process.lock:
             if _process.source is not None:
                 raise GpuBackendError("CUPTI records for another window of this process already: end that first")
@@ -114,15 +114,15 @@ class CuptiSource:
 
     def _enable(self) -> None:
         cupti = self._cupti
-        # Else threads have the numbers of pthreads, cut to 32 bits.
+        # By default CUPTI uses pthread ids, cut to 32 bits.
         cupti.set_thread_id_type(_SYSTEM_THREADS)
         cupti.activity_register_callbacks(_requested, _completed)
         for kind in (*_NEEDED, *_WANTED):
             self._try(kind, cupti.activity_enable)
-        # Also of devices that are in use already: they tell their number of multiprocessors.
+        # Also reports devices in use already, with their number of multiprocessors.
         self._try(r.DEVICE, cupti.activity_enable_and_dump)
         for interface, names in _QUIET.items():
-            self._quieten(interface, names)
+            self._silence(interface, names)
 
     def _try(self, kind: int, enable: Callable[[int], object]) -> None:
         try:
@@ -133,16 +133,16 @@ class CuptiSource:
         else:
             self._enabled.append(kind)
 
-    def _quieten(self, interface: str, names: Iterable[str]) -> None:
+    def _silence(self, interface: str, names: Iterable[str]) -> None:
         table = getattr(self._cupti, f"{interface}_api_trace_cbid", None)
         control = getattr(self._cupti, f"activity_enable_{interface}_api", None)
         for name in names:
-            # It only saves time: a release that has no such call, or refuses, records it.
+            # Only saves time: a release that lacks the call, or refuses, records it.
             with suppress(Exception):
                 control(int(table[name]), 0)  # type: ignore[misc,index]
 
     def stop(self) -> Iterable[Record]:
-        """End, after all GPUs are done, and give the records once, in no order. They are decoded as they are read.
+        """End, after all GPUs are done, and return the records once, in no order. They are decoded as they are read.
 
         GpuBackendError if it does not record, as in a forked child.
         """
@@ -158,7 +158,7 @@ class CuptiSource:
         self._disable()
         lost = self._flushed()
         _process.source = _process.rows = None
-        # Another that began in between has taken records that cannot be counted.
+        # Another user that began in between has taken records that cannot be counted.
         self._lost = None if lost is None or other_user() else lost + self._rows.left_out
         kinds, self._rows = self._rows.kinds, r.CuptiRows(0)
         return decode(kinds, call_name=call_names(self._cupti), recording=recording, skipped=self.skipped)
@@ -168,7 +168,7 @@ class CuptiSource:
         try:
             self._cupti.activity_flush_all(_FORCED)
             self._cupti.activity_get_num_dropped_records(0, 0, ctypes.addressof(count))
-        except Exception:  # noqa: BLE001 - whatever it is: how many were lost is not known
+        except Exception:  # noqa: BLE001 - on any error the number of lost records is unknown
             return None
         return count.value
 
@@ -185,14 +185,14 @@ class CuptiSource:
                 self._cupti.activity_push_external_correlation_id(CUSTOM2, external_id(self._recording, range_id))
 
     def pop(self) -> None:
-        """End this thread's innermost range; nothing if there is none."""
+        """End this thread's innermost range; no effect if there is none."""
         if self._cupti is not None and not _process.forked:
             with suppress(Exception):
                 self._cupti.activity_pop_external_correlation_id(CUSTOM2)
 
 
 class _Process:
-    """What CUPTI is to this process: `used` at all, in use by `source`, or `forked` away from."""
+    """The state of CUPTI in this process: `used` so far, in use by `source`, or `forked` after its use."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -211,7 +211,7 @@ class _Process:
             self.source = self.rows = None
 
     def at_exit(self) -> None:
-        # CUPTI must not call an interpreter that is gone; and a GPU that hangs must not keep the program from ending.
+        # CUPTI must not call an interpreter that has ended; and a GPU that hangs must not keep the program from ending.
         if self.source is not None and self.lock.acquire(timeout=1.0):
             self.source._end()
 
@@ -244,7 +244,7 @@ def _refused(error: Exception) -> GpuBackendError:
 
 
 def wait_for_devices() -> None:
-    """Wait until every GPU whose primary context this process has is done. Makes no context."""
+    """Wait until every GPU with a primary context of this process is done. Makes no context."""
     cuda = libcuda.loaded()
     if cuda is None:
         return
