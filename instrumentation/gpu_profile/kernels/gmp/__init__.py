@@ -2,10 +2,10 @@
 
 Read in this order:
 
-- `profiler`: what users call. `ranges`: blocks, decorators, pairs of push and pop.
-- `collecting`: when a window opens and closes. `totals`: what windows add up to.
-- `results`: the totals as console, CSV files and plain values.
+- `profiler`: the functions that users call. `ranges`: blocks, decorators, pairs of push and pop.
+- `collecting`: when a window opens and closes. `totals`: the sums over windows.
+- `results`: the totals as console text, CSV files and plain values.
 
-Imports `windows`, `sources` and the report; nothing imports it. The interface is that of a document, whose examples are
-tests: a new metric of a range is a `Value` in `results`, and nothing else changes there.
+Imports `windows`, `sources` and the report; nothing imports it. A document specifies the interface, and its examples
+are tests. A new metric of a range is a `Value` in `results`, and nothing else changes there.
 """

@@ -1,7 +1,8 @@
 """A profiler of named ranges: `create_profiler()`, `init()`, `with profile_range("step"):`, `print_profiler_ranges()`.
 
-The interface of the document "GMP Profiler Python Wrapper", whose examples run as they are with
-`import gpu_profile.kernels as gmp_python`. Every range is a region as well, with its span and metrics.
+The interface of the document "GMP Profiler Python Wrapper".
+With `import gpu_profile.kernels as gmp_python` the document's examples run unchanged. Every range is a region as well,
+with its span and metrics.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _KERNELS: Final = ProfileType.CONCURRENT_KERNEL
 
 
 class GmpOptions(TypedDict, total=False):
-    """What a profiler can be made with; see `GmpProfiler`."""
+    """The options of a profiler; see `GmpProfiler`."""
 
     source: str
     output: str | os.PathLike[str] | None
@@ -45,16 +46,16 @@ class GmpOptions(TypedDict, total=False):
 class GmpProfiler:
     """Records the kernels, copies and memory of named ranges, in windows.
 
-    A window opens when a range begins and none is open. It closes when results are asked for, at `disable()`, and when
-    no range runs any more, once it is older than `window_s` (10 s) or has seen more than `most_executions` (20,000)
-    ranges. Closing waits for the GPU and reads what was recorded; ranges of other threads wait meanwhile. A range that
-    runs when its window is closed counts in that window as far as it has come, and once more in the next one.
+    A window opens when a range begins and none is open. It closes when results are requested and at `disable()`. It
+    also closes when no range runs any more and it is older than `window_s` (10 s) or has seen more than
+    `most_executions` (20,000) ranges. Closing waits for the GPU and reads the records; ranges of other threads wait
+    meanwhile. A range that runs when its window closes counts in that window up to then, and once more in the next one.
 
-    `source` is who records: `torch`, `cupti`, or `auto`, the first of the two that can. `output` is the folder of the
-    CSV files that each printing of kernels writes anew (`output`); None: none. `name` is what messages call the
-    profiler. Only one profiler of a process records at a time; ranges of the others are told as not recorded.
+    `source` is as for `record`: `torch`, `cupti`, or `auto`. `output` is the folder of the CSV
+    files that each printing of kernels writes anew (`output`); None: no files. `name` is the profiler's name in
+    messages. Only one profiler of a process records at a time; ranges of the others are reported as not recorded.
     With PyTorch's profiler, a window that opens in another thread than the program's main one records all threads, but
-    no allocations, unless it opens for a range of type MEMORY, which then is recorded by itself.
+    no allocations. If it opens for a range of type MEMORY, it records that thread alone, with its allocations.
     Raises UsageError for an unknown source and for numbers that are not above 0.
     """
 
@@ -65,10 +66,10 @@ class GmpProfiler:
     # ------------------------------------------------------------------ life
 
     def init(self) -> None:
-        """Record from now on; twice is fine.
+        """Record from now on; calling it twice is allowed.
 
-        Where `source` is `auto`, CUPTI cannot be used and PyTorch is installed, PyTorch is imported now: a program that
-        imports it within its first range would have no records of that otherwise.
+        If `source` is `auto`, CUPTI cannot be used and PyTorch is installed, this imports PyTorch. Otherwise a program
+        that imports it within its first range would have no records of that range.
         """
         settings = self._collecting.settings
         if settings.source == "auto" and not process.disabled:
@@ -83,7 +84,7 @@ class GmpProfiler:
         self._collecting.enable()
 
     def disable(self) -> None:
-        """Record no more; ranges go on as plain regions. What was recorded until now stays."""
+        """Record no more; ranges continue as plain regions. Earlier records are kept."""
         self._collecting.disable()
 
     start_range_profiling = enable
@@ -95,7 +96,7 @@ class GmpProfiler:
         """A `with` block that is a range. It may be nested, used again and in several threads.
 
         `type` is the list in which the range is shown: CONCURRENT_KERNEL or MEMORY. UsageError before `init()` and for
-        another type, TypeError for a name that is none.
+        another type, TypeError for an invalid name.
         """
         kind = one_of(ProfileType, type)
         if not self._ready:
@@ -103,7 +104,7 @@ class GmpProfiler:
         return ProfiledRange(self._collecting, name, kind)
 
     def profile_memory(self, name: str) -> ProfiledRange:
-        """The same for a range of type MEMORY."""
+        """As `profile_range`, for a range of type MEMORY."""
         return self.profile_range(name, ProfileType.MEMORY)
 
     @overload
@@ -115,8 +116,8 @@ class GmpProfiler:
     def profile_function(self, name: Any = None, type: str = _KERNELS) -> Any:  # noqa: A002 - as above
         """Make every call of a function (plain, async, generator or async generator) a range.
 
-        Without a name it has the function's. A call before `init()` is a plain region, for decorators stay in the code
-        of programs that do not profile.
+        The default name is the function's. A call before `init()` is a plain region, because decorators stay in the
+        code of programs that do not profile.
         """
         kind = one_of(ProfileType, type)
         if callable(name):  # used without brackets
@@ -134,34 +135,34 @@ class GmpProfiler:
     # ------------------------------------------------------------------ results
 
     def results(self) -> Results:
-        """What is known of all ranges until now; closes the window."""
+        """The results of all ranges until now; closes the window."""
         return self._collecting.results()
 
     def print_profiler_ranges(self, reduction: str = Reduction.SUM) -> None:
-        """Print what the ranges' kernels took, and write the CSV files; UsageError for an unknown reduction."""
+        """Print the results of the ranges' kernels, and write the CSV files; UsageError for an unknown reduction."""
         how = one_of(Reduction, reduction)
-        found, folder = self.results(), self._collecting.settings.output
+        results, folder = self.results(), self._collecting.settings.output
         if folder is not None:
             try:
-                shown.write(found, folder, how)
+                shown.write(results, folder, how)
             except OSError as error:
                 if not self._warned:
                     _log.warning("gpu-profile: %s: the results cannot be written: %s", folder, error.strerror or error)
                 self._warned = True
-        _print(shown.kernel_text(found, how))
+        _print(shown.kernel_text(results, how))
 
     def print_memory_activity(self) -> None:
-        """Print what was allocated and freed in the ranges of type MEMORY."""
+        """Print the memory that ranges of type MEMORY allocated and freed."""
         _print(shown.memory_text(self.results()))
 
     def get_memory_activity(self) -> list[dict[str, Any]]:
-        """The ranges of type MEMORY, a dict each, in order of their first begin.
+        """The ranges of type MEMORY, a dict each, in order of their first start.
 
         Keys: `name executions allocations allocated_bytes deallocations deallocated_bytes` (over all allocators; None:
         not recorded), `allocators` (the same for each, with `source device_id peak_bytes rise_bytes`), and `records`: a
         dict for each allocation (`ALLOC`) or deallocation (`FREE`) with `name memory_operation_type memory_kind
         correlation_id address bytes timestamp process_id device_id context_id stream_id is_async source`; `timestamp`
-        in ns since the epoch, None where a value is not known.
+        in ns since the epoch, None for unknown values.
         """
         return shown.memory_activity(self.results())
 
@@ -191,31 +192,31 @@ def _import_torch() -> None:
         open_source("auto")
     except GpuProfileError:
         if importlib.util.find_spec("torch") is not None:
-            # A broken installation of it is the program's to find, if it uses it.
+            # A program that uses a broken installation of it gets the error itself.
             with suppress(Exception):
                 importlib.import_module("torch")
 
 
 def _print(text: str) -> None:
     out = sys.stdout
-    if out is None:  # closed when the program began; `print` does not mind either
+    if out is None:  # closed when the program began; `print` ignores that, too
         return
     try:
         out.write(f"{text}\n")
-    except UnicodeEncodeError:  # a console that has no such signs
+    except UnicodeEncodeError:  # a console that lacks these characters
         encoding = out.encoding or "ascii"
         out.write(f"{text}\n".encode(encoding, "replace").decode(encoding))
 
 
-# ---------------------------------------------------------------------- without an object of one's own
+# ---------------------------------------------------------------------- the global profiler
 
 
 def create_profiler(**options: Unpack[GmpOptions]) -> GmpProfiler:
-    """A profiler of its own; see `GmpProfiler` for the options."""
+    """A new profiler; see `GmpProfiler` for the options."""
     return GmpProfiler(**options)
 
 
-#: One for all who do not want one of their own, and its ranges.
+#: A shared profiler for programs that create none, and its ranges.
 _GLOBAL: Final = GmpProfiler(name="the global profiler")
 profile_range: Final = _GLOBAL.profile_range
 profile_memory: Final = _GLOBAL.profile_memory
@@ -223,7 +224,7 @@ profile_function: Final = _GLOBAL.profile_function
 
 
 def init_global_profiler(**options: Unpack[GmpOptions]) -> GmpProfiler:
-    """Have the global profiler record from now on; once more is fine. Options that are given replace those before."""
+    """Record with the global profiler from now on; calling it again is allowed. Given options replace earlier ones."""
     if options:
         collecting = _GLOBAL._collecting
         collecting.settings = _settings({"name": collecting.settings.name, **options})

@@ -1,7 +1,7 @@
-"""What a profiler's ranges did, as a console, two CSV files and a program read it. Pure but for writing the files.
+"""The results of a profiler's ranges as console text, two CSV files and plain values. Pure but for writing the files.
 
-The console's layout and the names of metrics that have one there are those of the document that `profiler` implements;
-every number has its unit behind it.
+The layout on the console and the names of its metrics are specified by the document that `profiler` implements. Every
+number is followed by its unit.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ KERNEL_FILE: Final = "kernels.csv"
 
 
 class ProfileType(StrEnum):
-    """What a range is for: its kernels, or the memory that it takes and gives back."""
+    """The purpose of a range: to list its kernels, or the memory that it allocates and frees."""
 
     CONCURRENT_KERNEL = "CONCURRENT_KERNEL"
     MEMORY = "MEMORY"
 
 
 class Reduction(StrEnum):
-    """How one number is made of a range's kernels.
+    """How the numbers of a range's kernels become one.
 
-    Ratios are never added up: under SUM and MEAN they are the mean weighted by the kernels' time. What has no maximum
-    is left out under MAX. Counts are the same under each.
+    Ratios are never added up: under SUM and MEAN they are the mean weighted by the kernels' time. Metrics without a
+    maximum are left out under MAX. Counts are the same under each.
     """
 
     SUM = "SUM"
@@ -51,7 +51,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def one_of(kind: type[E], value: str) -> E:
-    """The member that `value` names in any case; UsageError if it is none."""
+    """The member with this name in any case; UsageError if there is none."""
     try:
         return kind(value.upper())
     except (AttributeError, ValueError):
@@ -61,14 +61,13 @@ def one_of(kind: type[E], value: str) -> E:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What is known of a profiler's ranges.
+    """The results of a profiler's ranges.
 
-    `kernels` and `memory` are the ranges of either type in order of their first begin; None is one that was not
-    collected at all. `allocations` are the memory records of the ranges of type MEMORY, as far as they were kept.
-    `source` names who recorded. `unrecorded` counts a range's executions during which nobody recorded kernels, and
-    `with_memory` names the ranges during which memory was recorded; `problems` says why something was not, one line
-    each. `notes` counts what could not be used or told apart, by reason; `dropped` the records that were lost (None:
-    the source does not tell).
+    `kernels` and `memory` are the ranges of either type in order of their first start; None is a range that was not
+    collected at all. `allocations` are the memory records of the ranges of type MEMORY, up to the limit. `source` names
+    the sources that recorded. `unrecorded` counts a range's executions during which no kernels were recorded, and
+    `with_memory` names the ranges during which memory was recorded. `problems` says why something was not, one line
+    each. `notes` counts unusable and ambiguous records by reason; `dropped` counts the lost records (None: unknown).
     """
 
     kernels: Mapping[str, RegionKernels | None] = field(default_factory=dict)
@@ -82,15 +81,15 @@ class Results:
     dropped: int | None = None
 
     def recorded(self, region: RegionKernels) -> bool:
-        """Whether somebody recorded kernels during any of its executions."""
+        """Whether kernels were recorded during any of its executions."""
         return region.executions > self.unrecorded.get(region.name, 0)
 
     def memories(self, region: RegionKernels | None) -> tuple[RegionMemory, ...] | None:
-        """What each allocator did during a range; None if nobody recorded that."""
+        """The memory of each allocator during a range; None if it was not recorded."""
         return None if region is None or region.name not in self.with_memory else region.memory
 
     def values(self, region: RegionKernels, reduction: str = Reduction.SUM) -> list[Value]:
-        """A range's numbers: of its kernels and copies, if those were recorded, and of its time on the host."""
+        """A range's numbers: of its kernels and copies, if they were recorded, and of its time on the host."""
         how = one_of(Reduction, reduction)
         if not self.recorded(region):
             return list(_host_values(region, how))
@@ -99,7 +98,7 @@ class Results:
 
 
 class Value(NamedTuple):
-    """One number of a range. `reduction` is the one that holds for it: a count stays a sum."""
+    """One number of a range. `reduction` is the one that was applied: a count stays a sum."""
 
     metric: str
     unit: str
@@ -141,13 +140,13 @@ def _copy_values(region: RegionKernels, _: Reduction) -> Iterator[Value]:
 
 def _counter_values(region: RegionKernels, how: Reduction) -> Iterator[Value]:
     for metric, value in ({} if region.counters is None else region.counters.reduce(how)).items():
-        # The time is there already, as it was without counters, which slow kernels down.
+        # The time is already listed, as measured without counters, which slow kernels down.
         if metric != TIME:
             yield Value(metric, _unit(metric), how, int(value) if value.is_integer() else value)
 
 
 def _unit(metric: str) -> str:
-    """The unit of a hardware counter as NVIDIA's names tell it; empty for plain numbers."""
+    """The unit of a hardware counter by NVIDIA's naming; empty for plain numbers."""
     counter, _, rollup = metric.partition(".")
     if "pct" in rollup:
         return "%"
@@ -164,26 +163,26 @@ def kernel_text(results: Results, reduction: str = Reduction.SUM) -> str:
     lines = [f"🔥 Kernel Profiling Results ({how}):", f"Number of ranges: {len(results.kernels)}"]
     if any(region is not None and region.on_host for region in results.kernels.values()):
         lines.append("No GPU operation was recorded: these are operators of the CPU.")
-    told = {
+    ranges = {
         name: None if region is None else [str(value) for value in results.values(region, how)]
         for name, region in results.kernels.items()
     }
-    return "\n".join([*lines, *_ranges(told, "profile_range"), *_remarks(results)])
+    return "\n".join([*lines, *_ranges(ranges, "profile_range"), *_remarks(results)])
 
 
 def memory_text(results: Results) -> str:
     """The ranges of memory as the console shows them, without a newline at the end. 1 MB is 2^20 bytes there."""
-    found = {name: results.memories(region) for name, region in results.memory.items()}
-    told = {name: None if memories is None else list(_memory_lines(memories)) for name, memories in found.items()}
-    return "\n".join(["💾 Memory Activity Results:", *_ranges(told, "profile_memory"), *_remarks(results)])
+    recorded = {name: results.memories(region) for name, region in results.memory.items()}
+    ranges = {name: None if memories is None else list(_memory_lines(memories)) for name, memories in recorded.items()}
+    return "\n".join(["💾 Memory Activity Results:", *_ranges(ranges, "profile_memory"), *_remarks(results)])
 
 
-def _ranges(told: Mapping[str, Sequence[str] | None], how: str) -> Iterator[str]:
-    """The lines of each range; None: it was not recorded."""
-    for number, (name, lines) in enumerate(told.items(), 1):
+def _ranges(ranges: Mapping[str, Sequence[str] | None], how: str) -> Iterator[str]:
+    """The lines of each range; None for a range that was not recorded."""
+    for number, (name, lines) in enumerate(ranges.items(), 1):
         yield f"Range {number}: {name}"
         yield from (f"  {line}" for line in (["not recorded"] if lines is None else lines))
-    if not told:
+    if not ranges:
         yield f"No range was recorded: call init(), and run code in {how}()."
 
 
@@ -192,7 +191,7 @@ def _memory_lines(memories: Sequence[RegionMemory]) -> Iterator[str]:
         yield f"Allocations: {_moved(0, 0)}"
         yield f"Deallocations: {_moved(0, 0)}"
     for memory in memories:
-        # The document's lines, as they are, where there is nobody to mix them up with.
+        # The document's exact lines for a single allocator of a GPU; the lines of others end with a name.
         plain = len(memories) == 1 and memory.device != HOST
         tail = "" if plain else f" [{memory.source}, {'CPU' if memory.device == HOST else f'GPU {memory.device}'}]"
         yield f"Allocations: {_moved(memory.allocations, memory.allocated_bytes)}{tail}"
@@ -218,12 +217,12 @@ def _bytes(amount: int) -> str:
     return f"{amount} bytes ({amount / MIB:.2f} MB)"
 
 
-# ---------------------------------------------------------------------- what programs read
+# ---------------------------------------------------------------------- plain values
 
 
 def memory_activity(results: Results) -> list[dict[str, Any]]:
     """The ranges of memory as plain values, in the order of the console; see `GmpProfiler.get_memory_activity`."""
-    found = []
+    entries = []
     for name, region in results.memory.items():
         memories = results.memories(region)
         entry: dict[str, Any] = {"name": name, "executions": 0 if region is None else region.executions}
@@ -236,11 +235,11 @@ def memory_activity(results: Results) -> list[dict[str, Any]]:
             for memory in memories or ()
         ]
         entry["records"] = [_record(name, allocation) for allocation in results.allocations.get(name, ())]
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
-#: What an entry calls the counts of `RegionMemory`.
+#: Keys of an entry, and the counts of `RegionMemory` that they show.
 _TOTALS: Final = {
     "allocations": "allocations",
     "allocated_bytes": "allocated_bytes",
@@ -274,7 +273,7 @@ def _record(name: str, allocation: Allocation) -> dict[str, Any]:
 def write(results: Results, folder: Path, reduction: str = Reduction.SUM) -> None:
     """Write `result.csv`, a row per range and metric, and `kernels.csv`, a row per range and kernel name, anew.
 
-    The folder is made. Raises OSError where that fails.
+    Makes the folder. Raises OSError if that or the writing fails.
     """
     how = one_of(Reduction, reduction)
     folder.mkdir(parents=True, exist_ok=True)
@@ -284,7 +283,7 @@ def write(results: Results, folder: Path, reduction: str = Reduction.SUM) -> Non
 
 
 def _rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    # Beside it and then in its place: whoever reads it meanwhile sees the old or the new one, whole.
+    # A new file replaces the old one: a concurrent reader sees the old or the new one, whole.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
@@ -303,13 +302,13 @@ def _result_rows(results: Results, how: Reduction) -> Iterator[tuple[object, ...
             yield name, value.metric, value.unit, str(value.reduction), value.value
     for name, region in results.memory.items():
         for memory in results.memories(region) or ():
-            who = f"memory.{memory.source}.{'cpu' if memory.device == HOST else f'gpu{memory.device}'}"
+            prefix = f"memory.{memory.source}.{'cpu' if memory.device == HOST else f'gpu{memory.device}'}"
             for key, of in _TOTALS.items():
                 unit = "B" if key.endswith("bytes") else ""
-                yield name, f"{who}.{key}", unit, str(Reduction.SUM), getattr(memory, of)
+                yield name, f"{prefix}.{key}", unit, str(Reduction.SUM), getattr(memory, of)
             for key in ("peak_bytes", "rise_bytes"):
                 if getattr(memory, key) is not None:
-                    yield name, f"{who}.{key}", "B", str(Reduction.MAX), getattr(memory, key)
+                    yield name, f"{prefix}.{key}", "B", str(Reduction.MAX), getattr(memory, key)
 
 
 def _kernel_rows(results: Results) -> Iterator[tuple[object, ...]]:

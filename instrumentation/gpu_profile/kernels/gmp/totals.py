@@ -1,4 +1,4 @@
-"""What windows add up to, whose reports come one after another."""
+"""Sums over windows, whose reports arrive one after another."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpu_profile.kernels.records import Allocation
 from gpu_profile.kernels.region import RegionKernels
 from gpu_profile.kernels.report import ReportData
 
-#: Memory records that a profiler lists in all; those beyond are in the sums only.
+#: Memory records that a profiler lists in all; further records are in the sums only.
 MOST_RECORDS: Final = 100_000
 
 
 class RangeTotals:
-    """The sums of a profiler's ranges. Not for several threads at once."""
+    """The sums of a profiler's ranges. Not thread-safe."""
 
     def __init__(self) -> None:
-        #: Names of ranges of either type, in order of their first begin.
+        #: Names of ranges of either type, in order of their first start.
         self.names: dict[ProfileType, dict[str, None]] = {kind: {} for kind in ProfileType}
         self._problems: dict[str, None] = {}
         self._regions: dict[str, RegionKernels] = {}
@@ -32,19 +32,19 @@ class RangeTotals:
         self._dropped: int | None = None
 
     def problem(self, line: str) -> None:
-        """Tell with the results why something was not recorded; the same twice is told once."""
+        """Add a line to the results that says why something was not recorded; repeated lines count once."""
         self._problems.setdefault(line)
 
     def add(self, report: ReportData, *, recorded: bool, memory: bool, elsewhere: Container[str] = ()) -> None:
-        """Add a window's report. Not `recorded`: it tells the host's time only; not `memory`: no allocations.
+        """Add a window's report. Not `recorded`: it has the host's time only; not `memory`: no allocations.
 
-        Of the ranges `elsewhere`, only what ran on a GPU was recorded.
+        Of the ranges in `elsewhere`, only the GPU operations were recorded.
         """
         for region in report.regions:
             if not any(region.name in names for names in self.names.values()):
                 continue  # a plain region, or another profiler's range
-            known = self._regions.get(region.name)
-            self._regions[region.name] = region if known is None else _both(known, region)
+            previous = self._regions.get(region.name)
+            self._regions[region.name] = region if previous is None else _sum(previous, region)
             here = region.name not in elsewhere
             if not recorded or (region.on_host and not here):
                 self._unrecorded[region.name] += region.executions
@@ -66,7 +66,7 @@ class RangeTotals:
             self._notes[f"memory records beyond {MOST_RECORDS:,}, which are counted but not listed"] += left_out
 
     def results(self) -> Results:
-        """All of it so far."""
+        """All totals so far."""
         kernels, memory = (
             {name: self._regions.get(name) for name in self.names[kind]}
             for kind in (ProfileType.CONCURRENT_KERNEL, ProfileType.MEMORY)
@@ -84,10 +84,10 @@ class RangeTotals:
         )
 
 
-def _both(one: RegionKernels, other: RegionKernels) -> RegionKernels:
-    """Their sum. Where one of them has GPU operations and the other the CPU's operators, the GPU's are the kernels."""
+def _sum(one: RegionKernels, other: RegionKernels) -> RegionKernels:
+    """Their sum. If one has GPU operations and the other the CPU's operators, only GPU operations count as kernels."""
     if one.on_host != other.on_host:
-        # A recording shows operators because there was not one GPU operation in it.
+        # A recording shows operators only if it contains no GPU operation.
         cpu, gpu = (one, other) if one.on_host else (other, one)
         return RegionKernels(cpu.name, cpu.executions, cpu.host_ns, memory=cpu.memory) + gpu
     return one + other

@@ -74,7 +74,7 @@ class Age:
 @pytest.fixture
 def age(monkeypatch: pytest.MonkeyPatch) -> Age:
     made = Age()
-    monkeypatch.setattr(collecting._Open, "age_ns", lambda window: int(made.s * 1e9))
+    monkeypatch.setattr(collecting._OpenWindow, "age_ns", lambda window: int(made.s * 1e9))
     return made
 
 

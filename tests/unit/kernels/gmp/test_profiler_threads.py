@@ -79,7 +79,7 @@ def test_a_thread_that_may_not_close_the_window_says_who_may(made: GmpProfiler) 
     told: list[str] = []
     in_thread(lambda: told.extend(made.results().problems))
     assert told == [
-        "A window is open that only the thread MainThread can close: what ran since it opened is not told yet."
+        "A window is open that only the thread MainThread can close: results since its opening are not included yet."
     ]
     found = made.results()
     assert found.problems == ()
