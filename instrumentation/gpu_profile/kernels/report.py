@@ -30,11 +30,11 @@ class ReportData:
     `activity` sums up all GPU operations (None: there are none), `kernels` the kernels of all regions by name.
     `regions` come in order of first appearance.
 
-    `outside` is the work launched in no region, named "". `notes` counts, by reason, records that could not be used or
-    distinguished. `dropped` is how many records the profiler lost; None: it does not report the number. `on_host`:
-    there was no GPU operation, and `regions` and `outside` are made of the CPU's operators instead. `counted` says how
-    many of the counters' records match a kernel or region; None: there were none. `cut` is the reason why the records
-    end early; empty if they do not.
+    `outside` is the work launched in no region, named "". `notes` counts, by reason, unusable and ambiguous records.
+    `dropped` is how many records the profiler lost; None: it does not report the number. `on_host`: there was no GPU
+    operation, and `regions` and `outside` are made of the CPU's operators instead. `counted` says how many of the
+    counters' records match a kernel or region; None: there were none. `cut` is the reason why the records end early;
+    empty if they do not.
     """
 
     source: str

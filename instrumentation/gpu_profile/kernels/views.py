@@ -25,7 +25,7 @@ class KernelReport(ReportData):
         return render(self, region=region, top=top)
 
     def to_dict(self, region: str | None = None, *, top: int = 10) -> dict[str, Any]:
-        """The same as JSON values; None for unknown values."""
+        """The content of `text` as JSON values; None for unknown values."""
         from gpu_profile.kernels.render.document import document
 
         return document(self, region=region, top=top)

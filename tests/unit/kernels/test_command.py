@@ -91,7 +91,7 @@ def test_a_trace_that_was_cut_before_its_gpu_operations_says_so_everywhere(
     assert run(["kernels", str(path)]) == 2
     text = capsys.readouterr().out
     assert text.startswith(f"CUT SHORT: {path}: byte ")
-    assert "truncated?; all that is shown is what came before" in text
+    assert "truncated?; all sums cover only the part before" in text
     assert "record it with" not in text
     page = tmp_path / "page.html"
     assert run(["kernels", str(path), "--html", str(page)]) == 2
@@ -229,7 +229,7 @@ def test_a_trace_of_a_cpu_shows_operators_and_says_that_they_are_the_cpus(tmp_pa
     trace = write(tmp_path / "cpu.json", on_cpu())
     assert run(["kernels", str(trace)]) == 0
     text = capsys.readouterr().out
-    assert "no GPU operation in it: what follows are operators that the CPU ran" in text
+    assert "no GPU operation in it: the operators below ran on the CPU" in text
     assert "aten::mm" in text
     assert run(["kernels", str(trace), "--json"]) == 0
     found = printed(capsys)

@@ -49,7 +49,7 @@ class CounterSum(NamedTuple):
         return CounterSum(*sums)._replace(most=max(self.most, other.most))
 
     def times(self, factor: float) -> CounterSum:
-        """The same in another unit, of the same kernels."""
+        """The sum in another unit, of the same kernels."""
         values = (self.exact, self.shared, self.low, self.high, self.most)
         exact, shared, low, high, most = (factor * value for value in values)
         return CounterSum(exact, shared, low, high, most, self.kernels, self.ns)
@@ -210,7 +210,7 @@ class _Records:
         return CounterSum(0, estimate, low, high, *covered)
 
     def weighted(self, whole: KernelSum, part: KernelSum) -> CounterMean:
-        """The same of a metric that does not add up."""
+        """As `total`, for a metric that does not add up."""
         covered = min(1.0, len(self.values) / whole.count)
         ns = part.total_ns * covered
         return CounterMean(self.mean * ns, self.values[0], self.values[-1], part.count * covered, ns)

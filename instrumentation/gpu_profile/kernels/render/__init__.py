@@ -1,9 +1,9 @@
-"""What people are shown of a report: text, JSON values, a table, a page, a trace for Perfetto. Pure.
+"""The views of a report: text, JSON values, a table, a page, a trace for Perfetto. Pure.
 
 Read in this order:
 
 - `names`: kernels' names in a table's width. `cells`: tables as text, for console and page.
-- `counters`: what the views show of hardware counters. `lanes`: where an operation or a region is drawn.
+- `counters`: the views of hardware counters. `lanes`: the places at which operations and regions are drawn.
 - The views: `text`, `document` (JSON), `table_file` (CSV), `page` with its `drawing`, `perfetto`.
 
 Imports the report of kernels and `gpu_profile.report`, where page, blocks, CSV and Perfetto's packets are written. A

@@ -1,4 +1,4 @@
-"""Reports as cells of text, for the console and the page: what is not known is a dash."""
+"""Reports as cells of text, for the console and the page. Unknown values are dashes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpu_profile.regimes import Regime, Verdict
 from gpu_profile.report.table import UNKNOWN, printable
 from gpu_profile.units import percent, si
 
-#: Regions of which a table has a row; of more, those with the longest busy time.
+#: Rows of a table of regions; if there are more regions, the ones with the longest busy time.
 MOST_REGIONS: Final = 60
 _NAME, _LONG_NAME = 34, 64
 OUTSIDE: Final = "in no region"
 
 
 def chosen(regions: Sequence[RegionKernels], most: int) -> list[RegionKernels]:
-    """All, or those with the longest busy time; in their order."""
+    """All regions, or the `most` with the longest busy time; in their order."""
     kept = {id(each) for each in sorted(regions, key=lambda each: -each.busy_ns)[:most]}
     return [each for each in regions if id(each) in kept]
 
@@ -63,7 +63,7 @@ def _gpu_cells(r: RegionKernels, *, causes: bool) -> tuple[str, ...]:
 def kernel_table(
     ranked: Iterable[tuple[str, KernelSum]], whole: int, shown: Mapping[str, str], what: str
 ) -> list[tuple[str, ...]]:
-    """A header and a row for each kernel. `shown`: what names are called; `whole`: what shares are of."""
+    """A header and a row for each kernel. `shown`: labels by name; `whole`: the denominator of shares, in ns."""
     rows = [
         (
             shown[name],
@@ -126,7 +126,7 @@ def without_region(table: list[tuple[str, ...]], *, one: bool) -> list[tuple[str
 
 
 def confidence(verdict: Verdict) -> str:
-    """The confidence of a verdict, to stand behind its regime; nothing for UNKNOWN."""
+    """The confidence of a verdict, as a suffix of its regime; empty for UNKNOWN."""
     return "" if verdict.regime is Regime.UNKNOWN else f", confidence {percent(verdict.confidence, 0)}"
 
 

@@ -1,4 +1,4 @@
-"""Hardware counters of a region for people and for programs: sums as they are, ratios as sums make them."""
+"""Hardware counters of a region as a table and as JSON: sums as they are, ratios made of sums."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpu_profile.units import si
 _HEAD: Final = ("region", "counter", "value", "at least", "at most", "of kernel time")
 
 
-def counters_object(found: CounterSums | None) -> dict[str, Any] | None:
-    """Counters as JSON. Each has its coverage: the share of the region's kernel time that records stand behind."""
-    if found is None:
+def counters_object(counters: CounterSums | None) -> dict[str, Any] | None:
+    """Counters as JSON. Each has its coverage: the share of the region's kernel time that has records."""
+    if counters is None:
         return None
     return {
         "sums": {
@@ -27,22 +27,22 @@ def counters_object(found: CounterSums | None) -> dict[str, Any] | None:
                 "low": each.exact + each.low,
                 "high": each.exact + each.high,
                 "most": each.most,
-                "coverage": found.coverage(metric),
+                "coverage": counters.coverage(metric),
             }
-            for metric, each in sorted(found.sums.items())
+            for metric, each in sorted(counters.sums.items())
         },
         "means": {
             metric: {
                 "value": each.weighted / each.ns if each.ns else None,
                 "least": each.least,
                 "most": each.most,
-                "coverage": found.coverage(metric),
+                "coverage": counters.coverage(metric),
             }
-            for metric, each in sorted(found.means.items())
+            for metric, each in sorted(counters.means.items())
         },
         "figures": {
             name: {"value": each.value, "unit": each.unit, "coverage": each.coverage, "exact": each.exact}
-            for name, each in found.figures().items()
+            for name, each in counters.figures().items()
         },
     }
 
@@ -53,20 +53,20 @@ def counter_table(regions: Sequence[RegionKernels], *, one: bool) -> list[tuple[
     return without_region([_HEAD, *rows], one=one)
 
 
-def _rows(found: CounterSums) -> list[tuple[str, ...]]:
+def _rows(counters: CounterSums) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for name, figure in found.figures().items():
+    for name, figure in counters.figures().items():
         about = "" if figure.exact else "about "
         rows.append((name, about + _value(figure.value, figure.unit), "", "", ratio(figure.coverage)))
-    for metric, each in sorted(found.sums.items()):
+    for metric, each in sorted(counters.sums.items()):
         bounds, about = ("", ""), ""
         if each.low != each.high:
             bounds, about = (f"{each.exact + each.low:,.6g}", f"{each.exact + each.high:,.6g}"), "about "
-        rows.append((printable(metric), f"{about}{each.value:,.6g}", *bounds, ratio(found.coverage(metric))))
-    for metric, mean in sorted(found.means.items()):
+        rows.append((printable(metric), f"{about}{each.value:,.6g}", *bounds, ratio(counters.coverage(metric))))
+    for metric, mean in sorted(counters.means.items()):
         value = f"{mean.weighted / mean.ns:,.6g}" if mean.ns else "–"
         rows.append(
-            (printable(metric), value, f"{mean.least:,.6g}", f"{mean.most:,.6g}", ratio(found.coverage(metric)))
+            (printable(metric), value, f"{mean.least:,.6g}", f"{mean.most:,.6g}", ratio(counters.coverage(metric)))
         )
     return rows
 

@@ -1,4 +1,4 @@
-"""A report as one JSON object. `docs/kernels.md` says what the keys mean. What is not known is null."""
+"""A report as one JSON object; null for unknown values. `docs/kernels.md` describes the keys."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpu_profile.kernels.sums import CopySum, KernelSum, TimeSums, longest_first
 from gpu_profile.regimes import Regime, Verdict, classify
 from gpu_profile.units import seconds
 
-#: It changes if a key goes or changes its meaning, not when one is added.
+#: It changes if a key is removed or changes its meaning, not when one is added.
 SCHEMA_VERSION: Final = 1
 
 Object = dict[str, Any]
 
 
 def document(report: ReportData, *, region: str | None = None, top: int = 10) -> Object:
-    """All of a report; with `region` of this region only (UsageError if there is none). `top` kernels by their time."""
+    """A whole report, or one `region` of it (UsageError if there is none). `top` kernels by their time."""
     chosen = report.regions if region is None else (report.region(region),)
     causes = report.causes
     outside = report.outside
@@ -54,7 +54,7 @@ def _whole(a: Activity | None) -> Object:
         "busy_s": seconds(a.busy_ns) if there else None,
         "busy_ratio": _share(a.busy_ns, a.device_ns),
         "work_s": seconds(a.work_ns) if there else None,
-        **_links(a, known=there),
+        **_links(a, measured=there),
         "copy_s": seconds(a.copy_ns) if there else None,
         "mean_kernel_s": None if a.mean_kernel_ns is None else a.mean_kernel_ns / 1e9,
         "counts": {str(kind): count for kind, count in a.counts.items()},
@@ -75,7 +75,7 @@ def _whole(a: Activity | None) -> Object:
 
 
 def of_region(r: RegionKernels, *, causes: bool, top: int) -> Object:
-    """One region. `causes`: whether the recording has the calls that tell why the GPU was idle."""
+    """One region. `causes`: the recording has calls of the host, from which the causes of idle time follow."""
     on_gpu, ran = not r.on_host, bool(r.name)
     used = on_gpu and bool(r.devices)
     return {
@@ -94,7 +94,7 @@ def of_region(r: RegionKernels, *, causes: bool, top: int) -> Object:
         "launches": r.launches if on_gpu else None,
         "kernels": _kernels(r.kernels, top),
         "copies": {direction: _copies(sums) for direction, sums in r.copies.items()},
-        **_links(r, known=on_gpu),
+        **_links(r, measured=on_gpu),
         "backward": {"operations": r.backward, "busy_s": seconds(r.backward_ns)} if on_gpu else None,
         "graph_operations": r.graph if on_gpu else None,
         "beside_s": seconds(r.beside_ns) if on_gpu and ran else None,
@@ -109,13 +109,13 @@ def of_region(r: RegionKernels, *, causes: bool, top: int) -> Object:
     }
 
 
-def _links(sums: TimeSums, *, known: bool) -> Object:
+def _links(sums: TimeSums, *, measured: bool) -> Object:
     return {
-        "communication_s": seconds(sums.communication_ns) if known else None,
-        "overlap_s": seconds(sums.overlap_ns) if known else None,
+        "communication_s": seconds(sums.communication_ns) if measured else None,
+        "overlap_s": seconds(sums.overlap_ns) if measured else None,
         "overlap_ratio": sums.overlap_ratio,
-        "transfer_s": seconds(sums.transfer_ns) if known else None,
-        "exposed_transfer_s": seconds(sums.exposed_transfer_ns) if known else None,
+        "transfer_s": seconds(sums.transfer_ns) if measured else None,
+        "exposed_transfer_s": seconds(sums.exposed_transfer_ns) if measured else None,
     }
 
 
@@ -145,18 +145,18 @@ def _copies(sums: CopySum) -> Object:
     return {
         "count": sums.count,
         "total_s": seconds(sums.total_ns),
-        # No copy that tells its bytes: they are not known, which is not 0.
+        # Without any recorded size the bytes are unknown, not 0.
         "bytes": sums.bytes if sums.known_ns or sums.bytes else None,
         "bytes_per_s": sums.bytes_per_s,
     }
 
 
-def _counted(found: Matched) -> Object:
+def _counted(matched: Matched) -> Object:
     return {
-        "pairs": found.pairs,
-        "ranges": found.ranges,
-        "records_alone": dict(found.records),
-        "kernels_alone": dict(found.kernels),
+        "pairs": matched.pairs,
+        "ranges": matched.ranges,
+        "records_alone": dict(matched.records),
+        "kernels_alone": dict(matched.kernels),
     }
 
 

@@ -1,8 +1,8 @@
-"""What the page's timeline is drawn from, in the form that the script of a recording's page takes.
+"""The data of the page's timeline, in the form that the script of a recording's page takes.
 
-A group for the host, with a lane or more for each thread's regions, and one for each GPU: how busy it was, the memory
-that was given out on it, and a lane or more for each stream. Operations too short to be seen become blocks that know
-how many they are and how full; nothing is left out.
+One group is the host, with a lane or more for each thread's regions. Each GPU is a group: its busy share, its allocated
+memory, and a lane or more for each stream. Operations too short to be seen become blocks with their number and the
+share that they fill; nothing is left out.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from gpu_profile.report.blocks import (
 from gpu_profile.report.table import printable
 from gpu_profile.units import NS_PER_S
 
-#: Names that have an entry of their own; what else ran is one entry for each kind.
+#: Names with an entry of their own; all other operations are one entry for each kind.
 MOST_NAMES: Final = 400
-#: Regions that have one, those with the longest busy time; the rest are one entry.
+#: Regions with an entry of their own, by the longest busy time; the rest are one entry.
 MOST_REGIONS: Final = 2_000
-#: Letters of a region's name.
+#: Characters of a region's name.
 NAME: Final = 120
 WIDTH: Final = 64
 _CELLS: Final = 1_200
@@ -49,7 +49,7 @@ _POINTS: Final = 3_000
 
 
 def timeline(report: ReportData) -> dict[str, Any] | None:
-    """Everything that the script draws; None if nothing has a length."""
+    """The data of the whole timeline; None if no record has a length."""
     edges = _edges(report.columns)
     if edges is None:
         return None
@@ -78,7 +78,7 @@ def timeline(report: ReportData) -> dict[str, Any] | None:
         "start_ns": str(edges[0]),
         "step_s": scale.step_ns / NS_PER_S,
         "length": max(1, -(-(edges[1] - edges[0]) // scale.step_ns)),
-        "regions": entries.found,
+        "regions": entries.rows,
         "groups": groups,
     }
 
@@ -86,18 +86,18 @@ def timeline(report: ReportData) -> dict[str, Any] | None:
 def _edges(columns: RecordArrays) -> tuple[int, int] | None:
     operations, ranges, operators = columns.operations, columns.ranges, columns.operators
     pairs = [(operations.starts, operations.ends), (ranges.starts, ranges.ends), (operators.starts, operators.ends)]
-    found = [(int(starts.min()), int(ends.max())) for starts, ends in pairs if len(starts)]
-    start, end = min((a for a, _ in found), default=0), max((b for _, b in found), default=0)
+    edges = [(int(starts.min()), int(ends.max())) for starts, ends in pairs if len(starts)]
+    start, end = min((a for a, _ in edges), default=0), max((b for _, b in edges), default=0)
     return (start, end) if end > start else None
 
 
 class _Entries:
-    """What blocks are called and coloured by: regions, then kernels and other operations by name."""
+    """Names and colours of blocks: regions, then kernels and other operations by name."""
 
     def __init__(self, report: ReportData) -> None:
         self.report = report
-        self.found: list[dict[str, Any]] = []
-        # First, for the page counts on their numbers.
+        self.rows: list[dict[str, Any]] = []
+        # First, because the page relies on their numbers.
         drawn = chosen(report.regions, MOST_REGIONS)
         self._regions = {each.name: self._add(self._region(each)) for each in drawn}
         self._left_out = {each.name for each in report.regions} - self._regions.keys()
@@ -106,15 +106,15 @@ class _Entries:
         shown = labels((name for name, _ in ranked[:MOST_NAMES]), WIDTH)
         self._operations: dict[str, int] = {}
         for name, each in ranked[:MOST_NAMES]:
-            told = f"{each.count:,} times, {time(each.total_ns)}, {share(each.total_ns, whole)} of kernel time"
+            total = f"{each.count:,} times, {time(each.total_ns)}, {share(each.total_ns, whole)} of kernel time"
             what = "operator" if report.on_host else "kernel"
-            entry = self._entry(shown[name], what, [["all of it", told], ["whole name", printable(name)[:400]]])
+            entry = self._entry(shown[name], what, [["all of it", total], ["whole name", printable(name)[:400]]])
             self._operations[name] = self._add(entry)
         self._others: dict[str, int] = {}
 
     def _add(self, entry: dict[str, Any]) -> int:
-        self.found.append(entry)
-        return len(self.found) - 1
+        self.rows.append(entry)
+        return len(self.rows) - 1
 
     @staticmethod
     def _entry(name: str, what: str, facts: list[list[str]], regimes: Sequence[str] = ()) -> dict[str, Any]:
@@ -123,10 +123,10 @@ class _Entries:
 
     def _region(self, region: RegionKernels) -> dict[str, Any]:
         regime = region.verdict().regime
-        told = f"{region.executions:,} executions, GPU busy {share(region.busy_ns, region.span_ns)} of their span"
+        executions = f"{region.executions:,} executions, GPU busy {share(region.busy_ns, region.span_ns)} of their span"
         regimes = [] if regime is Regime.UNKNOWN else [str(regime)]
         name = middle(printable(region.name), NAME)
-        return self._entry(name, "region", [["all of it", told]], regimes or ["UNKNOWN"])
+        return self._entry(name, "region", [["all of it", executions]], regimes or ["UNKNOWN"])
 
     def of(self, lane: Lane, columns: RecordArrays, *, marked: bool) -> Numbers:
         """The entry of each block of a lane."""
@@ -134,26 +134,26 @@ class _Entries:
         kinds = columns.operations.kinds[lane.places] if marked else 0
         pairs, back = np.unique(lane.names * many + kinds, return_inverse=True)
         if marked:
-            found = [self._operation(texts[pair // many], str(KINDS[pair % many])) for pair in pairs.tolist()]
+            entries = [self._operation(texts[pair // many], str(KINDS[pair % many])) for pair in pairs.tolist()]
         else:
-            found = [self._named(texts[pair // many]) for pair in pairs.tolist()]
-        return np.array(found, np.int64)[back]
+            entries = [self._named(texts[pair // many]) for pair in pairs.tolist()]
+        return np.array(entries, np.int64)[back]
 
     def _named(self, name: str) -> int:
-        found = self._regions.get(name)
-        if found is not None:
-            return found
+        entry = self._regions.get(name)
+        if entry is not None:
+            return entry
         return self._other("region") if name in self._left_out else self._operation(name, "operator")
 
     def _operation(self, name: str, kind: str) -> int:
-        found = self._operations.get(name)
-        if found is not None:
+        entry = self._operations.get(name)
+        if entry is not None:
             if kind == "communication":
-                self.found[found]["what"] = kind
-            return found
+                self.rows[entry]["what"] = kind
+            return entry
         if kind not in ("kernel", "communication") and len(self._operations) < 2 * MOST_NAMES:
-            found = self._operations[name] = self._add(self._entry(printable(name)[:80], kind, []))
-            return found
+            entry = self._operations[name] = self._add(self._entry(printable(name)[:80], kind, []))
+            return entry
         return self._other(kind)
 
     def _other(self, kind: str) -> int:
@@ -187,9 +187,9 @@ def _joined(parts: Sequence[Numbers]) -> Numbers:
 
 def _busy(columns: RecordArrays, device: int, scale: Scale, edges: tuple[int, int]) -> dict[str, Any]:
     """The share of each stretch of time in which at least one operation ran."""
-    found = columns.operations
-    here = np.isin(found.streams, [i for i, (owner, _) in enumerate(columns.streams) if owner == device])
-    cover = Cover(found.starts[here], found.ends[here])
+    operations = columns.operations
+    here = np.isin(operations.streams, [i for i, (owner, _) in enumerate(columns.streams) if owner == device])
+    cover = Cover(operations.starts[here], operations.ends[here])
     length = edges[1] - edges[0]
     cells = max(1, min(_CELLS, length))
     at = np.array([edges[0] + length * cell // cells for cell in range(cells + 1)], np.int64)
@@ -208,9 +208,9 @@ def _memory(
         if not len(times):
             continue
         at = np.append(times, edges[1])
-        held = np.diff(at) > 0
-        at, totals = np.append(at[:-1][held], edges[1]), totals[held]
-        # A level that counts from the start may lie below it.
+        lasting = np.diff(at) > 0
+        at, totals = np.append(at[:-1][lasting], edges[1]), totals[lasting]
+        # A level that is relative to the start may be negative.
         low = 0.0 if steps.absolute else min(0.0, float(totals.min(initial=0.0)))
         top = round_up(float(totals.max(initial=0.0)) - low)
         label = f"memory, {printable(steps.source)}" if steps.absolute else f"{printable(steps.source)}, above lowest"

@@ -1,4 +1,4 @@
-"""Where what was recorded is drawn: each stream and each thread on tracks in which one thing lies inside another."""
+"""Places at which a recording is drawn: streams and threads, each on tracks of properly nested intervals."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gpu_profile.kernels.joining.columns import Numbers, RecordArrays
 from gpu_profile.kernels.joining.nesting import Nesting
 from gpu_profile.report.blocks import pack
 
-#: Streams of one device in the order of their numbers; those without a number come after them.
+#: Streams of one device are in the order of their numbers; streams without a number come last.
 _LAST: Final = 1 << 62
 
 
 class Lane(NamedTuple):
-    """What a stream or a thread ran, in order of its start: times in ns, and the places of the names.
+    """The operations of a stream or the executions of a thread, in order of their starts; times in ns.
 
-    `tracks` count from 0: on one track any two lie apart, or one inside the other; `levels` tell how many are around
-    each there. `places` are the rows of the columns.
+    `tracks` count from 0: on one track, any two intervals are disjoint or nested. `levels` are the numbers of intervals
+    around each on its track. `names` are indexes of names, `places` the rows of the columns.
     """
 
     title: str
@@ -34,31 +34,31 @@ class Lane(NamedTuple):
 
 
 def streams(columns: RecordArrays) -> dict[int, list[Lane]]:
-    """The streams of each device with what ran on them; devices and streams by their numbers."""
-    found = columns.operations
+    """The streams of each device with their operations; devices and streams by their numbers."""
+    ran = columns.operations
     keys = sorted(enumerate(columns.streams), key=lambda item: (item[1][0], *_rank(item[1][1])))
     devices: dict[int, list[Lane]] = {}
     for number, (device, stream) in keys:
-        here = np.flatnonzero(found.streams == number)
+        here = np.flatnonzero(ran.streams == number)
         none = np.full(len(here), -1, np.int64)
         title = f"stream {stream}"
-        devices.setdefault(device, []).append(_lane(title, here, found.starts, found.ends, found.names, none))
+        devices.setdefault(device, []).append(_lane(title, here, ran.starts, ran.ends, ran.names, none))
     return devices
 
 
 def threads(columns: RecordArrays, *, operators: bool = False) -> Iterator[Lane]:
-    """The threads that regions (or, with `operators`, a framework's operators) ran on, by their first moment."""
-    found = columns.operators if operators else columns.ranges
-    on = found.threads.astype(np.int64)
-    parents = Nesting(on, found.starts, found.ends).parents
-    titles, what = columns.threads, "operators, thread" if operators else "thread"
+    """The threads of regions (or, with `operators`, of a framework's operators), by their first moment."""
+    intervals = columns.operators if operators else columns.ranges
+    on = intervals.threads.astype(np.int64)
+    parents = Nesting(on, intervals.starts, intervals.ends).parents
+    titles, kind = columns.threads, "operators, thread" if operators else "thread"
     every = np.unique(on).tolist()
-    for thread in sorted(every, key=lambda each: int(found.starts[on == each].min())):
+    for thread in sorted(every, key=lambda each: int(intervals.starts[on == each].min())):
         here = np.flatnonzero(on == thread)
         places = np.full(len(on), -1, np.int64)
         places[here] = np.arange(len(here))
         inside = np.where(parents[here] >= 0, places[parents[here]], -1)
-        yield _lane(f"{what} {titles[thread]}", here, found.starts, found.ends, found.names, inside)
+        yield _lane(f"{kind} {titles[thread]}", here, intervals.starts, intervals.ends, intervals.names, inside)
 
 
 def _lane(title: str, here: Numbers, starts: Numbers, ends: Numbers, names: NDArray[np.int32], inside: Numbers) -> Lane:

@@ -1,4 +1,4 @@
-"""Names of kernels that fit a table: the function, and of its template arguments only what tells it from another."""
+"""Names of kernels that fit a table: the function, and the template arguments that distinguish it from others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 
 from gpu_profile.report.table import printable
 
-#: A function with such a name says what it does in its template arguments.
-_SAYS_NOTHING: Final = re.compile(r"(?:device_)?kernel_?\d*", re.IGNORECASE)
+#: The template arguments of a function with such a name describe its work.
+_GENERIC: Final = re.compile(r"(?:device_)?kernel_?\d*", re.IGNORECASE)
 _ANONYMOUS: Final = "(anonymous namespace)::"
 _DETAIL: Final = 28
 
@@ -19,7 +19,7 @@ _DETAIL: Final = 28
 def short_name(name: str) -> str:
     """The function in a kernel's full C++ name, without template arguments and parameters.
 
-    A name that is no C++, and one whose brackets do not match, is left as it is.
+    A name that is no C++, or whose brackets do not match, is returned unchanged.
     """
     bare = name.replace(_ANONYMOUS, "")
     if "<" not in bare and "(" not in bare:
@@ -36,33 +36,33 @@ def short_name(name: str) -> str:
             out.append(letter)
     if deep:
         return name
-    found = "".join(out).split(" ")[-1]
-    return found if re.search(r"\w", found) else name
+    function = "".join(out).split(" ")[-1]
+    return function if re.search(r"\w", function) else name
 
 
 def labels(names: Iterable[str], width: int = 64) -> dict[str, str]:
-    """A label of at most `width` characters for each name, no two the same; fit for a terminal."""
+    """A unique label of at most `width` characters for each name, fit for a terminal."""
     every = list(dict.fromkeys(names))
     groups: dict[str, list[str]] = {}
     for name in every:
         groups.setdefault(short_name(name), []).append(name)
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for short, members in groups.items():
-        found |= zip(members, _apart(short, members, width), strict=True)
+        result |= zip(members, _apart(short, members, width), strict=True)
     often: Counter[str] = Counter()
     for name in every:
-        label = found[name]
+        label = result[name]
         often[label] += 1
         if often[label] > 1:
             number = f" #{often[label]}"
-            found[name] = middle(label, width - len(number)) + number
-    return {name: found[name] for name in every}
+            result[name] = middle(label, width - len(number)) + number
+    return {name: result[name] for name in every}
 
 
 def _apart(short: str, members: list[str], width: int) -> list[str]:
-    """The label of each of several names with one function: what comes where they begin to differ."""
-    nothing = _SAYS_NOTHING.fullmatch(short.rpartition("::")[2]) is not None
-    if len(members) == 1 and not nothing:
+    """The labels of several names with one function: each shows the text from the first difference on."""
+    generic = _GENERIC.fullmatch(short.rpartition("::")[2]) is not None
+    if len(members) == 1 and not generic:
         return [middle(printable(short), width)]
     bare = [re.sub(r"\b\w+::", "", name.replace(_ANONYMOUS, "")) for name in members]
     alike = takewhile(lambda letters: len({*letters}) == 1, zip(*bare, strict=False))

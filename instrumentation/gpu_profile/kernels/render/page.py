@@ -1,4 +1,4 @@
-"""A report as one HTML page that works offline: a timeline to zoom into, and beneath it where the time went and why."""
+"""A report as one HTML page that works offline: a timeline to zoom into, then the time by cause and by region."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpu_profile.units import percent
 _MOST_CARDS: Final = 48
 _MOST_KERNELS: Final = 40
 _MOST_ROWS: Final = 200
-#: The share of a bar from which on it has room for words.
+#: The least share of a bar that has room for words.
 _READABLE: Final = 0.13
 _BELONG: Final = "Operations belong to the region that launched them"
 _HINTS: Final = (
@@ -35,11 +35,11 @@ _HINTS: Final = (
 
 
 def render_page(report: ReportData, *, title: str, notes: Mapping[str, int] | None = None) -> str:
-    """The whole page. `notes` counts, by reason, what whoever read the records left out."""
+    """The whole page. `notes` counts, by reason, what the reader of the records left out."""
     drawn = timeline(report)
     place = _places(report, drawn)
     regimes = {regime for entry in (drawn or {"regions": []})["regions"] for regime in entry["regimes"]}
-    # One colour for everything tells nothing.
+    # A single colour for everything carries no information.
     by = "regime" if len(regimes - {"UNKNOWN"}) > 1 else "region"
     causes = report.causes
     body = [
@@ -60,7 +60,7 @@ def render_page(report: ReportData, *, title: str, notes: Mapping[str, int] | No
 
 
 def _places(report: ReportData, drawn: Mapping[str, Any] | None) -> dict[tuple[bool, str], int]:
-    """The number of each block's name in the timeline: of regions, and of what else ran by its label."""
+    """The number of each block's name in the timeline: of regions by name, of operations by label."""
     if drawn is None:
         return {}
     regions = {(True, each.name): i for i, each in enumerate(cells.chosen(report.regions, MOST_REGIONS))}
@@ -73,8 +73,8 @@ def _called(region: RegionKernels) -> str:
 
 
 def _everything(report: ReportData) -> list[RegionKernels]:
-    found = cells.chosen(report.regions, _MOST_ROWS)
-    return found if report.outside is None else [*found, report.outside]
+    regions = cells.chosen(report.regions, _MOST_ROWS)
+    return regions if report.outside is None else [*regions, report.outside]
 
 
 # ---------------------------------------------------------------------- at a glance
@@ -140,7 +140,7 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def _parts(of: Activity | RegionKernels, *, causes: bool) -> Iterator[tuple[str, str, int]]:
-    """What a span (times its devices) is made of, as far as it is known: colour, label and ns. They add up to it."""
+    """The parts of a span (times its devices), as far as they are recorded: colour, label and ns. They add up to it."""
     idle = of.idle.by_cause(causes=causes)
     launch = idle["launch"] or 0
     parts = (
@@ -161,7 +161,7 @@ def _bar(of: Activity | RegionKernels, whole: int, *, causes: bool) -> str:
     bars, lines = [], []
     for colour, label, ns in _parts(of, causes=causes):
         wide = ns / whole >= _READABLE
-        # Of a region's card, too: a part has its own colour whatever regions are coloured by.
+        # Also in a region's card: a part has its own colour, independent of the colours of regions.
         style = f"--of-regime:var(--{colour});--of-region:var(--{colour})" if colour else ""
         classes = f"{'' if colour else 'rest'} {'' if wide else 'narrow'}".strip()
         width, share = min(1.0, ns / whole), cells.share(ns, whole)
@@ -211,15 +211,15 @@ def _colours(place: int | None, region: RegionKernels | None) -> str:
 
 
 def _cards(report: ReportData, place: Mapping[tuple[bool, str], int], *, causes: bool) -> Iterator[str]:
-    told = [region for region in report.regions if region.operations and not region.on_host]
-    if not told:
+    on_gpu = [region for region in report.regions if region.operations and not region.on_host]
+    if not on_gpu:
         return
     yield '<section><h2>Why, and what to do next</h2><div class="cards">'
-    for region in cells.chosen(told, _MOST_CARDS):
+    for region in cells.chosen(on_gpu, _MOST_CARDS):
         yield _card(region, place.get((True, region.name)), causes=causes)
     yield "</div>"
-    if len(told) > _MOST_CARDS:
-        yield f"<p>and {len(told) - _MOST_CARDS:,} more that used less; --json has all</p>"
+    if len(on_gpu) > _MOST_CARDS:
+        yield f"<p>and {len(on_gpu) - _MOST_CARDS:,} more that used less; --json has all</p>"
     yield "</section>"
 
 
@@ -241,18 +241,18 @@ def _card(region: RegionKernels, place: int | None, *, causes: bool) -> str:
 
 
 def _kernels(report: ReportData, place: Mapping[tuple[bool, str], int]) -> Iterator[str]:
-    found = report.kernels
-    if not found:
+    kernels = report.kernels
+    if not kernels:
         return
     what = "operator" if report.on_host else "kernel"
-    ranked = longest_first(found)
-    # Called as they are in the timeline.
+    ranked = longest_first(kernels)
+    # The same labels as in the timeline.
     shown = labels((name for name, _ in ranked[:MOST_NAMES]), WIDTH)
-    table = cells.kernel_table(ranked[:_MOST_KERNELS], sum(each.total_ns for each in found.values()), shown, what)
+    table = cells.kernel_table(ranked[:_MOST_KERNELS], sum(each.total_ns for each in kernels.values()), shown, what)
     names = [_named(row[0], place.get((False, row[0])), None) for row in table[1:]]
     yield f"<section><h2>{what.capitalize()}s that took longest</h2>{_with_names(table, names)}"
-    if len(found) > _MOST_KERNELS:
-        yield f"<p>and {len(found) - _MOST_KERNELS:,} more names; --csv has all</p>"
+    if len(kernels) > _MOST_KERNELS:
+        yield f"<p>and {len(kernels) - _MOST_KERNELS:,} more names; --csv has all</p>"
     yield "</section>"
 
 
@@ -266,4 +266,4 @@ def _notes(report: ReportData, more: Mapping[str, int]) -> Iterator[str]:
     lines = [*text.notes(report), *(f"{count:,} {printable(reason)}" for reason, count in more.items())]
     if lines:
         items = "".join(f"<li>{escape(line.removeprefix('note: '))}</li>" for line in lines)
-        yield f"<section><h2>What could not be used or told apart</h2><ul>{items}</ul></section>"
+        yield f"<section><h2>Unusable and ambiguous records</h2><ul>{items}</ul></section>"

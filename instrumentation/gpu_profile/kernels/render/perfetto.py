@@ -1,7 +1,7 @@
 """A report as a Perfetto trace (protocol buffers): open it in https://ui.perfetto.dev or with its trace processor.
 
-Threads have their regions as slices, streams of each GPU their operations, and an arrow leads from a launching call to
-what it launched. What an allocator had given out is a counter.
+Threads have their regions as slices, streams of each GPU their operations. An arrow leads from a launching call to each
+operation that it launched. The allocated memory of each allocator is a counter.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gpu_profile.regimes import Regime
 from gpu_profile.report import perfetto
 from gpu_profile.report.table import printable
 
-#: What a slice tells, by its row in the columns and its name's number.
+#: The arguments of a slice, by its row in the columns and its name's number.
 _Details = Callable[[int, int], bytes]
-#: Of `TrackEvent`: the flows that go through a slice, and those that end in it.
+#: Fields of `TrackEvent`: the flows that go through a slice, and the flows that end in it.
 _FLOW, _FLOW_ENDS = 47, 48
 _GPUS: Final = 1000
-#: What a counter track of memory has at most; the level's extremes are among them.
+#: Points of a counter track of memory, at most; they include the level's extremes.
 _POINTS: Final = 20_000
 
 
@@ -53,13 +53,13 @@ class _Trace(perfetto.Tracks):
                 yield from self._lane(lane, host, "", lambda *_: b"")
         yield from self._calls(host)
         operations = self.columns.operations
-        known = set(self.columns.calls.ids.tolist())
-        for place, (device, found) in enumerate(streams(self.columns).items()):
+        recorded = set(self.columns.calls.ids.tolist())
+        for place, (device, lanes) in enumerate(streams(self.columns).items()):
             gpu = next(self.uuids)
             yield perfetto.track(gpu, f"GPU {device}", rank=_GPUS + place)
-            for rank, lane in enumerate(found):
-                about = _Operations(operations, known, self.names)
-                yield from self._lane(lane, gpu, "", about, rank)
+            for rank, lane in enumerate(lanes):
+                details_of = _Operations(operations, recorded, self.names)
+                yield from self._lane(lane, gpu, "", details_of, rank)
         yield from self._memory()
 
     def _first(self) -> int:
@@ -87,19 +87,19 @@ class _Trace(perfetto.Tracks):
         return {number[each.name]: each for each in self.report.regions if each.name in number}
 
     def _region(self, region: RegionKernels) -> bytes:
-        """What is known of all of a region's executions, which each of its slices tells."""
+        """The sums over all executions of a region, which each of its slices shows."""
         verdict = region.verdict()
-        told: dict[str, perfetto.Argument | None] = {
+        values: dict[str, perfetto.Argument | None] = {
             "region executions": region.executions,
             "region kernels": region.kernel_count,
             "region busy ratio of span": region.busy_ratio,
             "regime": str(verdict.regime),
             "confidence": None if verdict.regime is Regime.UNKNOWN else verdict.confidence,
         }
-        return perfetto.arguments(told, self.names)
+        return perfetto.arguments(values, self.names)
 
     def _calls(self, host: int) -> Iterator[bytes]:
-        """Calls that launched something: the beginnings of the arrows."""
+        """Calls that launched operations: the starts of the arrows."""
         calls, causes = self.columns.calls, self.columns.operations.causes
         launching = np.flatnonzero(np.isin(calls.ids, causes[causes != 0]))
         order = launching[np.argsort(calls.starts[launching], kind="stable")]
@@ -113,7 +113,7 @@ class _Trace(perfetto.Tracks):
                 name = self.names(perfetto.EVENTS, self.texts[int(calls.names[i])])
                 yield self.names.packet()
                 start, end = self.at(int(calls.starts[i])), self.at(int(calls.ends[i]))
-                # Calls do not nest: one that seems to begin in the one before has a clock that was read too early.
+                # Calls do not nest: if one seems to begin inside the previous one, its start was read too early.
                 start, end = max(start, last), max(end, last)
                 last = end
                 yield perfetto.begin(start, track, name, fixed64(_FLOW, int(calls.ids[i])))
@@ -121,28 +121,28 @@ class _Trace(perfetto.Tracks):
 
     def _memory(self) -> Iterator[bytes]:
         (steps,) = self.report.memory_timelines(points=_POINTS)
-        for rank, found in enumerate(steps):
-            where = "host" if found.device < 0 else f"GPU {found.device}"
-            since = "" if found.absolute else ", since the start"
-            title = f"memory of {printable(found.source)}, {where}{since}"
-            points = zip(found.times.tolist(), map(float, found.totals.tolist()), strict=True)
+        for rank, level in enumerate(steps):
+            where = "host" if level.device < 0 else f"GPU {level.device}"
+            since = "" if level.absolute else ", since the start"
+            title = f"memory of {printable(level.source)}, {where}{since}"
+            points = zip(level.times.tolist(), map(float, level.totals.tolist()), strict=True)
             yield from self.counter(title, "By", points, rank=2 * _GPUS + rank)
 
 
 class _Operations:
-    """What a GPU operation tells."""
+    """The arguments of a GPU operation's slice."""
 
-    def __init__(self, found: OperationArrays, known: set[int], names: perfetto.Names) -> None:
-        self._found, self._known, self._names = found, known, names
+    def __init__(self, columns: OperationArrays, recorded: set[int], names: perfetto.Names) -> None:
+        self._columns, self._recorded, self._names = columns, recorded, names
 
     def __call__(self, place: int, _: int) -> bytes:
-        found = self._found
-        told: Mapping[str, perfetto.Argument | None] = {
-            "kind": str(KINDS[int(found.kinds[place])]),
-            "bytes": None if found.bytes[place] == NONE else int(found.bytes[place]),
-            "estimated occupancy": None if np.isnan(found.occupancy[place]) else float(found.occupancy[place]),
-            "in a graph": True if found.graphs[place] else None,
+        columns = self._columns
+        values: Mapping[str, perfetto.Argument | None] = {
+            "kind": str(KINDS[int(columns.kinds[place])]),
+            "bytes": None if columns.bytes[place] == NONE else int(columns.bytes[place]),
+            "estimated occupancy": None if np.isnan(columns.occupancy[place]) else float(columns.occupancy[place]),
+            "in a graph": True if columns.graphs[place] else None,
         }
-        cause = int(found.causes[place])
-        flow = fixed64(_FLOW_ENDS, cause) if cause in self._known else b""
-        return perfetto.arguments(told, self._names) + flow
+        cause = int(columns.causes[place])
+        flow = fixed64(_FLOW_ENDS, cause) if cause in self._recorded else b""
+        return perfetto.arguments(values, self._names) + flow

@@ -1,7 +1,7 @@
 """A report as CSV: a row for each region and each name of a kernel in it.
 
-Units are in the header's names. What is not known is an empty cell, never 0. Text that a spreadsheet would take for a
-formula has an apostrophe before it. Names are whole.
+Units are in the header's names. An unknown value is an empty cell, never 0. Text that a spreadsheet would take for a
+formula has an apostrophe before it. Names are not shortened.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _COLUMNS: Final[Mapping[str, Callable[[_Row], Cell]]] = {
 def kernels_csv(report: ReportData, *, region: str | None = None) -> str:
     """A header and the rows, ended by line feeds; regions in their order, kernels by their time.
 
-    What ran in no region comes last, with no name. With `region` only this one; UsageError if there is none.
+    Kernels launched in no region come last, with an empty name. With `region`, only this one (UsageError if there is
+    none).
     """
     chosen = report.regions if region is None else (report.region(region),)
     if region is None and report.outside is not None:

@@ -1,4 +1,4 @@
-"""A report as text: the whole, then its regions; or one region in detail. Every share says what it is a share of."""
+"""A report as text: the whole, then its regions; or one region in detail. Every share names its denominator."""
 
 from __future__ import annotations
 
@@ -30,22 +30,20 @@ from gpu_profile.report import text_table
 from gpu_profile.report.table import printable
 from gpu_profile.units import percent
 
-_ON_HOST: Final = (
-    "no GPU operation in it: what follows are operators that the CPU ran (record it with the GPU's activities)"
-)
-#: GPU operations stand behind the host's, so a trace that was cut tells nothing of how it was recorded.
-_CUT_ON_HOST: Final = "no GPU operation before its end: what follows are operators that the CPU ran"
-#: Places of columns that a narrow terminal goes without, the first first: of regions, and of kernels.
+_ON_HOST: Final = "no GPU operation in it: the operators below ran on the CPU (record it with the GPU's activities)"
+#: GPU operations come after the host's, so a trace that was cut does not show how it was recorded.
+_CUT_ON_HOST: Final = "no GPU operation before its end: the operators below ran on the CPU"
+#: Indexes of columns to omit in a narrow terminal, in this order: of regions, and of kernels.
 _SPARE: Final = ((10,), (9,), (3,), (2,), (12,), (6, 7), (1,), (8,))
 _SPARE_OF_KERNELS: Final = ((5,), (4,))
-#: The letters of a kernel's name, and of what must stand beside it.
+#: Characters of a kernel's name, at most and at least, and of the columns beside it.
 _NAME, _LEAST_NAME, _BESIDE_NAME = 64, 44, 34
 
 
 def render(report: ReportData, *, region: str | None = None, top: int = 10, width: int | None = None) -> str:
-    """All of it, or one region in detail (UsageError if there is none); `top` kernels by their time.
+    """The whole report, or one region in detail (UsageError if there is none); `top` kernels by their time.
 
-    Where tables would be wider than `width` characters, they go without what is missed least.
+    Tables wider than `width` characters omit their least important columns.
     """
     causes = report.causes
     if region is not None:
@@ -56,30 +54,30 @@ def render(report: ReportData, *, region: str | None = None, top: int = 10, widt
 
 
 def cut(report: ReportData) -> list[str]:
-    """That the records end early, where they do: all sums are of a part then."""
-    return [f"CUT SHORT: {printable(report.cut)}; all that is shown is what came before"] if report.cut else []
+    """A warning if the records end early: all sums are of a part then."""
+    return [f"CUT SHORT: {printable(report.cut)}; all sums cover only the part before"] if report.cut else []
 
 
 def on_host(report: ReportData) -> str:
-    """Whose operators are shown instead of GPU operations."""
+    """The note that operators are shown instead of GPU operations."""
     return f"{printable(report.source)}: {_CUT_ON_HOST if report.cut else _ON_HOST}"
 
 
 def notes(report: ReportData) -> list[str]:
-    """What could not be used or told apart, and how many records the profiler lost."""
-    found = [f"note: {count:,} {printable(reason)}" for reason, count in sorted(report.notes.items()) if count]
+    """Unusable and ambiguous records, by reason, and the number of records that the profiler lost."""
+    lines = [f"note: {count:,} {printable(reason)}" for reason, count in sorted(report.notes.items()) if count]
     if report.dropped:
-        found.append(f"note: the profiler lost {report.dropped:,} records: sums are too low")
+        lines.append(f"note: the profiler lost {report.dropped:,} records: sums are too low")
     if report.counted is not None:
-        found.append(f"note: {_joined(report.counted)}")
-    return found
+        lines.append(f"note: {_joined(report.counted)}")
+    return lines
 
 
-def _joined(found: Matched) -> str:
-    records, kernels = sum(found.records.values()), sum(found.kernels.values())
-    whole = f", {found.ranges:,} with whole regions" if found.ranges else ""
+def _joined(match: Matched) -> str:
+    records, kernels = sum(match.records.values()), sum(match.kernels.values())
+    whole = f", {match.ranges:,} with whole regions" if match.ranges else ""
     return (
-        f"{many(found.pairs, 'counter record')} joined with kernels of the same name{whole}, {records:,} with nothing; "
+        f"{many(match.pairs, 'counter record')} joined with kernels of the same name{whole}, {records:,} with nothing; "
         f"{many(kernels, 'kernel')} without a record"
     )
 
@@ -130,7 +128,7 @@ def _whole(source: str, a: Activity, *, causes: bool) -> Iterator[str]:
 
 
 def _split(sums: Activity | RegionKernels, whole: int, of: str, *, causes: bool) -> Iterator[tuple[str, str, str, str]]:
-    """What a span is made of, and communication."""
+    """The parts of a span, and communication."""
     yield _row("busy", sums.busy_ns, whole, of)
     yield _row("  work", sums.work_ns, whole, of)
     yield _row("  communication that no kernel hides", sums.exposed_communication_ns, whole, of)
@@ -153,7 +151,7 @@ def _row(name: str, ns: int | None, whole: int, of: str) -> tuple[str, str, str,
 
 
 def verdict_lines(verdict: Verdict) -> Iterator[str]:
-    """The regime, why or what to do, and the next nearest."""
+    """The regime, the advice or else the rule, and the next nearest regime."""
     yield f"regime: {verdict.regime}{confidence(verdict)}"
     yield f"  {verdict.advice or verdict.rule}"
     if verdict.runner_up is not None:
@@ -222,7 +220,7 @@ def _detail_rows(r: RegionKernels, devices: int, *, causes: bool) -> list[tuple[
 
 
 def facts(r: RegionKernels) -> Iterator[str]:
-    """What else is known of a region, a sentence each."""
+    """Further facts on a region, a sentence each."""
     inside = r.operations - r.own
     deeper = f", {inside:,} of them launched in regions inside it" if inside else ""
     yield many(r.operations, "GPU operation") + deeper
@@ -237,7 +235,7 @@ def facts(r: RegionKernels) -> Iterator[str]:
         ("multiprocessors with a block", r.breadth, r.breadth_of_ns),
     ):
         if value is not None:
-            of = "" if of_ns == r.kernel_ns else f"the {time(of_ns)} that tell, of "
+            of = "" if of_ns == r.kernel_ns else f"the {time(of_ns)} with a value, of "
             yield f"{what}: {percent(value)}, a mean over {of}{time(r.kernel_ns)} of kernels"
 
 
