@@ -1,15 +1,16 @@
-"""The bounded past of one device: every signal's readings as rows, and exact sums over any stretch of time. Pure.
+"""The bounded history of one device: every signal's readings as rows, and exact sums over any interval. Pure.
 
 Read in this order:
 
-- `rows`: rows as arrays with prefix sums, and every question about an interval of them.
-- `ledger`: how readings become rows (late and repeated ones, gaps, a clock that steps).
-- `buffer`: where the newest rows lie: one writer, many readers, also in other processes.
-- `archive`: older rows, a few bytes each.
-- `column`: one signal: buffer, archive and ledger together.
-- `anchors`: an interval that outlives the history keeps its exact sums, with a `histogram` for its quantiles.
+- `rows`: rows as arrays with prefix sums, and every query over an interval.
+- `ledger`: converts readings into rows: late and repeated readings, gaps, a clock that is set back.
+- `buffer`: the newest rows, with one writer and many readers, also in other processes.
+- `archive`: older rows, compressed to a few bytes each.
+- `column`: one signal: buffer, archive and ledger combined.
+- `anchors`: keeps exact sums for an interval that is longer than the history.
+- `histogram`: a time-weighted histogram, for the quantiles of such an interval.
 - `timeline`: one device: a column for each of its signals.
 
-Imports only the catalogue and the modules of the ground floor. `ledger` and this package import no numpy, because the
-exporter uses them without it.
+Imports only the catalogue, `errors` and `units`. `ledger` and this file import no numpy, because the exporter uses them
+without it.
 """

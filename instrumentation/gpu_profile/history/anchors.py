@@ -1,8 +1,8 @@
-"""Regions that may outlive the history: what their rows said is kept when the rows are let go of. Pure.
+"""Exact sums for regions that run for longer than the history keeps rows. Pure.
 
-An anchor is a moment, the start of such a region. When rows leave a column, every anchor takes in what lay after it:
-mass and covered time exactly, the peak, the readings, and a histogram of the values weighted by time. An interval that
-starts at an anchor is then read as that and the rows that are left.
+An anchor is a moment: the start of such a region. When a column discards rows, every anchor absorbs the part after it:
+exact mass and covered time, the peak, the number of readings, and a histogram of the values weighted by time. An
+interval that starts at an anchor combines the absorbed part with the remaining rows.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gpu_profile.history.rows import Extent, Ints, Rows, RowTable
 
 @dataclass(frozen=True, slots=True)
 class Absorbed:
-    """What an anchor holds of a column: all that was let go of between the anchor and `until_ns`.
+    """The discarded rows of a column between an anchor and `until_ns`.
 
-    `histogram` is None for a counter, whose growth has no quantiles.
+    `histogram` is None for a counter: its growth has no quantiles.
     """
 
     until_ns: int
@@ -32,17 +32,17 @@ class Absorbed:
     histogram: Histogram | None
 
     def with_rows(self, table: RowTable, start_ns: int) -> Absorbed:
-        """This and the rows of `table`, as far as they lie after `start_ns`."""
+        """This, extended by the rows of `table` after `start_ns`."""
         until = int(table.ends[-1])
         rows = table.overlapping(start_ns, until)
         peak, n = table.peak(rows)
         held = table.rows(start_ns, until)
         mass, covered = _mass(table, held, start_ns, rows), int(held.weights.sum())
-        # Only the row that reaches over the anchor counts as an edge; the others are inside.
+        # Only a row that crosses the anchor is an edge; the others are inside.
         merged = self.extent.with_part(Extent(mass, covered, peak, n, table.reach(start_ns, until, rows)))
         histogram = self.histogram
         if not table.counter:
-            # Readers may be looking at the old one.
+            # Readers may be using the old histogram, so it does not change.
             histogram = Histogram()
             if self.histogram is not None:
                 histogram.merge(self.histogram)
@@ -51,7 +51,7 @@ class Absorbed:
 
 
 def _mass(table: RowTable, held: Rows, start_ns: int, rows: slice) -> int:
-    """The exact mass of the rows after `start_ns`: differences of sums may not fit in 64 bits."""
+    """The exact mass of the rows after `start_ns`, summed row by row: a difference of sums may not fit in 64 bits."""
     if not table.counter:
         return _sum(held.values, held.weights)
     before = 0
@@ -69,7 +69,7 @@ def _sum(values: Ints, weights: Ints) -> int:
 
 
 class AnchoredColumn(Column):
-    """A column whose rows are not lost on the `anchors` (moments, and how many regions begin there)."""
+    """A column whose discarded rows the `anchors` absorb. `anchors`: moment -> number of regions that start there."""
 
     __slots__ = ("_absorbed", "_anchors", "_next")
 
@@ -89,23 +89,23 @@ class AnchoredColumn(Column):
         self._absorbed: dict[int, Absorbed] = {}
         self._next = self._absorbed
 
-    def _watched(self) -> bool:
+    def _needs_discarded(self) -> bool:
         return bool(self._anchors)
 
-    def _leave(self, gone: Sequence[RowTable]) -> None:
+    def _before_discard(self, gone: Sequence[RowTable]) -> None:
         absorbed = {start: self._absorbed.get(start) for start in list(self._anchors)}
         for table in gone:
             for start, old in absorbed.items():
                 if len(table.ends) and int(table.ends[-1]) > start:
                     fresh = Absorbed(start, Extent(0, 0, None, 0, 0), None)
                     absorbed[start] = (old or fresh).with_rows(table, start)
-        self._next = {start: held for start, held in absorbed.items() if held is not None}
+        self._next = {start: past for start, past in absorbed.items() if past is not None}
 
-    def _left(self) -> None:
+    def _after_discard(self) -> None:
         self._absorbed = self._next
 
     def due(self, start_ns: int) -> bool:
-        """Whether rows after `start_ns` are among the next that will be let go of."""
+        """Whether rows after `start_ns` are among the next to be discarded."""
 
         def read(hot: RowTable, history: History) -> bool:
             if not self._older:
@@ -113,24 +113,24 @@ class AnchoredColumn(Column):
                 return room <= self.capacity // 2 and start_ns < int(hot.ends[-1 - self.capacity // 2])
             if self._retention_ns is not None and len(history):
                 return start_ns < int(hot.ends[-1]) - self._retention_ns // 2
-            # The oldest block goes when another one comes; the one after it gives the caller time.
+            # The next new block discards the oldest block. The block after it gives the caller time.
             return len(history) > 1 and history.rows >= self._older and start_ns < history.ends_ns()[1]
 
         return self.consistent(read)
 
     def absorbed(self, a_ns: int, b_ns: int) -> Absorbed | None:
-        """What the anchor at `a` holds, if the interval up to `b` has all of that in it."""
-        held = self._absorbed.get(a_ns)
-        return held if held is not None and held.until_ns <= b_ns else None
+        """The absorbed rows of the anchor at `a`. None without an anchor, or if they extend beyond `b`."""
+        past = self._absorbed.get(a_ns)
+        return past if past is not None and past.until_ns <= b_ns else None
 
     def _extent(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> Extent:
-        held = self.absorbed(a_ns, b_ns)
-        if held is None:
+        past = self.absorbed(a_ns, b_ns)
+        if past is None:
             return super()._extent(a_ns, b_ns, hot, history)
-        return held.extent.with_part(super()._extent(held.until_ns, b_ns, hot, history))
+        return past.extent.with_part(super()._extent(past.until_ns, b_ns, hot, history))
 
     def _distribution(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> tuple[Histogram | None, Rows]:
-        held = self.absorbed(a_ns, b_ns)
-        if held is None:
+        past = self.absorbed(a_ns, b_ns)
+        if past is None:
             return super()._distribution(a_ns, b_ns, hot, history)
-        return held.histogram, self._part(held.until_ns, b_ns, hot, history)
+        return past.histogram, self._part(past.until_ns, b_ns, hot, history)

@@ -1,10 +1,12 @@
 """The older rows of a column: immutable blocks in as few bytes as their values need. Pure.
 
-A block keeps what cannot be worked out: the moments at which its rows end, as what is left of them beside a straight
-line; their values (a counter's growth), with the least value and the greatest common step taken out; and where rows do
-not follow each other without a gap, their lengths or the gaps, whichever take less room. Sums are kept at the edges of
-blocks and worked out anew, to the last bit, when a block is read. Columns whose rows end at the same moments share
-those.
+A block contains three packed arrays:
+
+- the ends of its rows, as their differences from a straight line. Columns whose rows have the same ends share them;
+- the values (a counter's growth), as multiples of their greatest common step above the least value;
+- only if there are gaps between rows: the lengths or the gaps, whichever take fewer bytes.
+
+Sums are stored at the edges of blocks. Reading a block recomputes those inside it, exact to the last bit.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ from gpu_profile.history.rows import Cumulative, Extent, Floats, Ints, RowTable,
 _PACKED: Final = struct.Struct("<qQQ")
 _LINE: Final = struct.Struct("<qQd")
 _WORD: Final = (1 << 64) - 1
-#: The last value is read as a word of 8 bytes too.
+#: Padding: the last value is read as a word of 8 bytes too.
 _TAIL: Final = bytes(8)
-#: Blocks that are kept decoded: where an interval starts, and where it ends.
+#: Blocks that are kept decoded: the two at the start and the end of an interval.
 _DECODED: Final = 2
-#: Of so many intervals for each block around them, hardly any block is left out, and none is looked for.
+#: From this many intervals per block on, nearly every block is needed, so `view` does not search for the others.
 _CROWDED: Final = 64
 
 
 def pack(values: Ints) -> bytes:
-    """Any int64 values, at least one: the least, the step between them, and multiples of it in 0 to 8 bytes each."""
+    """Pack at least one int64 value: the least value, the common step, and multiples of it in 0 to 8 bytes each."""
     low = int(values.min())
     offsets = np.ascontiguousarray(values).view(np.uint64) - np.uint64(low & _WORD)
     step = int(np.gcd.reduce(offsets))
@@ -43,9 +45,9 @@ def pack(values: Ints) -> bytes:
 
 
 def unpack(data: bytes, n: int) -> Ints:
-    """The `n` values that `pack` took."""
+    """The `n` values in the result of `pack`."""
     low, step, width = _PACKED.unpack_from(data)
-    # Words of 8 bytes that begin `width` bytes apart, of which all but `width` bytes are cut off.
+    # Overlapping words of 8 bytes that begin `width` bytes apart. The mask keeps `width` bytes of each.
     wide = np.ndarray((n,), "<u8", data, _PACKED.size, (width,)) & np.uint64((1 << 8 * width) - 1)
     if step > 1:
         wide *= np.uint64(step)
@@ -54,8 +56,10 @@ def unpack(data: bytes, n: int) -> Ints:
 
 
 def pack_moments(moments: Ints) -> bytes:
-    """Rising moments that lie less than 2^63 apart, at least one: a straight line in the coarsest unit that divides
-    their distances, and what is left of them beside it."""
+    """Pack at least one moment, in ascending order and less than 2^63 ns apart.
+
+    Stores a straight line in the greatest unit that divides all distances, and the differences from it.
+    """
     origin = int(moments[0])
     offsets = moments - origin
     unit = max(1, int(np.gcd.reduce(offsets)))
@@ -65,7 +69,7 @@ def pack_moments(moments: Ints) -> bytes:
 
 
 def unpack_moments(data: bytes, n: int) -> Ints:
-    """The `n` moments that `pack_moments` took."""
+    """The `n` moments in the result of `pack_moments`."""
     origin, unit, slope = _LINE.unpack_from(data)
     moments = unpack(data[_LINE.size :], n)
     moments += _line(slope, n)
@@ -75,31 +79,31 @@ def unpack_moments(data: bytes, n: int) -> Ints:
 
 
 def _line(slope: float, n: int) -> Ints:
-    # Rounded the same way whenever it is drawn: all that matters, as what is left beside it is kept exactly.
+    # Any rounding is fine as long as it is always the same: the differences from the line are stored exactly.
     return (_numbers(n) * slope).astype(np.int64)
 
 
 @lru_cache(maxsize=4)
 def _numbers(n: int) -> Floats:
-    """0 to n-1, which most blocks need for the same n. Not to be changed."""
+    """0 to n-1. Cached, because most blocks have the same n; callers must not change the array."""
     return np.arange(n, dtype=np.float64)
 
 
 class PackedRows(NamedTuple):
-    """Rows in bytes. `shape` is empty where every row starts at the end of the one before; else lengths or gaps."""
+    """Rows in bytes. `shape` contains lengths or gaps. It is empty if every row starts at the end of the one before."""
 
     ends: bytes
     shape: bytes
     values: bytes
 
 
-#: Moments that were packed for one column, for others that have the same: pairs of the moments and their bytes.
+#: Pairs of ends and their packed bytes, so that columns with the same ends share them.
 Shared = list[tuple[Ints, bytes]]
 
 
 def encode(table: RowTable, shared: Shared) -> PackedRows:
-    """A block of at least one row. Moments that `shared` has already are taken from there, others are put there."""
-    ends = next((data for known, data in shared if np.array_equal(known, table.ends)), None)
+    """Pack a table of at least one row. Takes its packed ends from `shared`, or adds them there."""
+    ends = next((data for packed, data in shared if np.array_equal(packed, table.ends)), None)
     if ends is None:
         ends = pack_moments(table.ends)
         shared.append((table.ends.copy(), ends))
@@ -114,7 +118,7 @@ def encode(table: RowTable, shared: Shared) -> PackedRows:
 
 
 def decode(block: PackedRows, n: int, start: int, before: Cumulative, *, counter: bool) -> RowTable:
-    """The rows of a block whose first one starts at `start`, with the sums `before` it. A counter's values are lost."""
+    """The rows of a block that starts at `start`, with the sums `before` it. `values` of a counter are its growth."""
     ends = unpack_moments(block.ends, n)
     if block.shape.endswith(b"L"):
         lengths = unpack(block.shape, n)
@@ -135,14 +139,14 @@ def decode(block: PackedRows, n: int, start: int, before: Cumulative, *, counter
 
 
 class Piece(NamedTuple):
-    """Rows of a view; for blocks that became one row, the peak of theirs."""
+    """Rows of a view. `peak` is that of the blocks that one row replaces; None for original rows."""
 
     table: RowTable
     peak: npt.NDArray[Any] | None
 
 
 class _Edges(NamedTuple):
-    """One entry per block: where it starts and ends, the sums up to its end, its rows, its readings and its peak."""
+    """One entry per block: start, end, sums up to its end, number of rows, rows longer than 0 ns, and peak."""
 
     starts: Ints
     ends: Ints
@@ -154,7 +158,7 @@ class _Edges(NamedTuple):
 
 
 class History:
-    """Blocks in order. Never changes: `with_block` and `without` give another one."""
+    """Blocks in order of time. Immutable: `with_block` and `without` return new ones."""
 
     __slots__ = ("_before", "_blocks", "_counter", "_edges", "_recent", "end_ns", "rows")
 
@@ -164,20 +168,20 @@ class History:
         self._before = before
         self._counter = counter
         self._recent: tuple[tuple[int, RowTable], ...] = ()
-        #: How many rows there are.
+        #: The number of rows.
         self.rows = int(edges.counts.sum())
-        #: Where the last row ends; before all time if there is none.
+        #: The end of the last row; without rows, less than any moment.
         self.end_ns = int(edges.ends[-1]) if self._blocks else -_WORD
 
     @classmethod
     def empty(cls, *, counter: bool) -> History:
-        """No rows yet."""
+        """A history without rows."""
         none = np.zeros(0, np.int64)
         peaks = np.zeros(0, np.float64 if counter else np.int64)
         return cls((), _Edges(none, none, none, none, none, none, peaks), Cumulative(0, 0), counter=counter)
 
     def with_block(self, table: RowTable, shared: Shared, small: int = 0) -> History:
-        """This history and a newer table of at least one row, in one block with a last one of fewer than `small`."""
+        """This history with a newer, non-empty table, which is merged with a last block of fewer than `small` rows."""
         if self._blocks and self._edges.counts[-1] < small:
             last = len(self._blocks) - 1
             edges = _Edges(*(part[:last] for part in self._edges))
@@ -191,7 +195,7 @@ class History:
             table.covered[-1],
             len(table.ends),
             readings,
-            # Blocks without readings are never asked for their peak.
+            # The peak of blocks without readings is never used.
             0 if peak is None else peak,
         )
         edges = _Edges(*(np.append(old, np.array([new], old.dtype)) for old, new in zip(self._edges, row, strict=True)))
@@ -200,7 +204,7 @@ class History:
         return History((*self._blocks, encode(table, shared)), edges, before, counter=self._counter)
 
     def without(self, blocks: int) -> History:
-        """This history without its oldest blocks."""
+        """This history without its `blocks` oldest blocks."""
         if not blocks:
             return self
         before = Cumulative(int(self._edges.masses[blocks - 1]), int(self._edges.covered[blocks - 1]))
@@ -208,20 +212,20 @@ class History:
         return History(self._blocks[blocks:], edges, before, counter=self._counter)
 
     def __len__(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return len(self._blocks)
 
     @property
     def start_ns(self) -> int:
-        """Where the first row starts."""
+        """The start of the first row."""
         return int(self._edges.starts[0])
 
     def ends_ns(self) -> list[int]:
-        """Where the blocks end."""
+        """The ends of the blocks."""
         return [int(end) for end in self._edges.ends]
 
     def surplus(self, rows: int, since_ns: int | None) -> int:
-        """How many of the oldest blocks are not needed to keep `rows` rows, or all that ended after `since_ns`."""
+        """The number of oldest blocks that are beyond the newest `rows` rows, or ended by `since_ns`."""
         left = self.rows - np.cumsum(self._edges.counts)
         gone = int(np.count_nonzero(left >= rows))
         if since_ns is not None:
@@ -230,8 +234,8 @@ class History:
 
     def table(self, k: int) -> RowTable:
         """The rows of the `k`-th block."""
-        for known, table in self._recent:
-            if known == k:
+        for index, table in self._recent:
+            if index == k:
                 return table
         before = Cumulative(int(self._edges.masses[k - 1]), int(self._edges.covered[k - 1])) if k else self._before
         n, start = int(self._edges.counts[k]), int(self._edges.starts[k])
@@ -242,15 +246,17 @@ class History:
     # ------------------------------------------------------------------ reading
 
     def cumulative(self, t_ns: int) -> Cumulative:
-        """Sums up to `t_ns`, which lies at or before the end of the last row."""
+        """Sums up to `t_ns`, which is at most `end_ns`."""
         k = int(self._edges.ends.searchsorted(t_ns))
         if int(self._edges.ends[k]) == t_ns:
             return Cumulative(int(self._edges.masses[k]), int(self._edges.covered[k]))
         return self.table(k).cumulative(t_ns)
 
     def cut(self, a_ns: int, longest_ns: int) -> int:
-        """The end of the last block that is no farther than `longest_ns` from `a`, or just that far if there is none:
-        the sums at a block's end are known without reading it."""
+        """The latest end of a block in `(a, a + longest_ns]`, or `a + longest_ns` without one.
+
+        The sums at a block's end are available without decoding the block.
+        """
         ends = self._edges.ends
         k = int(ends.searchsorted(a_ns + longest_ns, "right")) - 1
         return int(ends[k]) if k >= 0 and int(ends[k]) > a_ns else a_ns + longest_ns
@@ -265,10 +271,10 @@ class History:
         return [self.table(k) for k in self.overlapping(a_ns, b_ns)]
 
     def extent(self, a_ns: int, b_ns: int) -> Extent:
-        """Peak, readings and edges of `(a, b]`; its sums are left at 0, `cumulative` knows them."""
+        """Peak, readings and edges of `(a, b]`. Its sums stay 0: `cumulative` returns them."""
         starts, ends = self._edges.starts, self._edges.ends
         newest = len(ends) - 1
-        if newest >= 0 and starts[newest] < a_ns < ends[newest]:  # mostly: from somewhere in the newest block on
+        if newest >= 0 and starts[newest] < a_ns < ends[newest]:  # usually: it starts inside the newest block
             return self.table(newest).extent(a_ns, b_ns)
         blocks = self.overlapping(a_ns, b_ns)
         if not blocks:
@@ -276,19 +282,19 @@ class History:
         first, last = blocks[0], blocks[-1]
         parts = [k for k in {first, last} if starts.item(k) < a_ns or ends.item(k) > b_ns]
         lo, hi = first + (first in parts), last + 1 - (last in parts)
-        found = Extent(0, 0, None, 0, 0)
+        extent = Extent(0, 0, None, 0, 0)
         if lo < hi:
             readings, peaks = self._edges.readings[lo:hi], self._edges.peaks[lo:hi]
             if np.count_nonzero(readings) < hi - lo:
                 peaks = peaks[readings > 0]
             peak = peaks.item(peaks.argmax()) if len(peaks) else None
-            found = Extent(0, 0, peak, int(np.add.reduce(readings)), 0)
+            extent = Extent(0, 0, peak, int(np.add.reduce(readings)), 0)
         for k in parts:
-            found = found.with_part(self.table(k).extent(a_ns, b_ns))
-        return found
+            extent = extent.with_part(self.table(k).extent(a_ns, b_ns))
+        return extent
 
     def worth_cutting(self, starts: Ints, ends: Ints, batch: int) -> bool:
-        """Whether batches of so many intervals lie in different blocks, mostly: then each block is read about once."""
+        """Whether batches of `batch` intervals mostly use different blocks: then each block is decoded about once."""
         if not self._blocks:
             return False
         cuts = np.arange(0, len(starts), batch)
@@ -297,7 +303,7 @@ class History:
         return int((last - first + 1).sum()) <= 2 * (len(self._blocks) + len(cuts))
 
     def view(self, starts: Ints, ends: Ints) -> list[Piece]:
-        """Rows in which each edge of the intervals has its own. Blocks that hold none become one row together."""
+        """Rows for queries at the intervals' edges. Each run of blocks without an edge is replaced by one row."""
         needed = np.zeros(len(self._blocks) + 1, np.bool_)
         first, last = self._edges.ends.searchsorted((starts.min(), ends.max()))
         around = slice(first, last + 1)
@@ -320,7 +326,7 @@ class History:
         before = int(edges.masses[lo - 1]) if lo else self._before.mass
         ends, masses, covered = edges.ends[hi - 1 : hi], edges.masses[hi - 1 : hi], edges.covered[hi - 1 : hi]
         peaks = edges.peaks[lo:hi][edges.readings[lo:hi] > 0]
-        # Without readings there is no peak: a row of no length has none either.
+        # Without readings there is no peak: a row of length 0 has none either.
         starts = edges.starts[lo : lo + 1] if len(peaks) else ends
         peak = peaks.max(keepdims=True) if len(peaks) else np.zeros(1, peaks.dtype)
         return Piece(RowTable(starts, ends, np.zeros(1, np.int64), masses, covered, before, self._counter), peak)

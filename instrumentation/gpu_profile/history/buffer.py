@@ -1,12 +1,11 @@
-"""Where the rows of one signal lie: the newest in a buffer that may be shared, older ones in a history of this process.
+"""The rows of one signal: the newest in a buffer that can be shared, older ones in a history of this process.
 
-The buffer has one writer and many readers. The writer publishes the length last, and moves rows only between two
-increments of a generation number, which readers check before and after. That order holds where stores become visible in
-the order in which they were made: between threads of one process always (the interpreter's lock orders them), between
-processes on x86-64, whose stores are not reordered. Words of 8 aligned bytes are written whole. On ARM64 the hardware
-may show another process the new length before the row that it counts: neither Python nor numpy can give a store release
-semantics, and although the hundreds of instructions between two of the writer's stores make it unlikely, it is not
-excluded there.
+The buffer has one writer and many readers. The writer publishes the length last. It moves rows only between two
+increments of a generation number, which readers check before and after. The protocol requires that readers see stores
+in program order. Threads of one process do, by the interpreter's lock. Processes on x86-64 do, as its stores are not
+reordered. Aligned words of 8 bytes are written atomically. On ARM64, another process may see the new length before the
+row that it counts. Neither Python nor numpy can give a store release semantics. The hundreds of instructions between
+two of the writer's stores make it unlikely, but do not exclude it.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ T = TypeVar("T")
 #: The rows in a buffer, and older ones.
 State = tuple[RowTable, History]
 
-#: Looks at a buffer whose rows are being moved, one after another, before its writer counts as dead: about a second.
+#: Attempts to read while rows are being moved, before the writer counts as dead: about a second.
 PATIENCE: Final = 1_000_000
-#: Reads that rows were moved under, one after another. A writer moves them once in hundreds of samples.
+#: Reads that were interrupted by a move, before reading fails. A writer moves rows once in hundreds of samples.
 TORN: Final = 10_000
 _FIELDS: Final = 5
 _HEADER: Final = 8
@@ -36,17 +35,17 @@ _WRAPS: Final = 1 << 63
 
 
 class Buffer:
-    """Rows over `memory`, which holds at least `Buffer.size(capacity)` bytes and starts zeroed.
+    """Rows in `memory`, which has at least `Buffer.size(capacity)` bytes and starts zeroed.
 
-    The newest `capacity` rows can be read. There is room for twice as many, so that rows are moved only now and then.
-    With `older`, all rows that are there can be read, and rows that have to leave go on in a history: of at least
-    `older` rows, and of none that ended more than `retention_ns` before the newest. A buffer of few rows leaves small
-    blocks, each of which costs as much as hundreds of rows: one of fewer than `small` rows takes in the next. `name` is
-    for messages.
+    The newest `capacity` rows can be read. The buffer has room for twice as many, so that rows are rarely moved. With
+    `older`, all rows in the buffer can be read, and rows that leave it enter a history. The history keeps at least
+    `older` rows, but none that ended more than `retention_ns` before the newest. A small buffer produces small blocks,
+    and each block costs as much memory as hundreds of rows. A block of fewer than `small` rows is therefore merged with
+    the next. `name` is for messages.
     """
 
-    # A sampler comes by ten times a second; by then the processor has forgotten where everything is, and what lies
-    # together is found sooner.
+    # A sampler writes ten times a second. By then the words have left the processor's cache, and adjacent words are
+    # fetched faster.
     __slots__ = (
         "_counter",
         "_ends",
@@ -82,13 +81,13 @@ class Buffer:
         self.name = name
         self.capacity = capacity
         if memory is None:
-            # numpy leaves fresh zeros to the kernel: pages cost memory only once rows are written to them.
+            # The kernel supplies numpy's zeros: pages use memory only after rows are written to them.
             memory = np.zeros(self.size(capacity), np.uint8)
         words = np.frombuffer(memory, np.int64, count=self.size(capacity) // 8)
         self._header: Ints = words[:_HEADER]
         self._rows: Ints = words[_HEADER:].reshape(_FIELDS, 2 * capacity)
         _, self._ends, _, self._masses, covered = self._rows
-        # The writer's way in: a memoryview takes half of numpy's time for a word, and stores it whole too.
+        # The writer uses a memoryview, which takes half of numpy's time for a word and also stores it atomically.
         self._words: Any = words.data
         self._counter = counter
         self._older = older
@@ -97,7 +96,7 @@ class Buffer:
         self._history = History.empty(counter=counter)
         #: Called when the buffer is full, with the moment up to which rows should leave it.
         self.when_full: Callable[[int], None] = self.seal
-        # A writer may take over a buffer with rows in it: its sums go on, modulo 2^64.
+        # A writer may take over a buffer that contains rows: its sums continue, modulo 2^64.
         last = int(self._header[_LENGTH]) - 1
         self._last_end = int(self._ends[last]) if last >= 0 else None
         self.total_mass = int(self._masses[last]) if last >= 0 else 0
@@ -105,7 +104,7 @@ class Buffer:
 
     @staticmethod
     def size(capacity: int) -> int:
-        """Bytes that `capacity` rows need."""
+        """The bytes that a buffer of this capacity needs."""
         return 8 * (_HEADER + _FIELDS * 2 * capacity)
 
     # ------------------------------------------------------------------ writing
@@ -135,30 +134,30 @@ class Buffer:
 
     @property
     def full(self) -> bool:
-        """Whether rows must leave before another one comes."""
+        """Whether rows must leave before the next one is added."""
         return self._header.item(_LENGTH) == 2 * self.capacity
 
     def ready(self, until_ns: int) -> int:
-        """How many rows in the buffer end by `until_ns`."""
+        """The number of rows in the buffer that end by `until_ns`."""
         return int(self._hot().ends.searchsorted(until_ns, "right"))
 
     def seal(self, until_ns: int, shared: Shared | None = None) -> None:
         """Move the rows that end by `until_ns` out of the buffer, into the history if there is one.
 
-        Columns that are sealed up to the same moment share the moments at which their rows end through `shared`.
+        Columns that are sealed up to the same moment share the ends of their rows through `shared`.
         """
         hot = self._hot()
-        # The newest row stays, so that a column with rows always has one here.
+        # The newest row stays, so that the buffer of a column with rows is never empty.
         leaving = max(0, min(int(hot.ends.searchsorted(until_ns, "right")), len(hot.ends) - 1))
         first, length = int(self._header[_FIRST]), int(self._header[_LENGTH])
-        # One row more than can be read is kept: the sums of the oldest row start where those before it ended.
+        # One row more than can be read is kept: the sums of the oldest row start from the sums of the row before it.
         keep = first + leaving - 1
         if keep < 0 or (not leaving and not keep):
             return
         history, gone = self._history, []
         if self._older is not None and leaving:
             out = hot.between(0, leaving)
-            # Rows that leave before the buffer is full, for another column's sake, are still among the newest.
+            # Rows may leave early, together with another column's. They still count as part of the buffer's `capacity`.
             wanted = self._older + self.capacity - (len(hot.ends) - leaving)
             if wanted > 0:
                 history = history.with_block(out, [] if shared is None else shared, self._small)
@@ -167,10 +166,10 @@ class Buffer:
             else:
                 surplus = len(history)
                 gone = [out]
-            if self._watched():
+            if self._needs_discarded():
                 gone = [*(history.table(k) for k in range(surplus)), *gone]
             history = history.without(surplus)
-        self._leave(gone)
+        self._before_discard(gone)
         self._move(lambda: self._take_rows(keep, length), history)
 
     def _take_rows(self, keep: int, length: int) -> None:
@@ -178,14 +177,14 @@ class Buffer:
         self._words[_FIRST], self._words[_LENGTH] = 1, length - keep
 
     def _restart(self, end_ns: int) -> None:
-        """Forget all rows; the next one is the first of a new count of time."""
+        """Discard all rows: the clock was set back to `end_ns`."""
         hot, history = self._hot(), self._history
-        # Rows up to the new present are as good as any that leave, others are of a time that is still to come.
-        known = [history.table(k) for k in range(len(history))] + [hot] if self._watched() else []
-        self._leave([table.between(0, int(table.ends.searchsorted(end_ns, "right"))) for table in known])
+        # Anchors absorb the rows up to the new present. Later rows are in the future now.
+        tables = [history.table(k) for k in range(len(history))] + [hot] if self._needs_discarded() else []
+        self._before_discard([table.between(0, int(table.ends.searchsorted(end_ns, "right"))) for table in tables])
 
         def clear() -> None:
-            # The first row's sums go on from one before it that is never read.
+            # The next row's sums continue from a row before it that is never read.
             self._rows[:, 0] = (end_ns, end_ns, 0, wrap(self.total_mass), wrap(self.total_covered_ns))
             self._words[_FIRST] = self._words[_LENGTH] = 1
 
@@ -193,24 +192,24 @@ class Buffer:
         self._last_end = None
 
     def _move(self, move: Callable[[], None], history: History) -> None:
-        """Change rows that readers may be looking at."""
+        """Change rows that readers may be reading, between two increments of the generation."""
         self._words[_GENERATION] += 1
         try:
             move()
             self._history = history
-            self._left()
+            self._after_discard()
         finally:
             self._words[_GENERATION] += 1
 
-    def _watched(self) -> bool:
-        """Whether anybody wants the rows that are let go of."""
+    def _needs_discarded(self) -> bool:
+        """Whether a subclass needs the rows that are discarded."""
         return False
 
-    def _leave(self, gone: Sequence[RowTable]) -> None:
-        """Rows are about to be let go of."""
+    def _before_discard(self, gone: Sequence[RowTable]) -> None:
+        """Called before rows are discarded."""
 
-    def _left(self) -> None:
-        """They are gone; readers wait while this runs."""
+    def _after_discard(self) -> None:
+        """Called once they are discarded. Readers wait while this runs."""
 
     # ------------------------------------------------------------------ reading
 
@@ -221,9 +220,9 @@ class Buffer:
         return RowTable(starts, ends, values, masses, covered, before, self._counter)
 
     def consistent(self, read: Callable[[RowTable, History], T]) -> T:
-        """`read(rows in the buffer, older ones)` without rows moving under it, which may take several reads.
+        """The result of `read(rows in the buffer, history)`. Reads again if rows were moved meanwhile.
 
-        Raises TimelineError if the writer seems to have died between its two marks.
+        TimelineError if rows are always moving: the writer died between its two increments, or is too fast.
         """
         header, torn = self._header, 0
         for _ in range(PATIENCE):
@@ -234,7 +233,7 @@ class Buffer:
             try:
                 result = read(self._hot(), self._history)
             except (IndexError, ValueError):
-                # Half-moved rows can look like anything.
+                # Half-moved rows can contain anything.
                 if before == int(header[_GENERATION]):
                     raise
             else:
@@ -244,8 +243,8 @@ class Buffer:
             if torn == TORN:
                 break
         raise TimelineError(
-            f"{self.name}: its rows have been moving for too long: their writer died half-way, or writes faster than "
-            "this process reads; start the writer anew with an empty buffer"
+            f"{self.name}: its rows have been moving for too long: their writer died while moving them, or writes "
+            "faster than this process reads; restart the writer with an empty buffer"
         )
 
     def __len__(self) -> int:
@@ -253,12 +252,12 @@ class Buffer:
 
     @property
     def watermark_ns(self) -> int | None:
-        """The end of the newest row; None while there is none."""
+        """The end of the newest row; None without rows."""
         row = self.newest_row()
         return None if row is None else row[1]
 
     def newest_row(self) -> tuple[int, int, int] | None:
-        """Start, end and value of the newest row; None while there is none."""
+        """Start, end and value of the newest row; None without rows."""
         words, room = self._words, 2 * self.capacity
         before, length = words[_GENERATION], words[_LENGTH]
         if words[_FIRST] < length:

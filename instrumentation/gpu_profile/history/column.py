@@ -1,8 +1,8 @@
-"""One signal's rows, and every question about any stretch of their time.
+"""One signal's rows, and exact queries over any interval of their time.
 
-`ledger.Account` says how samples become rows.
-Sums are int64 that wrap on purpose: differences stay exact as long as one interval's own sum fits (the signal's
-`longest_exact_ns`), and longer intervals are cut. Splitting an interval therefore never changes a sum, not by one bit.
+`ledger.Account` converts samples into rows. Sums are int64 and wrap on purpose. A difference of two sums is exact as
+long as the interval's own sum fits, which the signal's `longest_exact_ns` guarantees. Longer intervals are summed in
+pieces. Splitting an interval therefore never changes a sum by a single bit.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from gpu_profile.units import NS_PER_S
 
 
 class Column(Buffer, Account):
-    """One signal's rows: `Buffer` says where they lie, and what `capacity`, `memory` and the options mean."""
+    """The rows of one signal. `Buffer` documents `capacity`, `memory` and the options."""
 
-    __slots__ = ("_astray", "_highest", "_last_raw", "_longest_ns", "_lowest", "dropped", "signal")
+    __slots__ = ("_far_behind", "_highest", "_last_raw", "_longest_ns", "_lowest", "dropped", "signal")
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Column(Buffer, Account):
 
     @property
     def oldest_ns(self) -> int | None:
-        """The start of the oldest row that is still held."""
+        """The start of the oldest row in the history; None without rows."""
         return self.consistent(_oldest)
 
     @property
     def last(self) -> Sample | None:
-        """The newest reading, a counter's as its running total."""
+        """The newest reading; of a counter, its running total. None without rows."""
         row = self.newest_row()
         if row is None:
             return None
@@ -75,25 +75,25 @@ class Column(Buffer, Account):
 
     @property
     def stamped(self) -> bool:
-        """Whether the driver stamps the readings itself: in whole microseconds, as this process's clock has more."""
+        """True if the driver stamps the readings: its stamps are whole microseconds, this process's clock is finer."""
         row = self.newest_row()
         return row is not None and not (row[0] % 1000 or row[1] % 1000)
 
     def cumulative(self, t_ns: int) -> Cumulative:
-        """Sums over the history up to `t_ns`; moments outside the rows that are held take the nearest edge's."""
+        """Sums over the history up to `t_ns`. A moment outside the history takes the sums at its nearest edge."""
         return self.consistent(lambda hot, history: _cumulative(t_ns, hot, history))
 
     def integral(self, a_ns: int, b_ns: int) -> Cumulative:
-        """The exact mass of `(a, b]` and how much of it rows cover, as Python ints of any size."""
+        """The exact mass of `(a, b]` and the ns that rows cover, as Python ints of any size. ValueError if b < a."""
         check_order(a_ns, b_ns)
         return self.consistent(lambda hot, history: self.exact(a_ns, b_ns, hot, history))
 
     def exact(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> Cumulative:
-        """`integral` over rows that were taken out by `consistent`."""
+        """`integral` over the rows that `consistent` passed."""
         oldest = _oldest(hot, history)
         if oldest is None:
             return Cumulative(0, 0)
-        # Outside the rows nothing is covered; without the cut a year of nothing would be summed in pieces.
+        # Outside the rows nothing is covered. Without this cut, a year without rows would be summed in pieces.
         newest = int(hot.ends[-1])
         a_ns = min(max(a_ns, oldest), newest)
         b_ns = min(max(b_ns, a_ns), newest)
@@ -109,12 +109,12 @@ class Column(Buffer, Account):
         return Cumulative(mass, wrap(high.covered_ns - first))
 
     def _cut(self, masses: Ints, starts: Ints, ends: Ints, state: State) -> npt.NDArray[Any]:
-        """`masses` with those of intervals whose sum may not fit worked out in pieces."""
+        """`masses`, after summing in pieces each interval longer than `longest_exact_ns`, whose sum may not fit."""
         exact = {}
         for i in np.nonzero(ends - starts > self._longest_ns)[0].tolist():
             exact[i] = self.exact(int(starts[i]), int(ends[i]), *state).mass
         if all(mass == wrap(mass) for mass in exact.values()):
-            # Its sum modulo 2^64 is its sum.
+            # Each sum fits in 64 bits, so the wrapped sums are right.
             return masses
         result = masses.astype(object)
         for i, mass in exact.items():
@@ -122,15 +122,15 @@ class Column(Buffer, Account):
         return result
 
     def extent(self, a_ns: int, b_ns: int) -> Extent:
-        """All that a reading of `(a, b]` is made of; an interval's length hardly matters."""
+        """Sums, peak, readings and edges of `(a, b]`. The cost hardly depends on the interval's length."""
         check_order(a_ns, b_ns)
         return self.consistent(lambda hot, history: self._extent(a_ns, b_ns, hot, history))
 
     def _extent(self, a_ns: int, b_ns: int, hot: RowTable, history: History) -> Extent:
         mass, covered = self.exact(a_ns, b_ns, hot, history)
         a_ns, b_ns = max(a_ns, -FARTHEST), min(b_ns, FARTHEST)
-        found = hot.extent(a_ns, b_ns, mass, covered)
-        return found.with_part(history.extent(a_ns, b_ns)) if a_ns < history.end_ns else found
+        newest = hot.extent(a_ns, b_ns, mass, covered)
+        return newest.with_part(history.extent(a_ns, b_ns)) if a_ns < history.end_ns else newest
 
     def rows(self, a_ns: int, b_ns: int) -> Rows:
         """The rows that overlap `(a, b]`, oldest first."""
@@ -144,7 +144,7 @@ class Column(Buffer, Account):
         return joined([*history.tables(a_ns, b_ns), hot]).rows(a_ns, b_ns)
 
     def distribution(self, a_ns: int, b_ns: int) -> tuple[Histogram | None, Rows]:
-        """The values of `(a, b]` and their weights: a histogram of rows that are not held any more, and the others."""
+        """The values of `(a, b]`, weighted by time: a histogram of rows that left the history, and the rows in it."""
         check_order(a_ns, b_ns)
         return self.consistent(lambda hot, history: self._distribution(a_ns, b_ns, hot, history))
 
@@ -167,9 +167,9 @@ class Column(Buffer, Account):
     # ------------------------------------------------------------------ many intervals at once
 
     def integrals(self, starts: Ints, ends: Ints) -> tuple[npt.NDArray[Any], Ints]:
-        """Exact masses and covered ns of many intervals `(start, end]`, as `integral` gives them.
+        """Exact masses and covered ns of many intervals `(start, end]`, as from `integral`.
 
-        Masses are int64; where one does not fit, all are Python ints (dtype object).
+        Masses are int64. If one does not fit, all are Python ints (dtype object). ValueError as from `moments`.
         """
         starts, ends = moments(starts, ends)
         if not len(starts):
@@ -178,7 +178,7 @@ class Column(Buffer, Account):
 
     def _integrals(self, starts: Ints, ends: Ints, hot: RowTable, history: History) -> tuple[npt.NDArray[Any], Ints]:
         if len(starts) > BATCH and history.worth_cutting(starts, ends, BATCH):
-            # Few blocks at a time stay in the processor's cache.
+            # A few blocks at a time fit in the processor's cache.
             cuts = (slice(lo, lo + BATCH) for lo in range(0, len(starts), BATCH))
             parts = [self._integrals(starts[cut], ends[cut], hot, history) for cut in cuts]
             masses, covered = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -191,18 +191,18 @@ class Column(Buffer, Account):
         if earliest < history.end_ns:
             table = joined([*(piece.table for piece in history.view(starts, ends)), hot])
         masses, covered = integrals(table, starts, ends)
-        # An upper bound of the lengths does here: those that are too long are found one by one.
+        # An upper bound of the lengths suffices here: `_cut` checks each interval.
         cut = latest - earliest > self._longest_ns
         return self._cut(masses, starts, ends, (hot, history)) if cut else masses, covered
 
     def means(self, starts: Ints, ends: Ints) -> tuple[Floats, Ints]:
-        """Time-weighted means in base units (a counter's growth per second), and covered ns: 0 where none is known."""
+        """Time-weighted means in base units (a counter's growth per second), and covered ns; both 0 without rows."""
         masses, covered = self.integrals(starts, ends)
         unit = NS_PER_S if self._counter else 1
         return masses.astype(np.float64) * (self.signal.quantum * unit) / np.maximum(covered, 1), covered
 
     def maxima(self, starts: Ints, ends: Ints) -> tuple[Floats, Bools]:
-        """The highest values in base units (a counter's: of its rows' growth per second), and where there are any."""
+        """Highest values in base units (a counter: rows' growth per second), and False for intervals without rows."""
         starts, ends = moments(starts, ends)
         scale = self.signal.quantum * (NS_PER_S if self._counter else 1)
 
@@ -212,8 +212,8 @@ class Column(Buffer, Account):
                 pieces = [*history.view(starts, ends), *pieces]
             rows = [(t.starts, t.ends, t.peaks(slice(0, len(t.ends))) if peak is None else peak) for t, peak in pieces]
             first, last, peaks = (np.concatenate(part) for part in zip(*rows, strict=True))
-            highest, known = maxima((first, last, peaks), starts, ends)
-            return highest * scale, known
+            highest, covered = maxima((first, last, peaks), starts, ends)
+            return highest * scale, covered
 
         return self.consistent(read)
 
@@ -231,7 +231,7 @@ def _cumulative(t_ns: int, hot: RowTable, history: History) -> Cumulative:
 
 
 def moments(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """The edges of intervals as int64 arrays. Raises ValueError if one ends before it starts, or is no moment."""
+    """The edges of intervals as int64 arrays. ValueError if they are no integers, differ in length or are reversed."""
     both = np.asarray(starts), np.asarray(ends)
     if any(part.dtype.kind not in "iu" and part.size for part in both) or both[0].shape != both[1].shape:
         raise ValueError("the edges of intervals are two arrays of whole ns, of the same length")
@@ -244,6 +244,6 @@ def moments(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
 
 
 def check_order(a_ns: int, b_ns: int) -> None:
-    """Raises ValueError if an interval ends before it starts, or has an edge that is no moment."""
+    """ValueError if the interval ends before it starts, or an edge is NaN."""
     if not a_ns <= b_ns:
         raise ValueError(f"an interval ends before it starts: {a_ns} > {b_ns}")

@@ -1,8 +1,8 @@
-"""A time-weighted histogram in bounded memory, for what outlives the history: its parts can be merged. Pure.
+"""A mergeable, time-weighted histogram in bounded memory, for values that have left the history. Pure.
 
 Bins are 2^k quanta wide and begin at multiples of their width, so a wider bin is always a pair of narrower ones. The
-width is the smallest at which all values fit, which depends on the least and the largest of them alone: however values
-came in, together or in parts merged in any order, the bins are the same.
+width is the smallest at which all values fit. It depends on the least and the largest value alone. The bins are
+therefore the same whether values are added together or merged in parts, in any order.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
-#: At most so many bins. If a width of 2^k is needed, the values did not fit at half of it and so lie more than
-#: 255·2^(k-1) apart: a bin is below 0.8 % of their range, and its middle within 0.4 % of all that it holds.
+#: The most bins. If values need a width of 2^k, they did not fit at half of it, so their range exceeds 255·2^(k-1).
+#: A bin is therefore narrower than 0.8 % of the range, and its middle is within 0.4 % of each of its values.
 MOST_BINS: Final = 256
 #: Sums of floats below this are exact.
 _EXACT: Final = 1 << 53
-#: A quantile is taken as the closest fraction with at most this denominator, so that 0.1 means a tenth.
+#: A quantile is replaced by the closest fraction with at most this denominator, so that 0.1 means exactly 1/10.
 _DENOMINATOR: Final = 10**9
 
 
 class Bin(NamedTuple):
-    """The values from `low` to `high`, both included, and for how long the signal had one of them."""
+    """The values from `low` to `high`, both included, and the ns for which the signal had one of them."""
 
     low: int
     high: int
@@ -35,7 +35,7 @@ class Bin(NamedTuple):
 
 
 class Histogram:
-    """How long a signal had which value; values in whole quanta, weights in ns."""
+    """The time that a signal had each value. Values are in whole quanta, weights in ns."""
 
     __slots__ = ("_bins", "_high", "_low", "_shift", "weight")
 
@@ -48,7 +48,7 @@ class Histogram:
 
     @property
     def bins(self) -> tuple[Bin, ...]:
-        """The bins that hold something, in the order of their values; the outer ones end at what was seen."""
+        """The bins that are not empty, in ascending order. The outer ones end at the least and the largest value."""
         width = 1 << self._shift
         return tuple(
             Bin(max(i * width, self._low), min((i + 1) * width - 1, self._high), self._bins[i])
@@ -56,7 +56,7 @@ class Histogram:
         )
 
     def add(self, values: Ints, weights: Ints) -> None:
-        """The signal had each of `values` for the ns in `weights`. ValueError if lengths differ or a weight is < 0."""
+        """Add `values`, each with its weight in ns. ValueError if the lengths differ or a weight is negative."""
         if len(values) != len(weights):
             raise ValueError(f"each value needs a weight: {len(values)} values, {len(weights)} weights")
         if len(weights) and weights.min() < 0:
@@ -72,7 +72,7 @@ class Histogram:
         if len(places) == 1:
             self._fill(int(places[0]), int(weights[0]))
         elif int(weights.max()) * len(weights) >= _EXACT:
-            # bincount adds floats: by halves, down to single weights if they are that large.
+            # bincount adds floats, which are not exact here: halve the batch, down to a single weight if need be.
             half = len(places) // 2
             self._add(places[:half], weights[:half])
             self._add(places[half:], weights[half:])
@@ -87,7 +87,7 @@ class Histogram:
         self.weight += weight
 
     def merge(self, other: Histogram) -> None:
-        """Take in all that `other` holds, as if it had been added here."""
+        """Add all values of `other`, with the same result as adding them here directly."""
         if other.weight:
             bins, shift = list(other._bins.items()), other._shift
             self._widen(other._low, other._high)
@@ -95,7 +95,7 @@ class Histogram:
                 self._fill(place >> (self._shift - shift), weight)
 
     def _widen(self, low: int, high: int) -> None:
-        """Make room for values from `low` to `high`: double the width until all fit, and fold pairs of bins."""
+        """Double the width until values from `low` to `high` fit, and fold the bins."""
         if self.weight:
             low, high = min(low, self._low), max(high, self._high)
         self._low, self._high = low, high
@@ -110,10 +110,11 @@ class Histogram:
             self._bins, self._shift = folded, shift
 
     def quantile(self, q: float) -> float | None:
-        """The value in quanta that the signal stayed at or below for `q` (0-1) of the time; None if nothing was added.
+        """The value in quanta that the signal did not exceed for the share `q` (0-1) of the time.
 
-        Within 0.4 % of the range of what was added: the middle of the bin, which is the value itself where all fit in
-        256 bins of one quantum. 0 and 1 give the least and the largest value exactly. ValueError for `q` outside 0-1.
+        The middle of a bin: off by at most 0.4 % of the range of all values, and exact if 256 bins of one quantum
+        suffice. 0 and 1 give the least and the largest value exactly. None without values. ValueError for `q` outside
+        0-1.
         """
         if not 0 <= q <= 1:
             raise ValueError(f"a quantile lies in 0-1, not {q}")

@@ -1,7 +1,7 @@
-"""How a signal's samples become rows, and what the rows of a device's signals add up to. Pure, and without numpy.
+"""Converts a signal's samples into rows, and sums the rows of a device's signals. Pure, and without numpy.
 
-Every signal becomes rows `(start, end]` with a value in whole quanta. A window mean's row weighs value x length; a
-counter's row is what it grew by between two readings, spread evenly; an instant holds back to the reading before it.
+A row is an interval `(start, end]` with a value in whole quanta. The mass of a window mean's row is value x length. A
+counter's row is its growth between two readings, spread evenly. An instant's row extends back to the reading before.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from gpu_profile.catalogue.samples import Sample
 from gpu_profile.catalogue.signals import ENERGY
 from gpu_profile.units import NS_PER_S
 
-#: An instant (memory in use, a clock) is taken to hold for at most this long before its reading.
+#: An instant (memory in use, a clock) is valid for at most this long before its reading.
 LONGEST_HOLD_NS: Final = 5 * NS_PER_S
-#: Samples farther behind the watermark than any driver's buffer delivers late, and how many of them in a row tell that
-#: the clock was set back, or that one stamp was far in the future.
+#: No driver's buffer delivers samples farther behind the watermark. `CLOCK_STEP_SAMPLES` such samples in a row mean
+#: that the clock was set back, or that one stamp was far in the future.
 CLOCK_STEP_NS: Final = 5 * NS_PER_S
 CLOCK_STEP_SAMPLES: Final = 3
 FARTHEST: Final = 1 << 62
 _HIGHEST_COUNT: Final = 1 << 63
-#: Rows of a busy source that its newest second holds at most: GPM's are 0.1 s long, the others longer.
+#: Newest rows to keep of a busy source, enough for a second: GPM's rows are 0.1 s long, the others longer.
 _RECENT: Final = 64
-#: A source that is so much behind another one of the same quantity has stopped: sources answer within a second.
+#: A source that is this much behind another source of the same quantity has stopped: sources answer within a second.
 _SILENCE_NS: Final = 5 * NS_PER_S
-#: Or so many of its own periods, where it is asked more seldom.
+#: The same in periods of the source, if it is read less often.
 _SILENT_PERIODS: Final = 3
 
 
 class Account:
-    """Takes one signal's samples in as rows. Where rows lie is the matter of whoever has `_push` and `_restart`."""
+    """Converts one signal's samples into rows. Subclasses store the rows with `_push` and `_restart`."""
 
     if not TYPE_CHECKING:
         __slots__ = ()
@@ -41,56 +41,56 @@ class Account:
     signal: Signal
     total_mass: int
     total_covered_ns: int
-    #: Samples that were left out, by reason; for a counter also how often it wrapped or was reset.
+    #: Samples left out, by reason. Also counts the clock's steps back, and a counter's wraps and resets.
     dropped: Counter[str]
     _counter: bool
     _lowest: int
     _highest: int
     _last_end: int | None
     _last_raw: int | None
-    #: The samples that may tell that the clock was set back; None, without an object of its own, nearly always.
-    _astray: list[int] | None
+    #: Ends of consecutive samples far behind the watermark. Nearly always None, which saves a list per signal.
+    _far_behind: list[int] | None
 
     def _open(self, signal: Signal) -> None:
         self.signal = signal
         self._counter = counter = signal.kind is Kind.COUNTER
-        # Sums of such values fit: `longest_exact_ns` leaves a factor of two above the signal's limit.
+        # Sums of values in this range fit: `longest_exact_ns` leaves a factor of two above the signal's limit.
         self._lowest, self._highest = (0, (1 << 63) - 1) if counter else (1 - 2 * signal.limit, 2 * signal.limit - 1)
         self.dropped = Counter()
-        self._last_raw = self._astray = None
+        self._last_raw = self._far_behind = None
 
     def _push(self, start: int, end: int, value: int, mass: int) -> None:
         """Add a row."""
         raise NotImplementedError
 
     def _restart(self, end_ns: int) -> None:
-        """Forget all rows; the next one is the first of a new count of time."""
+        """Discard all rows: the clock was set back to `end_ns`."""
         raise NotImplementedError
 
     @property
     def watermark_ns(self) -> int | None:
-        """The end of the newest row; None while there is none."""
+        """The end of the newest row; None without rows."""
         return self._last_end
 
     @property
     def stuck(self) -> bool:
-        """Whether it tells nothing: an energy counter that has never grown, for every GPU draws some power."""
+        """True for an energy counter that has never grown: it is broken, because every GPU draws some power."""
         return self.signal is ENERGY and not self.total_mass and self.total_covered_ns >= _SILENCE_NS
 
     def append(self, sample: Sample) -> bool:
-        """Take one sample in; False if it was left out (`dropped` says why).
+        """Add one sample. False if it was left out; `dropped` counts the reasons.
 
         Samples at or before the watermark are left out. `CLOCK_STEP_SAMPLES` of them in a row, each later than the one
-        before and all more than `CLOCK_STEP_NS` behind, mean that the clock was set back: the column forgets its rows
-        and starts again from there. What a counter grew by meanwhile is added to its total, to no row.
+        before and all more than `CLOCK_STEP_NS` behind, mean that the clock was set back. The account then discards its
+        rows and starts again from the newest sample. A counter's growth in between is added to its total but to no row.
         """
         _, start, end, value = sample
         last_end, last = self._last_end, self._last_raw
         if last is not None and last_end is not None and type(value) is type(end) is int:
-            # A counter's usual reading, without a look at anything else.
+            # The fast path: a counter's usual reading needs no other check.
             growth = value - last
             if growth > 0 and last_end < end < FARTHEST and value < _HIGHEST_COUNT:
-                self._astray = None
+                self._far_behind = None
                 self._last_raw = value
                 self._push(last_end, end, value, growth)
                 return True
@@ -106,7 +106,7 @@ class Account:
         if last_end is not None and end <= last_end and not self._set_back(end, value, last_end):
             self.dropped["late" if end < last_end else "duplicate"] += 1
             return False
-        self._astray = None
+        self._far_behind = None
         last_end = self._last_end
         if self._counter:
             return self._append_counter(end, value, last_end)
@@ -120,15 +120,15 @@ class Account:
         return True
 
     def _set_back(self, end: int, value: int, last_end: int) -> bool:
-        """Whether a sample that is not new is the last of those that tell that the clock was set back."""
+        """Whether this sample, which is not new, completes the evidence that the clock was set back."""
         if end >= last_end - CLOCK_STEP_NS:
-            self._astray = None
+            self._far_behind = None
             return False
-        astray = self._astray
-        if astray is None or end <= astray[-1]:
-            astray = self._astray = []
-        astray.append(end)
-        if len(astray) < CLOCK_STEP_SAMPLES:
+        behind = self._far_behind
+        if behind is None or end <= behind[-1]:
+            behind = self._far_behind = []
+        behind.append(end)
+        if len(behind) < CLOCK_STEP_SAMPLES:
             return False
         self.dropped["clock set back"] += 1
         if self._counter and self._last_raw is not None and value > self._last_raw:
@@ -138,13 +138,13 @@ class Account:
         return True
 
     def _append_counter(self, end: int, raw: int, last_end: int | None) -> bool:
-        """A counter's reading that is the first, or no higher than the last."""
+        """Add a counter's reading that is its first, or at most the last."""
         last = self._last_raw
         if last is None or last_end is None:
             self._push(end, end, raw, 0)
         elif raw == last:
             if end - last_end < 2 * self.signal.refresh_ns:
-                # The driver has not renewed the counter yet: the growth belongs to a row that is still open.
+                # The driver has not renewed the counter yet: the growth belongs to the next row.
                 self.dropped["duplicate"] += 1
                 return False
             self._push(last_end, end, raw, 0)
@@ -154,7 +154,7 @@ class Account:
                 self.dropped["wrapped"] += 1
                 self._push(last_end, end, raw, growth)
             else:
-                # What the counter held before it restarted is unknown, so the time in between stays uncovered.
+                # The counter's last value before the reset is unknown, so the time in between stays uncovered.
                 self.dropped["reset"] += 1
                 self._push(end, end, raw, 0)
         self._last_raw = raw
@@ -162,11 +162,11 @@ class Account:
 
 
 class SignalTotals(Account):
-    """What one signal's rows add up to, and the newest of them: all that a scrape needs."""
+    """The sums of one signal's rows, and the newest row: all that a scrape needs."""
 
     __slots__ = (
-        "_astray",
         "_counter",
+        "_far_behind",
         "_highest",
         "_last_end",
         "_last_raw",
@@ -194,7 +194,7 @@ class SignalTotals(Account):
 
     @property
     def last(self) -> Sample | None:
-        """The newest reading, a counter's as its running total."""
+        """The newest reading; of a counter, its running total. None without rows."""
         end = self._last_end
         if end is None:
             return None
@@ -202,32 +202,32 @@ class SignalTotals(Account):
 
 
 class BusyTotal:
-    """Busy time by the best source that tells of each moment: it never goes back where another source takes over.
+    """Busy time, from the best source that covers each moment. The total never decreases when the source changes.
 
-    `masses` are what counts of each source, in its quanta·ns, `covered_ns` the time that they tell of together, and
-    `signal` the source that told last, up to `until_ns`.
+    `masses` are the counted masses by source, in its quanta·ns. `covered_ns` is the time that they cover together.
+    `signal` is the latest source, and `until_ns` the end of its newest counted row.
     """
 
     def __init__(self) -> None:
         self.masses: dict[Signal, int] = {}
         self.covered_ns = 0
         self.signal: Signal | None = None
-        #: Until when each source is waited for; None before its first row.
+        #: By source: up to which moment a lesser source waits for it. None before its first row.
         self._waits: dict[Signal, int | None] = {}
         self.restart()
 
     def restart(self) -> None:
-        """The clock was set back: what was told last lies ahead."""
+        """Continue after the clock was set back: the last counted row lies in the future now."""
         self.until_ns: int | None = None
         self._first_ns: int | None = None
         self._waits = dict.fromkeys(self._waits)
 
     def expect(self, signal: Signal) -> None:
-        """The device should have this source."""
+        """Announce a source that the device should have."""
         self._waits[signal] = None
 
     def take(self, signal: Signal, start: int, end: int, mass: int) -> None:
-        """A row of one source. It counts from where the last one ended, unless a better source tells of that time."""
+        """Add a row. Its part after `until_ns` counts, unless a better source covers its end or is still awaited."""
         self._waits[signal] = end + max(_SILENCE_NS, _SILENT_PERIODS * (end - start))
         if self._first_ns is None:
             self._first_ns = start
@@ -242,7 +242,7 @@ class BusyTotal:
 
 
 class Recent(SignalTotals):
-    """As `SignalTotals`, with the rows of the newest second or more, which add to the device's busy time."""
+    """A source of busy time: `SignalTotals`, with at least the newest second of rows. Adds to the device's total."""
 
     __slots__ = ("_busy", "_rows")
 
@@ -263,7 +263,7 @@ class Recent(SignalTotals):
         self._busy.restart()
 
     def integral(self, a_ns: int, b_ns: int) -> tuple[int, int]:
-        """Mass of the rows within `(a, b]`, rounded down, and the ns of it that they cover, as far as they are kept."""
+        """Mass of the kept rows within `(a, b]`, rounded down per row, and the ns that they cover."""
         mass = covered = 0
         for start, end, whole in list(self._rows):
             inside = min(end, b_ns) - max(start, a_ns)
@@ -277,7 +277,7 @@ _A = TypeVar("_A", bound=Account)
 
 
 class Signals(Generic[_A]):
-    """An account (a "column") for each signal of a device. One thread appends; any may read."""
+    """An account (a "column") for each signal of a device. One thread appends, any thread may read."""
 
     def __init__(self, signals: Iterable[Signal] = ()) -> None:
         self._columns: dict[Signal, _A] = {}
@@ -288,16 +288,16 @@ class Signals(Generic[_A]):
         raise NotImplementedError
 
     def add(self, signals: Iterable[Signal]) -> None:
-        """Give the signals that have none yet a column."""
+        """Open a column for each signal that has none."""
         for signal in signals:
             if signal not in self._columns:
                 self._columns[signal] = self._opened(signal)
 
     def append(self, samples: Iterable[Sample], now_ns: int = -FARTHEST) -> int:
-        """Take samples in, in any order of signals; returns how many were new.
+        """Add samples, in any order of signals. Returns the number of new ones.
 
-        `now_ns`: when they were read, where that is known. A driver that is opened anew tells once more what it has in
-        its buffers: samples that are old by this clock do not tell that it was set back.
+        `now_ns`: the time of reading, if available. A driver that is opened again delivers its buffers again.
+        Samples that are old by this clock are therefore no evidence that it was set back.
         """
         taken, old_ns = 0, now_ns - CLOCK_STEP_NS
         for sample in samples:
@@ -316,27 +316,29 @@ class Signals(Generic[_A]):
         return self._columns
 
     def count_dropped(self, totals: Counter[str]) -> None:
-        """Add the samples that all columns left out, by reason, to `totals`."""
+        """Add the `dropped` counts of all columns to `totals`."""
         for column in list(self._columns.values()):
             if column.dropped:
                 totals.update(column.dropped)
 
     def column(self, signal: Signal) -> _A | None:
-        """The signal's column; None if the device does not have it."""
+        """The signal's column; None without one."""
         return self._columns.get(signal)
 
     def best(self, sources: Iterable[Signal]) -> _A | None:
-        """The first of `sources` that has readings, none much older than another's; else the first that should have.
-        None of those that are stuck."""
+        """The first of `sources` with a newest reading at most 5 s older than that of any other.
+
+        Without readings, the first source that the device has. Stuck sources are left out.
+        """
         columns = (self._columns.get(signal) for signal in sources)
-        held = [column for column in columns if column is not None and not column.stuck]
-        told = [(column, mark) for column in held if (mark := column.watermark_ns) is not None]
-        newest = max((mark for _, mark in told), default=0)
-        return next((c for c, mark in told if newest - mark <= _SILENCE_NS), held[0] if held else None)
+        working = [column for column in columns if column is not None and not column.stuck]
+        marks = [(column, mark) for column in working if (mark := column.watermark_ns) is not None]
+        newest = max((mark for _, mark in marks), default=0)
+        return next((c for c, mark in marks if newest - mark <= _SILENCE_NS), working[0] if working else None)
 
 
 class Ledger(Signals[SignalTotals]):
-    """What the signals of a device add up to, where nobody asks for their history."""
+    """The sums of a device's signals, without their history."""
 
     def __init__(self, signals: Iterable[Signal] = ()) -> None:
         self.busy = BusyTotal()

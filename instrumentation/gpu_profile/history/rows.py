@@ -1,7 +1,7 @@
-"""Rows of one signal as plain arrays with prefix sums, and what can be asked of them. Pure.
+"""Rows of one signal as plain arrays with prefix sums, and the queries over them. Pure.
 
-A row is `(start, end]` with a value in whole quanta; rows are in order and never overlap. Sums are int64 that wrap on
-purpose: a difference of two of them is exact as long as it fits itself.
+A row is an interval `(start, end]` with a value in whole quanta. Rows are in order and never overlap. Sums are int64
+and wrap on purpose: a difference of two sums is exact if the difference itself fits in int64.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-#: Tiles of this many rows carry their own running maxima: a power of two.
+#: Rows in a tile, which has its own running maxima: a power of two.
 _TILE: Final = 64
-#: Intervals that are looked up at a time: their intermediate results stay in the processor's cache.
+#: Intervals that are looked up at a time, so that the intermediate results stay in the processor's cache.
 BATCH: Final = 1 << 14
-#: Below so many moments, and beyond so many steps, a plain binary search is as fast.
+#: With fewer moments than `_FEW`, or after `_STEPS` steps, a plain binary search is as fast.
 _FEW: Final = 4096
 _STEPS: Final = 4
 
 
 def wrap(value: int) -> int:
-    """`value` modulo 2^64 as a signed 64-bit number, as int64 arithmetic leaves it."""
+    """`value` modulo 2^64 as a signed 64-bit number, like the result of int64 arithmetic."""
     return ((value + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
 
 
 class Cumulative(NamedTuple):
-    """Sums over a column's history up to a moment, both wrapped to int64: mass in quanta·ns (quanta for a counter)."""
+    """Sums over a column's history up to a moment, both wrapped to int64. Mass is in quanta·ns (a counter: quanta)."""
 
     mass: int
     covered_ns: int
 
 
 class Rows(NamedTuple):
-    """The rows that overlap an interval: values in quanta (a counter's growth), overlaps and whole lengths in ns."""
+    """The rows that overlap an interval: values in quanta (a counter: growth), overlaps and whole lengths in ns."""
 
     values: Ints
     weights: Ints
@@ -46,10 +46,10 @@ class Rows(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What one interval holds.
+    """Sums, peak and edges of one interval.
 
-    `peak` is the highest value of rows that have a length, in quanta (a counter's: quanta per ns), None without any;
-    `n` counts those rows. `edge_ns` is the length of the longer of the rows that reach over the interval's edges.
+    `n` counts the rows that overlap it and are longer than 0 ns. `peak` is their highest value in quanta (a counter:
+    quanta per ns), None if `n` is 0. `edge_ns` is the length of the longest row that crosses an edge of the interval.
     """
 
     mass: int
@@ -59,7 +59,7 @@ class Extent(NamedTuple):
     edge_ns: int
 
     def with_part(self, other: Extent) -> Extent:
-        """What this and another interval, which lie beside each other, hold together."""
+        """The extent of this interval and an adjacent one together."""
         mass, covered, peak, n, edge = self
         if peak is None or (other.peak is not None and other.peak > peak):
             peak = other.peak
@@ -67,9 +67,9 @@ class Extent(NamedTuple):
 
 
 class RowTable(NamedTuple):
-    """Rows, and the wrapped sums up to the end of each; `before` is the mass that came before the first.
+    """Rows, and the wrapped sums up to the end of each. `before` is the mass before the first row.
 
-    `values` of a counter are its readings: what a row grew by is the difference of two masses.
+    `values` of a counter are its readings. The growth of a row is the difference of two masses.
     """
 
     starts: Ints
@@ -83,7 +83,7 @@ class RowTable(NamedTuple):
     # ------------------------------------------------------------------ one moment or interval
 
     def cumulative(self, t_ns: int) -> Cumulative:
-        """Sums up to `t_ns`; moments outside the rows take the nearest edge's."""
+        """Sums up to `t_ns`. A moment outside the rows takes the sums at the nearest edge."""
         i = int(self.ends.searchsorted(t_ns))
         if i == len(self.ends):
             return Cumulative(self.masses.item(i - 1), self.covered.item(i - 1))
@@ -102,7 +102,7 @@ class RowTable(NamedTuple):
         return slice(lo, max(lo, int(self.starts.searchsorted(b_ns, "left"))))
 
     def between(self, lo: int, hi: int) -> RowTable:
-        """The rows from the one at `lo` up to, not including, the one at `hi`."""
+        """The rows with indices from `lo` to `hi - 1`."""
         starts, ends, values, masses, covered, before, counter = self
         before = int(masses[lo - 1]) if lo else before
         return RowTable(starts[lo:hi], ends[lo:hi], values[lo:hi], masses[lo:hi], covered[lo:hi], before, counter)
@@ -125,7 +125,7 @@ class RowTable(NamedTuple):
         return Rows(values, overlap, ends - starts)
 
     def peaks(self, part: slice) -> npt.NDArray[Any]:
-        """What single rows count for in `Extent.peak`; of rows without a length it means nothing."""
+        """The candidates for `Extent.peak`, one per row. A row of length 0 has no meaningful one."""
         return self._peaks(part)[0]
 
     def _peaks(self, part: slice) -> tuple[npt.NDArray[Any], Ints]:
@@ -135,22 +135,25 @@ class RowTable(NamedTuple):
         return self.values[part], lengths
 
     def peak(self, part: slice) -> tuple[float | None, int]:
-        """The highest value of the rows, and how many of them have a length."""
-        found, lengths = self._peaks(part)
+        """The highest value of the rows longer than 0 ns, and their number."""
+        candidates, lengths = self._peaks(part)
         n = int(np.count_nonzero(lengths))
         if not n:
             return None, 0
-        found = found if n == len(found) else found[lengths > 0]
-        return found.item(found.argmax()), n
+        candidates = candidates if n == len(candidates) else candidates[lengths > 0]
+        return candidates.item(candidates.argmax()), n
 
     def extent(self, a_ns: int, b_ns: int, mass: int = 0, covered_ns: int = 0) -> Extent:
-        """Peak, readings and edges of `(a, b]`, beside sums that are known."""
+        """The extent of `(a, b]`. The caller passes the sums."""
         rows = self.overlapping(a_ns, b_ns)
         peak, n = self.peak(rows)
         return Extent(mass, covered_ns, peak, n, self.reach(a_ns, b_ns, rows))
 
     def reach(self, a_ns: int, b_ns: int, part: slice) -> int:
-        """The length of the longer of the rows that reach over `a` or `b`, of those that overlap `(a, b]`."""
+        """The length of the longest row of `part` that crosses `a` or `b`; 0 without one.
+
+        `part` are the rows that overlap `(a, b]`.
+        """
         widest = 0
         if part.stop > part.start:
             for i in (part.start, part.stop - 1):
@@ -161,7 +164,7 @@ class RowTable(NamedTuple):
 
 
 def joined(tables: Sequence[RowTable]) -> RowTable:
-    """Tables that follow each other as one."""
+    """Consecutive tables as one table."""
     if len(tables) == 1:
         return tables[0]
     starts, ends, values, masses, covered = (np.concatenate([table[i] for table in tables]) for i in range(5))
@@ -169,10 +172,10 @@ def joined(tables: Sequence[RowTable]) -> RowTable:
 
 
 class _Places(NamedTuple):
-    """Where the moments of a batch lie among rows: in which, and how much of it comes before and after the moment.
+    """The row that contains each moment of a batch, and the ns of it before (`inside`) and after the moment.
 
-    `covered` is the covered ns before the moments, from wherever: only differences mean anything. What follows is for
-    counters: the rows before, the lengths of the rows, and the most of `inside`.
+    `covered` is the covered ns before each moment, from an arbitrary origin: only differences are meaningful. The last
+    three fields are used for counters alone: the previous row, the row's length, and the maximum of `inside`.
     """
 
     rows: npt.NDArray[np.intp]
@@ -187,8 +190,8 @@ class _Places(NamedTuple):
 def _find(ends: Ints, moments: Ints) -> npt.NDArray[np.intp]:
     """`ends.searchsorted(moments)`, for moments that lie at or before the last end.
 
-    For many moments by a table of about one cell a row, which tells where to begin to look; rows that lie so unevenly
-    that a few steps do not end the search are searched as usual.
+    For many moments, a table with about one cell per row gives the first row to compare. If the rows are so uneven
+    that `_STEPS` steps do not end the search, the plain binary search is used.
     """
     if len(moments) < _FEW or len(ends) > 2 * len(moments):
         return ends.searchsorted(moments)
@@ -200,7 +203,7 @@ def _find(ends: Ints, moments: Ints) -> npt.NDArray[np.intp]:
     np.cumsum(np.bincount(cells), out=first[1:])
     cells = moments - origin
     cells >>= shift
-    # A moment before the first end lies in a cell of its own, which is not in the table.
+    # The table has no cell for a moment before the first end.
     np.maximum(cells, 0, out=cells)
     rows = first.take(cells)
     for _ in range(_STEPS):
@@ -212,13 +215,13 @@ def _find(ends: Ints, moments: Ints) -> npt.NDArray[np.intp]:
 
 
 def _places(table: RowTable, within: slice, moments: Ints) -> _Places:
-    """Where moments lie among the rows of `within`, the first of which starts before them and the last ends after."""
-    ends, held = table.ends[within], table.covered[within]
+    """The places of moments among the rows of `within`, which span all of the moments."""
+    ends, sums = table.ends[within], table.covered[within]
     rows = _find(ends, moments)
     rows += within.start
-    # Whether there is no gap, between rows or inside one that stands for many: what they cover tells both.
-    steady = held.item(-1) - held.item(0) == ends.item(-1) - ends.item(0)
-    # What of the row lies after the moment is taken off the sum at its end: fewer look-ups than from its start.
+    # Without gaps, neither between rows nor inside a row that replaces a block, rows cover all of their time.
+    steady = sums.item(-1) - sums.item(0) == ends.item(-1) - ends.item(0)
+    # The part after the moment is subtracted from the sum at the row's end: fewer look-ups than from its start.
     after = table.ends.take(rows)
     if steady and not table.counter:
         after -= moments
@@ -231,20 +234,20 @@ def _places(table: RowTable, within: slice, moments: Ints) -> _Places:
         covered = table.covered.take(rows)
         covered -= after
     inside = lengths - after
-    # Rows of no length have no inside either.
+    # Avoids a division by 0: `inside` of a row of length 0 is 0.
     np.maximum(lengths, 1, out=lengths)
     return _Places(rows, inside, after, covered, rows - 1, lengths, int(inside.max()))
 
 
 def _masses(table: RowTable, places: _Places, *, first: bool) -> Ints:
-    """Wrapped masses up to moments; `first` tells that some may lie in the first row of all."""
+    """Wrapped masses up to moments. `first`: a moment may lie in the table's first row."""
     masses = table.masses.take(places.rows)
     if not table.counter:
         part = table.values.take(places.rows)
         part *= places.after
         masses -= part
         return masses
-    # Where there is no row before the first, the last one stands in its place for a moment.
+    # The first row has no row before it: `wrap` takes the last one, which the next lines replace.
     base = table.masses.take(places.previous, mode="wrap")
     if first:
         base[places.rows == 0] = table.before
@@ -254,10 +257,10 @@ def _masses(table: RowTable, places: _Places, *, first: bool) -> Ints:
 
 
 def _share(growth: Ints, places: _Places) -> Ints:
-    """What rows that grew by `growth`, never less than 0, had grown by at moments: rounded down, exactly."""
+    """The growth of rows up to moments inside them, exactly rounded down. `growth` is at least 0."""
     part, whole, most = places.inside, places.lengths, int(growth.max()) * places.longest
     if most < 1 << 53:
-        # A quotient of whole numbers below 2^53 lies at least 1/whole below the next one, more than rounding moves it.
+        # Quotients of integers below 2^53 differ by at least 1/whole, which is more than the rounding error.
         quotient: Floats = np.divide(growth * part, whole)
         return quotient.astype(np.int64)
     if most < 1 << 62:
@@ -269,7 +272,7 @@ def _share(growth: Ints, places: _Places) -> Ints:
 
 
 def integrals(table: RowTable, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Masses, wrapped to int64, and covered ns of every interval; fastest in the order of their ends."""
+    """Masses, wrapped to int64, and covered ns of every interval. It is fastest if the intervals are sorted by end."""
     size, many = len(starts), len(table.ends)
     if size > BATCH:
         cuts = (slice(lo, lo + BATCH) for lo in range(0, size, BATCH))
@@ -285,15 +288,15 @@ def integrals(table: RowTable, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     if earliest < first or latest > last:
         np.clip(moments, first, last, out=moments)
     places = _places(table, within, moments)
-    found = _masses(table, places, first=not lo)
-    return found[size:] - found[:size], places.covered[size:] - places.covered[:size]
+    masses = _masses(table, places, first=not lo)
+    return masses[size:] - masses[:size], places.covered[size:] - places.covered[:size]
 
 
 def highest(values: npt.NDArray[Any], lo: npt.NDArray[np.intp], hi: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-    """The maxima of `values[lo:hi]`, none of which is empty, in time that does not depend on their lengths.
+    """The maxima of the ranges `values[lo:hi]`, none of them empty. The time does not depend on their lengths.
 
-    Within tiles by running maxima from either side, over whole tiles by a sparse table (Bender and Farach-Colton,
-    "The LCA problem revisited", LATIN 2000), and inside one tile by a look at its few rows.
+    The ends of a range use running maxima of their tiles, from either side. Whole tiles use a sparse table (Bender and
+    Farach-Colton, "The LCA problem revisited", LATIN 2000). A range inside one tile compares its few rows.
     """
     n = len(values)
     tiles = -(-n // _TILE)
@@ -309,7 +312,7 @@ def highest(values: npt.NDArray[Any], lo: npt.NDArray[np.intp], hi: npt.NDArray[
         half, below = 1 << (len(levels) - 1), levels[-1]
         levels.append(np.maximum(below[:-half], below[half:]))
     between = last - first - 1
-    # frexp gives the whole binary logarithm of whole numbers exactly.
+    # frexp gives the integer part of the binary logarithm of integers exactly.
     depth = np.frexp(np.maximum(between, 1).astype(np.float64))[1] - 1
     for level, table in enumerate(levels):
         here = np.nonzero((depth == level) & (between > 0))[0]
@@ -325,13 +328,16 @@ def highest(values: npt.NDArray[Any], lo: npt.NDArray[np.intp], hi: npt.NDArray[
 
 
 def maxima(rows: tuple[Ints, Ints, npt.NDArray[Any]], starts: Ints, ends: Ints) -> tuple[npt.NDArray[Any], Bools]:
-    """The highest of the rows `(starts, ends, peaks)` in every interval, as `Extent.peak`, and where there is one."""
-    held = rows[1] > rows[0]
-    first, last, peaks = (part[held] for part in rows)
+    """The highest peak of the rows `(starts, ends, peaks)` in every interval, and False where there is no row.
+
+    Only rows longer than 0 ns count, as in `Extent.peak`.
+    """
+    lasting = rows[1] > rows[0]
+    first, last, peaks = (part[lasting] for part in rows)
     if not len(peaks):
         return np.zeros(len(starts), peaks.dtype), np.zeros(len(starts), np.bool_)
     lo, hi = last.searchsorted(starts, "right"), first.searchsorted(ends, "left")
-    known = hi > lo
-    # An empty range is asked for a row beside it, and the answer is not used.
+    covered = hi > lo
+    # `highest` takes no empty range: one row is taken instead, and its result is not used.
     lo = np.minimum(lo, len(peaks) - 1)
-    return highest(peaks, lo, np.maximum(hi, lo + 1)), known
+    return highest(peaks, lo, np.maximum(hi, lo + 1)), covered

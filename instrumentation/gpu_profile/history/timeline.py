@@ -1,7 +1,7 @@
-"""The bounded history of one device's signals: a column for each, kept in step. Pure.
+"""The bounded history of one device: a column for each signal. Pure.
 
-`Column` says how samples become rows, `Buffer` how another process may read them, `AnchoredColumn` what is left of rows
-that are gone.
+See `Account` for the conversion of samples into rows, `Buffer` for access by other processes, and `AnchoredColumn` for
+the sums of discarded rows.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from gpu_profile.history.rows import Floats, Ints
 
 __all__ = ["HOT_ROWS", "SLOW_ROWS", "Column", "Floats", "Ints", "Timeline"]
 
-#: Rows of a column that lie in its buffer at least; it holds twice as many. At 100 Hz they reach back 14 s.
+#: The least number of rows in a column's buffer, which has room for twice as many. At 100 Hz they span 14 s.
 HOT_ROWS: Final = 1_400
-#: As many for a signal that is read once a second or less: a buffer is there whole once its first row is.
+#: The same for signals that are read once a second or less: the first row makes the whole buffer use memory.
 SLOW_ROWS: Final = 64
 
 
 class Timeline(Signals[AnchoredColumn]):
-    """The history of one device: a column per signal that it has, of at least the newest `capacity` rows.
+    """The history of one device: one column per signal, of at least the newest `capacity` rows.
 
-    `signals` are those that its driver can read; others get a column with their first sample. The newest `hot` rows or
-    more lie in a buffer that `allocate(signal, size)` supplies (without it, this process's own memory), where other
-    processes may read them; older ones are kept, in a few bytes each, by this process alone, and none that ended more
-    than `retention_ns` before the newest. Rows leave in blocks of about `hot`; slow
-    signals have fewer. One thread appends; any may read.
+    `signals` are the signals that its driver can read. Others get a column with their first sample. At least the newest
+    `hot` rows are in a buffer from `allocate(signal, size)`, where other processes may read them. Without `allocate`,
+    it is this process's memory. Older rows are compressed to a few bytes each, in this process alone. Rows that ended
+    more than `retention_ns` before the newest are discarded. Rows leave the buffer in blocks of about `hot`, slow
+    signals in smaller ones. One thread appends, any thread may read.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Timeline(Signals[AnchoredColumn]):
         return column
 
     def _seal(self, until_ns: int) -> None:
-        """Move old rows of all columns out of their buffers, up to the same moment, so that they share its stamps.
+        """Move old rows of all columns out of their buffers, up to the same moment, so that blocks share their stamps.
 
-        A column with fewer waits until it is full itself: a small block costs more than stamps of its own.
+        A column with few such rows waits until it is full: a small block costs more than unshared stamps.
         """
         shared: Shared = []
         for column in self._columns.values():
@@ -83,26 +83,26 @@ class Timeline(Signals[AnchoredColumn]):
     @property
     def busy(self) -> BusyTotal:
         """Busy time by the source that is the best now."""
-        found, best = BusyTotal(), self.best(BUSY_SOURCES)
+        total, best = BusyTotal(), self.best(BUSY_SOURCES)
         if best is not None and best.watermark_ns is not None:
-            found.masses[best.signal], found.covered_ns = best.total_mass, best.total_covered_ns
-            found.signal, found.until_ns = best.signal, best.watermark_ns
-        return found
+            total.masses[best.signal], total.covered_ns = best.total_mass, best.total_covered_ns
+            total.signal, total.until_ns = best.signal, best.watermark_ns
+        return total
 
     def watermark_ns(self, signals: Iterable[Signal]) -> int | None:
-        """The moment up to which all of `signals` that this device has are known; None if it has none of them."""
+        """The earliest watermark of `signals`. Signals without rows are left out; None if none has rows."""
         marks = (c.watermark_ns for s in signals if (c := self._columns.get(s)) is not None)
         return min((mark for mark in marks if mark is not None), default=None)
 
     def anchor(self, start_ns: int) -> None:
-        """Keep what rows after `start_ns` say once they are let go of, for an interval that starts right there.
+        """Keep the sums of discarded rows after `start_ns`, for an interval that starts exactly there.
 
-        Rows that are gone by now are lost to it, which its coverage tells. Every call wants its own `release`.
+        Rows that were discarded before this call are missing, which lowers its coverage. Each call needs a `release`.
         """
         self._anchors[start_ns] += 1
 
     def release(self, start_ns: int) -> None:
-        """Take one `anchor` back; what was kept goes with the last one. Without one, nothing happens."""
+        """Undo one `anchor`. The last one discards the sums. Does nothing without an anchor."""
         if self._anchors[start_ns] <= 1:
             del self._anchors[start_ns]
         else:
@@ -110,9 +110,9 @@ class Timeline(Signals[AnchoredColumn]):
 
     @property
     def anchors(self) -> Sequence[int]:
-        """The moments that are anchored."""
+        """The anchored moments in ascending order."""
         return sorted(self._anchors)
 
     def anchor_due(self, start_ns: int) -> bool:
-        """Whether rows after `start_ns` will soon be let go of: an interval from there that goes on needs an anchor."""
+        """Whether rows after `start_ns` will soon be discarded: an open interval that starts there needs an anchor."""
         return any(column.due(start_ns) for column in list(self._columns.values()))
