@@ -1,16 +1,17 @@
-"""Where samples come from: drivers read devices, behind one protocol, and are named by one grammar.
+"""The sources of samples: drivers that read devices through one protocol, and the grammar that names them.
 
 Read in this order:
 
-- `protocol`: what a driver does. `grammar`: the words that name one, and how `auto` chooses.
-- `nvml/`: NVIDIA's GPUs through NVML. `smi`: through `nvidia-smi`, where NVML cannot be loaded.
-- `node/`: the samples of another process of this node, and the format of their files.
-- `simulated/`: simulated GPUs beneath NVML's binding. `replay`: a recording, played again. `null`: no GPUs.
-- `visible`: which devices CUDA shows to a process. `own_process`: on which of them the driver lists it.
+- `protocol`: the methods of a driver. `grammar`: the names of drivers, and how `auto` chooses.
+- `nvml/`: NVIDIA's GPUs through NVML. `smi`: through `nvidia-smi`, if NVML cannot be loaded.
+- `node/`: samples from another process of this node, and the format of their files.
+- `simulated/`: simulated GPUs beneath NVML's Python binding. `replay`: plays a recording. `null`: no GPUs.
+- `visible`: the devices that CUDA shows to a process.
+- `own_process`: the devices on which the driver lists this process.
 
-Imports the catalogue and, for `replay`, the recordings; it knows neither the history nor how samples are published. A
-new driver is a module with a class that fulfils `protocol.Driver`, and a row in `grammar.open_driver`; a driver of
-another package is an entry point of the group `gpu_profile.drivers`.
+Imports the catalogue and, for `replay`, the recordings, but neither the history nor the outputs. To add a driver, write
+a module with a class that implements `protocol.Driver`, and add a row in `grammar.open_driver`. Another package adds a
+driver with an entry point of the group `gpu_profile.drivers`.
 """
 
 from gpu_profile.driver.protocol import Capability, Driver, lag_s, live_driver

@@ -1,4 +1,4 @@
-"""The one way to name a driver, `GRAMMAR`, or a word that a package adds."""
+"""Opens the driver with a given name: a spec of `GRAMMAR`, or a word that another package adds."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from gpu_profile.driver.nvml import NvmlDriver
 
 GRAMMAR: Final = "auto|nvml|smi|none|node[:DIR]|simulated[:DIR]|replay:DIR"
-#: Entry points of this group add words: each names a callable `(argument: str | None, clock: Clock) -> Driver`.
+#: Entry points of this group add words. Each is a callable `(argument: str | None, clock: Clock) -> Driver`.
 ENTRY_POINTS: Final = "gpu_profile.drivers"
 
 
 def check_spec(spec: str) -> None:
-    """Whether `spec` follows the grammar, without opening anything. UnknownBackendError if it does not."""
+    """Raise UnknownBackendError if `spec` does not follow the grammar. Opens nothing."""
     _parse(spec)
 
 
@@ -43,14 +43,14 @@ def open_driver(
 ) -> Driver:
     """The driver that `spec` names.
 
-    `auto` is NVML, else nvidia-smi; a simulated GPU is only opened when asked for. With `node_s` it is the node's
-    timeline, where that has samples every `node_s` at least and all GPUs of this process; where it is not, NVML's
-    driver says later whether it is `superseded`. `groups` are those whose
-    signals are read, the usual ones by default. `enter(index)` is called before NVML is asked for anything of a GPU
-    while it lists them; where it says no, that one is left alone. `events`: whether NVML is asked for XID errors.
-    `counters_s`: how often NVML is asked at most for counters that take it long.
-    GpuBackendError if `spec` does not follow the grammar or the driver cannot start, RecordingError or ScenarioError if
-    DIR is not what it expects.
+    `auto` opens NVML, else nvidia-smi, and never a simulated GPU. With `node_s`, it prefers the node's timeline if that
+    has a sample at least every `node_s` seconds and all GPUs of this process. Otherwise `superseded` of NVML's driver
+    checks later whether such a timeline exists. `groups`: the groups of signals to read, `DEFAULT_GROUPS` by default.
+    `enter(index)` is called before NVML's first call for a GPU when it lists GPUs; False skips the GPU. `events`:
+    whether to read XID errors. `counters_s`: the shortest time between two reads of NVML's slow counters.
+
+    GpuBackendError if `spec` does not follow the grammar or the driver cannot start. RecordingError or ScenarioError if
+    DIR is no recording or has no valid scenario.
     """
     word, argument = _parse(spec)
     chosen = DEFAULT_GROUPS if groups is None else frozenset(map(Group, groups))
@@ -99,13 +99,13 @@ def _auto(clock: Clock, nvml: Callable[[Clock], Driver]) -> Driver:
         ("NVML (libnvidia-ml.so.1, through nvidia-ml-py)", nvml),
         ("nvidia-smi", _smi),
     )
-    for what, opener in openers:
+    for source, opener in openers:
         try:
             return opener(clock)
         except StaleLibraryError:
-            raise  # nvidia-smi loads the same library; who can, starts anew
+            raise  # nvidia-smi loads the same library; only a restart of the process helps
         except GpuBackendError as error:
-            failures.append(f"{what}: {error}")
+            failures.append(f"{source}: {error}")
     raise GpuBackendError(
         f"no GPU driver. Looked for {'; '.join(failures)}. "
         "Without a GPU, choose the driver none, simulated or replay:DIR"
@@ -116,25 +116,25 @@ def _node_first(
     clock: Clock, nvml: Callable[[Clock], NvmlDriver], groups: Collection[Group], interval_s: float
 ) -> Driver:
     def covered() -> bool:
-        found = _covering(clock, groups, interval_s)
-        if found is not None:
-            found.close()
-        return found is not None
+        timeline = _covering(clock, groups, interval_s)
+        if timeline is not None:
+            timeline.close()
+        return timeline is not None
 
     def superseded_later(clock: Clock) -> Driver:
         driver = nvml(clock)
         driver.superseded = covered
         return driver
 
-    found = _covering(clock, groups, interval_s)
-    if found is None:
+    timeline = _covering(clock, groups, interval_s)
+    if timeline is None:
         return _auto(clock, superseded_later)
-    found.superseded = found.starves
-    return found
+    timeline.superseded = timeline.starves
+    return timeline
 
 
 class _Settings(TypedDict):
-    """What only NVML's driver is told."""
+    """Options of NVML's driver alone."""
 
     groups: Collection[Group]
     enter: Callable[[int], bool]
@@ -156,7 +156,7 @@ def _node(argument: str | None, clock: Clock, groups: Collection[Group]) -> Node
 
 
 def _covering(clock: Clock, groups: Collection[Group], interval_s: float) -> NodeDriver | None:
-    """The node's timeline if it may stand for NVML: it is kept, fine enough, and has every GPU that `/dev` shows."""
+    """The node's timeline if it can replace NVML: it is live, fine enough, and has every GPU that `/dev` shows."""
     try:
         driver = _node(None, clock, groups)
     except GpuBackendError:
@@ -185,7 +185,7 @@ def _simulated(argument: str | None, clock: Clock, settings: _Settings) -> Drive
     from gpu_profile.driver.simulated.temporary import TemporaryFolder
 
     class SimulatedDriver(NvmlDriver):
-        """The NVML driver over simulated NVML, which goes when the driver is closed."""
+        """The NVML driver over a simulated NVML, which `close` removes."""
 
         def close(self) -> None:
             super().close()
@@ -196,7 +196,7 @@ def _simulated(argument: str | None, clock: Clock, settings: _Settings) -> Drive
     library = None
 
     def clean() -> None:
-        if pynvml.nvmlLib is library:  # not another one that was installed since
+        if pynvml.nvmlLib is library:  # not if another one was installed since
             simulated.remove()
         if temporary is not None:
             temporary.remove()

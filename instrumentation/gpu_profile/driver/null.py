@@ -1,4 +1,4 @@
-"""The driver of a machine without GPUs, and what any driver answers where it has nothing to tell."""
+"""The driver of a machine without GPUs, and a base class with empty results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_profile.driver.protocol import Capability
 
 
 class SilentDriver:
-    """Finds and reads nothing. Drivers overrule what they can tell."""
+    """A driver without devices and samples. Drivers override the methods that they support."""
 
     def devices(self) -> Sequence[Device]:
         """None."""
@@ -42,7 +42,7 @@ class SilentDriver:
 
 
 class NullDriver(SilentDriver):
-    """No devices. `reason` says in one line why, for whoever asks what is missing."""
+    """A driver without devices. `reason`: why there are none, in one line."""
 
     name: Final = "none"
     version: Final = ""
@@ -51,5 +51,5 @@ class NullDriver(SilentDriver):
         self.reason: Final = reason
 
     def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
-        """Nothing can be read, for the driver's reason."""
+        """No signal can be read, for `reason`."""
         return dict.fromkeys(SIGNALS, Capability(False, self.reason))

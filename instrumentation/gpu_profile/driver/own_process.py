@@ -1,15 +1,15 @@
-"""On which devices the driver lists this process.
+"""Finds the devices on which the driver lists this process.
 
-A driver names processes by numbers, and which numbers depends on it and on the namespace of process ids:
+The process ids that a driver reports depend on the driver and on the PID namespace:
 
-- NVIDIA's newer kernel modules translate them into the namespace of whoever asks, leave out processes that it cannot
-  see, and number the *thread* that opened the device (`os_get_pid_info`, `os_find_ns_pid` and `gpuGetProcWithObject`
-  in NVIDIA/open-gpu-kernel-modules; Project-HAMi/HAMi-core#112 shows it in a container).
-- Older ones give the host's numbers (NVIDIA/nvidia-docker#1483). From inside a container no file tells a process its
-  own number on the host: `NSpid` in `/proc/self/status` begins at the namespace of the mounted `/proc`. Only kernels
-  before 4.14 leak it, in the first line of `/proc/self/sched`.
+- NVIDIA's newer kernel modules translate ids into the caller's namespace and leave out processes outside it. They
+  report the id of the *thread* that opened the device (`os_get_pid_info`, `os_find_ns_pid` and `gpuGetProcWithObject`
+  in NVIDIA/open-gpu-kernel-modules). Project-HAMi/HAMi-core#112 shows it in a container.
+- Older modules report the host's ids (NVIDIA/nvidia-docker#1483). Inside a container, no file contains the process's id
+  on the host: `NSpid` in `/proc/self/status` begins at the namespace of the mounted `/proc`. Only kernels before 4.14
+  leak it, in the first line of `/proc/self/sched`.
 
-So the answer can be unknown, and is then None: never a guess.
+The answer can therefore be unknown. It is None then, never a guess.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from typing import Final
 from gpu_profile.catalogue.samples import Device
 from gpu_profile.driver.protocol import Driver
 
-#: `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`: the namespace that the host's numbers belong to.
+#: `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`: the PID namespace of the host.
 _HOST_NAMESPACE: Final = "pid:[4026531836]"
 _SCHED: Final = re.compile(r"\(([0-9]+), #threads: [0-9]+\)\s*$")
 
-#: One list of processes can cost 4.5 ms under the driver's global lock (flightlessmango/MangoHud#2104). It is asked for
-#: after `FIRST_S`, then after twice as long each time, up to `LAST_S`; from the first answer on, every `LAST_S`.
+#: Listing processes can take 4.5 ms under the driver's global lock (flightlessmango/MangoHud#2104). The first pause
+#: between two lists is `FIRST_S`. It doubles up to `LAST_S`, and is `LAST_S` once the process is listed.
 FIRST_S: Final = 1.0
 LAST_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class OwnIds:
-    """By which numbers a driver may know this process.
+    """The ids under which a driver may list this process.
 
-    `inside` are its own and its threads', as it sees them itself. `host` is its number on the host where that is
-    known. `on_host`: it runs in the host's namespace, so that the two are the same.
+    `inside`: the ids of the process and its threads in its own namespace. `host`: its id on the host, None if unknown.
+    `on_host`: it runs in the host's namespace, so both are the same.
     """
 
     inside: frozenset[int]
@@ -48,7 +48,7 @@ class OwnIds:
 
 
 def own_ids(proc: Path = Path("/proc/self")) -> OwnIds:
-    """The numbers of this process now; `proc` is its directory below `/proc`. Threads come and go: ask each time."""
+    """The ids of this process now, with its current threads. `proc`: its directory below `/proc`."""
     try:
         threads = frozenset(int(task.name) for task in (proc / "task").iterdir())
     except OSError:
@@ -74,13 +74,14 @@ def _leaked(file: Path) -> int | None:
 def uses(
     driver: Driver, devices: Sequence[Device], ids: OwnIds, *, exists: Callable[[int], bool] | None = None
 ) -> list[str] | None:
-    """UUIDs of the `devices` on which the driver lists this process; [] if on none, None if that cannot be told.
+    """UUIDs of the `devices` on which the driver lists this process; [] if on none, None if unknown.
 
-    A GPU that is cut is asked through its MIG instances, which must be among `devices`. Unknown: no process is listed
-    anywhere (a driver that cannot list them says the same), or a listed number belongs to nobody here, so that the
-    numbers are another namespace's, or those of threads that have ended. A process under CUDA MPS may be listed as
-    the MPS server's. GpuBackendError as from `processes`, of which this makes one call for each device, in the
-    sampler's thread.
+    Of a GPU in MIG mode, only its instances are queried, which must be among `devices`. The result is unknown if no
+    process is listed anywhere, which is also the result of a driver that cannot list processes. It is also unknown if a
+    listed id does not exist in this namespace: ids may then be of another namespace, or of ended threads. The driver
+    may list a process under CUDA MPS as the MPS server.
+
+    Calls `processes` once for each device, in the sampler's thread, and raises its GpuBackendError.
     """
     cut = {device.parent for device in devices}
     listed = {
@@ -94,12 +95,12 @@ def uses(
     strangers = any(not (exists or runs)(number) for number in numbers - ids.inside)
     if strangers and not ids.on_host:
         return None
-    found = [uuid for uuid, pids in listed.items() if pids & ids.inside]
-    return None if strangers and not found else found
+    uuids = [uuid for uuid, pids in listed.items() if pids & ids.inside]
+    return None if strangers and not uuids else uuids
 
 
 def runs(pid: int) -> bool:
-    """Whether there is a process or thread of that number in this namespace, of whatever user."""
+    """Whether a process or thread of any user has this id in this namespace."""
     if pid <= 0:
         return False
     try:
@@ -112,5 +113,5 @@ def runs(pid: int) -> bool:
 
 
 def pause_s(asked: int, *, found: bool) -> float:
-    """Seconds until the driver is asked again, after it was asked `asked` times and had `found` this process or not."""
+    """Seconds until the next query, after `asked` queries. `found`: whether the driver lists this process."""
     return LAST_S if found else min(LAST_S, FIRST_S * 2.0 ** min(asked, 16))

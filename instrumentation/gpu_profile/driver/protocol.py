@@ -1,4 +1,4 @@
-"""What a driver must do. Counters come first, so that it fits AMD's accumulators and Level Zero's counters too."""
+"""The interface of drivers. It is built around counters, so that it also fits AMD's accumulators and Level Zero."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_profile.catalogue.samples import Device, Event, ProcessUse, Sample
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """Whether a driver can read a signal of a device, and if not, why."""
+    """Whether a driver can read a signal of a device. `reason` says why not."""
 
     available: bool
     reason: str = ""
@@ -21,8 +21,8 @@ class Capability:
 class Driver(Protocol):
     """A source of devices and samples. Not thread-safe: one sampler owns it, in one thread.
 
-    No method raises for a quantity that cannot be had: its sample is absent and `capabilities` says why. A device that
-    is lost raises `DeviceLost` from `read`, `drain` and `boundary`; a driver that is gone raises `GpuBackendError`.
+    No method raises for a quantity that is not available: its sample is absent, and `capabilities` gives the reason.
+    `read`, `drain` and `boundary` raise `DeviceLost` if the device is lost, and `GpuBackendError` if the driver is.
     """
 
     @property
@@ -32,7 +32,7 @@ class Driver(Protocol):
 
     @property
     def version(self) -> str:
-        """Version of the driver on the node, or an empty string."""
+        """Version of the GPU driver on the node, or an empty string."""
         ...
 
     def devices(self) -> Sequence[Device]:
@@ -40,7 +40,7 @@ class Driver(Protocol):
         ...
 
     def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
-        """Every signal of the catalogue, with whether it can be read and why not."""
+        """The capability of every signal of the catalogue."""
         ...
 
     def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
@@ -48,22 +48,22 @@ class Driver(Protocol):
         ...
 
     def drain(self, device: Device) -> Sequence[Sample]:
-        """Samples that the driver buffered since the last drain, oldest first. A drained signal is never in `read`."""
+        """Samples that the driver buffered since the last drain, oldest first. `read` never returns drained signals."""
         ...
 
     def boundary(self, device: Device) -> Sequence[Sample]:
-        """Close the GPM window that is open, open the next, and return the closed one's samples.
+        """Close the current GPM window, open the next, and return the samples of the closed one.
 
-        Nothing is returned if the window is younger than the driver's refresh period.
+        Returns nothing if the window is younger than the driver's refresh period.
         """
         ...
 
     def events(self) -> Sequence[Event]:
-        """What happened to devices since the last call."""
+        """Events of devices since the last call."""
         ...
 
     def processes(self, device: Device) -> Sequence[ProcessUse]:
-        """Who uses the device now."""
+        """The processes that use the device now."""
         ...
 
     def close(self) -> None:
@@ -72,12 +72,12 @@ class Driver(Protocol):
 
 
 def live_driver(driver: Driver) -> str:
-    """The name of the driver that reads the GPUs now: for the node's timeline, that of the process which keeps it."""
+    """The name of the driver that reads the GPUs now. For the node's timeline, the driver of its writer."""
     recorded: str = getattr(driver, "recorded_driver", "")
     return recorded if recorded and driver.name.startswith("node:") else driver.name
 
 
 def lag_s(driver: Driver | None) -> float:
-    """By how many seconds a driver's last samples come after the time that they are of, beyond NVML's own."""
-    found: float = getattr(driver, "lag_s", 0.0)
-    return found
+    """Seconds by which a driver delivers its samples later than NVML would."""
+    seconds: float = getattr(driver, "lag_s", 0.0)
+    return seconds

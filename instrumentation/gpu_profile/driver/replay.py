@@ -1,4 +1,4 @@
-"""A recording as a driver: what was sampled then happens again now."""
+"""A driver that plays a recording."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from gpu_profile.units import NS_PER_S
 
 
 class ReplayDriver(SilentDriver):
-    """Serves the samples (all of them from `drain`) and events of the recording in `directory` as they fall due.
+    """Serves the samples and events of the recording in `directory` when they are due. `drain` returns all samples.
 
-    Recorded time runs from the driver's start, `speed` times as fast as `clock`: the earliest sample (by its end) is
-    due at once. Time stamps are moved and squeezed to match, so that the samples seem to happen now; with `shift=False`
-    they stay as recorded. Values are never changed by `speed`. With `loop` the recording starts again after its end,
-    and counters go on from where they were. RecordingError if the recording cannot be read, UsageError for options that
-    exclude each other. What the recording has lost stands in `problems`.
+    Recorded time starts with the driver and runs `speed` times as fast as `clock`. The sample with the earliest end is
+    due immediately. Time stamps are shifted and scaled to match, so that the samples seem to happen now. With
+    `shift=False` they stay as recorded. `speed` never changes values. With `loop`, the recording starts again after its
+    end, and counters continue from their last values. `problems` lists the damage of the recording.
+
+    RecordingError if the recording cannot be read. UsageError for a speed that is not positive, or `loop` without
+    `shift`.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class ReplayDriver(SilentDriver):
         recording = read_recording(directory)
         self.name: Final = f"replay:{directory}"
         self.version: Final = recording.processes[0].driver_version if recording.processes else ""
-        #: The driver that the samples were first read through.
+        #: The driver that read the recorded samples.
         self.recorded_driver: Final = recording.processes[0].driver if recording.processes else ""
         self.problems: Final = recording.problems
         self._clock = clock
@@ -63,7 +65,7 @@ class ReplayDriver(SilentDriver):
         self._time = _Time(clock.now_ns(), origin, last, period, speed, shift)
 
     def devices(self) -> Sequence[Device]:
-        """The recorded devices, parents first. One whose description was lost is known by its UUID alone."""
+        """The recorded devices, parents first. A device without a recorded description has only its UUID."""
         return self._devices
 
     def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
@@ -73,7 +75,7 @@ class ReplayDriver(SilentDriver):
         return {row: Capability(True) if row in recorded else absent for row in SIGNALS}
 
     def drain(self, device: Device) -> Sequence[Sample]:
-        """The samples that have fallen due since the last call, in the order of their ends."""
+        """The samples that became due since the last call, in the order of their ends."""
         track = self._tracks.get(device.uuid)
         if track is None:
             return ()
@@ -88,14 +90,14 @@ class ReplayDriver(SilentDriver):
         ]
 
     def events(self) -> Sequence[Event]:
-        """The events that have fallen due since the last call, in order."""
+        """The events that became due since the last call, in order."""
         due = self._event_track.due(self._time, self._clock.now_ns())
         return [replace(self._events[at], t_ns=self._time.stamp(self._events[at].t_ns, lap)) for lap, at in due]
 
 
 @dataclass(frozen=True, slots=True)
 class _Time:
-    """Maps the clock to recorded time and back. `period` is the length of a lap in recorded ns, 0 if there is one."""
+    """Maps the clock to recorded time and back. `period`: the length of a lap in recorded ns, 0 without a loop."""
 
     start: int
     origin: int
@@ -105,7 +107,7 @@ class _Time:
     shift: bool
 
     def recorded(self, now: int) -> int:
-        """The moment of the recording that `now` stands for, counted on through all laps."""
+        """The recorded time at `now`. It keeps growing through all laps."""
         passed = now - self.start
         return self.origin + (passed if self.speed == 1 else int(passed * self.speed))
 
@@ -120,7 +122,7 @@ _NONE: Final = np.empty(0, dtype=np.int64)
 
 
 class _Track:
-    """The samples of one device in the order of their ends, and how far they have been served."""
+    """The samples of one device in the order of their ends, and the next one to serve."""
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class _Track:
         self.t_end = t_end
         self.t_start = t_start
         self.value = value
-        #: Which of `signals` each sample is of, and by how much each counter grows in a lap.
+        #: `row`: the index in `signals` of each sample. `growth`: the growth of each counter in a lap, else 0.
         self.row = row
         self.signals = signals
         self.growth = growth
@@ -142,7 +144,7 @@ class _Track:
         self._next = 0
 
     def due(self, time: _Time, now: int) -> Iterator[tuple[int, int]]:
-        """`(lap, position)` of what has fallen due since the last call."""
+        """`(lap, position)` of the samples that became due since the last call."""
         while len(self.t_end):
             limit = min(time.recorded(now) - self._lap * time.period, time.last)
             stop = int(np.searchsorted(self.t_end, limit, side="right"))
@@ -172,14 +174,14 @@ def _track(columns: Mapping[str, Columns]) -> _Track:
 
 
 def _usual_step(tracks: Sequence[_Track]) -> int:
-    """The median time between moments at which something was recorded: the pause before a loop starts again."""
+    """The median time in ns between recorded moments: the pause before a loop starts again."""
     steps = np.diff(np.unique(np.concatenate([track.t_end for track in tracks])))
     return max(1, int(np.median(steps))) if len(steps) else NS_PER_S
 
 
 def _devices(recording: Recording) -> tuple[Device, ...]:
-    known = {device.uuid: device for device in recording.devices}
+    devices = {device.uuid: device for device in recording.devices}
     for uuid in recording.samples:
         kind = DeviceKind.MIG if uuid.startswith("MIG-") else DeviceKind.GPU
-        known.setdefault(uuid, Device(uuid, kind=kind))
-    return tuple(sorted(known.values(), key=lambda device: device.kind is DeviceKind.MIG))
+        devices.setdefault(uuid, Device(uuid, kind=kind))
+    return tuple(sorted(devices.values(), key=lambda device: device.kind is DeviceKind.MIG))

@@ -1,4 +1,4 @@
-"""The fall-back where NVML cannot be loaded: `nvidia-smi`, one process for all devices."""
+"""The fallback if NVML cannot be loaded: `nvidia-smi`, one process for all devices."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.units import MIB, NS_PER_S
 
-#: Runs a command for at most so many seconds; raises what `subprocess.run` does.
+#: Runs a command for at most the given seconds. Raises the errors of `subprocess.run`.
 Run = Callable[[Sequence[str], float], "subprocess.CompletedProcess[str]"]
 
 _IDENTITY: Final = ("uuid", "index", "name", "pci.bus_id", "memory.total", "driver_version")
-#: Field of nvidia-smi -> row, and what one of the field's units is in the row's base unit.
+#: Field of nvidia-smi -> signal, and the factor from the field's unit to the signal's base unit.
 _FIELDS: Final[Mapping[str, tuple[Signal, float]]] = {
     "utilization.gpu": (rows.UTILIZATION, 0.01),
     "utilization.memory": (rows.MEMORY_CONTROLLER, 0.01),
@@ -34,19 +34,19 @@ _FIELDS: Final[Mapping[str, tuple[Signal, float]]] = {
     "clocks.mem": (rows.CLOCK_MEMORY, 1e6),
 }
 _UNKNOWN_FIELD: Final = re.compile(r'Field "([^"]*)" is not a valid field to query')
-#: At most 15 digits: exact in a float, and more than any field holds.
+#: At most 15 digits: exact in a float, and more than any field has.
 _NUMBER: Final = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 _UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")
 _LOST: Final = "GPU is lost"
 
-#: A table older than this is never served, whoever has not seen it yet.
+#: A table older than this is never served, not even to a device and tier that have not used it.
 _TABLE_AGE_NS: Final = NS_PER_S // 2
 _TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class SmiRow:
-    """One device of a table: its values in quanta, and the reason for each that is absent."""
+    """One device of a table: its values in quanta, and the reason for each absent value."""
 
     device: Device
     driver_version: str
@@ -55,14 +55,14 @@ class SmiRow:
 
     @property
     def lost(self) -> bool:
-        """Whether nvidia-smi says of some quantity that the GPU is lost."""
+        """Whether nvidia-smi prints "GPU is lost" for any quantity."""
         return _LOST in self.absent.values()
 
 
 def parse_table(text: str, fields: Sequence[str]) -> dict[str, SmiRow]:
-    """The devices in nvidia-smi's CSV (no header, no units), by UUID. GpuBackendError if it is not such a table.
+    """The devices in nvidia-smi's CSV (no header, no units), by UUID. GpuBackendError if `text` is no such table.
 
-    A device that has no UUID (it fell off the bus) is left out.
+    A device without a UUID has fallen off the bus and is left out.
     """
     table = {}
     for number, line in enumerate(text.split("\n"), start=1):
@@ -120,11 +120,11 @@ def _short(text: str) -> str:
 
 
 class SmiDriver(SilentDriver):
-    """Reads what `nvidia-smi` prints. GpuBackendError if it is missing, fails, or does not end within 10 s.
+    """Reads the output of `nvidia-smi`. GpuBackendError if it is missing, fails, or does not end within 10 s.
 
-    One process serves a whole tick: its table is used once for each device and tier, unless it is older than half a
-    second by then. Samples carry the time at which the process ended. MIG instances, sample buffers, GPM, events and
-    the processes on a device are not read: use NVML for those.
+    One process serves a whole tick: its table is used once for each device and tier, for up to half a second. Samples
+    have the time at which the process ended. MIG instances, sample buffers, GPM, events and the processes on a device
+    need NVML.
     """
 
     name: Final = "smi"
@@ -143,19 +143,20 @@ class SmiDriver(SilentDriver):
         return next((row.driver_version for row in self._table.values()), "")
 
     def devices(self) -> Sequence[Device]:
-        """The GPUs in the order of nvidia-smi, without those that fell off the bus."""
+        """The GPUs in the order of nvidia-smi, without lost ones."""
         if self._stale():
             self._refresh()
         return tuple(row.device for row in self._table.values() if not row.lost)
 
     def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
-        """What the latest table holds for the device, and nvidia-smi's word for what is absent."""
+        """The signals in the device's row of the latest table, and nvidia-smi's reasons for absent ones."""
         row = self._table.get(device.uuid)
-        absent = row.absent if row else dict.fromkeys((signal for signal, _ in _FIELDS.values()), "nvidia-smi lost it")
-        found = {signal: Capability(False, "not read from nvidia-smi; needs NVML") for signal in SIGNALS}
-        found.update((signal, Capability(True)) for signal, _ in _FIELDS.values())
-        found.update((signal, Capability(False, reason)) for signal, reason in absent.items())
-        return found
+        gone = "nvidia-smi no longer lists the device"
+        absent = row.absent if row else dict.fromkeys((signal for signal, _ in _FIELDS.values()), gone)
+        result = {signal: Capability(False, "not read from nvidia-smi; needs NVML") for signal in SIGNALS}
+        result.update((signal, Capability(True)) for signal, _ in _FIELDS.values())
+        result.update((signal, Capability(False, reason)) for signal, reason in absent.items())
+        return result
 
     def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
         """The device's signals of `tier`. DeviceLost if nvidia-smi no longer lists it or calls it lost."""
@@ -174,13 +175,13 @@ class SmiDriver(SilentDriver):
         return samples
 
     def _start(self, uuid: str, signal: Signal) -> int:
-        """Where the sample that ends with the table begins: a window mean never covers a moment twice."""
+        """The start of the sample that ends with the table. Window means of one signal never overlap."""
         end = self._taken_ns
         if signal.kind is not Kind.WINDOW_MEAN:
             return end
         before = self._ends.get((uuid, signal), 0)
         self._ends[uuid, signal] = end
-        # A clock that was set back starts afresh, as at the first reading.
+        # After the clock was set back, start as at the first reading.
         return max(before, end - signal.window_ns) if before <= end else end - signal.window_ns
 
     def _stale(self) -> bool:
@@ -193,7 +194,7 @@ class SmiDriver(SilentDriver):
             unknown = _UNKNOWN_FIELD.search(done.stdout + done.stderr)
             if unknown is None or unknown[1] not in self._fields or unknown[1] in _IDENTITY:
                 break
-            self._fields.remove(unknown[1])  # an older nvidia-smi; never asked again
+            self._fields.remove(unknown[1])  # an older nvidia-smi: leave the field out from now on
         if done.returncode:
             said = next((line.strip() for line in (done.stdout + "\n" + done.stderr).split("\n") if line.strip()), "")
             raise GpuBackendError(f"nvidia-smi failed (exit {done.returncode}): {said or 'it said nothing'}")
@@ -214,9 +215,9 @@ class SmiDriver(SilentDriver):
 
 
 class _Runner:
-    """`subprocess.run`, but a process that even SIGKILL does not end (a hung driver) is not waited for.
+    """Like `subprocess.run`, but does not wait for a process that survives SIGKILL because the driver hangs.
 
-    While such a process lives no other is started: they would pile up.
+    While such a process lives, none is started: processes would accumulate.
     """
 
     def __init__(self) -> None:

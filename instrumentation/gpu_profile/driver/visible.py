@@ -1,16 +1,16 @@
-"""Which devices CUDA shows to a process, and which device a user means by a number or a name.
+"""The devices that CUDA shows to a process, and the resolution of device names that users write.
 
-Pure: the environment comes in as a mapping. The rules and where they are from:
+Pure: the environment is a parameter. The rules and their sources:
 
-- CUDA Programming Guide, "CUDA Environment Variables": `CUDA_VISIBLE_DEVICES` lists indices, UUIDs or beginnings of
-  one that fit one GPU only, and ends at the first entry that is no device; `CUDA_DEVICE_ORDER`.
-- What the guide does not say is taken from PyTorch's parser (`torch.cuda._parse_visible_devices`), which its authors
-  compared with driver 525 (pytorch/pytorch#92315): the first entry decides between numbers, GPUs and MIG instances; a
-  number is what an entry begins with (`1gpu` is 1); an entry that comes twice leaves no device.
+- CUDA Programming Guide, "CUDA Environment Variables": `CUDA_VISIBLE_DEVICES` lists indices, UUIDs, or prefixes of
+  UUIDs that fit exactly one GPU. The list ends at the first entry that is no device. Also defines `CUDA_DEVICE_ORDER`.
+- PyTorch's parser, for details that the guide leaves open: `torch.cuda._parse_visible_devices`, which its authors
+  compared with driver 525 (pytorch/pytorch#92315). The first entry decides between numbers, GPUs and MIG instances. An
+  entry may begin with its number (`1gpu` is 1). A repeated entry leaves no device.
 - NVIDIA MIG User Guide, "CUDA Device Enumeration": a process sees one compute instance, the first, and no whole GPU
-  beside it; a GPU that is cut stands for its first instance. Newer drivers may relax that, says the guide.
-- Numbers on a node where only some GPUs are cut: whole GPUs come first, as DataDog's agent found (its
-  `pkg/gpu/cuda/env.go`). No document says so, so this is marked as assumed.
+  beside it. A GPU in MIG mode is replaced by its first instance. The guide says that newer drivers may relax that.
+- DataDog's agent (`pkg/gpu/cuda/env.go`), for numbers on a node where only some GPUs are in MIG mode: whole GPUs come
+  first. No document confirms it, so results are marked as assumed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ORDER: Final = "CUDA_DEVICE_ORDER"
 #: An error names at most this many devices.
 _MOST_NAMED: Final = 8
 
-#: Nine digits are more than any node has devices, and never too many for `int`.
+#: Nine digits exceed the number of devices of any node, and `int` always accepts them.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 _BUS: Final = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
 _BARE_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -50,16 +50,16 @@ _GUESSED_INSTANCE: Final = "the MIG instance is assumed, the first of its GPU; n
 
 
 class FrameworkDevice(Protocol):
-    """What `torch.device` has."""
+    """The attributes of `torch.device`."""
 
     @property
     def type(self) -> str:
-        """Such as `cuda`."""
+        """The kind of device, such as `cuda`."""
         ...
 
     @property
     def index(self) -> int | None:
-        """Its number among those that CUDA shows; None is the current one."""
+        """The CUDA ordinal; None means the current device."""
         ...
 
 
@@ -67,17 +67,18 @@ Spec: TypeAlias = "str | SupportsIndex | Device | FrameworkDevice | Iterable[Spe
 
 
 class Visible:
-    """What CUDA of a process with this environment sees of `devices` (all that the driver lists, in its order).
+    """The devices that CUDA shows to a process with this environment.
 
-    `instances` gives the GPU instance's and the compute instance's number of MIG instances by UUID, for the old form
-    `MIG-GPU-<uuid>/<gi>/<ci>`; without it that form is sure only where the GPU has one instance.
+    `devices`: all devices that the driver lists, in its order. `instances`: UUID of a MIG instance -> (GPU instance id,
+    compute instance id), for the old form `MIG-GPU-<uuid>/<gi>/<ci>`. Without it, that form is unambiguous only if the
+    GPU has a single instance.
     """
 
-    #: What CUDA sees, in its order: a device's place is its ordinal.
+    #: The devices that CUDA shows, in its order: the index of a device is its ordinal.
     devices: Sequence[Device]
-    #: Why that may be wrong, in words; empty where the rules leave no doubt.
+    #: Why `devices` may be wrong, in words; empty if the rules leave no doubt.
     assumed: str
-    #: Why CUDA does not see every device, in words; empty where it does.
+    #: Why CUDA does not show every device, in words; empty if it does.
     reason: str
 
     def __init__(
@@ -87,40 +88,40 @@ class Visible:
         *,
         instances: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
-        self._known = tuple(devices)
+        self._listed = tuple(devices)
         uuids = {device.uuid for device in devices}
-        # An instance whose GPU is not listed stands for itself.
+        # An instance without its GPU in the list is treated as a GPU.
         self._gpus = [one for one in devices if one.kind is not DeviceKind.MIG or one.parent not in uuids]
         self._instances = dict(instances or {})
         self._pci_order = environ.get(ORDER) == "PCI_BUS_ID"
         self.assumed = self.reason = ""
         value = environ.get(VARIABLE)
-        self.devices = tuple(self._all() if value is None else self._listed(value))
+        self.devices = tuple(self._default() if value is None else self._selected(value))
 
     def resolve(self, spec: Spec, *, current: int | None = None) -> list[Device]:
-        """The devices that `spec` names, in its order, each once. UsageError in one line if it does not name any.
+        """The devices that `spec` names, in its order, each once. UsageError in one line if it names none.
 
-        A number, `"1"`, `"cuda:1"` or `torch.device("cuda", 1)` is an ordinal of this process; `"cuda"` is the ordinal
-        `current` (0 if that is None). UUIDs (or beginnings of one), `"nvml:N"` (NVML's index), `"nvml:N:I"` (the I-th
-        MIG instance of that GPU, from 0) and PCI bus ids name any device of the node, whether CUDA shows it or not.
-        `"all"` is all that CUDA shows. Names can be joined by commas or stand in a list.
+        A number, `"1"`, `"cuda:1"` or `torch.device("cuda", 1)` is an ordinal of this process. `"cuda"` is the ordinal
+        `current`, or 0 if that is None. `"all"` names all devices that CUDA shows. Names can be in a list, or in one
+        string with commas. Other names can refer to any device of the node, whether CUDA shows it or not: a UUID or its
+        prefix, `"nvml:N"` (NVML's index), `"nvml:N:I"` (MIG instance I of that GPU, from 0), a PCI bus id.
         """
-        found = self._resolve(spec, current)
-        if not found:
+        devices = self._resolve(spec, current)
+        if not devices:
             raise UsageError(f"no device is named: {_FORMS}")
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(devices))
 
     def defaults(
         self, process_uses: Sequence[str] = (), current: int | None = None, local_rank: int | None = None
     ) -> tuple[list[Device], str]:
-        """The devices of a process that names none, and how they are known, in words.
+        """The devices of a process that names none, and the evidence for them, in words.
 
-        The best evidence first: `process_uses` are UUIDs of devices on which the driver lists this process, `current`
-        is the ordinal that a loaded framework calls current, `local_rank` is what the launcher says (torchrun's
-        convention: the n-th process of a node uses device n). Else ordinal 0, as CUDA has it. No device, and the
-        reason, where CUDA sees none. What does not exist among the devices is passed over.
+        The evidence in order of preference: `process_uses`, the UUIDs of devices on which the driver lists this
+        process; `current`, the current ordinal of a loaded framework; `local_rank` from the launcher (torchrun's
+        convention: process n of a node uses device n); else ordinal 0, which is CUDA's default. Devices that do not
+        exist are ignored. If CUDA shows no device, the result is empty, with the reason.
         """
-        used = [device for device in (*self.devices, *self._known) if device.uuid in process_uses]
+        used = [device for device in (*self.devices, *self._listed) if device.uuid in process_uses]
         cut = {device.parent for device in used}
         used = [device for device in dict.fromkeys(used) if device.uuid not in cut]
         if used:
@@ -134,19 +135,19 @@ class Visible:
             return [self.devices[local_rank]], f"assumed from the local rank, {local_rank}{doubt}"
         return [self.devices[0]], f"CUDA's device 0{doubt}"
 
-    # ------------------------------------------------------------------ what CUDA sees
+    # ------------------------------------------------------------------ the devices that CUDA shows
 
-    def _all(self) -> list[Device]:
-        """What CUDA sees without the variable."""
+    def _default(self) -> list[Device]:
+        """The devices that CUDA shows without the variable."""
         cut = [gpu for gpu in self._gpus if self._head(gpu).kind is DeviceKind.MIG]
         ordered, self.assumed = self._ordered(cut or self._gpus)
         if cut and (len(self._gpus) > 1 or len(self._slices(cut[0])) > 1):
             self.reason = _ONE_INSTANCE
         return [self._head(gpu) for gpu in ordered[: 1 if cut else None]]
 
-    def _listed(self, value: str) -> list[Device]:
-        """What the variable leaves, as CUDA reads it."""
-        said = f"{VARIABLE}={value!r}"
+    def _selected(self, value: str) -> list[Device]:
+        """The devices that CUDA shows with this value of the variable."""
+        setting = f"{VARIABLE}={value!r}"
         prefix = next((prefix for prefix in ("GPU-", "MIG-") if value.startswith(prefix)), "")
         names: list[str] = []
         stop: str | None = None
@@ -157,24 +158,24 @@ class Visible:
                 break
             names.append(name)
         numbered, doubt = self._numbered()
-        found: list[Device] = []
+        entries: list[Device] = []
         for name in names:
             device = self._entry(prefix, name, numbered)
             if device is None:
                 stop = name
                 break
-            found.append(device)
-        if len(set(names)) < len(names) or len(set(found)) < len(found):
-            self.reason = f"{said} names a device twice, so that CUDA shows none"
+            entries.append(device)
+        if len(set(names)) < len(names) or len(set(entries)) < len(entries):
+            self.reason = f"{setting} names a device twice, so that CUDA shows none"
             return []
-        if found and not prefix:
+        if entries and not prefix:
             self.assumed = doubt
-        elif found and not found[0].uuid.startswith(names[0]) and len(self._old_form(names[0])) > 1:
+        elif entries and not entries[0].uuid.startswith(names[0]) and len(self._old_form(names[0])) > 1:
             self.assumed = _GUESSED_INSTANCE
-        self.reason = f"{VARIABLE} is empty" if not value.strip() else said
+        self.reason = f"{VARIABLE} is empty" if not value.strip() else setting
         if value.strip() and stop is not None:
             self.reason += f": CUDA stops at {stop!r}, which is no device here"
-        heads = [self._head(device) for device in found]
+        heads = [self._head(device) for device in entries]
         instances = [device for device in heads if device.kind is DeviceKind.MIG]
         if instances and len(heads) > 1:
             self.reason += f": {_ONE_INSTANCE}"
@@ -184,27 +185,27 @@ class Visible:
         if not prefix:
             return numbered[int(name)] if int(name) < len(numbered) else None
         kind = DeviceKind.MIG if prefix == "MIG-" else DeviceKind.GPU
-        fits = [device for device in self._known if device.kind is kind and device.uuid.startswith(name)]
+        fits = [device for device in self._listed if device.kind is kind and device.uuid.startswith(name)]
         return _only(fits) or next(iter(self._old_form(name)), None)
 
     def _numbered(self) -> tuple[list[Device], str]:
-        """GPUs in the order of the numbers that they have in the variable, and why that may be wrong."""
+        """GPUs in the order of their numbers in the variable, and why it may be wrong."""
         ordered, doubt = self._ordered(self._gpus)
         whole = [gpu for gpu in ordered if self._head(gpu).kind is not DeviceKind.MIG]
         cut = [gpu for gpu in ordered if gpu not in whole]
         return whole + cut, "; ".join(filter(None, (doubt, _GUESSED_NUMBERS if whole and cut else "")))
 
     def _ordered(self, gpus: Sequence[Device]) -> tuple[list[Device], str]:
-        """GPUs in CUDA's order, and why that may be wrong. GPUs of one model are in the order of their buses always."""
+        """GPUs in CUDA's order, and why it may be wrong. GPUs of one model are always in the order of their buses."""
         buses = {gpu.uuid: _bus(gpu.pci_bus_id) for gpu in gpus}
-        # Where a bus is not known: NVML lists GPUs in the order of their buses.
+        # If a bus is unknown, keep NVML's order, which is that of the buses.
         ordered = list(gpus) if None in buses.values() else sorted(gpus, key=lambda gpu: buses[gpu.uuid] or ())
         if self._pci_order or len({gpu.name for gpu in gpus}) < 2:
             return ordered, ""
         return sorted(ordered, key=lambda gpu: -(gpu.memory_bytes or 0)), _GUESSED_ORDER
 
     def _old_form(self, name: str) -> list[Device]:
-        """The instances that `MIG-GPU-<uuid>/<gi>/<ci>` can mean: several if their numbers are not known."""
+        """The instances that `MIG-GPU-<uuid>/<gi>/<ci>` may refer to: several if their ids are unknown."""
         match = _OLD_MIG.fullmatch(name)
         gpu = _only(gpu for gpu in self._gpus if gpu.uuid.startswith(match[1])) if match else None
         if match is None or gpu is None:
@@ -213,13 +214,13 @@ class Visible:
         return [one for one in self._slices(gpu) if self._instances.get(one.uuid, wanted) == wanted]
 
     def _slices(self, gpu: Device) -> list[Device]:
-        return [device for device in self._known if device.parent == gpu.uuid]
+        return [device for device in self._listed if device.parent == gpu.uuid]
 
     def _head(self, device: Device) -> Device:
-        """What CUDA shows for a device: for a GPU that is cut, its first instance."""
+        """The device that CUDA shows for this one: the first instance of a GPU in MIG mode, else the device itself."""
         return next(iter(self._slices(device)), device)
 
-    # ------------------------------------------------------------------ what a user means
+    # ------------------------------------------------------------------ the names that users write
 
     def _resolve(self, spec: Spec, current: int | None) -> list[Device]:
         if isinstance(spec, Device):
@@ -234,7 +235,7 @@ class Visible:
             number = getattr(spec, "index", None)
             name = kind if number is None else f"{kind}:{number}"
             if kind != "cuda":
-                raise UsageError(f"device {name!r}: not a GPU of CUDA; {self._there()}")
+                raise UsageError(f"device {name!r}: not a GPU of CUDA; {self._shown()}")
             return self._by_name(name, current)
         if isinstance(spec, Iterable) and not isinstance(spec, (bytes, Mapping)):
             return [device for each in spec for device in self._resolve(each, current)]
@@ -243,7 +244,7 @@ class Visible:
     def _by_name(self, name: str, current: int | None) -> list[Device]:
         if name == "all":
             if not self.devices:
-                raise UsageError(f"device 'all': {self._there()}")
+                raise UsageError(f"device 'all': {self._shown()}")
             return list(self.devices)
         if name == "cuda":
             return [self._by_ordinal(current or 0, repr(name))]
@@ -264,7 +265,7 @@ class Visible:
     def _by_ordinal(self, number: int, name: str) -> Device:
         if 0 <= number < len(self.devices):
             return self.devices[number]
-        raise UsageError(f"device {name}: {self._there()}")
+        raise UsageError(f"device {name}: {self._shown()}")
 
     def _physical(self, name: str, number: int, instance: str | None) -> Device:
         gpu = next((gpu for gpu in self._gpus if gpu.index == number), None)
@@ -280,17 +281,17 @@ class Visible:
 
     def _by_uuid(self, text: str, name: str) -> list[Device]:
         low = text.lower()
-        exact = [device for device in self._known if low in (device.uuid.lower(), device.uuid[4:].lower())]
-        found = exact or [device for device in self._known if device.uuid.lower().startswith(low)]
-        if not found and (found := self._old_form(text)) and len(found) > 1:
-            raise UsageError(f"device {name!r}: {_GUESSED_INSTANCE.split('; ')[1]}; {_named(d.uuid for d in found)}")
-        if len(found) == 1:
-            return found
-        what = "several devices begin so, give more of it" if found else "no device has this UUID"
-        raise UsageError(f"device {name!r}: {what}; {_named(device.uuid for device in found or self._known)}")
+        exact = [device for device in self._listed if low in (device.uuid.lower(), device.uuid[4:].lower())]
+        matches = exact or [device for device in self._listed if device.uuid.lower().startswith(low)]
+        if not matches and (matches := self._old_form(text)) and len(matches) > 1:
+            raise UsageError(f"device {name!r}: {_GUESSED_INSTANCE.split('; ')[1]}; {_named(d.uuid for d in matches)}")
+        if len(matches) == 1:
+            return matches
+        problem = "several devices begin so, give more of it" if matches else "no device has this UUID"
+        raise UsageError(f"device {name!r}: {problem}; {_named(device.uuid for device in matches or self._listed)}")
 
-    def _there(self) -> str:
-        """What CUDA sees, and why not more."""
+    def _shown(self) -> str:
+        """The ordinals that CUDA shows, and why there are no others, in words."""
         if not self.devices:
             return self._none()
         seen = "0" if len(self.devices) == 1 else f"0 to {len(self.devices) - 1}"
@@ -298,21 +299,21 @@ class Visible:
         return f"CUDA shows this process {_count(len(self.devices), 'device')}, {seen}{because}"
 
     def _none(self) -> str:
-        if not self._known:
+        if not self._listed:
             return "the driver lists no GPU"
-        return f"CUDA shows this process no device: {self.reason}; {_named(device.uuid for device in self._known)}"
+        return f"CUDA shows this process no device: {self.reason}; {_named(device.uuid for device in self._listed)}"
 
 
 def _number(entry: str) -> str:
-    """The number that the entry begins with, in one spelling; empty if there is none or it is negative."""
+    """The number at the start of the entry, as decimal digits; empty if there is none or it is negative."""
     match = _NUMBER.match(entry.strip())
     number = -1 if match is None else int(match[0])
     return "" if number < 0 else str(number)
 
 
 def _only(devices: Iterable[Device]) -> Device | None:
-    found = list(devices)
-    return found[0] if len(found) == 1 else None
+    candidates = list(devices)
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _bus(text: str) -> tuple[int, ...] | None:

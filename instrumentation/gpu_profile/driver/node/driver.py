@@ -1,4 +1,4 @@
-"""The driver `node[:DIR]`: the samples that one process of this node has read, with no call of NVML."""
+"""The driver `node[:DIR]`: serves the samples that another process of this node reads, without calling NVML."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from gpu_profile.driver.protocol import Capability
 from gpu_profile.errors import DeviceLost, GpuBackendError
 from gpu_profile.units import NS_PER_S
 
-#: A table that was not touched for so long has no writer any more; nor has a device that had no row for so long, or for
-#: so many of its intervals.
+#: A table that was not touched for this long has lost its writer. A device without a new row for this long, or for
+#: `STALE_INTERVALS` of its intervals if that is longer, counts as lost.
 STALE_S: Final = 4.0
 STALE_INTERVALS: Final = 5
-#: Rows are fetched so often at most: to wake up for each costs more than to read several at once. A span waits for its
-#: samples for 1 s, and a sample comes up to 0.25 s after the time that it is of.
+#: The shortest time between two reads of rows: waking up for each row costs more than reading several at once. A span
+#: waits 1 s for its samples, and a sample arrives up to 0.25 s after its end.
 BATCH_S: Final = 0.7
-#: By so much the last samples come after the time that they are of: an exporter fetches what the driver buffers once a
-#: second. Who ends waits for them.
+#: The delay of the newest samples: the exporter drains the driver's buffers once a second. A process that ends waits
+#: this long for its last samples.
 LAG_S: Final = 1.2
 _LONGEST_LAG_S: Final = 3.0
 _AVAILABLE: Final = Capability(available=True)
 
 
 class NodeDriver(SilentDriver):
-    """Serves the samples of the timeline in `directory` that are read after it was opened.
+    """Serves the samples that are written to the timeline in `directory` after it was opened.
 
-    A device whose writer says that it is lost, or whose samples stop, raises DeviceLost; GpuBackendError where there is
-    no timeline, nobody keeps it any more, or its writer has no driver. Signals of other `groups` are left out.
+    DeviceLost for a device that the writer reports as lost, or without new samples. GpuBackendError if there is no
+    timeline, its writer is gone, or its writer has no driver. Signals of other `groups` are left out.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class NodeDriver(SilentDriver):
         self._device_files = files
         self._file = TableFile(directory)
         self._readers: dict[str, dict[str, RingReader]] = {}
-        #: Files that are none of ours, and those that could not be opened, which are tried again; and why.
+        #: Reasons by file: files with a wrong content, and files that could not be opened, which is tried again.
         self._refused: dict[str, str] = {}
         self._unopened: dict[str, str] = {}
         self._capabilities: dict[str, tuple[NodeDevice, Mapping[Signal, Capability]]] = {}
@@ -62,12 +62,12 @@ class NodeDriver(SilentDriver):
         self._event_ns = clock.now_ns()
         table = self._table()
         self.version: Final = table.driver_version
-        #: The driver that the samples are read through.
+        #: The driver with which the writer reads the samples.
         self.recorded_driver: Final = table.driver
         self.interval_s: Final = table.interval_s
         self.batch_s: Final = max(BATCH_S, table.interval_s)
         self.lag_s: Final = min(LAG_S + table.interval_s, _LONGEST_LAG_S)
-        #: Whether another driver should go on: asked now and then by whoever may change over.
+        #: Returns True if another driver should take over. The sampler calls it from time to time.
         self.superseded: Callable[[], bool] | None = None
 
     def _table(self) -> TimelineTable:
@@ -84,19 +84,21 @@ class NodeDriver(SilentDriver):
         return table
 
     def devices(self) -> Sequence[Device]:
-        """The devices of the table that this process's `/dev` shows; all of them where it shows none."""
+        """The devices of the table that this process's `/dev` shows, or all of them if it shows none."""
         return [one.device for one in visible(self._table().devices, device_files(self._device_files))]
 
     @property
     def covers(self) -> bool:
-        """Whether the table has every GPU that this process's `/dev` shows, and any at all, each with new samples."""
+        """Whether the table has at least one GPU and every GPU that `/dev` shows, each with new samples."""
         whole = [one for one in self._table().devices if one.up and one.device.parent is None]
-        known = {one.device.minor for one in whole if self._is_fresh(self._newest_ns(one))}
-        return bool(known) and device_files(self._device_files) <= known
+        fresh = {one.device.minor for one in whole if self._is_fresh(self._newest_ns(one))}
+        return bool(fresh) and device_files(self._device_files) <= fresh
 
     def starves(self) -> bool:
-        """Whether a device of this process is up, as the table says, and has no new samples that can be read. False
-        where there is no timeline: then reading fails."""
+        """Whether a device of this process is up by the table, but has no new readable samples.
+
+        False if there is no timeline: reading raises in that case.
+        """
         try:
             up = [one for one in visible(self._table().devices, device_files(self._device_files)) if one.up]
         except GpuBackendError:
@@ -104,41 +106,41 @@ class NodeDriver(SilentDriver):
         return any(not self._is_fresh(self._newest_ns(one)) for one in up)
 
     def capabilities(self, device: Device) -> Mapping[Signal, Capability]:
-        """The signals that the device's newest file has; why others are absent, as its writer says."""
-        one = self._known(device)
-        held = self._capabilities.get(device.uuid)
-        if held is not None and held[0] is one:
-            return held[1]
-        readers = self._opened(one)
+        """The signals in the device's newest file, and the writer's reasons for absent ones."""
+        one = self._row(device)
+        cached = self._capabilities.get(device.uuid)
+        if cached is not None and cached[0] is one:
+            return cached[1]
+        readers = self._open_readers(one)
         newest = readers.get(one.files[0]) if one.files else None
-        # Before its first sample a device has no file: its writer lists all that it cannot read.
-        here = newest.signals if newest is not None else self._listed(one)
+        # Before its first sample a device has no file, but the table lists the signals that the writer cannot read.
+        here = newest.signals if newest is not None else self._expected(one)
         unread = self._refused | self._unopened
         refused = next((unread[name] for name in one.files if name in unread), "")
-        found = {
+        capabilities = {
             signal: _AVAILABLE
             if signal in here
             else Capability(False, one.absent.get(signal.key) or refused or "not in the node's timeline")
             for signal in SIGNALS
         }
         if newest is not None:
-            self._capabilities[device.uuid] = one, found
-        return found
+            self._capabilities[device.uuid] = one, capabilities
+        return capabilities
 
     def read(self, device: Device, tier: Tier) -> Sequence[Sample]:
-        """With `FAST`, all that is new in the device's files, of every tier: they are read together."""
+        """With `FAST`, the new samples of every tier, because they are read together. Nothing with other tiers."""
         if tier is not Tier.FAST:
             return ()
         try:
-            one = self._known(device)
+            one = self._row(device)
         except GpuBackendError:
-            # What was written before the end comes first.
+            # Serve the samples that were written before the timeline ended.
             if samples := self._read(self._readers.get(device.uuid, {})):
                 return samples
             raise
         if not one.up:
             raise DeviceLost(one.reason or "lost")
-        samples = self._read(self._opened(one))
+        samples = self._read(self._open_readers(one))
         self._check_fresh(one)
         return samples
 
@@ -152,15 +154,15 @@ class NodeDriver(SilentDriver):
         return samples
 
     def events(self) -> Sequence[Event]:
-        """What has happened since the driver was opened and was not told before."""
+        """The events since the driver was opened, each once."""
         since = self._event_ns
-        found = [event for event in self._table().events if event.t_ns > since]
-        self._event_ns = max((event.t_ns for event in found), default=since)
-        return found
+        events = [event for event in self._table().events if event.t_ns > since]
+        self._event_ns = max((event.t_ns for event in events), default=since)
+        return events
 
     def processes(self, device: Device) -> Sequence[ProcessUse]:
-        """Who uses the device, as its writer was told; nobody where the writer numbers processes otherwise."""
-        uses = self._known(device).processes
+        """The processes on the device, as read by the writer. Empty if its PID namespace is not this process's."""
+        uses = self._row(device).processes
         return uses if uses and self._table().pid_namespace == pid_namespace() else ()
 
     def close(self) -> None:
@@ -172,14 +174,14 @@ class NodeDriver(SilentDriver):
 
     # ------------------------------------------------------------------
 
-    def _known(self, device: Device) -> NodeDevice:
+    def _row(self, device: Device) -> NodeDevice:
         for one in self._table().devices:
             if one.device.uuid == device.uuid:
                 return one
         raise DeviceLost(f"{device.uuid} is not in the timeline in {self.directory}")
 
-    def _opened(self, one: NodeDevice) -> Mapping[str, RingReader]:
-        """The device's files, those that are new opened, those that are not listed any more closed."""
+    def _open_readers(self, one: NodeDevice) -> Mapping[str, RingReader]:
+        """Readers of the device's files. Opens new files, and closes files that the table no longer lists."""
         readers = self._readers.setdefault(one.device.uuid, {})
         if list(readers) == [name for name in one.files if name not in self._refused]:
             return readers
@@ -202,21 +204,21 @@ class NodeDriver(SilentDriver):
                 self._refused[name] = f"{name}: of another device"
                 continue
             if reader.created_ns <= self._opened_ns:
-                reader.skip()  # what was begun later is all new
+                reader.skip()  # all rows of a later file are new
             readers[name] = reader
         ordered = {name: readers[name] for name in one.files if name in readers}
         self._readers[one.device.uuid] = ordered
         return ordered
 
-    def _listed(self, one: NodeDevice) -> Collection[Signal]:
-        """What a device without a file yet should have; nothing where it has one that cannot be read."""
+    def _expected(self, one: NodeDevice) -> Collection[Signal]:
+        """The signals that a device without a file should have later. Empty if it has a file, which is unreadable."""
         return [] if one.files else [row for row in SIGNALS if row.key not in one.absent and self._wants(row)]
 
     def _wants(self, signal: Signal) -> bool:
         return signal.group in self._groups
 
     def _newest_ns(self, one: NodeDevice) -> int:
-        return max((reader.newest_ns or 0 for reader in self._opened(one).values()), default=0)
+        return max((reader.newest_ns or 0 for reader in self._open_readers(one).values()), default=0)
 
     def _is_fresh(self, newest_ns: int) -> bool:
         limit_s = max(STALE_S, STALE_INTERVALS * self.interval_s)

@@ -1,4 +1,4 @@
-"""The rows that are new in a file of the node's timeline since it was read before."""
+"""Reads the new rows of a file of the node's timeline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_profile.catalogue import Signal
 from gpu_profile.catalogue.samples import Sample
 from gpu_profile.driver.node.layout import LONGEST_HEAD, NO_COUNT, NO_VALUE, LayoutError, RowRing, read_head
 
-#: Rows that are read at once: a few where few are new, as nearly always.
+#: Rows of one system call: at first a few, because nearly always few are new, then many.
 _FEW: Final = 24
 _MANY: Final = 512
 _SEQUENCE: Final = struct.Struct("<Q")
@@ -21,13 +21,13 @@ _plain: Final[Callable[[type[Sample], tuple[Signal, int, int, int]], Sample]] = 
 
 
 class RingReader:
-    """A file, opened for reading. LayoutError if it is none of ours, OSError if it cannot be opened.
+    """A file, opened for reading. LayoutError if its content is invalid, OSError if it cannot be opened.
 
-    `wants` says which signals are given. Everything that is there is new at first.
+    `wants`: the filter of signals. The first `read` returns all samples of the file, unless `skip` was called.
     """
 
     def __init__(self, path: Path, *, wants: Callable[[Signal], bool] = lambda _: True) -> None:
-        # Whoever may write to the directory could put a pipe there, which blocks who opens it.
+        # Another user of the directory could put a pipe there. O_NONBLOCK keeps the open from blocking.
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             status = os.fstat(self._fd)
@@ -44,14 +44,14 @@ class RingReader:
         self.signals = frozenset(signal for stream in self._streams for signal in stream.signals)
 
     def read(self) -> list[Sample]:
-        """The samples that are new, stream by stream; in each the oldest first. OSError if the file cannot be read."""
+        """The new samples, stream by stream, each with the oldest first. OSError if the file cannot be read."""
         samples: list[Sample] = []
         for stream in self._streams:
             stream.read_into(samples)
         return samples
 
     def skip(self) -> None:
-        """Of what is there already, only the newest row of each stream is new."""
+        """Skip the rows from before the file was opened, except the newest of each stream."""
         for stream in self._streams:
             stream.skip()
 
@@ -62,7 +62,7 @@ class RingReader:
 
     @property
     def newest_ns(self) -> int | None:
-        """The end of the newest row that was there at first, or was read since; None before there is one."""
+        """The end of the newest row that existed at the start or was read since; None without rows."""
         return max((stream.newest_ns for stream in self._streams if stream.newest_ns), default=None)
 
     def close(self) -> None:
@@ -73,14 +73,14 @@ class RingReader:
 
 
 class _Cursor:
-    """How far one stream has been read."""
+    """The position of the reader in one stream."""
 
     def __init__(self, fd: int, stream: RowRing, generation: int, wants: Callable[[Signal], bool]) -> None:
         self._fd, self._stream, self._generation = fd, stream, generation
         self.lost = 0
-        #: A row that was not valid though a later one was: it is looked at once more before it counts as lost.
+        #: The number of an invalid row before a valid one. It is read once more before it counts as lost.
         self._doubtful = 0
-        #: Where cells lie in a row: of counters and instants, each with what stands for no sample, and of window means.
+        #: Indices of cells in a row: of counters and instants, with their marks of an absent sample; of window means.
         self._readings: list[tuple[int, Signal, int]] = []
         self._windows: list[tuple[int, Signal]] = []
         at = 2
@@ -99,39 +99,39 @@ class _Cursor:
         self._next = max(1, newest - stream.slots + 2)
 
     def skip(self) -> None:
-        """Go on from the row that was the newest when the file was opened."""
+        """Continue with the row that was the newest when the file was opened."""
         self._next = max(self._next, self._first_newest)
 
     def read_into(self, samples: list[Sample]) -> None:
-        """Append the samples of the rows that are new."""
+        """Append the samples of the new rows."""
         count = _FEW
         while self._read_some(samples, count):
             count = _MANY
 
     def _read_some(self, samples: list[Sample], count: int) -> bool:
-        """Read so many rows at the most; whether there may be more."""
+        """Read at most `count` rows. True if there may be more."""
         stream, number = self._stream, self._next
         slot = (number - 1) % stream.slots
         count = min(count, stream.slots - slot)
         size = stream.row.size
         data = memoryview(os.pread(self._fd, count * size, stream.offset + slot * size))
-        if len(data) < size:  # somebody has cut the file off
+        if len(data) < size:  # the file was truncated
             return False
         for at in range(0, len(data) - size + 1, size):
-            (found,) = _SEQUENCE.unpack_from(data, at)
-            if found == number:
+            (sequence,) = _SEQUENCE.unpack_from(data, at)
+            if sequence == number:
                 row = self._row(data, at)
                 if row is not None:
                     self._take(row, samples)
                     number += 1
                     continue
-            if found > number and (found - number) % stream.slots == 0 and self._row(data, at) is not None:
-                # The writer has come round. It may overwrite the oldest row next.
+            if sequence > number and (sequence - number) % stream.slots == 0 and self._row(data, at) is not None:
+                # The writer has overtaken this reader. It may overwrite the oldest row next, so start after it.
                 oldest = max(number + 1, self._newest() - stream.slots + 2)
                 self.lost += oldest - number
                 self._next = oldest
                 return True
-            expected = found in (0, number - stream.slots)  # not written yet in this lap
+            expected = sequence in (0, number - stream.slots)  # not yet written in this lap
             if not self._later(data, at + size, number + 1) and (expected or self._newest() <= number):
                 self._next, self._doubtful = number, 0
                 return False
@@ -140,12 +140,12 @@ class _Cursor:
                 return False
             self.lost += 1
             number += 1
-            self._doubtful = number  # and as long as it is followed by one that is valid, so is the next
+            self._doubtful = number  # the next row is lost too if it is invalid before a valid one
         self._next = number
         return True
 
     def _later(self, data: memoryview, at: int, number: int) -> bool:
-        """Whether one of the rows from `at` on is valid, the first of which should be this one."""
+        """Whether any of the rows from `at` on is valid. The first should have this number."""
         size = self._stream.row.size
         for place, expected in zip(range(at, len(data) - size + 1, size), range(number, number + _FEW), strict=False):
             if _SEQUENCE.unpack_from(data, place)[0] == expected and self._row(data, place) is not None:
@@ -153,7 +153,7 @@ class _Cursor:
         return False
 
     def _row(self, data: memoryview, at: int) -> tuple[int, ...] | None:
-        """The row at `at` if it is valid."""
+        """The row at `at`; None if it is invalid."""
         stream = self._stream
         row = stream.row.unpack_from(data, at)
         return row if row[-1] == stream.check(data[at : at + stream.body.size], self._generation) else None
@@ -182,14 +182,14 @@ class _Cursor:
             samples[first:] = samples[first:][::-1]
 
     def _end_of(self, number: int) -> int:
-        """When a row's samples end; 0 if it is not valid any more."""
+        """The moment at which a row's samples end; 0 if the row is no longer valid."""
         stream, size = self._stream, self._stream.row.size
         data = os.pread(self._fd, size, stream.offset + (number - 1) % stream.slots * size)
         row = self._row(memoryview(data), 0) if len(data) == size else None
         return row[1] if row is not None else 0
 
     def _newest(self) -> int:
-        """The highest sequence number of a valid row; 0 if there is none."""
+        """The highest sequence number of a valid row; 0 without one."""
         stream = self._stream
         size = stream.row.size
         numbers: list[tuple[int, int]] = []

@@ -1,7 +1,7 @@
-"""`table.json`: the devices of the node's timeline, their files, and what cannot be said in samples.
+"""`table.json`: the devices of the node's timeline, their files, events, processes and holders.
 
-It is replaced as a whole, by `rename`, so that a reader never sees half of it. Keys that a reader does not know are
-skipped; of a device that it cannot understand it knows nothing.
+The writer replaces the whole file with `rename`, so that readers never see a part of it. Readers ignore unknown keys. A
+table with an invalid device is refused as a whole.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from gpu_profile.errors import GpuBackendError
 
 NAME: Final = "table.json"
 VERSION: Final = 2
-#: Where the timeline is, unless told otherwise.
+#: The default directory of the timeline.
 DIRECTORY: Final = Path("/run/gpu-profile")
-#: The variable that names another directory.
+#: The environment variable with another directory.
 VARIABLE: Final = "GPU_PROFILE_TIMELINE"
-#: A table is no longer than this: 64 GPUs with 7 instances each have less than 1 MB.
+#: The most bytes of a table: 64 GPUs with 7 instances each need less than 1 MB.
 _LONGEST: Final = 1 << 24
-#: A table is padded by one space for each step of its time, and by none after so many.
+#: A table is padded with one space per step of its time, modulo `_STEPS`, so that each new table has another size.
 _STEP_NS: Final = 1_000_000
 _STEPS: Final = 4093
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDevice:
-    """A device as its reader last described it.
+    """The latest description of a device.
 
-    `files` are the names of its files, the newest first. `absent` says why a signal is not read, by its key.
-    `processes` is None where nobody asks who uses devices. `holders` are its pods and containers, by OpenTelemetry's
-    attributes, as far as they are known.
+    `files`: the names of its files, the newest first. `absent`: key of a signal -> why it is not read. `processes`:
+    None if the writer does not list processes. `holders`: the known pods and containers that use the device, as
+    OpenTelemetry's attributes.
     """
 
     device: Device
@@ -53,8 +53,8 @@ class NodeDevice:
 class TimelineTable:
     """The content of a table.
 
-    Fast signals are read every `interval_s` through `driver`, and kept for `retention_s`. `problem` says why there is
-    no driver, if so. `ended`: the exporter has stopped. `pid_namespace` is the namespace of the process ids.
+    The writer reads fast signals every `interval_s` with `driver`, and keeps samples for `retention_s`. `problem`: why
+    there is no driver, or empty. `ended`: the writer has stopped. `pid_namespace`: the namespace of the process ids.
     """
 
     interval_s: float
@@ -70,7 +70,7 @@ class TimelineTable:
     @property
     def text(self) -> str:
         """As JSON."""
-        told = {
+        content = {
             "version": VERSION,
             "interval_s": self.interval_s,
             "retention_s": self.retention_s,
@@ -82,7 +82,7 @@ class TimelineTable:
             "devices": [_device_row(device) for device in self.devices],
             "events": [asdict(event) for event in self.events],
         }
-        return json.dumps(told, separators=(",", ":"))
+        return json.dumps(content, separators=(",", ":"))
 
 
 def _device_row(one: NodeDevice) -> dict[str, Any]:
@@ -100,23 +100,23 @@ def _device_row(one: NodeDevice) -> dict[str, Any]:
 
 
 def parse(text: str) -> TimelineTable:
-    """A table from JSON; ValueError with the reason for what is none."""
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    """The table in JSON text. ValueError, with the reason, if it is invalid."""
+    content = json.loads(text)
+    if not isinstance(content, dict):
         raise ValueError("not an object")
-    if found.get("version") != VERSION:
-        raise ValueError(f"version {found.get('version')!r}, but this gpu-profile reads version {VERSION}")
+    if content.get("version") != VERSION:
+        raise ValueError(f"version {content.get('version')!r}, but this gpu-profile reads version {VERSION}")
     try:
         return TimelineTable(
-            float(found["interval_s"]),
-            float(found["retention_s"]),
-            str(found["driver"]),
-            str(found["driver_version"]),
-            str(found["problem"]),
-            bool(found["ended"]),
-            str(found["pid_namespace"]),
-            tuple(_device(row) for row in found["devices"]),
-            tuple(Event(**{f.name: row.get(f.name, f.default) for f in fields(Event)}) for row in found["events"]),
+            float(content["interval_s"]),
+            float(content["retention_s"]),
+            str(content["driver"]),
+            str(content["driver_version"]),
+            str(content["problem"]),
+            bool(content["ended"]),
+            str(content["pid_namespace"]),
+            tuple(_device(row) for row in content["devices"]),
+            tuple(Event(**{f.name: row.get(f.name, f.default) for f in fields(Event)}) for row in content["events"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
@@ -141,17 +141,17 @@ def _device(row: Mapping[str, Any]) -> NodeDevice:
 
 
 class TableFile:
-    """The table in a directory, read again when it has been replaced."""
+    """The table in a directory. Reads the file again after it was replaced."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / NAME
         self._seen: tuple[int, int] | None = None
         self._table: TimelineTable | None = None
-        #: When its writer was last alive: it touches the table about once a second.
+        #: When the writer last touched the table, in ns since the epoch. It does so about once a second.
         self.touched_ns = 0
 
     def read(self) -> TimelineTable:
-        """The table as it is now; GpuBackendError if there is none, or none that can be trusted or understood."""
+        """The current table. GpuBackendError if it is missing, invalid, or anybody could have written it."""
         try:
             status = self.path.stat()
             self.touched_ns = status.st_mtime_ns
@@ -184,20 +184,20 @@ class TableFile:
 
 
 def touch(directory: Path, now_ns: int) -> None:
-    """Say that the table still holds; OSError if it is gone."""
+    """Set the table's time stamp, which shows readers that the writer lives. OSError if the table is gone."""
     os.utime(directory / NAME, ns=(now_ns, now_ns), follow_symlinks=False)
 
 
 def replace(directory: Path, table: TimelineTable, now_ns: int, *, mode: int, group: int | None) -> int:
-    """Put a table in place of the one that is there, and return its inode number.
+    """Replace the table, and return the inode number of the new one.
 
-    OSError if it cannot be written, and the old one stays.
+    OSError if it cannot be written. The old table stays in that case.
     """
     temporary = directory / f".{NAME}.{os.getpid()}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
-            # A file system may give a new table the inode of the one before: then its size tells them apart.
+            # A file system may reuse the old table's inode for the new one. Their sizes still differ.
             file.write(table.text + " " * (now_ns // _STEP_NS % _STEPS))
             file.flush()
             if group is not None:
@@ -214,12 +214,12 @@ def replace(directory: Path, table: TimelineTable, now_ns: int, *, mode: int, gr
 
 
 def directory_of(argument: str | None, environ: Mapping[str, str]) -> Path:
-    """The directory that is meant by `node:ARGUMENT`, or by `node` in this environment."""
+    """The directory of the driver `node:ARGUMENT`, or of `node` in this environment."""
     return Path(argument or environ.get(VARIABLE) or DIRECTORY)
 
 
 def visible(devices: Sequence[NodeDevice], minors: Collection[int]) -> list[NodeDevice]:
-    """Those of the node's devices whose device files have these numbers; all if there are none, as in a sidecar."""
+    """The devices with these device minors, and their instances. All devices without minors, as in a sidecar."""
     if not minors:
         return list(devices)
     numbers = {one.device.uuid: one.device.minor for one in devices}
@@ -230,13 +230,13 @@ def device_files(directory: Path = Path("/dev")) -> frozenset[int]:
     """The numbers N of the files `/dev/nvidiaN` that this process can see."""
     with suppress(OSError):
         names = os.listdir(directory)  # noqa: PTH208 - names alone
-        found = (name.removeprefix("nvidia") for name in names if name.startswith("nvidia"))
-        return frozenset(int(number) for number in found if number.isascii() and number.isdecimal())
+        suffixes = (name.removeprefix("nvidia") for name in names if name.startswith("nvidia"))
+        return frozenset(int(number) for number in suffixes if number.isascii() and number.isdecimal())
     return frozenset()
 
 
 def pid_namespace() -> str:
-    """The namespace that this process's numbers of processes are of; empty if the system does not tell."""
+    """The PID namespace of this process; empty if it cannot be read."""
     with suppress(OSError):
         return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - a link to nothing
     return ""

@@ -1,4 +1,4 @@
-"""One device's file, as the process that reads the GPU writes it. It is never opened for writing again."""
+"""Writes the file of one device, in the process that reads the GPU. No file is ever opened for writing again."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _HIGHEST_VALUE: Final = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class RingOptions:
-    """Where files are made, with which mode and group (None: this process's), and for how long they keep samples.
+    """Directory, mode and group (None: this process's) of new files, and the time for which they keep samples.
 
-    `periods_ns`: how often each tier is read; `counters_ns`: how often `SLOW_COUNTERS` are, at most.
+    `periods_ns`: the period of each tier. `counters_ns`: the shortest period of `SLOW_COUNTERS`.
     """
 
     directory: Path
@@ -43,9 +43,9 @@ class RingOptions:
 
 
 class RingWriter:
-    """A new file for the samples of one device with these signals; OSError if it cannot be made.
+    """A new file for the samples of one device with these signals. OSError if it cannot be created.
 
-    Rows are written by `pwrite`, not through a mapping: a file system that is full then gives an error, and no signal.
+    Rows are written with `pwrite`, not through a mapping: a full file system then causes an OSError, not a SIGBUS.
     """
 
     def __init__(self, options: RingOptions, uuid: str, signals: Iterable[Signal], now_ns: int) -> None:
@@ -85,13 +85,13 @@ class RingWriter:
 
     @property
     def removed(self) -> bool:
-        """Whether the file has no name any more, so that nobody can read it."""
+        """Whether the file was unlinked, so that no reader can open it."""
         return not os.fstat(self._fd).st_nlink
 
     def append(self, samples: Iterable[Sample]) -> None:
-        """Write samples; those of signals that it was not made for are left out. OSError if they cannot be written.
+        """Write samples, without those of other signals. OSError if they cannot be written.
 
-        Samples of one signal come in the order of time.
+        Samples of one signal must be in the order of time.
         """
         places = self._places
         touched: dict[_RowBuilder, None] = {}
@@ -112,7 +112,7 @@ class RingWriter:
             elif -_HIGHEST < value < (_HIGHEST_VALUE if writing.narrow[cell] else _HIGHEST):
                 self._begin(writing, cell, cell - 1, end)
                 writing.cells[cell] = value
-        # By their ends, so that parts of several signals share rows.
+        # Sorted by their ends, so that parts of several signals share rows.
         for end, length, writing, cell, value in sorted(long, key=itemgetter(0)):
             self._put_window(writing, cell, end, length, value)
         for writing in touched:
@@ -121,7 +121,7 @@ class RingWriter:
 
     def _put_window(self, writing: _RowBuilder, cell: int, end: int, length: int, value: int) -> None:
         if writing.repeated:
-            # The samples before move up: the last one ends with the row.
+            # Shift the earlier samples: the last one ends with the row.
             cells = writing.cells
             if writing.filled == writing.repeated or (writing.filled and end - length != writing.end):
                 self._write(writing)
@@ -134,8 +134,10 @@ class RingWriter:
             writing.cells[cell - 1], writing.cells[cell] = length, value
 
     def _begin(self, writing: _RowBuilder, cell: int, age: int, end: int) -> None:
-        """Make room for a sample that ended at `end`: in the row that is being filled, if it fits there, or the next.
-        `cell` and `age` are the places of its value and of its age."""
+        """Make room for a sample that ended at `end`, in the current row if it fits, else in the next row.
+
+        `cell` and `age` are the indices of its value and of its age.
+        """
         if writing.filled:
             first, last = min(end, writing.first), max(end, writing.end)
             longest = LONGEST_AGE_NS if writing.stream.aged else 0
@@ -156,28 +158,28 @@ class RingWriter:
         writing.cells, writing.ends, writing.filled = stream.absent.copy(), {}, 0
         if os.pwrite(self._fd, row, stream.offset + (sequence - 1) % stream.slots * stream.row.size) != len(row):
             raise OSError(f"{self.name}: a row was cut off")
-        writing.sequence = sequence + 1  # not before: a row that could not be written leaves no gap
+        writing.sequence = sequence + 1  # only now: a failed write leaves no gap
 
     def close(self) -> None:
-        """Write no more. Closing twice is fine."""
+        """Close the file. Closing twice is fine."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 class _RowBuilder:
-    """A stream's row that is being filled."""
+    """The current row of a stream, before it is written."""
 
     __slots__ = ("cells", "end", "ends", "filled", "first", "narrow", "repeated", "sequence", "stream")
 
     def __init__(self, stream: RowRing) -> None:
         self.stream = stream
         self.cells = stream.absent.copy()
-        #: The ends of its samples by the places of their ages, if they have any; the first and the last of all.
+        #: Ends of its samples by the index of their age, if the stream has ages; the earliest and the latest end.
         self.ends: dict[int, int] = {}
         self.first = self.end = self.filled = 0
         self.sequence = 1
-        #: How many columns the stream's only signal has, if it has several; and which cells are of 4 bytes.
+        #: `repeated`: columns of the stream's only signal if it has several, else 0. `narrow`: cells of 4 bytes.
         same = {column.key for column in stream.columns}
         self.repeated = len(stream.columns) if len(same) == 1 < len(stream.columns) else 0
         before = {b"c": [True] * stream.aged, b"i": [True] * stream.aged, b"w": [True] * (1 + stream.aged)}
